@@ -1,0 +1,61 @@
+"""Rollserve's client: episodes of a policy acting in environments, sampled by a server.
+
+>>> import rollserve
+>>> with rollserve.connect("127.0.0.1:50051") as sampler:  # doctest: +SKIP
+...     sampler.update_agent(rollserve.RandomAgent())
+...     batch = sampler.obtain_samples(10_000)
+"""
+
+from rollserve import spaces
+from rollserve.account import Account, WorkerAccount
+from rollserve.agents import Agent, ConstantAgent, MlpAgent, RandomAgent
+from rollserve.async_sampler import AsyncSampler, AsyncSampleStream, aconnect
+from rollserve.environments import EnvSpec, Wrapper
+from rollserve.episode_batch import EpisodeBatch, StepType
+from rollserve.errors import (
+    CancelledError,
+    DeadlineError,
+    InvalidArgumentError,
+    LimitError,
+    PreconditionError,
+    RollserveError,
+    ServerError,
+    StoppedError,
+    UnavailableError,
+)
+from rollserve.requests import EnvUpdate
+from rollserve.sampler import Sampler, SampleStream, connect
+from rollserve.status import Counters, SamplerStatus, WorkerStatus
+
+__all__ = [
+    "Account",
+    "Agent",
+    "AsyncSampleStream",
+    "AsyncSampler",
+    "CancelledError",
+    "ConstantAgent",
+    "Counters",
+    "DeadlineError",
+    "EnvSpec",
+    "EnvUpdate",
+    "EpisodeBatch",
+    "InvalidArgumentError",
+    "LimitError",
+    "MlpAgent",
+    "PreconditionError",
+    "RandomAgent",
+    "RollserveError",
+    "SampleStream",
+    "Sampler",
+    "SamplerStatus",
+    "ServerError",
+    "StepType",
+    "StoppedError",
+    "UnavailableError",
+    "WorkerAccount",
+    "WorkerStatus",
+    "Wrapper",
+    "aconnect",
+    "connect",
+    "spaces",
+]

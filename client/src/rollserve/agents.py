@@ -1,0 +1,154 @@
+"""Agents, as a caller writes them; the server evaluates them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from rollserve.spaces import Box, Discrete, Space
+from rollserve.tensors import named_tensors_to_proto
+from rollserve.v1 import agent_pb2
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+__all__ = ["Agent", "ConstantAgent", "MlpAgent", "RandomAgent", "agent_to_proto", "parameters_to_proto"]
+
+Activation = Literal["tanh", "relu"]
+Head = Literal["categorical", "diagonal_gaussian"]
+
+_ACTIVATIONS: dict[Activation, agent_pb2.Activation.ValueType] = {
+    "tanh": agent_pb2.ACTIVATION_TANH,
+    "relu": agent_pb2.ACTIVATION_RELU,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class MlpAgent:
+    """A multilayer perceptron with a distribution over actions at its end, evaluated in float32.
+
+    Layer i is `activation(weight @ input + bias)`, the last one without the activation. The input is the observation as
+    `gymnasium.spaces.flatten` makes it.
+
+    Attributes:
+        parameters: float32 arrays, `i/weight` of shape (outputs, inputs) and `i/bias` of shape (outputs,) for each
+            layer i from 0; with the head `diagonal_gaussian` also `log_std` of shape (outputs of the last layer,).
+        head: `categorical` for a Discrete action space (the output is the logits), `diagonal_gaussian` for a Box (the
+            output is the mean).
+        activation: the function of the hidden layers.
+    """
+
+    parameters: Mapping[str, np.ndarray]
+    head: Head
+    activation: Activation = "tanh"
+
+    @property
+    def layer_sizes(self) -> tuple[int, ...]:
+        """The size of the input, of each hidden layer and of the output, read off the weights.
+
+        Raises:
+            ValueError: there is no `0/weight`, or a weight is not a matrix.
+        """
+        shapes: list[tuple[int, ...]] = []
+        while (name := f"{len(shapes)}/weight") in self.parameters:
+            shape = np.shape(self.parameters[name])
+            if len(shape) != 2:
+                raise ValueError(f"parameter {name!r}: shape {shape} came, two dimensions were expected")
+            shapes.append(shape)
+        if not shapes:
+            raise ValueError("parameters: '0/weight' is missing")
+        return (shapes[0][1], *(outputs for outputs, _ in shapes))
+
+    @classmethod
+    def initial(
+        cls,
+        observation_space: Space,
+        action_space: Space,
+        *,
+        hidden_sizes: tuple[int, ...] = (64, 64),
+        activation: Activation = "tanh",
+        seed: int | None = None,
+    ) -> MlpAgent:
+        """An untrained agent for the spaces: a beginning for a trainer, and for trying things out.
+
+        Weights are normal with variance 1 / inputs, the last layer's a hundredth of that in deviation, so that the
+        first policy is close to uniform; biases and `log_std` are 0.
+
+        Raises:
+            ValueError: the action space is neither Discrete nor a Box of floats.
+        """
+        match action_space:
+            case Discrete(n=outputs):
+                head: Head = "categorical"
+            case Box() if np.issubdtype(action_space.dtype, np.floating):
+                head, outputs = "diagonal_gaussian", math.prod(action_space.shape)
+            case _:
+                raise ValueError(f"action space {action_space} came, Discrete or a Box of floats was expected")
+        generator = np.random.default_rng(seed)
+        sizes = (observation_space.flat_size, *hidden_sizes, outputs)
+        parameters: dict[str, np.ndarray] = {}
+        for layer, (inputs, outs) in enumerate(itertools.pairwise(sizes)):
+            scale = (0.01 if layer == len(hidden_sizes) else 1.0) / math.sqrt(inputs)
+            weight = scale * generator.standard_normal((outs, inputs))
+            parameters[f"{layer}/weight"] = weight.astype(np.float32)
+            parameters[f"{layer}/bias"] = np.zeros(outs, np.float32)
+        if head == "diagonal_gaussian":
+            parameters["log_std"] = np.zeros(outputs, np.float32)
+        return cls(parameters, head, activation)
+
+
+@dataclass(frozen=True)
+class RandomAgent:
+    """Actions drawn uniformly from the action space, as `gymnasium.Space.sample` draws them."""
+
+
+@dataclass(frozen=True, eq=False)
+class ConstantAgent:
+    """The same action always.
+
+    Attributes:
+        action: a value of the action space; for Dict and Tuple spaces a mapping from leaf names to values.
+    """
+
+    action: ArrayLike | Mapping[str, ArrayLike]
+
+
+Agent = MlpAgent | RandomAgent | ConstantAgent
+"""Any agent."""
+
+
+def agent_to_proto(agent: Agent) -> agent_pb2.Agent:
+    """The agent as a message.
+
+    Raises:
+        ValueError: an array's dtype has no place on the wire, or an MLP has no layers.
+    """
+    match agent:
+        case MlpAgent():
+            mlp = agent_pb2.MlpAgent(
+                layer_sizes=agent.layer_sizes,
+                activation=_ACTIVATIONS[agent.activation],
+                parameters=parameters_to_proto(agent.parameters),
+            )
+            getattr(mlp, agent.head).SetInParent()
+            return agent_pb2.Agent(mlp=mlp)
+        case RandomAgent():
+            return agent_pb2.Agent(random=agent_pb2.RandomAgent())
+        case ConstantAgent(action=action):
+            leaves = action if isinstance(action, Mapping) else {"": action}
+            tensors = named_tensors_to_proto({name: np.asarray(leaf) for name, leaf in leaves.items()})
+            return agent_pb2.Agent(constant=agent_pb2.ConstantAgent(action=tensors))
+
+
+def parameters_to_proto(parameters: Mapping[str, np.ndarray]) -> agent_pb2.Parameters:
+    """The parameters as a message.
+
+    Raises:
+        ValueError: an array's dtype has no place on the wire; the message names it.
+    """
+    return agent_pb2.Parameters(tensors=named_tensors_to_proto(parameters))

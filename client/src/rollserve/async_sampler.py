@@ -1,0 +1,204 @@
+"""The client for asyncio: the same methods as `rollserve.sampler`, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+
+import grpc
+import grpc.aio
+
+from rollserve import requests
+from rollserve.errors import error_from_rpc
+from rollserve.messages import StreamReader, join_batches
+from rollserve.sampler import DEFAULT_TIMEOUT, channel_options, silence_error
+from rollserve.status import SamplerStatus, status_from_proto
+from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
+
+if TYPE_CHECKING:
+    from rollserve.account import Account
+    from rollserve.environments import EnvSpec, Wrapper
+    from rollserve.episode_batch import EpisodeBatch
+    from rollserve.requests import AgentUpdate, EnvUpdate, SamplingOptions
+
+__all__ = ["AsyncSampleStream", "AsyncSampler", "aconnect"]
+
+_Request = TypeVar("_Request")
+_Result = TypeVar("_Result")
+
+
+def aconnect(
+    target: str,
+    *,
+    sampler: str = "",
+    timeout: float = DEFAULT_TIMEOUT,
+    max_message_bytes: int | None = None,
+) -> AsyncSampler:
+    """As `rollserve.connect`, for `async with`. To be called in a running event loop."""
+    channel = grpc.aio.insecure_channel(target, options=channel_options(max_message_bytes))
+    return AsyncSampler(channel, sampler=sampler, timeout=timeout, max_message_bytes=max_message_bytes)
+
+
+class AsyncSampler:
+    """As `rollserve.Sampler`, awaited. Cancelling a task that awaits a call cancels the call."""
+
+    def __init__(
+        self, channel: grpc.aio.Channel, *, sampler: str, timeout: float, max_message_bytes: int | None
+    ) -> None:
+        self._channel = channel
+        self._stub: Any = SamplerServiceStub(channel)
+        self._name = sampler
+        self._timeout = timeout
+        self._max_message_bytes = max_message_bytes
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the connection and ends calls that are running."""
+        await self._channel.close()
+
+    async def update_agent(
+        self,
+        agent: AgentUpdate | None = None,
+        *,
+        per_worker: Sequence[AgentUpdate] | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """As `rollserve.Sampler.update_agent`."""
+        request = requests.update_agent_request(self._name, agent, per_worker)
+        response: pb.UpdateAgentResponse = await self._call(self._stub.UpdateAgent, request, timeout)
+        return response.policy_version
+
+    async def update_env(
+        self,
+        env: str | EnvSpec | None = None,
+        *,
+        kwargs: Mapping[str, object] | None = None,
+        wrappers: Sequence[Wrapper] = (),
+        per_worker: Sequence[EnvSpec] | None = None,
+        timeout: float | None = None,
+    ) -> EnvUpdate:
+        """As `rollserve.Sampler.update_env`."""
+        request = requests.update_env_request(self._name, env, kwargs, wrappers, per_worker)
+        return requests.env_update_from_proto(await self._call(self._stub.UpdateEnv, request, timeout))
+
+    async def obtain_samples(
+        self,
+        num_steps: int,
+        *,
+        timeout: float | None = None,
+        deadline: float | None = None,
+        **options: Unpack[SamplingOptions],
+    ) -> EpisodeBatch:
+        """As `rollserve.Sampler.obtain_samples`."""
+        async with self.stream_samples(num_steps, timeout=timeout, deadline=deadline, **options) as stream:
+            return await stream.join()
+
+    async def obtain_exact_episodes(
+        self,
+        num_episodes_per_worker: int,
+        *,
+        timeout: float | None = None,
+        deadline: float | None = None,
+        **options: Unpack[SamplingOptions],
+    ) -> EpisodeBatch:
+        """As `rollserve.Sampler.obtain_exact_episodes`."""
+        async with self.stream_exact_episodes(
+            num_episodes_per_worker, timeout=timeout, deadline=deadline, **options
+        ) as stream:
+            return await stream.join()
+
+    def stream_samples(
+        self,
+        num_steps: int,
+        *,
+        timeout: float | None = None,
+        deadline: float | None = None,
+        **options: Unpack[SamplingOptions],
+    ) -> AsyncSampleStream:
+        """As `rollserve.Sampler.stream_samples`, for `async for`."""
+        request = requests.samples_request(self._name, num_steps, self._max_message_bytes, options)
+        call = self._stub.ObtainSamples(request, timeout=deadline)
+        return AsyncSampleStream(call, self._timeout if timeout is None else timeout)
+
+    def stream_exact_episodes(
+        self,
+        num_episodes_per_worker: int,
+        *,
+        timeout: float | None = None,
+        deadline: float | None = None,
+        **options: Unpack[SamplingOptions],
+    ) -> AsyncSampleStream:
+        """As `rollserve.Sampler.stream_exact_episodes`, for `async for`."""
+        request = requests.exact_episodes_request(self._name, num_episodes_per_worker, self._max_message_bytes, options)
+        call = self._stub.ObtainExactEpisodes(request, timeout=deadline)
+        return AsyncSampleStream(call, self._timeout if timeout is None else timeout)
+
+    async def status(self, *, timeout: float | None = None) -> SamplerStatus:
+        """As `rollserve.Sampler.status`."""
+        request = pb.GetSamplerRequest(sampler=self._name)
+        return status_from_proto(await self._call(self._stub.GetSampler, request, timeout))
+
+    async def _call(
+        self, method: Callable[..., Awaitable[_Result]], request: _Request, timeout: float | None
+    ) -> _Result:
+        try:
+            return await method(request, timeout=self._timeout if timeout is None else timeout)
+        except grpc.RpcError as error:
+            raise error_from_rpc(error) from error
+
+
+class AsyncSampleStream(AsyncIterator["EpisodeBatch"]):
+    """As `rollserve.sampler.SampleStream`, for `async for`."""
+
+    def __init__(self, call: Any, timeout: float) -> None:
+        self._call = call
+        self._reader = StreamReader()
+        self._timeout = timeout
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        self.close()
+
+    async def __anext__(self) -> EpisodeBatch:
+        while True:
+            try:
+                response = await asyncio.wait_for(self._call.read(), self._timeout)
+            except TimeoutError:
+                self.close()
+                raise silence_error(self._timeout) from None
+            except grpc.RpcError as error:
+                raise error_from_rpc(error) from error
+            if response is grpc.aio.EOF:
+                self._reader.end()
+                raise StopAsyncIteration
+            batch = self._reader.read(response)
+            if batch is not None:
+                return batch
+
+    @property
+    def account(self) -> Account | None:
+        """What the call did, once the stream is over."""
+        return self._reader.account
+
+    @property
+    def num_simulated_steps(self) -> int:
+        """How many steps the call is known to have simulated so far."""
+        return self._reader.num_simulated_steps
+
+    async def join(self) -> EpisodeBatch:
+        """What is left of the stream as one batch of whole episodes, with the account."""
+        batches = [batch async for batch in self]
+        return join_batches(batches, self._reader.end())
+
+    def close(self) -> None:
+        """Cancels the call unless it is over."""
+        self._call.cancel()

@@ -1,0 +1,83 @@
+"""What an environment is made from, as a caller writes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rollserve.v1 import environment_pb2
+
+__all__ = ["EnvSpec", "Wrapper", "env_spec_from_proto", "env_spec_to_proto"]
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """A wrapper of `gymnasium.wrappers` by its name, with its keyword arguments as JSON has them."""
+
+    name: str
+    kwargs: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """How to make an environment.
+
+    Attributes:
+        id: what gymnasium has registered, such as `CartPole-v1`, or `module:Id` or `module:Class` for a module that the
+            server's operator allows.
+        kwargs: the keyword arguments of `gymnasium.make` or of the class, as JSON has them.
+        wrappers: wrappers around the environment, innermost first.
+    """
+
+    id: str
+    kwargs: Mapping[str, object] = field(default_factory=dict)
+    wrappers: Sequence[Wrapper] = ()
+
+
+def env_spec_to_proto(spec: EnvSpec) -> environment_pb2.Environment:
+    """The spec as a message.
+
+    Raises:
+        ValueError: an argument cannot be written as JSON.
+    """
+    wrappers = [
+        environment_pb2.Wrapper(name=wrapper.name, kwargs_json=_to_json(wrapper.name, wrapper.kwargs))
+        for wrapper in spec.wrappers
+    ]
+    kwargs = _to_json(spec.id, spec.kwargs)
+    return environment_pb2.Environment(id=spec.id, kwargs_json=kwargs, wrappers=wrappers)
+
+
+def env_spec_from_proto(message: environment_pb2.Environment) -> EnvSpec:
+    """The spec that the message describes.
+
+    Raises:
+        ValueError: arguments are not a JSON object; the message names the field.
+    """
+    wrappers = [
+        Wrapper(wrapper.name, _from_json(f"wrappers[{position}].kwargs_json", wrapper.kwargs_json))
+        for position, wrapper in enumerate(message.wrappers)
+    ]
+    return EnvSpec(message.id, _from_json("kwargs_json", message.kwargs_json), tuple(wrappers))
+
+
+def _to_json(owner: str, kwargs: Mapping[str, object]) -> str:
+    if not kwargs:
+        return ""
+    try:
+        return json.dumps(dict(kwargs), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"kwargs of {owner} cannot be written as JSON: {error}") from None
+
+
+def _from_json(name: str, text: str) -> dict[str, object]:
+    if not text:
+        return {}
+    try:
+        kwargs = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError(f"{name}: {text[:80]!r} came, a JSON object was expected") from None
+    if not isinstance(kwargs, dict):
+        raise ValueError(f"{name}: {text[:80]!r} came, a JSON object was expected")
+    return kwargs

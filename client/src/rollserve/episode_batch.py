@@ -1,0 +1,391 @@
+"""Episodes as arrays: flat columns, lengths, and the observation after each last action."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rollserve.columns import Columns, columns_of, concatenate_infos, leaves_of, map_columns
+
+if TYPE_CHECKING:
+    import os
+
+    from rollserve.account import Account
+
+__all__ = ["EpisodeBatch", "StepType"]
+
+_STEP_COLUMNS = ("observations", "actions", "rewards", "agent_infos", "env_infos")
+_SEGMENT_COLUMNS = ("last_observations", "episode_infos")
+_OPTIONAL_HEADERS = ("env_seeds", "worker_indices")
+_HEADERS = (
+    "lengths",
+    "terminated",
+    "truncated",
+    "policy_versions",
+    "episode_indices",
+    "first_steps",
+    *_OPTIONAL_HEADERS,
+)
+_INFOS = ("agent_infos", "env_infos", "episode_infos")
+
+
+class StepType(enum.IntEnum):
+    """A step's place in its episode."""
+
+    FIRST = 0
+    """The first of several steps."""
+    MID = 1
+    """Neither the first nor the last, or the last before a fragment's cut."""
+    TERMINAL = 2
+    """The last, because a terminal state was reached."""
+    TIMEOUT = 3
+    """The last, because of a limit; the state was not terminal."""
+
+
+@dataclass(frozen=True, eq=False)
+class EpisodeBatch:
+    """N segments (episodes, or fragments of some) with T steps in all, flattened to columns.
+
+    Rows of one segment stand together, and segments follow each other in the order of the headers. The arrays are
+    the caller's: they may be written to. Columns of Dict and Tuple spaces, and infos, are mappings from a leaf's name
+    to its array. In infos, where a column has gaps, a bool column named with `_` in front tells which rows have a
+    value.
+
+    Attributes:
+        observations: (T, *O), what the policy saw before each step.
+        last_observations: (N, *O), the observation after each segment's last step.
+        actions: (T, *A).
+        rewards: (T,), floats.
+        lengths: (N,), the steps of each segment, int64, at least 1.
+        terminated: (N,), bool: the last step reached a terminal state.
+        truncated: (N,), bool: a limit cut the episode at the last step. Both may be set; neither is for a fragment that
+            was cut before its episode's end.
+        agent_infos: each (T, *I), such as `log_prob`.
+        env_infos: each (T, *I), the environment's infos of the steps.
+        episode_infos: each (N, *I), the environment's infos of the resets.
+        policy_versions: (N,), int64, the version that acted; 0 where unknown.
+        episode_indices: (N,), int64, the index of the episode; its position where not given.
+        first_steps: (N,), int64, how many steps of the episode precede the segment; 0 where not given.
+        env_seeds: (N,), int64, what the environment was reset with, or None.
+        worker_indices: (N,), int64, where the request bound episodes to workers, or None.
+        account: what the call did, where the batch is the whole result of one.
+
+    Raises:
+        ValueError: a column is not an array, or not as long as the others ask for; the message names it.
+    """
+
+    observations: Columns
+    last_observations: Columns
+    actions: Columns
+    rewards: np.ndarray
+    lengths: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    agent_infos: Mapping[str, np.ndarray] = field(default_factory=dict)
+    env_infos: Mapping[str, np.ndarray] = field(default_factory=dict)
+    episode_infos: Mapping[str, np.ndarray] = field(default_factory=dict)
+    policy_versions: np.ndarray = None  # type: ignore[assignment]  # filled in below
+    episode_indices: np.ndarray = None  # type: ignore[assignment]
+    first_steps: np.ndarray = None  # type: ignore[assignment]
+    env_seeds: np.ndarray | None = None
+    worker_indices: np.ndarray | None = None
+    account: Account | None = None
+
+    def __post_init__(self) -> None:
+        _check_header("lengths", self.lengths, "iu", None)
+        num_segments = len(self.lengths)
+        defaults = {
+            "policy_versions": np.zeros(num_segments, np.int64),
+            "episode_indices": np.arange(num_segments, dtype=np.int64),
+            "first_steps": np.zeros(num_segments, np.int64),
+        }
+        for name, default in defaults.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, default)
+        self._check()
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __repr__(self) -> str:
+        ended = f"{int(self.terminated.sum())} terminated, {int(self.truncated.sum())} truncated"
+        return f"EpisodeBatch({len(self)} segments, {self.num_steps} steps, {ended})"
+
+    @property
+    def num_steps(self) -> int:
+        """T, the steps of all segments together."""
+        return len(self.rewards)
+
+    @property
+    def returns(self) -> np.ndarray:
+        """(N,), the sum of each segment's rewards."""
+        sums: np.ndarray = np.add.reduceat(self.rewards, self._starts) if len(self) else self.rewards[:0]
+        return sums
+
+    @property
+    def step_types(self) -> np.ndarray:
+        """(T,), uint8, a `StepType` for each step. A step that ends an episode is TERMINAL or TIMEOUT even if it is the
+        episode's first; TERMINAL where both flags are set.
+        """  # noqa: D205
+        types = np.full(self.num_steps, StepType.MID, np.uint8)
+        ends = self._starts + self.lengths - 1
+        types[self._starts[self.first_steps == 0]] = StepType.FIRST
+        types[ends[self.truncated]] = StepType.TIMEOUT
+        types[ends[self.terminated]] = StepType.TERMINAL
+        return types
+
+    @property
+    def next_observations(self) -> Columns:
+        """(T, *O), the observation after each step."""
+        ends = self._starts + self.lengths - 1
+        last = leaves_of(self.last_observations)
+        following = {}
+        for name, observations in leaves_of(self.observations).items():
+            following[name] = np.empty_like(observations)
+            following[name][:-1] = observations[1:]
+            following[name][ends] = last[name]
+        return columns_of(following)
+
+    @property
+    def valids(self) -> np.ndarray:
+        """(N, longest length), bool: which places of a padded column hold a step."""
+        longest = self.lengths.max(initial=0)
+        return np.arange(longest) < self.lengths[:, np.newaxis]
+
+    def padded(self, name: str) -> Columns:
+        """A column of steps as (N, longest length, *shape), with zeros behind each segment's end.
+
+        Args:
+            name: `observations`, `next_observations`, `actions`, `rewards`, `step_types`, `agent_infos` or `env_infos`.
+
+        Raises:
+            ValueError: there is no column of steps with that name.
+        """
+        known = (*_STEP_COLUMNS, "next_observations", "step_types")
+        if name not in known:
+            raise ValueError(f"column {name!r} came, one of {', '.join(known)} was expected")
+        valids = self.valids
+
+        def pad(array: np.ndarray) -> np.ndarray:
+            padded = np.zeros((*valids.shape, *array.shape[1:]), array.dtype)
+            padded[valids] = array
+            return padded
+
+        return map_columns(pad, getattr(self, name))
+
+    def split(self) -> list[EpisodeBatch]:
+        """Each segment as a batch of its own, whose arrays are views of this one's."""
+        return [
+            self._select(slice(start, start + length), slice(position, position + 1))
+            for position, (start, length) in enumerate(zip(self._starts, self.lengths, strict=True))
+        ]
+
+    @classmethod
+    def concatenate(cls, *batches: EpisodeBatch) -> EpisodeBatch:
+        """The segments of all batches, in their order, copied into new arrays.
+
+        Infos that a batch lacks become gaps. Seeds and worker indices are None where a batch has none; so is the
+        account.
+
+        Raises:
+            ValueError: there are no batches, or columns do not match; the message names the column.
+        """
+        if not batches:
+            raise ValueError("no batches came, at least one was expected")
+        columns: dict[str, Any] = {}
+        for name in (*_STEP_COLUMNS, *_SEGMENT_COLUMNS, *_HEADERS):
+            parts = [getattr(batch, name) for batch in batches]
+            try:
+                columns[name] = _concatenate(name, parts, batches)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+        return cls(**columns)
+
+    def joined(self) -> EpisodeBatch:
+        """The batch with neighbouring segments of one episode made into one.
+
+        Two segments are joined where the second has the same episode index and policy version, begins at the step
+        that the first stopped before, and the first did not end the episode.
+        """
+        goes_on = (
+            (self.episode_indices[1:] == self.episode_indices[:-1])
+            & (self.policy_versions[1:] == self.policy_versions[:-1])
+            & (self.first_steps[1:] == self.first_steps[:-1] + self.lengths[:-1])
+            & ~(self.terminated | self.truncated)[:-1]
+        )
+        if not goes_on.any():
+            return self
+        begins = np.flatnonzero(np.append(True, ~goes_on))
+        ends = np.append(begins[1:], len(self)) - 1
+        replaced: dict[str, Any] = {name: getattr(self, name) for name in _HEADERS}
+        for name, header in replaced.items():
+            at = ends if name in ("terminated", "truncated") else begins
+            replaced[name] = None if header is None else header[at]
+        replaced["lengths"] = np.add.reduceat(self.lengths, begins)
+        replaced["last_observations"] = map_columns(lambda array: array[ends], self.last_observations)
+        replaced["episode_infos"] = {name: array[begins] for name, array in self.episode_infos.items()}
+        return dataclasses.replace(self, **replaced)
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """Each segment as a dict of its columns: arrays of steps, and the values of its headers."""
+        rows = []
+        for batch in self.split():
+            row: dict[str, Any] = {name: getattr(batch, name) for name in _STEP_COLUMNS}
+            for name in _SEGMENT_COLUMNS:
+                row[name] = map_columns(lambda array: array[0], getattr(batch, name))
+            for name in _HEADERS:
+                header = getattr(batch, name)
+                row[name] = None if header is None else header[0].item()
+            rows.append(row)
+        return rows
+
+    @classmethod
+    def from_list(cls, rows: Iterable[Mapping[str, Any]]) -> EpisodeBatch:
+        """The inverse of `to_list`. Of the headers, only `terminated` and `truncated` must be there.
+
+        Raises:
+            ValueError: there are no rows, one has an unknown column or lacks one, or columns do not match.
+        """
+        batches = []
+        for position, row in enumerate(rows):
+            unknown = row.keys() - {*_STEP_COLUMNS, *_SEGMENT_COLUMNS, *_HEADERS}
+            required = ("observations", "last_observations", "actions", "rewards", "terminated", "truncated")
+            missing = set(required) - row.keys()
+            if unknown or missing:
+                names = ", ".join(sorted(unknown or missing))
+                raise ValueError(f"row {position}: {'unknown' if unknown else 'missing'} columns: {names}")
+            columns = {name: row[name] for name in _STEP_COLUMNS if name in row}
+            for name in _SEGMENT_COLUMNS:
+                columns[name] = map_columns(lambda array: np.asarray(array)[np.newaxis], row.get(name, {}))
+            for name in _HEADERS:
+                columns[name] = None if row.get(name) is None else np.array([row[name]])
+            columns["lengths"] = np.array([len(row["rewards"])])
+            columns["episode_indices"] = np.array([row.get("episode_indices", position)])
+            batches.append(cls(**columns))
+        return cls.concatenate(*batches)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the columns to a file that `load` and `numpy.load` read; nothing in it is pickled. Not the account."""
+        arrays: dict[str, np.ndarray] = {}
+        for name in (*_STEP_COLUMNS, *_SEGMENT_COLUMNS, *_HEADERS):
+            columns = getattr(self, name)
+            if isinstance(columns, Mapping):
+                arrays |= {f"{name}/{leaf}": array for leaf, array in columns.items()}
+            elif columns is not None:
+                arrays[name] = columns
+        with open(path, "wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]  # a column cannot be named like its option
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> EpisodeBatch:
+        """Reads what `save` wrote.
+
+        Raises:
+            ValueError: the file is not such a file; the message says why.
+        """
+        columns: dict[str, Any] = {name: {} for name in _INFOS}
+        with np.load(path, allow_pickle=False) as file:
+            for name in file.files:
+                column, slash, leaf = name.partition("/")
+                if slash:
+                    columns.setdefault(column, {})[leaf] = file[name]
+                else:
+                    columns[column] = file[name]
+        try:
+            return cls(**columns)
+        except TypeError as error:
+            raise ValueError(f"{path}: not a saved batch: {error}") from None
+
+    @property
+    def _starts(self) -> np.ndarray:
+        """(N,), the row of each segment's first step."""
+        starts: np.ndarray = np.cumsum(self.lengths) - self.lengths
+        return starts
+
+    def _select(self, steps: slice, segments: slice) -> EpisodeBatch:
+        columns: dict[str, Any] = {}
+        for name in _STEP_COLUMNS:
+            columns[name] = map_columns(lambda array: array[steps], getattr(self, name))
+        for name in (*_SEGMENT_COLUMNS, *_HEADERS):
+            header = getattr(self, name)
+            columns[name] = None if header is None else map_columns(lambda array: array[segments], header)
+        return EpisodeBatch(**columns)
+
+    def _check(self) -> None:
+        num_segments = len(self.lengths)
+        if num_segments and self.lengths.min() < 1:
+            raise ValueError(f"lengths: {self.lengths.min()} came, at least 1 was expected")
+        _check_header("rewards", self.rewards, "fiu", None)
+        num_steps = int(self.lengths.sum())
+        if num_steps != len(self.rewards):
+            raise ValueError(f"lengths: they sum to {num_steps}, but rewards has {len(self.rewards)} rows")
+        for name in ("terminated", "truncated"):
+            _check_header(name, getattr(self, name), "b", num_segments)
+        for name in ("policy_versions", "episode_indices", "first_steps", *_OPTIONAL_HEADERS):
+            header = getattr(self, name)
+            if header is not None or name not in _OPTIONAL_HEADERS:
+                _check_header(name, header, "iu", num_segments)
+        for name in _STEP_COLUMNS:
+            _check_columns(name, getattr(self, name), num_steps)
+        for name in _SEGMENT_COLUMNS:
+            _check_columns(name, getattr(self, name), num_segments)
+        for name in _INFOS:
+            if not isinstance(getattr(self, name), Mapping):
+                raise ValueError(f"{name}: {type(getattr(self, name)).__name__} came, a mapping was expected")
+        _check_last_observations(self.observations, self.last_observations)
+
+
+def _check_header(name: str, array: object, kinds: str, length: int | None) -> None:
+    """Raises ValueError unless the array has one dimension, a dtype of the kinds, and the length, if one is given."""
+    if not isinstance(array, np.ndarray):
+        raise ValueError(f"{name}: {type(array).__name__} came, an array was expected")
+    if array.ndim != 1:
+        raise ValueError(f"{name}: shape {array.shape} came, one dimension was expected")
+    if array.dtype.kind not in kinds:
+        expected = {"b": "bool", "iu": "an integer", "fiu": "a number"}[kinds]
+        raise ValueError(f"{name}: dtype {array.dtype} came, {expected} was expected")
+    if length is not None and len(array) != length:
+        raise ValueError(f"{name}: {len(array)} rows came, {length} were expected")
+
+
+def _check_columns(name: str, columns: object, length: int) -> None:
+    leaves = columns if isinstance(columns, Mapping) else {"": columns}
+    for leaf, array in leaves.items():
+        path = f"{name}/{leaf}" if leaf else name
+        if not isinstance(array, np.ndarray):
+            raise ValueError(f"{path}: {type(array).__name__} came, an array was expected")
+        if array.dtype.hasobject:
+            raise ValueError(f"{path}: dtype {array.dtype} came, numbers or truth values were expected")
+        if array.ndim < 1 or len(array) != length:
+            raise ValueError(f"{path}: shape {array.shape} came, {length} rows were expected")
+
+
+def _check_last_observations(observations: Columns, last_observations: Columns) -> None:
+    expected, given = leaves_of(observations), leaves_of(last_observations)
+    if expected.keys() != given.keys():
+        raise ValueError(f"last_observations: leaves {sorted(given)} came, {sorted(expected)} were expected")
+    for leaf, array in given.items():
+        if array.shape[1:] != expected[leaf].shape[1:]:
+            path = f"last_observations/{leaf}" if leaf else "last_observations"
+            came, wanted = array.shape[1:], expected[leaf].shape[1:]
+            raise ValueError(f"{path}: rows of shape {came} came, {wanted} was expected as in observations")
+
+
+def _concatenate(name: str, parts: Sequence[Any], batches: Sequence[EpisodeBatch]) -> Any:
+    """One column of several batches, joined."""
+    if name in _INFOS:
+        of_segments = name in _SEGMENT_COLUMNS
+        lengths = [len(batch) if of_segments else batch.num_steps for batch in batches]
+        return concatenate_infos(parts, lengths)
+    if any(part is None for part in parts):
+        return None
+    leaves = [leaves_of(part) for part in parts]
+    for part in leaves:
+        if part.keys() != leaves[0].keys():
+            raise ValueError(f"leaves {sorted(part)} came, {sorted(leaves[0])} were expected")
+    return columns_of({leaf: np.concatenate([part[leaf] for part in leaves]) for leaf in leaves[0]})

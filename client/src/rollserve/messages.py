@@ -1,0 +1,122 @@
+"""Messages of a sampling call's stream as episode batches, and all of a stream as one."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import grpc
+import numpy as np
+
+from rollserve.account import Account, account_from_proto
+from rollserve.columns import columns_of
+from rollserve.episode_batch import EpisodeBatch
+from rollserve.errors import ServerError
+from rollserve.tensors import named_tensors_from_proto, tensor_from_proto
+from rollserve.v1 import sampler_service_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rollserve.v1 import episode_batch_pb2
+
+__all__ = ["Response", "StreamReader", "batch_from_proto", "join_batches"]
+
+Response = sampler_service_pb2.ObtainSamplesResponse | sampler_service_pb2.ObtainExactEpisodesResponse
+"""What the streams of both sampling calls consist of."""
+
+
+class StreamReader:
+    """Reads the responses of one stream, in their order.
+
+    Attributes:
+        account: the account, once it has come.
+        num_simulated_steps: how many steps the call is known to have simulated so far.
+    """
+
+    def __init__(self) -> None:
+        self.account: Account | None = None
+        self.num_simulated_steps = 0
+
+    def read(self, response: Response) -> EpisodeBatch | None:
+        """The batch in the response, if there is one.
+
+        Raises:
+            ServerError: the response is malformed.
+        """
+        match response.WhichOneof("content"):
+            case "batch":
+                try:
+                    batch = batch_from_proto(response.batch)
+                except ValueError as error:
+                    raise _malformed(str(error)) from error
+                self.num_simulated_steps = max(self.num_simulated_steps, batch.num_steps)
+                return batch
+            case "progress":
+                self.num_simulated_steps = response.progress.simulated_step_count
+            case "account":
+                self.account = account_from_proto(response.account)
+                self.num_simulated_steps = self.account.num_simulated_steps
+            case _:
+                raise _malformed("a response without content came")
+        return None
+
+    def end(self) -> Account:
+        """The account, when the stream is over.
+
+        Raises:
+            ServerError: the stream ended without one.
+        """
+        if self.account is None:
+            raise _malformed("the stream ended without its account")
+        return self.account
+
+
+def batch_from_proto(message: episode_batch_pb2.EpisodeBatch) -> EpisodeBatch:
+    """The segments of one message. The arrays are views of its bytes and cannot be written to.
+
+    Raises:
+        ValueError: the message is malformed.
+    """
+    workers = message.worker_indices
+    return EpisodeBatch(
+        observations=columns_of(named_tensors_from_proto(message.observations)),
+        last_observations=columns_of(named_tensors_from_proto(message.last_observations)),
+        actions=columns_of(named_tensors_from_proto(message.actions)),
+        rewards=tensor_from_proto(message.rewards),
+        lengths=_integers(message.lengths),
+        terminated=np.array(message.terminated, np.bool_),
+        truncated=np.array(message.truncated, np.bool_),
+        agent_infos=named_tensors_from_proto(message.agent_infos),
+        env_infos=named_tensors_from_proto(message.environment_infos),
+        episode_infos=named_tensors_from_proto(message.episode_infos),
+        policy_versions=_integers(message.policy_versions),
+        episode_indices=_integers(message.episode_indices),
+        first_steps=_integers(message.first_steps),
+        env_seeds=_integers(message.environment_seeds),
+        worker_indices=_integers(workers) if workers else None,
+    )
+
+
+def join_batches(batches: Sequence[EpisodeBatch], account: Account) -> EpisodeBatch:
+    """All batches of a stream as one of whole episodes, in arrays of its own, with the account.
+
+    Raises:
+        ServerError: the batches do not fit together, or the account tells of more or less than came.
+    """
+    try:
+        batch = EpisodeBatch.concatenate(*batches).joined()
+    except ValueError as error:
+        raise _malformed(str(error)) from error
+    if (len(batch), batch.num_steps) != (account.num_episodes, account.num_steps):
+        came = f"{len(batch)} episodes of {batch.num_steps} steps came"
+        raise _malformed(f"{came}, the account tells of {account.num_episodes} of {account.num_steps}")
+    return dataclasses.replace(batch, account=account)
+
+
+def _integers(values: Iterable[int]) -> np.ndarray:
+    return np.fromiter(values, np.int64)
+
+
+def _malformed(message: str) -> ServerError:
+    return ServerError(f"malformed stream: {message}", code=grpc.StatusCode.DATA_LOSS)

@@ -1,0 +1,145 @@
+"""What the synchronous and the asynchronous sampler share: requests from arguments, results from responses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypedDict
+
+from rollserve.agents import Agent, agent_to_proto, parameters_to_proto
+from rollserve.environments import EnvSpec, Wrapper, env_spec_to_proto
+from rollserve.spaces import Space, space_from_proto
+from rollserve.v1 import sampler_service_pb2 as pb
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = [
+    "AgentUpdate",
+    "EnvUpdate",
+    "SamplingOptions",
+    "env_update_from_proto",
+    "exact_episodes_request",
+    "samples_request",
+    "update_agent_request",
+    "update_env_request",
+]
+
+AgentUpdate = Agent | Mapping[str, "np.ndarray"]
+"""A full agent, or all parameters of the one that is there by name."""
+
+
+class SamplingOptions(TypedDict, total=False):
+    """Options of every call that samples.
+
+    Keys:
+        seed: the root seed of the episodes, from 0 to 2**64 - 1. The same seed, first episode index, policy and
+            environment give the same episodes. Without it the sampler goes on in its own sequence, where none comes
+            twice.
+        first_episode_index: the index of the first episode in the sequence of `seed`; 0 if not given.
+        expected_policy_version: fail with a PreconditionError if the current version is another.
+    """
+
+    seed: int | None
+    first_episode_index: int | None
+    expected_policy_version: int | None
+
+
+@dataclass(frozen=True)
+class EnvUpdate:
+    """The workers' new environments: their version, and their spaces."""
+
+    env_version: int
+    observation_space: Space
+    action_space: Space
+
+
+def update_agent_request(
+    sampler: str, agent: AgentUpdate | None, per_worker: Sequence[AgentUpdate] | None
+) -> pb.UpdateAgentRequest:
+    """The request for one agent for all, or one for each worker.
+
+    Raises:
+        TypeError: neither came, or both.
+        ValueError: an array's dtype has no place on the wire.
+    """
+    _check_exclusive("agent", agent, per_worker)
+    if per_worker is not None:
+        updates = [_agent_update(update) for update in per_worker]
+        return pb.UpdateAgentRequest(sampler=sampler, per_worker=pb.AgentUpdatePerWorker(updates=updates))
+    return pb.UpdateAgentRequest(sampler=sampler, all_workers=_agent_update(agent))
+
+
+def update_env_request(
+    sampler: str,
+    env: str | EnvSpec | None,
+    kwargs: Mapping[str, object] | None,
+    wrappers: Sequence[Wrapper],
+    per_worker: Sequence[EnvSpec] | None,
+) -> pb.UpdateEnvRequest:
+    """The request for one environment for all, by id or spec, or one for each worker.
+
+    Raises:
+        TypeError: neither came, or both, or arguments beside a spec that has its own.
+        ValueError: an argument cannot be written as JSON.
+    """
+    _check_exclusive("env", env, per_worker)
+    if isinstance(env, str):
+        env = EnvSpec(env, kwargs or {}, wrappers)
+    elif kwargs or wrappers:
+        raise TypeError("kwargs and wrappers go with an id; an EnvSpec has its own")
+    if per_worker is not None:
+        environments = [env_spec_to_proto(spec) for spec in per_worker]
+        update = pb.EnvironmentPerWorker(environments=environments)
+        return pb.UpdateEnvRequest(sampler=sampler, per_worker=update)
+    assert env is not None  # noqa: S101  # checked above
+    return pb.UpdateEnvRequest(sampler=sampler, all_workers=env_spec_to_proto(env))
+
+
+def samples_request(
+    sampler: str, num_steps: int, max_message_bytes: int | None, options: SamplingOptions
+) -> pb.ObtainSamplesRequest:
+    """The request for at least a number of steps."""
+    return pb.ObtainSamplesRequest(
+        sampler=sampler, step_count=num_steps, options=_sampling_options(max_message_bytes, options)
+    )
+
+
+def exact_episodes_request(
+    sampler: str, num_episodes_per_worker: int, max_message_bytes: int | None, options: SamplingOptions
+) -> pb.ObtainExactEpisodesRequest:
+    """The request for a number of episodes of each worker."""
+    return pb.ObtainExactEpisodesRequest(
+        sampler=sampler,
+        episode_count_per_worker=num_episodes_per_worker,
+        options=_sampling_options(max_message_bytes, options),
+    )
+
+
+def env_update_from_proto(response: pb.UpdateEnvResponse) -> EnvUpdate:
+    """The result of an update of the environments."""
+    return EnvUpdate(
+        response.environment_version,
+        space_from_proto(response.observation_space),
+        space_from_proto(response.action_space),
+    )
+
+
+def _sampling_options(max_message_bytes: int | None, options: SamplingOptions) -> pb.SamplingOptions:
+    unknown = options.keys() - SamplingOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"unexpected options: {', '.join(sorted(unknown))}")
+    return pb.SamplingOptions(**options, max_message_bytes=max_message_bytes)
+
+
+def _agent_update(update: AgentUpdate | None) -> pb.AgentUpdate:
+    if isinstance(update, Mapping):
+        return pb.AgentUpdate(parameters=parameters_to_proto(update))
+    if not isinstance(update, Agent):
+        raise TypeError(f"{type(update).__name__} came, an agent or a mapping of parameters was expected")
+    return pb.AgentUpdate(agent=agent_to_proto(update))
+
+
+def _check_exclusive(name: str, value: object, per_worker: object) -> None:
+    if (value is None) == (per_worker is None):
+        raise TypeError(f"exactly one of {name} and per_worker was expected")

@@ -1,0 +1,184 @@
+"""The spaces of observations and actions, as gymnasium defines them, without gymnasium."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rollserve.tensors import dtype_from_proto, dtype_to_proto, tensor_from_proto, tensor_to_proto
+from rollserve.v1 import space_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+__all__ = [
+    "Box",
+    "Dict",
+    "Discrete",
+    "MultiBinary",
+    "MultiDiscrete",
+    "Space",
+    "Tuple",
+    "space_from_proto",
+    "space_to_proto",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    """Arrays of one shape and dtype.
+
+    Attributes:
+        low: the least value of each element, inclusive; broadcasts to `shape`.
+        high: the greatest value of each element, inclusive; broadcasts to `shape`.
+        shape: the shape of a value.
+        dtype: the dtype of a value.
+    """
+
+    low: np.ndarray
+    high: np.ndarray
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @property
+    def flat_size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """One of the integers from `start` to `start + n - 1`, as int64 of shape ()."""
+
+    n: int
+    start: int = 0
+
+    @property
+    def flat_size(self) -> int:
+        """The length of a value's one-hot vector."""
+        return self.n
+
+
+@dataclass(frozen=True, eq=False)
+class MultiDiscrete:
+    """An array of integers, each from `start` to `start + nvec - 1`, of the shape of `nvec`."""
+
+    nvec: np.ndarray
+    start: np.ndarray
+    dtype: np.dtype
+
+    @property
+    def flat_size(self) -> int:
+        """The length of a value's joined one-hot vectors."""
+        return int(self.nvec.sum())
+
+
+@dataclass(frozen=True)
+class MultiBinary:
+    """An array of zeros and ones, as int8."""
+
+    shape: tuple[int, ...]
+
+    @property
+    def flat_size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Dict:
+    """Named subspaces. A column of values has one leaf for each of theirs, named `key` or `key/…`."""
+
+    spaces: Mapping[str, Space]
+
+    @property
+    def flat_size(self) -> int:
+        """The sum of the subspaces' flat sizes."""
+        return sum(space.flat_size for space in self.spaces.values())
+
+
+@dataclass(frozen=True)
+class Tuple:
+    """Numbered subspaces. A column of values has one leaf for each of theirs, named `position` or `position/…`."""
+
+    spaces: tuple[Space, ...]
+
+    @property
+    def flat_size(self) -> int:
+        """The sum of the subspaces' flat sizes."""
+        return sum(space.flat_size for space in self.spaces)
+
+
+Space = Box | Discrete | MultiDiscrete | MultiBinary | Dict | Tuple
+"""Any space. `flat_size` is the size of a value as `gymnasium.spaces.flatten` makes it: an MLP's input."""
+
+
+def space_to_proto(space: Space) -> space_pb2.Space:
+    """The space as a message; bounds that all elements of a Box share travel as one number."""
+    match space:
+        case Box():
+            box = space_pb2.BoxSpace(
+                data_type=dtype_to_proto(space.dtype),
+                shape=space.shape,
+                low=tensor_to_proto(_shared(space.low)),
+                high=tensor_to_proto(_shared(space.high)),
+            )
+            return space_pb2.Space(box=box)
+        case Discrete():
+            return space_pb2.Space(discrete=space_pb2.DiscreteSpace(n=space.n, start=space.start))
+        case MultiDiscrete():
+            multi_discrete = space_pb2.MultiDiscreteSpace(
+                data_type=dtype_to_proto(space.dtype),
+                nvec=tensor_to_proto(space.nvec),
+                start=tensor_to_proto(space.start),
+            )
+            return space_pb2.Space(multi_discrete=multi_discrete)
+        case MultiBinary():
+            return space_pb2.Space(multi_binary=space_pb2.MultiBinarySpace(shape=space.shape))
+        case Dict():
+            named = [
+                space_pb2.NamedSpace(name=name, space=space_to_proto(subspace))
+                for name, subspace in space.spaces.items()
+            ]
+            return space_pb2.Space(dict=space_pb2.DictSpace(spaces=named))
+        case Tuple():
+            subspaces = [space_to_proto(subspace) for subspace in space.spaces]
+            return space_pb2.Space(tuple=space_pb2.TupleSpace(spaces=subspaces))
+
+
+def space_from_proto(message: space_pb2.Space) -> Space:
+    """The space that the message describes.
+
+    Raises:
+        ValueError: the message has no kind, or one that this version does not know.
+    """
+    match message.WhichOneof("kind"):
+        case "box":
+            box = message.box
+            shape, dtype = tuple(box.shape), dtype_from_proto(box.data_type)
+            return Box(tensor_from_proto(box.low), tensor_from_proto(box.high), shape, dtype)
+        case "discrete":
+            return Discrete(message.discrete.n, message.discrete.start)
+        case "multi_discrete":
+            multi = message.multi_discrete
+            nvec, start = tensor_from_proto(multi.nvec), tensor_from_proto(multi.start)
+            return MultiDiscrete(nvec, start, dtype_from_proto(multi.data_type))
+        case "multi_binary":
+            return MultiBinary(tuple(message.multi_binary.shape))
+        case "dict":
+            return Dict({named.name: space_from_proto(named.space) for named in message.dict.spaces})
+        case "tuple":
+            return Tuple(tuple(space_from_proto(space) for space in message.tuple.spaces))
+        case kind:
+            raise ValueError(f"a space of kind {kind} came, one of Space's kinds was expected")
+
+
+def _shared(bounds: np.ndarray) -> np.ndarray:
+    """The bound that all elements share as a scalar, or all bounds."""
+    if bounds.size and np.all(bounds == bounds.flat[0]):
+        return np.asarray(bounds.flat[0])
+    return bounds

@@ -1,0 +1,1 @@
+"""The messages and the service of the wire contract, generated from `protos/rollserve/v1`."""

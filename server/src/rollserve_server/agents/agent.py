@@ -1,0 +1,56 @@
+"""What every kind of agent can do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["Agent", "InfoSpec"]
+
+
+class InfoSpec(NamedTuple):
+    """One of the infos that an agent gives with each action: its name, and a row's dtype and shape."""
+
+    name: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+
+class Agent(Protocol):
+    """Acts in M rows of environments at once.
+
+    All randomness comes from outside, as noise that is drawn for each row from its episode's own stream. A row's action
+    depends on that row's observation and noise alone, to the last bit: not on the other rows, nor on its position.
+
+    Attributes:
+        noise_width: K, how many random numbers one action takes.
+        infos: what `act` tells of each action.
+    """
+
+    @property
+    def noise_width(self) -> int: ...  # noqa: D102
+
+    @property
+    def infos(self) -> tuple[InfoSpec, ...]: ...  # noqa: D102
+
+    def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
+        """Fills `noise`, (steps, K) float64, with what the next steps of one episode take."""
+        ...
+
+    def act(
+        self, observations: Sequence[np.ndarray], noise: np.ndarray
+    ) -> tuple[Sequence[np.ndarray], Mapping[str, np.ndarray]]:
+        """Chooses an action for each row.
+
+        Args:
+            observations: for each leaf of the observation space (M, *O).
+            noise: (M, K) float64.
+
+        Returns:
+            For each leaf of the action space (M, *A), and for each info (M, *I). The arrays may be reused by the next
+            call.
+        """
+        ...

@@ -1,0 +1,146 @@
+"""Agents from specs, checked against the spaces that they are to act in."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium import spaces
+
+from rollserve_server.agents.fixed import ConstantAgent, RandomAgent
+from rollserve_server.agents.mlp import CategoricalHead, DiagonalGaussianHead, Flattener, MlpAgent, Network
+from rollserve_server.agents.specs import AgentSpec, ConstantSpec, MlpSpec, RandomSpec
+from rollserve_server.envs import leaves_of_space
+from rollserve_server.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gymnasium import Space
+
+    from rollserve_server.agents.agent import Agent
+
+__all__ = ["build_agent", "kind_of", "with_parameters"]
+
+_KINDS: dict[type, str] = {MlpSpec: "mlp", RandomSpec: "random", ConstantSpec: "constant"}
+
+
+def kind_of(spec: AgentSpec) -> str:
+    """The name of the agent's kind: `mlp`, `random` or `constant`."""
+    return _KINDS[type(spec)]
+
+
+def with_parameters(spec: AgentSpec, parameters: Mapping[str, np.ndarray]) -> AgentSpec:
+    """The same agent with other parameters, which are checked when it is built.
+
+    Raises:
+        InvalidValueError: the agent is of a kind without parameters.
+    """
+    if not isinstance(spec, MlpSpec):
+        raise InvalidValueError.of("parameters", f"{len(parameters)}", f"none by an agent of kind {kind_of(spec)}")
+    return dataclasses.replace(spec, parameters=parameters)
+
+
+def build_agent(spec: AgentSpec, observation_space: Space[Any], action_space: Space[Any], num_rows: int) -> Agent:
+    """An agent for so many rows.
+
+    Raises:
+        InvalidValueError: the spec is malformed, or does not fit the spaces; the message names the field.
+    """
+    match spec:
+        case MlpSpec():
+            return _build_mlp(spec, observation_space, action_space, num_rows)
+        case RandomSpec():
+            return RandomAgent(leaves_of_space(action_space))
+        case ConstantSpec():
+            return _build_constant(spec, action_space, num_rows)
+
+
+def _build_mlp(spec: MlpSpec, observation_space: Space[Any], action_space: Space[Any], num_rows: int) -> MlpAgent:
+    flattener = Flattener(leaves_of_space(observation_space))
+    _check_layers(spec, flattener.size, _output_size(spec, action_space))
+    shapes = _parameter_shapes(spec)
+    _check_parameters(spec.parameters, shapes)
+    network = Network(spec.layer_sizes, spec.activation, spec.parameters, num_rows)
+    if isinstance(action_space, spaces.Discrete):
+        return MlpAgent(flattener, network, CategoricalHead(action_space))
+    assert isinstance(action_space, spaces.Box)  # noqa: S101  # by _output_size
+    return MlpAgent(flattener, network, DiagonalGaussianHead(action_space, spec.parameters["log_std"]))
+
+
+def _output_size(spec: MlpSpec, action_space: Space[Any]) -> int:
+    """How many outputs the head needs for the action space."""
+    match spec.head, action_space:
+        case "categorical", spaces.Discrete():
+            return int(action_space.n)
+        case "diagonal_gaussian", spaces.Box() if np.issubdtype(action_space.dtype, np.floating):
+            return math.prod(action_space.shape)
+        case "categorical", _:
+            raise InvalidValueError.of("mlp.head", "categorical", f"one for {action_space}, not for Discrete")
+        case _:
+            expected = f"one for {action_space}, not for a Box of floats"
+            raise InvalidValueError.of("mlp.head", spec.head, expected)
+
+
+def _check_layers(spec: MlpSpec, input_size: int, output_size: int) -> None:
+    sizes = spec.layer_sizes
+    if len(sizes) < 2 or min(sizes) < 1:
+        raise InvalidValueError.of("mlp.layer_sizes", list(sizes), "at least two positive sizes")
+    if sizes[0] != input_size:
+        expected = f"{input_size}, the flat size of the observation space,"
+        raise InvalidValueError.of("mlp.layer_sizes[0]", sizes[0], expected)
+    if sizes[-1] != output_size:
+        expected = f"{output_size}, as the action space needs it,"
+        raise InvalidValueError.of(f"mlp.layer_sizes[{len(sizes) - 1}]", sizes[-1], expected)
+    if len(sizes) > 2 and spec.activation is None:
+        raise InvalidValueError.of("mlp.activation", "none", "one for the hidden layers")
+
+
+def _parameter_shapes(spec: MlpSpec) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {}
+    for layer, (inputs, outputs) in enumerate(zip(spec.layer_sizes[:-1], spec.layer_sizes[1:], strict=True)):
+        shapes[f"{layer}/weight"] = (outputs, inputs)
+        shapes[f"{layer}/bias"] = (outputs,)
+    if spec.head == "diagonal_gaussian":
+        shapes["log_std"] = (spec.layer_sizes[-1],)
+    return shapes
+
+
+def _check_parameters(parameters: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    missing = [name for name in shapes if name not in parameters]
+    unknown = sorted(parameters.keys() - shapes.keys())
+    if missing:
+        raise InvalidValueError(f"parameters: {missing[0]!r} is missing, {', '.join(shapes)} were expected")
+    if unknown:
+        raise InvalidValueError(f"parameters: {unknown[0]!r} is unknown, {', '.join(shapes)} were expected")
+    for name, shape in shapes.items():
+        field, value = f"parameters[{name!r}]", parameters[name]
+        if value.dtype != np.float32:
+            raise InvalidValueError.of(f"{field}.data_type", value.dtype, "float32")
+        if value.shape != shape:
+            raise InvalidValueError.of(f"{field}.shape", value.shape, shape)
+        finite = np.isfinite(value)
+        if not finite.all():
+            position = tuple(int(i) for i in np.argwhere(~finite)[0])
+            raise InvalidValueError.of(f"{field}{list(position)}", value[position], "a finite number")
+
+
+def _build_constant(spec: ConstantSpec, action_space: Space[Any], num_rows: int) -> ConstantAgent:
+    leaves = leaves_of_space(action_space)
+    names = [leaf.name for leaf in leaves]
+    if set(spec.action) != set(names):
+        raise InvalidValueError.of("constant.action", f"leaves {sorted(spec.action)}", f"leaves {sorted(names)}")
+    actions = []
+    for leaf in leaves:
+        field, value = f"constant.action[{leaf.name!r}]", spec.action[leaf.name]
+        if value.shape != leaf.shape:
+            raise InvalidValueError.of(f"{field}.shape", value.shape, leaf.shape)
+        if not np.can_cast(value.dtype, leaf.dtype, "same_kind"):
+            raise InvalidValueError.of(f"{field}.data_type", value.dtype, leaf.dtype)
+        action = value.astype(leaf.dtype)
+        if not leaf.space.contains(action if leaf.shape else leaf.dtype.type(action)):
+            raise InvalidValueError.of(field, value, f"a value of {leaf.space}")
+        actions.append(action)
+    return ConstantAgent(actions, num_rows)

@@ -1,0 +1,15 @@
+"""Environments: from specs to rows of them that are stepped together."""
+
+from rollserve_server.envs.leaves import Leaf, describe_space, leaves_of_space
+from rollserve_server.envs.making import check_allowed, make_env, module_of
+from rollserve_server.envs.rows import RowEnvs
+
+__all__ = [
+    "Leaf",
+    "RowEnvs",
+    "check_allowed",
+    "describe_space",
+    "leaves_of_space",
+    "make_env",
+    "module_of",
+]

@@ -1,0 +1,125 @@
+"""Spaces as flat lists of named leaves, each of which is a column of arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium import spaces as gym_spaces
+
+from rollserve import spaces
+from rollserve.tensors import dtype_to_proto
+from rollserve_server.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gymnasium import Space
+
+__all__ = ["Leaf", "assemble_rows", "describe_space", "leaves_of_space", "store_value"]
+
+
+@dataclass(frozen=True, eq=False)
+class Leaf:
+    """One part of a space that is an array or a number.
+
+    Attributes:
+        name: its path from the root, joined by `/`; empty if it is the root.
+        path: the keys and positions that lead to it.
+        space: a Box, Discrete, MultiDiscrete or MultiBinary space.
+        shape: the shape of a value.
+        dtype: the dtype of a value.
+    """
+
+    name: str
+    path: tuple[str | int, ...]
+    space: Space[Any]
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+def leaves_of_space(space: Space[Any]) -> tuple[Leaf, ...]:
+    """The leaves of a space, in the order of `gymnasium.spaces.flatten`.
+
+    Raises:
+        InvalidValueError: the space has a part of another kind, a dtype that has no place on the wire, or a key that
+            is no string or contains `/`.
+    """
+    return tuple(_leaves(space, ()))
+
+
+def describe_space(space: Space[Any]) -> spaces.Space:
+    """The space without gymnasium. It must be one that `leaves_of_space` takes."""
+    match space:
+        case gym_spaces.Box():
+            return spaces.Box(space.low, space.high, space.shape, np.dtype(space.dtype))
+        case gym_spaces.Discrete():
+            return spaces.Discrete(int(space.n), int(space.start))
+        case gym_spaces.MultiDiscrete():
+            return spaces.MultiDiscrete(space.nvec, space.start, np.dtype(space.dtype))
+        case gym_spaces.MultiBinary():
+            return spaces.MultiBinary(space.shape)
+        case gym_spaces.Dict():
+            return spaces.Dict({key: describe_space(subspace) for key, subspace in space.spaces.items()})
+        case gym_spaces.Tuple():
+            return spaces.Tuple(tuple(map(describe_space, space.spaces)))
+        case _:
+            raise _unsupported((), type(space).__name__)
+
+
+def store_value(value: Any, leaves: Sequence[Leaf], columns: Sequence[np.ndarray], row: int) -> None:
+    """Writes a value of the space into one row of each leaf's column.
+
+    Raises:
+        LookupError, TypeError, ValueError: the value is not of the space's structure or shapes.
+    """
+    for leaf, column in zip(leaves, columns, strict=True):
+        part = value
+        for step in leaf.path:
+            part = part[step]
+        column[row] = part
+
+
+def assemble_rows(space: Space[Any], columns: Iterator[np.ndarray]) -> list[Any]:
+    """The values of a space from the columns of its leaves, one for each row.
+
+    A number of a Discrete space is a numpy integer, as `space.sample()` makes it; arrays are views of the columns.
+    """
+    if isinstance(space, gym_spaces.Dict):
+        parts = {key: assemble_rows(subspace, columns) for key, subspace in space.spaces.items()}
+        return [dict(zip(parts, row, strict=True)) for row in zip(*parts.values(), strict=True)]
+    if isinstance(space, gym_spaces.Tuple):
+        subspaces = [assemble_rows(subspace, columns) for subspace in space.spaces]
+        return list(zip(*subspaces, strict=True))
+    return list(next(columns))
+
+
+def _leaves(space: Space[Any], path: tuple[str | int, ...]) -> Iterator[Leaf]:
+    match space:
+        case gym_spaces.Dict():
+            for key, subspace in space.spaces.items():
+                if not isinstance(key, str) or "/" in key or not key:
+                    raise InvalidValueError(f"space: key {key!r} came, a name without / was expected")
+                yield from _leaves(subspace, (*path, key))
+        case gym_spaces.Tuple():
+            for position, subspace in enumerate(space.spaces):
+                yield from _leaves(subspace, (*path, position))
+        case gym_spaces.Box() | gym_spaces.Discrete() | gym_spaces.MultiDiscrete() | gym_spaces.MultiBinary():
+            dtype = np.dtype(space.dtype)
+            try:
+                dtype_to_proto(dtype)
+            except ValueError as error:
+                raise InvalidValueError(f"space {_name(path)!r}: {error}") from None
+            yield Leaf(_name(path), path, space, space.shape or (), dtype)
+        case _:
+            raise _unsupported(path, type(space).__name__)
+
+
+def _name(path: tuple[str | int, ...]) -> str:
+    return "/".join(map(str, path))
+
+
+def _unsupported(path: tuple[str | int, ...], kind: str) -> InvalidValueError:
+    expected = "a Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple space"
+    return InvalidValueError.of(f"space {_name(path)!r}", f"a {kind} space", expected)

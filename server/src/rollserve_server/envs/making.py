@@ -1,0 +1,166 @@
+"""Environments from specs: what a request may name, and what becomes of its errors."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+
+from rollserve_server.errors import DomainError, InvalidValueError, NotAllowedError, NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from rollserve import EnvSpec, Wrapper
+
+__all__ = ["check_allowed", "make_env", "module_of"]
+
+_REGISTERING_MODULES = ("ale_py",)
+"""Modules of the server's extras that register environments when they are imported."""
+
+_FORBIDDEN_WRAPPERS = {
+    "ArrayConversion": "its environments give no numpy arrays",
+    "Autoreset": "it hides the last observation of an episode",
+    "HumanRendering": "it opens windows on the server",
+    "JaxToNumpy": "it needs an environment of another framework",
+    "JaxToTorch": "its environments give no numpy arrays",
+    "NumpyToTorch": "its environments give no numpy arrays",
+    "RecordVideo": "it writes files on the server",
+}
+
+
+def module_of(env_id: str) -> str | None:
+    """The module that an id of the form `module:name` names, or None."""
+    module, colon, _ = env_id.rpartition(":")
+    return module if colon else None
+
+
+def check_allowed(spec: EnvSpec, allowed_modules: Collection[str]) -> None:
+    """Sees to it that making the environment runs only code that the operator agreed to.
+
+    Args:
+        spec: what a request asks for.
+        allowed_modules: modules that ids may name; their submodules are allowed too.
+
+    Raises:
+        NotAllowedError: the id names another module, or a wrapper writes files, opens windows or loses data.
+    """
+    module = module_of(spec.id)
+    if module is not None and not any(
+        module == allowed or module.startswith(f"{allowed}.") for allowed in allowed_modules
+    ):
+        raise NotAllowedError(
+            f"id: module {module!r} came, but the server's operator allows "
+            f"{', '.join(map(repr, sorted(allowed_modules))) or 'none'} (option --allow-module)",
+            "MODULE_NOT_ALLOWED",
+        )
+    for position, wrapper in enumerate(spec.wrappers):
+        why = _FORBIDDEN_WRAPPERS.get(wrapper.name)
+        if why is not None:
+            raise NotAllowedError(
+                f"wrappers[{position}].name: {wrapper.name!r} came, which is not allowed: {why}",
+                "WRAPPER_NOT_ALLOWED",
+            )
+    if spec.kwargs.get("render_mode") == "human":
+        raise NotAllowedError(
+            "kwargs_json: render_mode 'human' came, which is not allowed: it opens windows on the server",
+            "RENDER_MODE_NOT_ALLOWED",
+        )
+
+
+def make_env(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
+    """A new environment. The caller has checked that the spec is allowed.
+
+    Raises:
+        NotFoundError: there is no such module, id, class or wrapper, or a package that it needs is not installed.
+        InvalidValueError: the environment or a wrapper refused its arguments.
+    """
+    env = _make_unwrapped(spec)
+    try:
+        for position, wrapper in enumerate(spec.wrappers):
+            env = _wrap(env, wrapper, f"wrappers[{position}]")
+    except BaseException:
+        env.close()
+        raise
+    return env
+
+
+def _make_unwrapped(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
+    module_name, name = module_of(spec.id), spec.id.rpartition(":")[2]
+    module = None if module_name is None else _import(module_name)
+    entry = getattr(module, name, None)
+    make: Callable[..., Any]
+    arguments: dict[str, Any]
+    if isinstance(entry, type) and issubclass(entry, gymnasium.Env):
+        make, arguments = entry, dict(spec.kwargs)
+    else:
+        _check_registered(name)
+        make, arguments = gymnasium.make, {"id": name, "disable_env_checker": True, **spec.kwargs}
+    env: gymnasium.Env[Any, Any] = _refusing("kwargs_json", spec.id, lambda: make(**arguments))
+    return env
+
+
+def _import(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        raise NotFoundError(
+            f"id: module {name!r} cannot be imported on the server: {type(error).__name__}: {error}",
+            "MODULE_NOT_FOUND",
+        ) from error
+
+
+def _check_registered(name: str) -> None:
+    """Raises NotFoundError unless gymnasium knows the id, also from a module of the server's extras."""
+    if name not in gymnasium.registry:
+        for module in _REGISTERING_MODULES:
+            if importlib.util.find_spec(module) is not None:
+                importlib.import_module(module)
+    try:
+        gymnasium.spec(name)
+    except gymnasium.error.Error as error:
+        raise NotFoundError(f"id: {name!r} came, a registered id was expected: {error}", "ENV_NOT_FOUND") from None
+
+
+def _wrap(env: gymnasium.Env[Any, Any], wrapper: Wrapper, field: str) -> gymnasium.Env[Any, Any]:
+    names = gymnasium.wrappers.__all__
+    cls = getattr(gymnasium.wrappers, wrapper.name) if wrapper.name in names else None
+    if not (isinstance(cls, type) and issubclass(cls, gymnasium.Wrapper)):
+        raise NotFoundError(
+            f"{field}.name: {wrapper.name!r} came, a wrapper of gymnasium.wrappers was expected",
+            "WRAPPER_NOT_FOUND",
+        )
+    arguments = _python_arguments(cls, wrapper.kwargs)
+    wrapped: gymnasium.Env[Any, Any] = _refusing(f"{field}.kwargs_json", wrapper.name, lambda: cls(env, **arguments))
+    return wrapped
+
+
+def _python_arguments(cls: type, kwargs: Mapping[str, object]) -> dict[str, object]:
+    """The arguments with JSON's arrays made into what the wrapper's annotations ask for: tuples or numpy arrays."""
+    parameters = inspect.signature(cls).parameters
+    arguments = dict(kwargs)
+    for name, value in kwargs.items():
+        annotation = str(parameters[name].annotation) if name in parameters else ""
+        if isinstance(value, list) and "tuple" in annotation:
+            arguments[name] = tuple(value)
+        elif isinstance(value, list) and "ndarray" in annotation:
+            arguments[name] = np.array(value)
+    return arguments
+
+
+def _refusing(field: str, owner: str, make: Callable[[], Any]) -> Any:
+    """What `make` returns; its errors are the arguments' fault, or a missing package's."""
+    try:
+        return make()
+    except DomainError:
+        raise
+    except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
+        message = f"{owner} needs a package that is not installed on the server: {error}"
+        raise NotFoundError(message, "PACKAGE_NOT_FOUND") from error
+    except Exception as error:
+        message = f"{field}: refused by {owner}: {type(error).__name__}: {error}"
+        raise InvalidValueError(message, "ENV_REFUSED") from error

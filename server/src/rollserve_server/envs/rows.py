@@ -1,0 +1,140 @@
+"""Rows of one environment that are stepped together, each with a seed of its own."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rollserve_server.envs.leaves import assemble_rows, leaves_of_space, store_value
+from rollserve_server.envs.making import make_env
+from rollserve_server.errors import EnvFailedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import gymnasium
+    from gymnasium import Space
+
+    from rollserve import EnvSpec
+
+__all__ = ["RowEnvs"]
+
+
+class RowEnvs:
+    """M copies of an environment. Only the rows that are named are stepped; nothing is reset by itself.
+
+    gymnasium's SyncVectorEnv would step all rows always; here a row without work costs nothing, an error is known to
+    belong to a row, and observations go straight into place.
+
+    Attributes:
+        observation_space: the space of one row's observations.
+        action_space: the space of one row's actions.
+        observation_leaves: its leaves.
+        action_leaves: its leaves.
+        observations: for each leaf of the observation space (M, *O), what each row shows now.
+        rewards: (M,), float64, of each row's last step.
+        terminated: (M,), bool, of each row's last step.
+        truncated: (M,), bool, of each row's last step.
+        max_episode_steps: the step limit of the environment's registration, or None.
+    """
+
+    def __init__(self, spec: EnvSpec, num_rows: int) -> None:
+        """Makes the environments.
+
+        Raises:
+            NotFoundError, InvalidValueError: see `make_env`.
+        """
+        self._spec = spec
+        self._envs = [make_env(spec)]
+        self.observation_space: Space[Any] = self._envs[0].observation_space
+        self.action_space: Space[Any] = self._envs[0].action_space
+        self.observation_leaves = leaves_of_space(self.observation_space)
+        self.action_leaves = leaves_of_space(self.action_space)
+        self._envs += [make_env(spec) for _ in range(num_rows - 1)]
+        self.observations = [np.zeros((num_rows, *leaf.shape), leaf.dtype) for leaf in self.observation_leaves]
+        self.rewards = np.zeros(num_rows)
+        self.terminated = np.zeros(num_rows, np.bool_)
+        self.truncated = np.zeros(num_rows, np.bool_)
+        registered = self._envs[0].spec
+        self.max_episode_steps: int | None = registered.max_episode_steps if registered else None
+
+    @property
+    def num_rows(self) -> int:
+        """M."""
+        return len(self._envs)
+
+    def reset(self, row: int, seed: int) -> Mapping[str, Any]:
+        """Begins an episode in a row, and returns the environment's infos.
+
+        Raises:
+            EnvFailedError: the environment raised an error, or its observation is not of its space's structure.
+        """
+        try:
+            observation, info = self._envs[row].reset(seed=seed)
+            self._check_structure(observation)
+            self._store(observation, row)
+        except Exception as error:
+            raise self._failure("reset", row, error) from error
+        return info
+
+    def step(self, rows: Sequence[int], actions: Sequence[np.ndarray]) -> list[tuple[int, Mapping[str, Any]]]:
+        """Steps the rows, and returns the infos of those that have any.
+
+        Args:
+            rows: which rows to step.
+            actions: for each leaf of the action space (M, *A). Not kept: environments may hold on to what they are
+                given, so they get copies.
+
+        Raises:
+            EnvFailedError: an environment raised an error. The rows before it have been stepped.
+        """
+        row_actions = assemble_rows(self.action_space, iter([column.copy() for column in actions]))
+        infos: list[tuple[int, Mapping[str, Any]]] = []
+        row = 0
+        try:
+            for row in rows:
+                observation, self.rewards[row], self.terminated[row], self.truncated[row], info = self._envs[row].step(
+                    row_actions[row]
+                )
+                self._store(observation, row)
+                if info:
+                    infos.append((row, info))
+        except Exception as error:
+            raise self._failure("step", row, error) from error
+        return infos
+
+    def close(self) -> None:
+        """Closes the environments."""
+        for env in self._envs:
+            _close(env)
+
+    def _store(self, observation: Any, row: int) -> None:
+        if len(self.observations) == 1 and not self.observation_leaves[0].path:
+            self.observations[0][row] = observation
+        else:
+            store_value(observation, self.observation_leaves, self.observations, row)
+
+    def _check_structure(self, observation: Any) -> None:
+        """Raises ValueError for what numpy would stretch to the space's shape in silence."""
+        for leaf in self.observation_leaves:
+            part = observation
+            for step in leaf.path:
+                part = part[step]
+            if np.shape(part) != leaf.shape:
+                where = f"observation {leaf.name!r}" if leaf.name else "observation"
+                raise ValueError(f"{where} has shape {np.shape(part)}, its space {leaf.shape}")
+
+    def _failure(self, what: str, row: int, error: Exception) -> EnvFailedError:
+        """The error for the caller. The environment may be broken for good, so a new one takes its place."""
+        _close(self._envs[row])
+        self._envs[row] = make_env(self._spec)
+        message = f"{self._spec.id} raised in {what}: {type(error).__name__}: {error}"
+        return EnvFailedError(message, row)
+
+
+def _close(env: gymnasium.Env[Any, Any]) -> None:
+    # What an environment raises at its end is of no interest any more.
+    with contextlib.suppress(Exception):
+        env.close()

@@ -1,0 +1,71 @@
+"""The one table from domain errors to gRPC statuses."""
+
+from __future__ import annotations
+
+import logging
+from typing import NoReturn
+
+import grpc
+import grpc.aio
+from google.protobuf import any_pb2
+from google.rpc import error_details_pb2, status_pb2
+
+from rollserve_server.errors import (
+    DomainError,
+    EnvFailedError,
+    InvalidValueError,
+    NotAllowedError,
+    NotFoundError,
+    NotReadyError,
+    OverLimitError,
+    WorkerLostError,
+)
+
+__all__ = ["abort", "abort_unexpected"]
+
+_log = logging.getLogger(__name__)
+
+_CODES: dict[type[DomainError], grpc.StatusCode] = {
+    InvalidValueError: grpc.StatusCode.INVALID_ARGUMENT,
+    NotFoundError: grpc.StatusCode.NOT_FOUND,
+    NotAllowedError: grpc.StatusCode.PERMISSION_DENIED,
+    NotReadyError: grpc.StatusCode.FAILED_PRECONDITION,
+    OverLimitError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    WorkerLostError: grpc.StatusCode.UNAVAILABLE,
+    EnvFailedError: grpc.StatusCode.INTERNAL,
+}
+
+_MOST_CHARACTERS = 1000
+"""Of a message: it travels in a header, whose size gRPC limits to 8 KiB."""
+
+
+async def abort(context: grpc.aio.ServicerContext[object, object], error: DomainError) -> NoReturn:
+    """Ends the call with the error's status, message and reason."""
+    code = _CODES[type(error)]
+    message = error.message
+    if len(message) > _MOST_CHARACTERS:
+        message = f"{message[:_MOST_CHARACTERS]}…"
+    _log.info("call refused", extra={"code": code.name, "reason": error.reason, "error": message})
+    await _abort(context, code, message, error.reason)
+
+
+async def abort_unexpected(context: grpc.aio.ServicerContext[object, object], error: Exception) -> NoReturn:
+    """Ends the call because of a fault of the server: the log has it all, the client only that it happened."""
+    _log.error("call failed", exc_info=error)
+    message = "the server has a fault; its log has more"
+    await _abort(context, grpc.StatusCode.INTERNAL, message, "INTERNAL")
+
+
+async def _abort(
+    context: grpc.aio.ServicerContext[object, object], code: grpc.StatusCode, message: str, reason: str
+) -> NoReturn:
+    detail = any_pb2.Any()
+    detail.Pack(error_details_pb2.ErrorInfo(reason=reason, domain="rollserve"))
+    number, _ = code.value
+    status = status_pb2.Status(code=number, message=message, details=[detail])
+    await context.abort(
+        code,
+        message,
+        (("rollserve-reason", reason), ("grpc-status-details-bin", status.SerializeToString())),
+    )
+    raise AssertionError("abort raises")

@@ -1,0 +1,79 @@
+"""The gRPC server: where it listens, health, reflection, and its end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.gateway.service import SamplerService
+
+if TYPE_CHECKING:
+    from rollserve_server.pool import Pool
+
+__all__ = ["Gateway", "GatewayConfig"]
+
+_log = logging.getLogger(__name__)
+
+_SERVICE = pb.DESCRIPTOR.services_by_name["SamplerService"].full_name
+
+
+@dataclass(frozen=True)
+class GatewayConfig:
+    """How a gateway is made.
+
+    Attributes:
+        listen: `host:port`; port 0 for any that is free.
+        max_request_bytes: the largest request that is taken.
+        grace_seconds: how long calls may go on after the end has begun.
+    """
+
+    listen: str
+    max_request_bytes: int
+    grace_seconds: float
+
+
+class Gateway:
+    """Serves samplers over gRPC.
+
+    Attributes:
+        port: where it listens, after `start`.
+    """
+
+    def __init__(self, config: GatewayConfig, pools: Mapping[str, Pool]) -> None:
+        self._config = config
+        self._server = grpc.aio.server(
+            options=[("grpc.max_receive_message_length", config.max_request_bytes), ("grpc.so_reuseport", 0)]
+        )
+        self._health = health.aio.HealthServicer()
+        self._server.add_generic_rpc_handlers((SamplerService(pools).handler(),))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        names = (_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server)
+        self.port = 0
+
+    async def start(self) -> None:
+        """Begins to serve.
+
+        Raises:
+            OSError: it cannot listen there.
+        """
+        try:
+            self.port = self._server.add_insecure_port(self._config.listen)
+        except RuntimeError as error:
+            raise OSError(f"listen: {self._config.listen}: cannot listen there: is the port in use?") from error
+        await self._server.start()
+        for service in ("", _SERVICE):
+            await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+
+    async def stop(self) -> None:
+        """Takes no more calls, tells so, and ends when those that run have ended or the grace is over."""
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(self._config.grace_seconds)

@@ -1,0 +1,135 @@
+"""The service: each method translates, delegates, and translates back."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import grpc
+
+from rollserve.v1 import episode_batch_pb2
+from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.errors import DomainError, NotFoundError
+from rollserve_server.gateway import translate
+from rollserve_server.gateway.errors import abort, abort_unexpected
+from rollserve_server.pool import Account, Delivery, Pool, Progress
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+__all__ = ["DEFAULT_SAMPLER", "SamplerService"]
+
+DEFAULT_SAMPLER = "default"
+
+_Request = TypeVar("_Request", bound="Message")
+_Context = Any  # grpc.aio's is generic in the stubs only
+_SampleRequest = pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest
+
+
+class SamplerService:
+    """`rollserve.v1.SamplerService`; see `protos/rollserve/v1/sampler_service.proto`."""
+
+    def __init__(self, pools: Mapping[str, Pool]) -> None:
+        """Serves the samplers of these names."""
+        self._pools = pools
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """What a server needs to route calls here."""
+        service = pb.DESCRIPTOR.services_by_name["SamplerService"]
+        unary: dict[str, Callable[[Any], Awaitable[Message]]] = {
+            "UpdateAgent": self.update_agent,
+            "UpdateEnv": self.update_env,
+            "GetSampler": self.get_sampler,
+        }
+        streams: dict[str, type[Message]] = {
+            "ObtainSamples": pb.ObtainSamplesRequest,
+            "ObtainExactEpisodes": pb.ObtainExactEpisodesRequest,
+        }
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+        for name, method in unary.items():
+            request = getattr(pb, f"{name}Request")
+            handlers[name] = grpc.unary_unary_rpc_method_handler(
+                _answer(method), request.FromString, lambda response: response.SerializeToString()
+            )
+        for name, kind in streams.items():
+            # Messages come from the workers as bytes: they are not serialized here.
+            handlers[name] = grpc.unary_stream_rpc_method_handler(_stream(self.obtain), kind.FromString, None)
+        return grpc.method_handlers_generic_handler(service.full_name, handlers)
+
+    async def update_agent(self, request: pb.UpdateAgentRequest) -> pb.UpdateAgentResponse:
+        """UpdateAgent."""
+        pool = self._pool(request.sampler)
+        updates, per_worker = translate.agent_updates_from_proto(request)
+        version = await pool.update_agent(updates, per_worker=per_worker)
+        return pb.UpdateAgentResponse(policy_version=version)
+
+    async def update_env(self, request: pb.UpdateEnvRequest) -> pb.UpdateEnvResponse:
+        """UpdateEnv."""
+        pool = self._pool(request.sampler)
+        specs, per_worker = translate.env_specs_from_proto(request)
+        return translate.env_updated_to_proto(await pool.update_env(specs, per_worker=per_worker))
+
+    async def get_sampler(self, request: pb.GetSamplerRequest) -> pb.GetSamplerResponse:
+        """GetSampler."""
+        status = self._pool(request.sampler).status()
+        return translate.status_to_proto(request.sampler or DEFAULT_SAMPLER, status)
+
+    async def obtain(self, request: _SampleRequest) -> AsyncGenerator[bytes, None]:
+        """ObtainSamples and ObtainExactEpisodes, whose responses have the same fields: serialized messages."""
+        pool = self._pool(request.sampler)
+        sample_request = translate.sample_request_from_proto(request)
+        async with contextlib.aclosing(pool.sample(sample_request)) as items:
+            async for item in items:
+                match item:
+                    case Delivery():
+                        buffer = await item.payload.get()
+                        for message in item.messages:
+                            yield buffer[message.offset : message.offset + message.size].tobytes()
+                    case Progress():
+                        progress = episode_batch_pb2.Progress(simulated_step_count=item.num_simulated_steps)
+                        yield pb.ObtainSamplesResponse(progress=progress).SerializeToString()
+                    case Account():
+                        account = translate.account_to_proto(item)
+                        yield pb.ObtainSamplesResponse(account=account).SerializeToString()
+
+    def _pool(self, sampler: str) -> Pool:
+        pool = self._pools.get(sampler or DEFAULT_SAMPLER)
+        if pool is None:
+            known = ", ".join(map(repr, self._pools))
+            raise NotFoundError(f"sampler: {sampler!r} came, one of {known} was expected", "SAMPLER_NOT_FOUND")
+        return pool
+
+
+def _answer(
+    method: Callable[[_Request], Awaitable[Message]],
+) -> Callable[[_Request, _Context], Awaitable[Message]]:
+    """The method with its errors made into statuses."""
+
+    async def answer(request: _Request, context: _Context) -> Message:
+        try:
+            return await method(request)
+        except DomainError as error:
+            await abort(context, error)
+        except Exception as error:  # nothing unforeseen may reach the client
+            await abort_unexpected(context, error)
+
+    return answer
+
+
+def _stream(
+    method: Callable[[_SampleRequest], AsyncGenerator[bytes, None]],
+) -> Callable[[_SampleRequest, _Context], AsyncGenerator[bytes, None]]:
+    """The method with its errors made into statuses."""
+
+    async def stream(request: _SampleRequest, context: _Context) -> AsyncGenerator[bytes, None]:
+        try:
+            async with contextlib.aclosing(method(request)) as messages:
+                async for message in messages:
+                    yield message
+        except DomainError as error:
+            await abort(context, error)
+        except Exception as error:  # nothing unforeseen may reach the client
+            await abort_unexpected(context, error)
+
+    return stream

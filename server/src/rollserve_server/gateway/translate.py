@@ -1,0 +1,265 @@
+"""Requests to what the pool takes, and what it gives to responses."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from google.protobuf.duration_pb2 import Duration
+
+from rollserve.environments import EnvSpec, env_spec_from_proto, env_spec_to_proto
+from rollserve.spaces import space_to_proto
+from rollserve.tensors import named_tensors_from_proto
+from rollserve.v1 import agent_pb2, environment_pb2, episode_batch_pb2
+from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server import __version__
+from rollserve_server.agents import AgentSpec, ConstantSpec, MlpSpec, RandomSpec
+from rollserve_server.envs import describe_space
+from rollserve_server.errors import InvalidValueError
+from rollserve_server.pool import Account, AtLeast, Exactly, SampleRequest, Target
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from rollserve_server.agents import Activation, Head
+    from rollserve_server.pool import AgentUpdate, EnvUpdated, PoolStatus
+
+__all__ = [
+    "account_to_proto",
+    "agent_updates_from_proto",
+    "env_specs_from_proto",
+    "env_updated_to_proto",
+    "sample_request_from_proto",
+    "status_to_proto",
+]
+
+_DEFAULT_MESSAGE_BYTES = (4 << 20) - (4 << 10)
+"""Just below what gRPC's clients take by default."""
+_LEAST_MESSAGE_BYTES, _MOST_MESSAGE_BYTES = 4 << 10, 256 << 20
+
+_ACTIVATIONS: dict[agent_pb2.Activation.ValueType, Activation] = {
+    agent_pb2.ACTIVATION_TANH: "tanh",
+    agent_pb2.ACTIVATION_RELU: "relu",
+}
+_HEADS: dict[str, Head] = {"categorical": "categorical", "diagonal_gaussian": "diagonal_gaussian"}
+
+
+def agent_updates_from_proto(request: pb.UpdateAgentRequest) -> tuple[Sequence[AgentUpdate], bool]:
+    """The updates, and whether there is to be one for each worker.
+
+    Raises:
+        InvalidValueError: a part is missing or malformed.
+    """
+    match request.WhichOneof("update"):
+        case "all_workers":
+            with _within("all_workers"):
+                return [_agent_update_from_proto(request.all_workers)], False
+        case "per_worker":
+            updates = []
+            for position, update in enumerate(request.per_worker.updates):
+                with _within(f"per_worker.updates[{position}]"):
+                    updates.append(_agent_update_from_proto(update))
+            return updates, True
+        case _:
+            raise InvalidValueError.of("update", "none", "all_workers or per_worker")
+
+
+def env_specs_from_proto(request: pb.UpdateEnvRequest) -> tuple[Sequence[EnvSpec], bool]:
+    """The environments, and whether there is to be one for each worker.
+
+    Raises:
+        InvalidValueError: a part is missing or malformed.
+    """
+    match request.WhichOneof("update"):
+        case "all_workers":
+            with _within("all_workers"):
+                return [_env_spec_from_proto(request.all_workers)], False
+        case "per_worker":
+            specs = []
+            for position, environment in enumerate(request.per_worker.environments):
+                with _within(f"per_worker.environments[{position}]"):
+                    specs.append(_env_spec_from_proto(environment))
+            return specs, True
+        case _:
+            raise InvalidValueError.of("update", "none", "all_workers or per_worker")
+
+
+def sample_request_from_proto(
+    request: pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest,
+) -> SampleRequest:
+    """What is to be sampled.
+
+    Raises:
+        InvalidValueError: a field is out of range.
+    """
+    target: Target
+    if isinstance(request, pb.ObtainSamplesRequest):
+        target = AtLeast(_positive("step_count", request.step_count))
+    else:
+        target = Exactly(_positive("episode_count_per_worker", request.episode_count_per_worker))
+    options = request.options
+    limit = _DEFAULT_MESSAGE_BYTES
+    if options.HasField("max_message_bytes"):
+        limit = options.max_message_bytes
+        if not _LEAST_MESSAGE_BYTES <= limit <= _MOST_MESSAGE_BYTES:
+            expected = f"a size from {_LEAST_MESSAGE_BYTES} to {_MOST_MESSAGE_BYTES}"
+            raise InvalidValueError.of("options.max_message_bytes", limit, expected)
+    if options.HasField("first_episode_index") and not options.HasField("seed"):
+        raise InvalidValueError.of("options.first_episode_index", "an index without a seed", "options.seed beside it")
+    versioned = options.HasField("expected_policy_version")
+    return SampleRequest(
+        target=target,
+        max_message_bytes=limit,
+        expected_policy_version=options.expected_policy_version if versioned else None,
+        seed=options.seed if options.HasField("seed") else None,
+        first_index=options.first_episode_index,
+    )
+
+
+def env_updated_to_proto(updated: EnvUpdated) -> pb.UpdateEnvResponse:
+    """The response to an update of the environments."""
+    return pb.UpdateEnvResponse(
+        environment_version=updated.version,
+        observation_space=space_to_proto(describe_space(updated.description.observation_space)),
+        action_space=space_to_proto(describe_space(updated.description.action_space)),
+    )
+
+
+def account_to_proto(account: Account) -> episode_batch_pb2.Account:
+    """The account of a call."""
+    workers = [
+        episode_batch_pb2.WorkerAccount(
+            worker_index=index,
+            simulated_step_count=worker.num_simulated_steps,
+            step_count=worker.num_steps,
+            episode_count=worker.num_episodes,
+            sampling=_duration(worker.sampling_seconds),
+            encoding=_duration(worker.encoding_seconds),
+        )
+        for index, worker in enumerate(account.workers)
+    ]
+    return episode_batch_pb2.Account(
+        step_count=account.num_steps,
+        episode_count=account.num_episodes,
+        simulated_step_count=account.num_simulated_steps,
+        kept_step_count=account.num_kept_steps,
+        dropped_step_count=account.num_dropped_steps,
+        seed=account.seed,
+        first_episode_index=account.first_episode_index,
+        policy_version=account.policy_version,
+        environment_version=account.env_version,
+        dropped_infos=account.dropped_infos,
+        workers=workers,
+        elapsed=_duration(account.elapsed_seconds),
+    )
+
+
+def status_to_proto(sampler: str, status: PoolStatus) -> pb.GetSamplerResponse:
+    """The state of a sampler."""
+    workers = [
+        pb.Worker(
+            worker_index=index,
+            health=pb.WORKER_HEALTH_HEALTHY if worker.healthy else pb.WORKER_HEALTH_LOST,
+            row_count=worker.num_rows,
+            simulated_step_count=worker.num_simulated_steps,
+            process_id=worker.identity.process_id,
+            host=worker.identity.host,
+        )
+        for index, worker in enumerate(status.workers)
+    ]
+    counters = pb.Counters(
+        completed_call_count=status.counters.num_completed_calls,
+        failed_call_count=status.counters.num_failed_calls,
+        cancelled_call_count=status.counters.num_cancelled_calls,
+        step_count=status.counters.num_steps,
+        episode_count=status.counters.num_episodes,
+        simulated_step_count=sum(worker.num_simulated_steps for worker in status.workers),
+        message_bytes=status.counters.message_bytes,
+        uptime=_duration(status.uptime_seconds),
+    )
+    return pb.GetSamplerResponse(
+        sampler=sampler,
+        server_version=__version__,
+        environments=map(env_spec_to_proto, status.env_specs),
+        environment_version=status.env_version,
+        observation_space=space_to_proto(describe_space(status.env.observation_space)),
+        action_space=space_to_proto(describe_space(status.env.action_space)),
+        agent_kinds=status.agent_kinds,
+        policy_version=status.policy_version,
+        seed=status.seed,
+        next_episode_index=status.next_index,
+        workers=workers,
+        counters=counters,
+    )
+
+
+def _agent_update_from_proto(update: pb.AgentUpdate) -> AgentUpdate:
+    match update.WhichOneof("update"):
+        case "agent":
+            with _within("agent"):
+                return _agent_from_proto(update.agent)
+        case "parameters":
+            return _parameters_from_proto(update.parameters)
+        case _:
+            raise InvalidValueError.of("update", "none", "agent or parameters")
+
+
+def _agent_from_proto(agent: agent_pb2.Agent) -> AgentSpec:
+    match agent.WhichOneof("kind"):
+        case "mlp":
+            with _within("mlp"):
+                return _mlp_from_proto(agent.mlp)
+        case "random":
+            return RandomSpec()
+        case "constant":
+            with _within("constant.action"):
+                return ConstantSpec(named_tensors_from_proto(agent.constant.action))
+        case _:
+            raise InvalidValueError.of("kind", "none", "mlp, random or constant")
+
+
+def _mlp_from_proto(mlp: agent_pb2.MlpAgent) -> MlpSpec:
+    head = mlp.WhichOneof("head")
+    if head is None:
+        raise InvalidValueError.of("head", "none", "categorical or diagonal_gaussian")
+    if mlp.activation not in (*_ACTIVATIONS, agent_pb2.ACTIVATION_UNSPECIFIED):
+        raise InvalidValueError.of("activation", mlp.activation, "a value of Activation")
+    return MlpSpec(
+        layer_sizes=tuple(mlp.layer_sizes),
+        activation=_ACTIVATIONS.get(mlp.activation),
+        head=_HEADS[head],
+        parameters=_parameters_from_proto(mlp.parameters),
+    )
+
+
+def _parameters_from_proto(parameters: agent_pb2.Parameters) -> Mapping[str, np.ndarray]:
+    with _within("parameters"):
+        return named_tensors_from_proto(parameters.tensors)
+
+
+def _env_spec_from_proto(environment: environment_pb2.Environment) -> EnvSpec:
+    return env_spec_from_proto(environment)
+
+
+def _positive(field: str, value: int) -> int:
+    if value < 1:
+        raise InvalidValueError.of(field, value, "a positive number")
+    return value
+
+
+def _duration(seconds: float) -> Duration:
+    duration = Duration()
+    duration.FromNanoseconds(round(seconds * 1e9))
+    return duration
+
+
+@contextlib.contextmanager
+def _within(field: str) -> Iterator[None]:
+    """Names the field that an error is about."""
+    try:
+        yield
+    except InvalidValueError as error:
+        raise InvalidValueError(f"{field}.{error.message}", error.reason) from error
+    except ValueError as error:
+        raise InvalidValueError(f"{field}: {error}") from error

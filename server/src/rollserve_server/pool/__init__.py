@@ -1,0 +1,30 @@
+"""Decides which episodes run where, keeps their order, and accounts for them. Knows no gRPC and no protocol buffers."""
+
+from rollserve_server.pool.backend import Backend, Payload, WorkerHandle
+from rollserve_server.pool.call import Account, Delivery, Progress, WorkerAccount
+from rollserve_server.pool.in_process import InProcessBackend
+from rollserve_server.pool.plan import AtLeast, Exactly, Target
+from rollserve_server.pool.pool import AgentUpdate, EnvUpdated, Pool, PoolConfig, SampleRequest
+from rollserve_server.pool.status import Counters, PoolStatus, WorkerStatus
+
+__all__ = [
+    "Account",
+    "AgentUpdate",
+    "AtLeast",
+    "Backend",
+    "Counters",
+    "Delivery",
+    "EnvUpdated",
+    "Exactly",
+    "InProcessBackend",
+    "Payload",
+    "Pool",
+    "PoolConfig",
+    "PoolStatus",
+    "Progress",
+    "SampleRequest",
+    "Target",
+    "WorkerAccount",
+    "WorkerHandle",
+    "WorkerStatus",
+]

@@ -1,0 +1,68 @@
+"""What the pool needs of whatever runs its workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from rollserve_server.sampling import Order, Report, Worker, WorkerConfig
+
+__all__ = ["Backend", "Payload", "WorkerHandle"]
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class Payload(Protocol):
+    """A buffer of messages, wherever it is."""
+
+    async def get(self) -> NDArray[np.uint8]:
+        """The buffer, not to be written to.
+
+        Raises:
+            WorkerLostError: it went with its worker.
+        """
+        ...
+
+
+class WorkerHandle(Protocol):
+    """A worker elsewhere. What it is asked is done in that order, one at a time."""
+
+    async def call(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        """Calls a method of the worker.
+
+        Raises:
+            DomainError: as the method does.
+            WorkerLostError: the worker's process is gone.
+        """
+        ...
+
+    def work(self, order: Order) -> tuple[asyncio.Future[Report], Payload]:
+        """Asks for `Worker.work`. The report can be awaited without its payload. Errors as of `call`."""
+        ...
+
+    def kill(self) -> None:
+        """Ends the worker without asking it."""
+        ...
+
+
+class Backend(Protocol):
+    """Makes workers."""
+
+    def create_worker(self, worker_index: int, config: WorkerConfig) -> WorkerHandle:
+        """A new worker, perhaps not started yet."""
+        ...
+
+    def default_num_workers(self) -> int:
+        """As many workers as there are cores for."""
+        ...
+
+    def close(self) -> None:
+        """Ends what the backend itself has started. Its workers are to be ended before."""
+        ...

@@ -1,0 +1,315 @@
+"""Which episodes a sampling call needs, where they run, and in which order they are delivered. Pure: no clock, no I/O.
+
+Episodes are claimed by index, never by who finishes first: what a call delivers is a function of the episodes' lengths
+alone. Workers only decide how long it takes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Protocol
+
+__all__ = [
+    "Anywhere",
+    "AtLeast",
+    "Blocks",
+    "Exactly",
+    "Ledger",
+    "LengthEstimate",
+    "Placement",
+    "Plan",
+    "PlannedClaim",
+    "RoundRobin",
+    "Target",
+]
+
+
+@dataclass(frozen=True)
+class AtLeast:
+    """The fewest episodes, in the order of their indices, that have so many steps in all."""
+
+    num_steps: int
+
+
+@dataclass(frozen=True)
+class Exactly:
+    """So many episodes of each worker: the first ones belong to worker 0, the next to worker 1, and so on."""
+
+    num_episodes_per_worker: int
+
+
+Target = AtLeast | Exactly
+
+
+class Placement(Protocol):
+    """Says which worker an episode belongs to."""
+
+    def worker_of(self, index: int) -> int | None:
+        """The worker that has to run the episode, or None for any."""
+        ...
+
+
+@dataclass(frozen=True)
+class Anywhere:
+    """Any worker may run any episode: they all have the same agent and environment."""
+
+    def worker_of(self, index: int) -> int | None:
+        """None."""
+        return None
+
+
+@dataclass(frozen=True)
+class RoundRobin:
+    """Episode i belongs to worker i modulo their number: they differ in agent or environment."""
+
+    num_workers: int
+
+    def worker_of(self, index: int) -> int | None:
+        """The worker that has to run the episode."""
+        return index % self.num_workers
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """From the first index on, so many episodes belong to worker 0, as many to worker 1, and so on."""
+
+    first_index: int
+    size: int
+
+    def worker_of(self, index: int) -> int | None:
+        """The worker that has to run the episode."""
+        return (index - self.first_index) // self.size
+
+
+@dataclass(frozen=True)
+class PlannedClaim:
+    """Consecutive episodes that stand finished on one worker and are next to be delivered.
+
+    Attributes:
+        worker: which one.
+        start: the first episode's index.
+        stop: one more than the last one's.
+        num_bytes: their approximate bytes.
+    """
+
+    worker: int
+    start: int
+    stop: int
+    num_bytes: int
+
+
+class LengthEstimate:
+    """How long episodes are, from the steps and ends that were seen.
+
+    Steps divided by ends is the maximum-likelihood mean of a geometric distribution also while episodes are
+    unfinished, so that the short ones, which end first, do not bias it.
+    """
+
+    _MOST_EPISODES = 256.0
+    _PRIOR_EPISODES = 0.25
+
+    def __init__(self, max_episode_steps: int | None) -> None:
+        # At first episodes are taken to be as long as their limit: better to begin too few than too many.
+        self._steps = (max_episode_steps or 0) * self._PRIOR_EPISODES
+        self._episodes = self._PRIOR_EPISODES if max_episode_steps else 0.0
+
+    @property
+    def mean(self) -> float | None:
+        """Steps per episode, or None if nothing is known."""
+        return max(self._steps / self._episodes, 1.0) if self._episodes else None
+
+    def observe(self, num_steps: int, num_episodes: int) -> None:
+        """Takes in that so many steps were made, and so many episodes ended with them."""
+        self._steps += num_steps
+        self._episodes += num_episodes
+        self.fade(self._MOST_EPISODES)
+
+    def fade(self, num_episodes: float) -> None:
+        """Gives what was seen no more weight than so many episodes have: a new policy has other lengths."""
+        if self._episodes > num_episodes:
+            self._steps *= num_episodes / self._episodes
+            self._episodes = num_episodes
+
+
+@dataclass
+class Ledger:
+    """A stream's episodes that were begun and not yet claimed.
+
+    Attributes:
+        next_index: the first index that is not claimed.
+        workers: of each such episode, where it is.
+        sizes: of each finished one, its steps and approximate bytes.
+    """
+
+    next_index: int
+    workers: dict[int, int] = field(default_factory=dict)
+    sizes: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+
+class Plan:
+    """One call's way through its stream, from the ledger's next index on.
+
+    The caller asks `begin` which episodes a worker is to begin, tells `finish` which have ended, and takes from
+    `claim` what is to be delivered, until `complete`. The ledger is kept up to date, and what stands in it at the end
+    is what was begun beyond the call's last episode.
+
+    Attributes:
+        complete: whether everything that the call delivers has been claimed.
+        num_open: of each worker, how many episodes were begun there that have not ended.
+    """
+
+    _CLAIM_BYTES = 1 << 20
+
+    def __init__(
+        self,
+        target: Target,
+        placement: Placement,
+        ledger: Ledger,
+        estimate: LengthEstimate,
+        num_workers: int,
+        num_rows: int,
+    ) -> None:
+        """Plans a call.
+
+        Args:
+            target: what is wanted.
+            placement: which worker an episode belongs to; the same as for what the ledger holds.
+            ledger: of the stream.
+            estimate: of the lengths of the stream's episodes; is asked, not changed.
+            num_workers: how many workers there are.
+            num_rows: how many episodes run on each of them at once.
+        """
+        self._target = target
+        self._placement = placement
+        self._ledger = ledger
+        self._estimate = estimate
+        self._num_workers = num_workers
+        self._num_rows = num_rows
+        self._first = ledger.next_index
+        self._num_begun = len(ledger.workers)
+        self._known_steps = sum(steps for steps, _ in ledger.sizes.values())
+        self._pinned: list[deque[int]] = [deque() for _ in range(num_workers)]
+        self._next_pinned = self._first
+        self._claimed_steps = 0
+        self._scan = _Scan(self._first)
+        self.complete = False
+        self.num_open = [0] * num_workers
+        for index, worker in ledger.workers.items():
+            self.num_open[worker] += index not in ledger.sizes
+
+    def begin(self, worker: int, room: int) -> list[range]:
+        """The episodes that a worker is to begin now, in this order, at most `room` of them.
+
+        No more are begun than it takes, as far as the estimate tells, to reach the target.
+        """
+        if self.complete:
+            return []
+        wanted = self._num_wanted()
+        if isinstance(self._placement, Anywhere):
+            share = math.ceil((sum(self.num_open) + wanted) / self._num_workers) - self.num_open[worker]
+            count = max(min(room, share, wanted), 0)
+            start = self._first + self._num_begun
+            ranges = [range(start, start + count)] if count else []
+        else:
+            ranges = self._begin_pinned(worker, room, self._first + self._num_begun + wanted)
+        for indices in ranges:
+            self._num_begun += len(indices)
+            self.num_open[worker] += len(indices)
+            self._ledger.workers.update(dict.fromkeys(indices, worker))
+        return ranges
+
+    def finish(self, index: int, num_steps: int, num_bytes: int) -> None:
+        """Takes in that an episode has ended, with so many steps and approximate bytes."""
+        self.num_open[self._ledger.workers[index]] -= 1
+        self._ledger.sizes[index] = (num_steps, num_bytes)
+        self._known_steps += num_steps
+
+    def claim(self) -> list[PlannedClaim]:
+        """What can be delivered next, in order.
+
+        Episodes that stand together on one worker are claimed together, once there is enough of them or the next one is
+        elsewhere: they share messages.
+        """
+        claims = []
+        ledger, scan = self._ledger, self._scan
+        while not self.complete:
+            worker = ledger.workers.get(scan.index)
+            if scan.num_bytes and (
+                scan.num_bytes >= self._CLAIM_BYTES or (worker is not None and worker != scan.worker)
+            ):
+                claims.append(self._close_claim())
+            if worker is None or scan.index not in ledger.sizes:
+                break
+            num_steps, num_bytes = ledger.sizes[scan.index]
+            scan.take(worker, num_bytes)
+            self._claimed_steps += num_steps
+            if self._is_reached(scan.index):
+                claims.append(self._close_claim())
+                self.complete = True
+        return claims
+
+    def _num_wanted(self) -> int:
+        """How many more episodes are to be begun."""
+        if isinstance(self._target, Exactly):
+            return self._target.num_episodes_per_worker * self._num_workers - self._num_begun
+        num_open = sum(self.num_open)
+        missing_steps = self._target.num_steps - self._known_steps
+        mean = self._estimate.mean
+        if mean is None:
+            return min(missing_steps, self._num_workers * self._num_rows) - num_open
+        return math.ceil(missing_steps / mean) - num_open
+
+    def _begin_pinned(self, worker: int, room: int, bound: int) -> list[range]:
+        """Episodes below `bound` that belong to the worker."""
+        for index in range(self._next_pinned, bound):
+            owner = self._placement.worker_of(index)
+            if index not in self._ledger.workers and owner is not None:
+                self._pinned[owner].append(index)
+        self._next_pinned = max(self._next_pinned, bound)
+        waiting, ranges = self._pinned[worker], []
+        while waiting and waiting[0] < bound and room > 0:
+            start = stop = waiting.popleft()
+            stop += 1
+            while waiting and waiting[0] == stop and stop < bound and stop - start < room:
+                stop = waiting.popleft() + 1
+            ranges.append(range(start, stop))
+            room -= stop - start
+        return ranges
+
+    def _close_claim(self) -> PlannedClaim:
+        """Ends the claim that is being gathered: its episodes leave the ledger."""
+        scan, ledger = self._scan, self._ledger
+        claim = PlannedClaim(scan.worker, ledger.next_index, scan.index, scan.num_bytes)
+        for index in range(claim.start, claim.stop):
+            del ledger.workers[index], ledger.sizes[index]
+        ledger.next_index = claim.stop
+        scan.num_bytes = 0
+        return claim
+
+    def _is_reached(self, stop: int) -> bool:
+        """Whether the episodes before `stop` make the target."""
+        if isinstance(self._target, Exactly):
+            return stop - self._first == self._target.num_episodes_per_worker * self._num_workers
+        return self._claimed_steps >= self._target.num_steps
+
+
+@dataclass
+class _Scan:
+    """The claim that is being gathered.
+
+    Attributes:
+        index: the next episode to look at.
+        worker: where the gathered ones are.
+        num_bytes: their approximate bytes; 0 if there are none.
+    """
+
+    index: int
+    worker: int = 0
+    num_bytes: int = 0
+
+    def take(self, worker: int, num_bytes: int) -> None:
+        self.index += 1
+        self.worker = worker
+        self.num_bytes += num_bytes

@@ -1,0 +1,153 @@
+"""Workers as actors of Ray: the only module that knows Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import math
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+from rollserve_server.errors import WorkerLostError
+from rollserve_server.sampling import Worker
+
+# Ray reads these when it is imported: it reports to nobody, and leaves the way that Python was started alone.
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+
+import ray
+import ray.exceptions
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from rollserve_server.sampling import Order, Report, WorkerConfig
+
+__all__ = ["RayBackend", "RayOptions"]
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+@dataclasses.dataclass(frozen=True)
+class RayOptions:
+    """What each worker takes of the cluster.
+
+    Attributes:
+        num_cpus: cores; may be a fraction.
+        num_gpus: GPUs; may be a fraction.
+        memory: bytes to reserve, or None.
+        resources: custom resources, by name.
+    """
+
+    num_cpus: float = 1.0
+    num_gpus: float = 0.0
+    memory: int | None = None
+    resources: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+class RayBackend:
+    """See Backend. Connects to a cluster, or starts one of its own in this machine, which ends with it."""
+
+    def __init__(
+        self,
+        options: RayOptions,
+        *,
+        address: str | None = None,
+        num_workers: int | None = None,
+        object_store_bytes: int | None = None,
+    ) -> None:
+        """Starts Ray.
+
+        Args:
+            options: what each worker takes.
+            address: of an existing cluster, as `ray.init` takes it; None for one of our own.
+            num_workers: for how many workers our own cluster is to have room, whatever cores there are; None for as
+                many as there are cores.
+            object_store_bytes: the size of our own cluster's object store; None for Ray's choice.
+
+        Raises:
+            ConnectionError: there is no cluster at the address.
+        """
+        self._options = options
+        if address is None:
+            _start_cluster(options, num_workers, object_store_bytes)
+        else:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+
+    def create_worker(self, worker_index: int, config: WorkerConfig) -> _RayWorker:
+        """See Backend."""
+        actor = ray.remote(Worker).options(
+            num_cpus=self._options.num_cpus,
+            num_gpus=self._options.num_gpus,
+            memory=self._options.memory,
+            resources=dict(self._options.resources),
+        )
+        return _RayWorker(worker_index, actor.remote(worker_index, config))
+
+    def default_num_workers(self) -> int:
+        """See Backend."""
+        cores = ray.cluster_resources().get("CPU", 1.0)  # type: ignore[no-untyped-call]
+        return max(int(cores / self._options.num_cpus), 1) if self._options.num_cpus else int(cores)
+
+    def close(self) -> None:
+        """See Backend."""
+        ray.shutdown()
+
+
+class _RayWorker:
+    def __init__(self, worker_index: int, actor: Any) -> None:
+        self._index = worker_index
+        self._actor = actor
+
+    async def call(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        result: _R = await self._wait(getattr(self._actor, method.__name__).remote(*args, **kwargs))
+        return result
+
+    def work(self, order: Order) -> tuple[asyncio.Future[Report], _RayPayload]:
+        report, buffer = self._actor.work.options(num_returns=2).remote(order)
+        return asyncio.ensure_future(self._wait(report)), _RayPayload(self, buffer)
+
+    def kill(self) -> None:
+        ray.kill(self._actor)
+
+    async def _wait(self, reference: Any) -> Any:
+        try:
+            return await reference
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+        except ray.exceptions.RayError as error:
+            message = f"worker {self._index} is lost: {type(error).__name__}"
+            raise WorkerLostError(message, self._index) from error
+
+
+class _RayPayload:
+    def __init__(self, worker: _RayWorker, reference: Any) -> None:
+        self._worker = worker
+        self._reference = reference
+
+    async def get(self) -> NDArray[np.uint8]:
+        buffer: NDArray[np.uint8] = await self._worker._wait(self._reference)
+        return buffer
+
+
+def _start_cluster(options: RayOptions, num_workers: int | None, object_store_bytes: int | None) -> None:
+    # Whoever can talk to the cluster can run code in it: only this process and its children know the token.
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # it warns that all is well
+    num_workers = num_workers or len(os.sched_getaffinity(0))
+    resources = {name: amount * num_workers for name, amount in options.resources.items()}
+    ray.init(
+        address="local",
+        num_cpus=math.ceil(options.num_cpus * num_workers) or 1,
+        resources=resources or None,
+        object_store_memory=object_store_bytes,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.WARNING,
+        _node_ip_address="127.0.0.1",
+    )

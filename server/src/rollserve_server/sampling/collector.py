@@ -1,0 +1,151 @@
+"""The loop that everything is fast or slow by: rows of environments, one agent, and a queue of episodes to run."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rollserve_server.errors import EnvFailedError
+from rollserve_server.sampling.episodes import Episode, Recorder
+from rollserve_server.sampling.infos import InfoKey, InfoReader
+from rollserve_server.sampling.noise import RowNoise
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Iterable, Iterator
+
+    from rollserve_server.agents import Agent
+    from rollserve_server.envs import RowEnvs
+    from rollserve_server.sampling.episodes import ColumnKey
+
+__all__ = ["Collector"]
+
+
+class Collector:
+    """Runs episodes of one stream in rows of environments.
+
+    Any row may run any episode: an episode's content is a function of the root seed, its index, the agent and the
+    environment.
+    """
+
+    def __init__(self, root_seed: int, envs: RowEnvs, agent: Agent) -> None:
+        self._root_seed = root_seed
+        self._envs = envs
+        self._agent = agent
+        self._noise = RowNoise(envs.num_rows, agent)
+        self._infos = InfoReader()
+        self._recorder = Recorder(envs.num_rows, _column_keys(envs, agent))
+        self._observations = self._recorder.columns("observations")
+        self._actions = self._recorder.columns("actions")
+        self._rewards = self._recorder.columns("rewards")
+        self._agent_infos = self._recorder.columns("agent_infos")
+        self._queue: deque[int] = deque()
+        self._free = list(reversed(range(envs.num_rows)))
+        self._running: dict[int, Episode] = {}
+
+    @property
+    def num_running(self) -> int:
+        """How many episodes are running."""
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        """How many episodes wait for a row."""
+        return len(self._queue)
+
+    @property
+    def step_bytes(self) -> int:
+        """How many bytes a step takes at least."""
+        return self._recorder.step_bytes
+
+    @property
+    def dropped_infos(self) -> Counter[str]:
+        """By name, how many values of infos had no place in a column. The caller may clear it."""
+        return self._infos.dropped
+
+    def enqueue(self, indices: Iterable[int]) -> None:
+        """Has the episodes run, beginning in this order as rows are free."""
+        self._queue.extend(indices)
+
+    def begin(self) -> None:
+        """Begins waiting episodes in rows that are free.
+
+        Raises:
+            EnvFailedError: an environment raised an error at its reset.
+        """
+        while self._free and self._queue:
+            row, index = self._free.pop(), self._queue.popleft()
+            env_seed = self._noise.begin(row, self._root_seed, index)
+            try:
+                info = self._envs.reset(row, env_seed)
+            except EnvFailedError as error:
+                raise _located(error, index, env_seed, 0) from error
+            # Arrays are copied: environments may change them.
+            reset_infos = {key: np.array(value) for key, value in self._infos.read(info)}
+            episode = self._running[row] = Episode(index, env_seed, reset_infos)
+            self._recorder.begin(row, episode)
+
+    def step(self) -> list[Episode]:
+        """Steps all rows that have an episode; returns the episodes that ended.
+
+        Raises:
+            EnvFailedError: an environment raised an error.
+        """
+        envs, recorder = self._envs, self._recorder
+        actions, agent_infos = self._agent.act(envs.observations, self._noise.next())
+        recorder.write(self._observations, envs.observations)
+        rows = sorted(self._running)
+        try:
+            infos = envs.step(rows, actions)
+        except EnvFailedError as error:
+            episode = self._running[error.row]
+            num_steps = recorder.length(error.row)
+            raise _located(error, episode.index, episode.env_seed, num_steps) from error
+        recorder.write(self._actions, actions)
+        recorder.write(self._rewards, (envs.rewards,))
+        recorder.write(self._agent_infos, agent_infos.values())
+        for row, info in infos:
+            for key, value in self._infos.read(info):
+                recorder.write_info(row, key, value)
+        ended = envs.terminated | envs.truncated
+        finished = [self._finish(row) for row in rows if ended[row]] if ended.any() else []
+        recorder.advance()
+        return finished
+
+    def release(self, episode: Episode) -> None:
+        """Forgets a finished episode: its columns may be overwritten."""
+        self._recorder.release(episode)
+
+    def abandon(self) -> int:
+        """Forgets the episodes that are waiting or running; returns how many steps those had."""
+        self._queue.clear()
+        num_steps = sum(map(self._recorder.length, self._running))
+        self._running.clear()
+        return num_steps
+
+    def _finish(self, row: int) -> Episode:
+        episode = self._running.pop(row)
+        self._free.append(row)
+        episode.terminated = bool(self._envs.terminated[row])
+        episode.truncated = bool(self._envs.truncated[row])
+        episode.last_observations = [column[row].copy() for column in self._envs.observations]
+        self._envs.terminated[row] = self._envs.truncated[row] = False
+        self._recorder.finish(row)
+        return episode
+
+
+def _column_keys(envs: RowEnvs, agent: Agent) -> Iterator[ColumnKey]:
+    for leaf in envs.observation_leaves:
+        yield "observations", InfoKey(leaf.name, leaf.dtype, leaf.shape)
+    for leaf in envs.action_leaves:
+        yield "actions", InfoKey(leaf.name, leaf.dtype, leaf.shape)
+    yield "rewards", InfoKey("", np.dtype(np.float64), ())
+    for info in agent.infos:
+        yield "agent_infos", InfoKey(info.name, info.dtype, info.shape)
+
+
+def _located(error: EnvFailedError, index: int, env_seed: int, num_steps: int) -> EnvFailedError:
+    where = f"episode {index} (environment seed {env_seed}), after {num_steps} steps"
+    return EnvFailedError(f"{where}: {error.message}", row=error.row)

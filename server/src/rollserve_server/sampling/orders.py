@@ -1,0 +1,168 @@
+"""What passes between the pool and its workers: plain values that can be pickled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gymnasium import Space
+
+    from rollserve_server.errors import DomainError
+
+__all__ = [
+    "Claim",
+    "EnvDescription",
+    "Message",
+    "Order",
+    "Parcel",
+    "Report",
+    "Stream",
+    "WorkerConfig",
+    "WorkerIdentity",
+]
+
+
+@dataclass(frozen=True)
+class WorkerConfig:
+    """What a worker is made with.
+
+    Attributes:
+        num_rows: how many environments it steps at once.
+        buffer_bytes: how much finished, undelivered data it holds before it begins no more episodes.
+    """
+
+    num_rows: int
+    buffer_bytes: int
+
+
+@dataclass(frozen=True)
+class WorkerIdentity:
+    """Where a worker runs."""
+
+    process_id: int
+    host: str
+
+
+@dataclass(frozen=True)
+class EnvDescription:
+    """What a worker found out about an environment.
+
+    Attributes:
+        observation_space: of one row.
+        action_space: of one row.
+        max_episode_steps: the step limit that it is known to have, or None.
+    """
+
+    observation_space: Space[Any]
+    action_space: Space[Any]
+    max_episode_steps: int | None
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A sequence of episodes: each is a function of the three values below and its index.
+
+    Attributes:
+        stream_id: the pool's name for it.
+        root_seed: from 0 to 2**64 - 1.
+        policy_version: which agent acts.
+        env_version: which environment it acts in.
+    """
+
+    stream_id: int
+    root_seed: int
+    policy_version: int
+    env_version: int
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Finished episodes of one worker, consecutive in their indices, that a call is to deliver.
+
+    Attributes:
+        claim_id: the call's name for it.
+        start: the index of the first episode.
+        stop: one more than the index of the last.
+    """
+
+    claim_id: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Order:
+    """A slice of work.
+
+    Attributes:
+        stream: what to work on.
+        begin: ranges of episodes to begin, in this order, when rows are free.
+        deliver: claims to write messages for; one that does not fit into a parcel is to be named again.
+        max_message_bytes: the size that no message may exceed.
+        bind_worker: whether the messages tell the worker's index.
+        seconds: how long to step environments at most; unless 0, at least one step of each row that has an episode.
+    """
+
+    stream: Stream
+    begin: tuple[range, ...]
+    deliver: tuple[Claim, ...]
+    max_message_bytes: int
+    bind_worker: bool
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Message:
+    """A finished message in a parcel's buffer.
+
+    Attributes:
+        offset: its first byte.
+        size: how many bytes.
+        num_steps: how many steps it holds.
+        num_episodes: how many episodes end in it.
+    """
+
+    offset: int
+    size: int
+    num_steps: int
+    num_episodes: int
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """Messages of one claim, in order.
+
+    Attributes:
+        claim_id: which claim.
+        messages: where they stand in the buffer that comes with the report.
+        complete: whether these are the claim's last.
+    """
+
+    claim_id: int
+    messages: tuple[Message, ...]
+    complete: bool
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came of an order.
+
+    Attributes:
+        finished: of each episode that ended: its index, steps and approximate bytes.
+        parcels: what was written, claim by claim.
+        num_simulated_steps: steps made.
+        sampling_seconds: time spent on that.
+        encoding_seconds: time spent writing messages.
+        dropped_infos: how many values of infos were dropped, by name.
+        failure: what went wrong, after which the stream is to be closed.
+    """
+
+    finished: tuple[tuple[int, int, int], ...]
+    parcels: tuple[Parcel, ...]
+    num_simulated_steps: int
+    sampling_seconds: float
+    encoding_seconds: float
+    dropped_infos: Mapping[str, int]
+    failure: DomainError | None = None

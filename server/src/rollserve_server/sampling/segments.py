@@ -1,0 +1,177 @@
+"""Which steps of which episodes go into which message."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from rollserve_server.errors import OverLimitError
+from rollserve_server.sampling.episodes import Episode, Piece
+
+if TYPE_CHECKING:
+    from collections import Counter
+
+    import numpy as np
+
+    from rollserve_server.sampling.episodes import ColumnKey
+
+__all__ = ["Segment", "cut_into_messages", "info_keys"]
+
+_GOAL_BYTES = 1 << 20
+"""What a message is filled up to: streams of messages of 1 to 2 MB are the fastest through gRPC."""
+_GOAL_STEPS = 16
+"""But for steps so large that it would be a waste to have a last observation beside every few of them."""
+_HEADER_BYTES = 64
+"""More than a column's type, shape and lengths take without its name, and more than all headers of a segment."""
+_NUM_HEADERS = 8
+
+
+class Segment(NamedTuple):
+    """Steps of an episode, from `start` up to `stop`."""
+
+    episode: Episode
+    start: int
+    stop: int
+
+    @property
+    def ends(self) -> bool:
+        """Whether it holds the episode's last step."""
+        return self.stop == self.episode.length
+
+    @property
+    def last_observations(self) -> Sequence[np.ndarray]:
+        """For each leaf, the observation after the segment's last step."""
+        if self.ends:
+            return self.episode.last_observations
+        (following,) = Segment(self.episode, self.stop, self.stop + 1).pieces()
+        columns = following.block.columns.items()
+        return [column[following.row, following.start] for (group, _), column in columns if group == "observations"]
+
+    def pieces(self) -> list[Piece]:
+        """Where the steps stand."""
+        pieces = self.episode.pieces
+        if self.start == 0 and self.ends:
+            return pieces
+        begin, wanted = 0, []
+        for piece in pieces:
+            end = begin + piece.stop - piece.start
+            start, stop = max(self.start, begin), min(self.stop, end)
+            if start < stop:
+                offset = piece.start - begin
+                wanted.append(Piece(piece.block, piece.row, start + offset, stop + offset))
+            begin = end
+        return wanted
+
+
+def cut_into_messages(
+    episodes: Sequence[Episode], max_message_bytes: int, dropped_infos: Counter[str]
+) -> Iterator[Sequence[Segment]]:
+    """The segments of each message, in order. An episode too long for a message is cut, and goes on in the next.
+
+    Args:
+        episodes: finished episodes of one stream.
+        max_message_bytes: the size that no message may exceed.
+        dropped_infos: counted up, by name, for values of infos that differ in shape within an episode and so are
+            dropped.
+
+    Raises:
+        OverLimitError: a single step does not fit into a message.
+    """
+    for group in _groups_of_one_shape(episodes, dropped_infos):
+        yield from _cut(group, _Sizes.of(group), max_message_bytes)
+
+
+def info_keys(episodes: Iterable[Episode], pieces: Sequence[Piece]) -> set[ColumnKey]:
+    """The infos of environments that the episodes have of their resets, and the pieces of their steps."""
+    keys: set[ColumnKey] = {("episode_infos", key) for episode in episodes for key in episode.reset_infos}
+    for block in {piece.block for piece in pieces}:
+        for key, present in block.present.items():
+            if any(present[p.row, p.start : p.stop].any() for p in pieces if p.block is block):
+                keys.add(key)
+    return keys
+
+
+def _groups_of_one_shape(episodes: Sequence[Episode], dropped_infos: Counter[str]) -> Iterator[Sequence[Episode]]:
+    """Consecutive episodes whose infos of one name have one shape. Nearly always that is all of them."""
+    keys = _info_keys(episodes)
+    names = {(group, key.name) for group, key in keys}
+    if len(names) == len({(group, key.name, key.shape) for group, key in keys}):
+        yield episodes
+        return
+    members: list[Episode] = []
+    shapes: dict[tuple[str, str], tuple[int, ...]] = {}
+    for episode in episodes:
+        _drop_ragged(episode, dropped_infos)
+        its_shapes = {(group, key.name): key.shape for group, key in _info_keys([episode])}
+        if any(shapes.get(name, shape) != shape for name, shape in its_shapes.items()):
+            yield members
+            members, shapes = [], {}
+        members.append(episode)
+        shapes |= its_shapes
+    yield members
+
+
+def _info_keys(episodes: Sequence[Episode]) -> set[ColumnKey]:
+    return info_keys(episodes, [piece for episode in episodes for piece in episode.pieces])
+
+
+def _drop_ragged(episode: Episode, dropped_infos: Counter[str]) -> None:
+    """Takes out the infos of a name whose values are not of one shape within the episode."""
+    keys = [(group, key) for group, key in _info_keys([episode]) if group == "env_infos"]
+    for group, key in keys:
+        if any(other.name == key.name and other.shape != key.shape for _, other in keys):
+            for piece in episode.pieces:
+                present = piece.block.present.get((group, key))
+                if present is not None:
+                    steps = present[piece.row, piece.start : piece.stop]
+                    dropped_infos[key.name] += int(steps.sum())
+                    steps[:] = False
+
+
+class _Sizes(NamedTuple):
+    """How many bytes a message takes at most by itself, and for each segment and each step in it."""
+
+    message: int
+    segment: int
+    step: int
+
+    @classmethod
+    def of(cls, episodes: Sequence[Episode]) -> _Sizes:
+        infos = _info_keys(episodes)
+        fixed = {key for key in episodes[0].pieces[0].block.columns if key[0] != "env_infos"}
+        message, segment, step = _HEADER_BYTES * (_NUM_HEADERS + 1), _HEADER_BYTES, 0
+        for group, key in fixed | infos:
+            of_segments = group in ("observations", "episode_infos")
+            num_columns = 1 + of_segments + (group in ("env_infos", "episode_infos"))  # last ones and masks
+            header = _HEADER_BYTES + 10 * len(key.shape) + len(key.name.encode()) + 1
+            row = key.dtype.itemsize * math.prod(key.shape)
+            mask = group in ("env_infos", "episode_infos")
+            message += header * num_columns
+            segment += (row + mask) * of_segments
+            step += (row + mask) * (group != "episode_infos")
+        return cls(message, segment, step)
+
+
+def _cut(episodes: Sequence[Episode], sizes: _Sizes, limit: int) -> Iterator[list[Segment]]:
+    smallest = sizes.message + sizes.segment + sizes.step
+    if smallest > limit:
+        raise OverLimitError(
+            f"options.max_message_bytes: {limit} came, but a message with a single step takes {smallest} bytes",
+            "MESSAGE_TOO_SMALL",
+        )
+    goal = min(limit, max(_GOAL_BYTES, smallest + _GOAL_STEPS * sizes.step))
+    segments: list[Segment] = []
+    room = goal - sizes.message
+    for episode in episodes:
+        if segments and sizes.segment + episode.length * sizes.step > room:
+            yield segments
+            segments, room = [], goal - sizes.message
+        start = 0
+        while sizes.segment + (episode.length - start) * sizes.step > room:
+            stop = start + (room - sizes.segment) // sizes.step
+            yield [Segment(episode, start, stop)]
+            start = stop
+        segments.append(Segment(episode, start, episode.length))
+        room -= sizes.segment + (episode.length - start) * sizes.step
+    yield segments

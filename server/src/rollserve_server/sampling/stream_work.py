@@ -1,0 +1,168 @@
+"""A worker's part in one stream: episodes that wait, run, are finished, or are being written."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rollserve_server.sampling.collector import Collector
+from rollserve_server.sampling.encoding import EncodedMessage, Encoding, encode
+from rollserve_server.sampling.orders import Claim, Message, Parcel, Stream
+from rollserve_server.sampling.segments import Segment, cut_into_messages
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from rollserve_server.agents import Agent
+    from rollserve_server.envs import RowEnvs
+    from rollserve_server.sampling.episodes import Episode
+
+__all__ = ["StreamWork"]
+
+_PARCELS_BYTES = 32 << 20
+"""How much is written at once, but for the last message: an object of Ray costs about a millisecond whatever its
+size, and the gateway holds a few of them.
+"""
+
+
+class StreamWork:
+    """Samples episodes of a stream, keeps the finished ones, and writes those that are claimed.
+
+    Attributes:
+        stream: which stream.
+    """
+
+    def __init__(self, stream: Stream, envs: RowEnvs, agent: Agent) -> None:
+        self.stream = stream
+        self._collector = Collector(stream.root_seed, envs, agent)
+        self._finished: dict[int, Episode] = {}
+        self._held_bytes = 0
+        self._writers: dict[int, _Writer] = {}
+        self._dropped_infos: Counter[str] = Counter()
+
+    def enqueue(self, ranges: Sequence[range]) -> None:
+        """Has the episodes of these indices run, in this order."""
+        self._collector.enqueue(itertools.chain.from_iterable(ranges))
+
+    def sample(self, seconds: float, buffer_bytes: int) -> tuple[list[tuple[int, int, int]], int]:
+        """Steps until the time is over, nothing runs, or rows get idle because no episode waits any more.
+
+        Args:
+            seconds: how long at most; at least one step is made.
+            buffer_bytes: how much finished data may be held before no more episodes begin.
+
+        Returns:
+            Of each episode that ended, its index, steps and approximate bytes; and how many steps were made.
+
+        Raises:
+            EnvFailedError: an environment raised an error.
+        """
+        collector = self._collector
+        until = time.perf_counter() + seconds
+        had_waiting = collector.num_waiting > 0
+        finished, num_steps = [], 0
+        while True:
+            if self._held_bytes < buffer_bytes:
+                collector.begin()
+            if not collector.num_running:
+                break
+            num_steps += collector.num_running
+            ended = collector.step()
+            for episode in ended:
+                num_bytes = episode.length * collector.step_bytes
+                self._held_bytes += num_bytes
+                self._finished[episode.index] = episode
+                finished.append((episode.index, episode.length, num_bytes))
+            ran_dry = ended and had_waiting and not collector.num_waiting
+            if ran_dry or time.perf_counter() >= until:
+                break
+        return finished, num_steps
+
+    def write(
+        self, claims: Sequence[Claim], encoding: Encoding, max_message_bytes: int
+    ) -> tuple[list[Parcel], NDArray[np.uint8]]:
+        """Writes messages of the claims, in their order, as many as go into one buffer.
+
+        Returns:
+            What was written of each claim, and the buffer.
+
+        Raises:
+            OverLimitError: a single step does not fit into a message.
+        """
+        parcels: list[Parcel] = []
+        messages: list[EncodedMessage] = []
+        num_bytes = 0
+        for claim in claims:
+            if num_bytes >= _PARCELS_BYTES:
+                break
+            writer = self._writers.pop(claim.claim_id, None)
+            if writer is None:
+                writer = self._begin_writing(claim, max_message_bytes)
+            its_messages = []
+            while writer.segments is not None and num_bytes < _PARCELS_BYTES:
+                message = encode(writer.segments, encoding)
+                place = Message(num_bytes, message.num_bytes, message.num_steps, message.num_episodes)
+                its_messages.append(place)
+                messages.append(message)
+                num_bytes += message.num_bytes
+                writer.advance()
+            complete = writer.segments is None
+            parcels.append(Parcel(claim.claim_id, tuple(its_messages), complete))
+            if not complete:
+                self._writers[claim.claim_id] = writer
+        buffer = _write_all(messages, num_bytes)
+        for claim, parcel in zip(claims, parcels, strict=False):
+            if parcel.complete:
+                self._release(claim)
+        return parcels, buffer
+
+    def take_dropped_infos(self) -> dict[str, int]:
+        """By name, how many values of infos were dropped since this was last asked."""
+        dropped = dict(self._dropped_infos + self._collector.dropped_infos)
+        self._dropped_infos.clear()
+        self._collector.dropped_infos.clear()
+        return dropped
+
+    def abandon(self) -> int:
+        """Ends the work; returns how many steps, finished or not, were not delivered."""
+        return self._collector.abandon() + sum(episode.length for episode in self._finished.values())
+
+    def _begin_writing(self, claim: Claim, max_message_bytes: int) -> _Writer:
+        episodes = [self._finished[index] for index in range(claim.start, claim.stop)]
+        return _Writer(cut_into_messages(episodes, max_message_bytes, self._dropped_infos))
+
+    def _release(self, claim: Claim) -> None:
+        for index in range(claim.start, claim.stop):
+            episode = self._finished.pop(index)
+            self._collector.release(episode)
+            self._held_bytes -= episode.length * self._collector.step_bytes
+
+
+class _Writer:
+    """The messages of a claim that are still to be written.
+
+    Attributes:
+        segments: what the next message holds, or None after the last.
+    """
+
+    def __init__(self, messages: Iterator[Sequence[Segment]]) -> None:
+        self._messages = messages
+        self.segments: Sequence[Segment] | None = None
+        self.advance()
+
+    def advance(self) -> None:
+        self.segments = next(self._messages, None)
+
+
+def _write_all(messages: Sequence[EncodedMessage], num_bytes: int) -> NDArray[np.uint8]:
+    buffer = np.empty(num_bytes, np.uint8)
+    offset = 0
+    for message in messages:
+        message.write(buffer[offset : offset + message.num_bytes])
+        offset += message.num_bytes
+    return buffer
