@@ -185,19 +185,17 @@ class AsyncSampleStream(AsyncIterator["EpisodeBatch"]):
                 return batch
 
     @property
-    def account(self) -> Account | None:
-        """What the call did, once the stream is over."""
-        return self._reader.account
-
-    @property
     def num_simulated_steps(self) -> int:
         """How many steps the call is known to have simulated so far."""
         return self._reader.num_simulated_steps
 
+    def end(self) -> Account:
+        """As `SampleStream.end`."""
+        return self._reader.end()
+
     async def join(self) -> EpisodeBatch:
         """What is left of the stream as one batch of whole episodes, with the account."""
-        batches = [batch async for batch in self]
-        return join_batches(batches, self._reader.end())
+        return join_batches([batch async for batch in self], self.end())
 
     def close(self) -> None:
         """Cancels the call unless it is over."""

@@ -14,7 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Columns", "columns_of", "concatenate_infos", "leaves_of", "map_columns", "mask_name"]
+__all__ = ["Columns", "columns_of", "concatenate_infos", "is_mask", "leaves_of", "map_columns", "mask_name"]
 
 Columns = np.ndarray | Mapping[str, np.ndarray]
 """Rows of one array, or of named arrays."""
@@ -42,6 +42,11 @@ def mask_name(name: str) -> str:
     return f"_{name}"
 
 
+def is_mask(name: str, infos: Mapping[str, np.ndarray]) -> bool:
+    """Whether the column of that name is the mask of another."""
+    return name.startswith("_") and name[1:] in infos
+
+
 def concatenate_infos(parts: Sequence[Mapping[str, np.ndarray]], lengths: Sequence[int]) -> dict[str, np.ndarray]:
     """Joins infos along their rows. A part that lacks a column gets a gap of its length there.
 
@@ -52,7 +57,7 @@ def concatenate_infos(parts: Sequence[Mapping[str, np.ndarray]], lengths: Sequen
     Raises:
         ValueError: arrays of one name have rows of different shapes.
     """
-    names = dict.fromkeys(name for part in parts for name in part if not _is_mask(name, part))
+    names = dict.fromkeys(name for part in parts for name in part if not is_mask(name, part))
     joined: dict[str, np.ndarray] = {}
     for name in names:
         some = [part[name] for part in parts if name in part]
@@ -70,7 +75,3 @@ def concatenate_infos(parts: Sequence[Mapping[str, np.ndarray]], lengths: Sequen
         if not mask.all():
             joined[mask_name(name)] = mask
     return joined
-
-
-def _is_mask(name: str, infos: Mapping[str, np.ndarray]) -> bool:
-    return name.startswith("_") and name[1:] in infos

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import numpy as np
 
 from rollserve.account import Account, account_from_proto
-from rollserve.columns import columns_of
+from rollserve.columns import columns_of, is_mask, mask_name
 from rollserve.episode_batch import EpisodeBatch
 from rollserve.errors import ServerError
 from rollserve.tensors import named_tensors_from_proto, tensor_from_proto
 from rollserve.v1 import sampler_service_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from rollserve.v1 import episode_batch_pb2
 
@@ -62,10 +63,10 @@ class StreamReader:
         return None
 
     def end(self) -> Account:
-        """The account, when the stream is over.
+        """The account, after the stream's end.
 
         Raises:
-            ServerError: the stream ended without one.
+            ServerError: there is none.
         """
         if self.account is None:
             raise _malformed("the stream ended without its account")
@@ -101,17 +102,44 @@ def batch_from_proto(message: episode_batch_pb2.EpisodeBatch) -> EpisodeBatch:
 def join_batches(batches: Sequence[EpisodeBatch], account: Account) -> EpisodeBatch:
     """All batches of a stream as one of whole episodes, in arrays of its own, with the account.
 
+    Where an environment's info of one name has several shapes, it is kept of those batches that have the first one, and
+    the other values are added to the account's dropped infos.
+
     Raises:
         ServerError: the batches do not fit together, or the account tells of more or less than came.
     """
+    dropped_infos = Counter(account.dropped_infos)
     try:
-        batch = EpisodeBatch.concatenate(*batches).joined()
+        batch = EpisodeBatch.concatenate(*_with_one_shape(batches, dropped_infos)).joined()
     except ValueError as error:
         raise _malformed(str(error)) from error
     if (len(batch), batch.num_steps) != (account.num_episodes, account.num_steps):
         came = f"{len(batch)} episodes of {batch.num_steps} steps came"
         raise _malformed(f"{came}, the account tells of {account.num_episodes} of {account.num_steps}")
+    account = dataclasses.replace(account, dropped_infos=dict(dropped_infos))
     return dataclasses.replace(batch, account=account)
+
+
+def _with_one_shape(batches: Sequence[EpisodeBatch], dropped_infos: Counter[str]) -> Iterator[EpisodeBatch]:
+    """The batches without the infos of environments whose shape is another than that of the first of their name.
+
+    A server does not mix shapes within a message, so that which values are kept does not depend on how the episodes are
+    spread over messages.
+    """
+    shapes: dict[tuple[str, str], tuple[int, ...]] = {}
+    for batch in batches:
+        kept: dict[str, Any] = {"env_infos": {}, "episode_infos": {}}
+        for group, infos in kept.items():
+            given = getattr(batch, group)
+            for name, column in given.items():
+                mask = given.get(mask_name(name))
+                owner = name[1:] if is_mask(name, given) else name
+                shape = given[owner].shape[1:]
+                if shapes.setdefault((group, owner), shape) == shape:
+                    infos[name] = column
+                elif owner == name:
+                    dropped_infos[name] += len(column) if mask is None else int(mask.sum())
+        yield dataclasses.replace(batch, **kept)
 
 
 def _integers(values: Iterable[int]) -> np.ndarray:

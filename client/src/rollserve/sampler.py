@@ -233,19 +233,21 @@ class SampleStream(Iterator["EpisodeBatch"]):
                 return batch
 
     @property
-    def account(self) -> Account | None:
-        """What the call did, once the stream is over."""
-        return self._reader.account
-
-    @property
     def num_simulated_steps(self) -> int:
         """How many steps the call is known to have simulated so far."""
         return self._reader.num_simulated_steps
 
+    def end(self) -> Account:
+        """The account, after the stream's end.
+
+        Raises:
+            ServerError: there is none.
+        """
+        return self._reader.end()
+
     def join(self) -> EpisodeBatch:
         """What is left of the stream as one batch of whole episodes, with the account."""
-        batches = list(self)
-        return join_batches(batches, self._reader.end())
+        return join_batches(list(self), self.end())
 
     def close(self) -> None:
         """Cancels the call unless it is over."""

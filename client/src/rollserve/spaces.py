@@ -44,6 +44,9 @@ class Box:
     shape: tuple[int, ...]
     dtype: np.dtype
 
+    def __str__(self) -> str:
+        return f"Box({self.shape}, {self.dtype})"
+
     @property
     def flat_size(self) -> int:
         """The number of elements."""
@@ -56,6 +59,9 @@ class Discrete:
 
     n: int
     start: int = 0
+
+    def __str__(self) -> str:
+        return f"Discrete({self.n}{f', start={self.start}' if self.start else ''})"
 
     @property
     def flat_size(self) -> int:
@@ -71,6 +77,9 @@ class MultiDiscrete:
     start: np.ndarray
     dtype: np.dtype
 
+    def __str__(self) -> str:
+        return f"MultiDiscrete({self.nvec.tolist()})"
+
     @property
     def flat_size(self) -> int:
         """The length of a value's joined one-hot vectors."""
@@ -82,6 +91,9 @@ class MultiBinary:
     """An array of zeros and ones, as int8."""
 
     shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"MultiBinary({self.shape})"
 
     @property
     def flat_size(self) -> int:
@@ -95,6 +107,9 @@ class Dict:
 
     spaces: Mapping[str, Space]
 
+    def __str__(self) -> str:
+        return f"Dict({', '.join(f'{name}: {space}' for name, space in self.spaces.items())})"
+
     @property
     def flat_size(self) -> int:
         """The sum of the subspaces' flat sizes."""
@@ -106,6 +121,9 @@ class Tuple:
     """Numbered subspaces. A column of values has one leaf for each of theirs, named `position` or `position/…`."""
 
     spaces: tuple[Space, ...]
+
+    def __str__(self) -> str:
+        return f"Tuple({', '.join(map(str, self.spaces))})"
 
     @property
     def flat_size(self) -> int:

@@ -1,0 +1,60 @@
+# What can be done here. `make help` lists it.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+SOURCES := client/src/rollserve server/src/rollserve_server examples tests
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check protos serve lock clean
+
+help: ## list what can be done
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## make a virtual environment with everything in it
+
+$(READY): constraints.txt pyproject.toml client/pyproject.toml server/pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version)'
+	@# Debian has the part of Python that makes virtual environments in a package of its own.
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || $$(test "$$(id -u)" = 0 || echo sudo) apt-get install -y python3-venv \
+		|| { echo 'The package python3-venv is needed: apt-get install python3-venv' >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt pip
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--build-constraint constraints.txt --editable client --editable 'server[atari,mujoco]' --group dev
+	@touch $(READY)
+
+demo: $(READY) ## start a server and learn CartPole through it
+	$(BIN)/python examples/cartpole.py
+
+test: $(READY) ## run all tests
+	$(BIN)/pytest
+
+check: $(READY) ## look for mistakes: format, lint, types, protos
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/buf lint
+	protos/generate.sh $(VENV)/generated
+	diff -r -x __init__.py -x __pycache__ $(VENV)/generated/rollserve/v1 client/src/rollserve/v1
+
+protos: ## generate the Python classes of the protos
+	protos/generate.sh client/src
+
+serve: $(READY) ## serve CartPole at 127.0.0.1:50051; OPTIONS='--env …' for something else
+	$(BIN)/rollserve-server $(or $(OPTIONS),--env CartPole-v1)
+
+lock: ## write constraints.txt anew, with the newest versions that the projects allow
+	rm -rf $(VENV)-lock
+	$(PYTHON) -m venv $(VENV)-lock
+	$(VENV)-lock/bin/pip install --quiet --upgrade pip hatchling
+	$(VENV)-lock/bin/pip install --quiet --editable client --editable 'server[atari,mujoco]' --group dev
+	{ sed -n '/^#/p' constraints.txt; $(VENV)-lock/bin/pip freeze --all --exclude-editable --exclude setuptools; } \
+		> constraints.new
+	mv constraints.new constraints.txt
+	rm -rf $(VENV)-lock
+
+clean: ## remove what was made here
+	rm -rf $(VENV) .venv-protos .mypy_cache .pytest_cache .ruff_cache .hypothesis demo.png demo-server.log
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

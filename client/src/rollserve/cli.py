@@ -1,0 +1,194 @@
+"""The command line `rollserve`: looks at a sampler, and samples from it."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rollserve.agents import RandomAgent
+from rollserve.errors import RollserveError, UnavailableError
+from rollserve.messages import join_batches
+from rollserve.progress import ProgressBar
+from rollserve.sampler import DEFAULT_TIMEOUT, Sampler, SampleStream, connect
+from rollserve.spaces import Space
+
+if TYPE_CHECKING:
+    from rollserve.environments import EnvSpec
+    from rollserve.episode_batch import EpisodeBatch
+    from rollserve.status import SamplerStatus
+
+__all__ = ["main"]
+
+_EXIT_STATUSES = """\
+exit status:
+  0  all went well
+  1  the server refused the call, or failed
+  2  the command line is wrong
+  3  the server is out of reach
+  4  the result cannot be written
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns its exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        with connect(options.target, sampler=options.sampler, timeout=options.timeout) as sampler:
+            return int(options.run(sampler, options))
+    except RollserveError as error:
+        print(f"rollserve: {options.target}: {_one_line(error)}", file=sys.stderr)
+        return 3 if isinstance(error, UnavailableError) else 1
+    except OSError as error:
+        print(f"rollserve: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 4
+    except KeyboardInterrupt:
+        print("rollserve: interrupted", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="rollserve",
+        description="Look at a sampler of a Rollserve server, and sample from it.",
+        epilog=_EXIT_STATUSES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("target", metavar="HOST:PORT", help="where the server listens")
+    common.add_argument("--sampler", default="", metavar="NAME", help="the sampler's name, if not the default one")
+    common.add_argument(
+        "--timeout",
+        type=float,
+        default=DEFAULT_TIMEOUT,
+        metavar="SECONDS",
+        help="how long to wait for an answer or a sign of progress (default: %(default)g)",
+    )
+
+    status = commands.add_parser("status", parents=[common], help="show what a sampler is and what it has done")
+    status.add_argument("--json", action="store_true", help="print a JSON object")
+    status.set_defaults(run=_status)
+
+    sample = commands.add_parser(
+        "sample",
+        parents=[common],
+        help="sample episodes with the agent that is there",
+        description="Sample whole episodes with the agent that is there, and show their returns and lengths.",
+    )
+    sample.add_argument("--steps", type=int, required=True, metavar="N", help="how many steps at least")
+    sample.add_argument("--out", type=Path, metavar="FILE.npz", help="where to write the episodes")
+    sample.add_argument("--seed", type=int, metavar="N", help="the root seed of the episodes")
+    sample.add_argument(
+        "--random-agent", action="store_true", help="give the sampler an agent with random actions first"
+    )
+    sample.set_defaults(run=_sample)
+    return parser
+
+
+def _status(sampler: Sampler, options: argparse.Namespace) -> int:
+    status = sampler.status()
+    print(json.dumps(status, default=_to_json, indent=2) if options.json else _describe(status))
+    return 0
+
+
+def _sample(sampler: Sampler, options: argparse.Namespace) -> int:
+    if options.out is not None:
+        options.out.parent.stat()  # better to know now than after the sampling
+    if options.random_agent:
+        sampler.update_agent(RandomAgent())
+    began = time.monotonic()
+    with sampler.stream_samples(options.steps, seed=options.seed) as stream:
+        batch = _receive(stream, options.steps)
+    seconds = time.monotonic() - began
+    print(_summary(batch, seconds))
+    if options.out is not None:
+        batch.save(options.out)
+        print(f"written to {options.out}")
+    return 0
+
+
+def _receive(stream: SampleStream, num_steps: int) -> EpisodeBatch:
+    """The whole stream, with a bar that follows it."""
+    parts: list[EpisodeBatch] = []
+    received = 0
+    with ProgressBar(num_steps, unit="steps", file=sys.stderr) as bar:
+        for part in stream:
+            parts.append(part)
+            received += part.num_steps
+            bar.update(min(received, num_steps))
+    return join_batches(parts, stream.end())
+
+
+def _summary(batch: EpisodeBatch, seconds: float) -> str:
+    ended = f"{int(batch.terminated.sum())} terminated, {int(batch.truncated.sum())} truncated"
+    rate = batch.num_steps / max(seconds, 1e-9)
+    lines = [
+        f"{len(batch)} episodes ({ended}), {batch.num_steps} steps in {seconds:.1f} s, {rate:.0f} steps/s",
+        _distribution("return", batch.returns),
+        _distribution("length", batch.lengths),
+    ]
+    if batch.account is not None:
+        account = batch.account
+        lines.append(
+            f"policy version {account.policy_version}, environment version {account.env_version}, "
+            f"seed {account.seed}, first episode {account.first_episode_index}"
+        )
+    return "\n".join(lines)
+
+
+def _distribution(name: str, values: np.ndarray) -> str:
+    low, middle, high = np.quantile(values, (0, 0.5, 1))
+    return f"{name}: mean {values.mean():.1f}, min {low:g}, median {middle:g}, max {high:g}"
+
+
+def _describe(status: SamplerStatus) -> str:
+    counters = status.counters
+    lines = [
+        f"sampler {status.sampler}, server {status.server_version}, up {counters.uptime_seconds:.0f} s",
+        f"environment: {', '.join(map(_describe_env, status.envs))} (version {status.env_version})",
+        f"observations: {status.observation_space}, actions: {status.action_space}",
+        f"agent: {', '.join(status.agent_kinds) or 'none yet'} (version {status.policy_version})",
+        f"seed {status.seed}, next episode {status.next_episode_index}",
+        f"calls: {counters.num_completed_calls} completed, {counters.num_failed_calls} failed, "
+        f"{counters.num_cancelled_calls} cancelled",
+        f"delivered: {counters.num_episodes} episodes, {counters.num_steps} steps, {counters.message_bytes} bytes; "
+        f"simulated: {counters.num_simulated_steps} steps",
+    ]
+    lines += [
+        f"worker {worker.worker_index}: {'healthy' if worker.healthy else 'lost'}, {worker.num_rows} rows, "
+        f"{worker.num_simulated_steps} steps, process {worker.process_id} on {worker.host}"
+        for worker in status.workers
+    ]
+    return "\n".join(lines)
+
+
+def _describe_env(spec: EnvSpec) -> str:
+    arguments = ", ".join(f"{name}={value!r}" for name, value in spec.kwargs.items())
+    wrappers = [wrapper.name for wrapper in spec.wrappers]
+    return " < ".join([f"{spec.id}({arguments})" if arguments else spec.id, *wrappers])
+
+
+def _to_json(value: object) -> object:
+    """What `json` cannot write by itself."""
+    if isinstance(value, Space):
+        return str(value)
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} has no place in JSON")
+
+
+def _one_line(error: RollserveError) -> str:
+    message = " ".join(error.message.split())
+    if isinstance(error, UnavailableError) and not error.reason:
+        return f"the server is out of reach: {message}"
+    return f"{message} ({error.reason or error.code.name})"

@@ -1,0 +1,181 @@
+"""Proximal policy optimization (Schulman et al., https://arxiv.org/abs/1707.06347) in numpy, gradients by hand.
+
+Small enough to read in one go: two perceptrons, Adam, generalized advantage estimation, and the clipped objective for a
+categorical policy.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+import numpy as np
+
+import rollserve
+
+
+class Perceptron:
+    """Layers of tanh and a linear one at the end, with parameters named as the server wants them."""
+
+    def __init__(self, parameters: dict[str, np.ndarray]) -> None:
+        self.parameters = parameters
+        self._num_layers = sum(name.endswith("/weight") for name in parameters)
+        self._inputs: list[np.ndarray] = []
+
+    @classmethod
+    def initial(cls, sizes: tuple[int, ...], last_scale: float, seed: int) -> Perceptron:
+        """Normal weights of variance 1 / inputs, the last layer's scaled by `last_scale`."""
+        generator = np.random.default_rng(seed)
+        parameters = {}
+        for layer, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
+            scale = (last_scale if layer == len(sizes) - 2 else 1.0) / np.sqrt(inputs)
+            parameters[f"{layer}/weight"] = (scale * generator.standard_normal((outputs, inputs))).astype(np.float32)
+            parameters[f"{layer}/bias"] = np.zeros(outputs, np.float32)
+        return cls(parameters)
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        """The output, (B, outputs). Remembers what `backward` needs."""
+        self._inputs = []
+        for layer in range(self._num_layers):
+            self._inputs.append(x)
+            x = x @ self.parameters[f"{layer}/weight"].T + self.parameters[f"{layer}/bias"]
+            if layer < self._num_layers - 1:
+                x = np.tanh(x)
+        return x
+
+    def backward(self, gradient: np.ndarray) -> dict[str, np.ndarray]:
+        """The gradient by each parameter, from the one by the output of the last `forward`."""
+        gradients = {}
+        for layer in reversed(range(self._num_layers)):
+            inputs = self._inputs[layer]
+            gradients[f"{layer}/weight"] = gradient.T @ inputs
+            gradients[f"{layer}/bias"] = gradient.sum(axis=0)
+            # The inputs are the tanh of the layer before, whose derivative is 1 - tanh².
+            gradient = (gradient @ self.parameters[f"{layer}/weight"]) * (1 - inputs**2)
+        return gradients
+
+
+class Adam:
+    """Kingma and Ba, https://arxiv.org/abs/1412.6980, with the gradient's norm limited."""
+
+    def __init__(self, parameters: dict[str, np.ndarray], max_norm: float = 0.5) -> None:
+        self._max_norm = max_norm
+        self._first = {name: np.zeros_like(value) for name, value in parameters.items()}
+        self._second = {name: np.zeros_like(value) for name, value in parameters.items()}
+        self._num_updates = 0
+
+    def update(self, parameters: dict[str, np.ndarray], gradients: dict[str, np.ndarray], rate: float) -> None:
+        """Moves the parameters in place."""
+        self._num_updates += 1
+        norm = np.sqrt(sum(float((gradient**2).sum()) for gradient in gradients.values()))
+        scale = min(1.0, self._max_norm / (norm + 1e-8))
+        for name, gradient in gradients.items():
+            self._first[name] += 0.1 * (scale * gradient - self._first[name])
+            self._second[name] += 0.001 * ((scale * gradient) ** 2 - self._second[name])
+            first = self._first[name] / (1 - 0.9**self._num_updates)
+            second = self._second[name] / (1 - 0.999**self._num_updates)
+            parameters[name] -= (rate * first / (np.sqrt(second) + 1e-5)).astype(np.float32)
+
+
+@dataclass
+class Ppo:
+    """A learner for Discrete actions.
+
+    Attributes:
+        observation_size: how many numbers an observation has.
+        num_actions: how many actions there are.
+        policy: from observations to logits.
+        value: from observations to the expected discounted return.
+    """
+
+    observation_size: int
+    num_actions: int
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    discount: float = 0.99
+    gae_lambda: float = 0.95
+    clip: float = 0.2
+    entropy_bonus: float = 0.01
+    learning_rate: float = 2.5e-3
+    num_epochs: int = 6
+    minibatch_size: int = 512
+    seed: int = 0
+    policy: Perceptron = field(init=False)
+    value: Perceptron = field(init=False)
+
+    def __post_init__(self) -> None:
+        sizes = (self.observation_size, *self.hidden_sizes)
+        self.policy = Perceptron.initial((*sizes, self.num_actions), 0.01, self.seed)
+        self.value = Perceptron.initial((*sizes, 1), 1.0, self.seed + 1)
+        self._policy_adam = Adam(self.policy.parameters)
+        self._value_adam = Adam(self.value.parameters)
+        self._generator = np.random.default_rng(self.seed)
+
+    def agent(self) -> rollserve.MlpAgent:
+        """The policy as the server takes it. Its parameters are the learner's own arrays."""
+        return rollserve.MlpAgent(self.policy.parameters, head="categorical")
+
+    def learn(self, batch: rollserve.EpisodeBatch, rate: float = 1.0) -> None:
+        """Improves policy and value by a batch of whole episodes that the policy has sampled.
+
+        Args:
+            batch: the episodes.
+            rate: a factor for the learning rate.
+        """
+        advantages, targets = self._advantages(batch)
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+        old_log_probs = batch.agent_infos["log_prob"]
+        for _ in range(self.num_epochs):
+            order = self._generator.permutation(batch.num_steps)
+            for chosen in np.array_split(order, max(batch.num_steps // self.minibatch_size, 1)):
+                observations = batch.observations[chosen]
+                self._improve_policy(
+                    observations, batch.actions[chosen], advantages[chosen], old_log_probs[chosen], rate
+                )
+                self._improve_value(observations, targets[chosen], rate)
+
+    def _advantages(self, batch: rollserve.EpisodeBatch) -> tuple[np.ndarray, np.ndarray]:
+        """Generalized advantage estimates and value targets, (T,) each.
+
+        The value of the last observation counts where an episode was truncated, and not where it terminated.
+        """
+        values = self.value.forward(batch.observations)[:, 0]
+        next_values = self.value.forward(batch.next_observations)[:, 0]
+        ends = np.cumsum(batch.lengths) - 1
+        next_values[ends[batch.terminated]] = 0.0
+        deltas = batch.rewards + self.discount * next_values - values
+        padded = np.zeros(batch.valids.shape)
+        padded[batch.valids] = deltas
+        for step in reversed(range(padded.shape[1] - 1)):
+            padded[:, step] += self.discount * self.gae_lambda * padded[:, step + 1]
+        advantages = padded[batch.valids].astype(np.float32)
+        return advantages, advantages + values
+
+    def _improve_policy(
+        self,
+        observations: np.ndarray,
+        actions: np.ndarray,
+        advantages: np.ndarray,
+        old_log_probs: np.ndarray,
+        rate: float,
+    ) -> None:
+        logits = self.policy.forward(observations)
+        log_probs = logits - logits.max(axis=1, keepdims=True)
+        log_probs -= np.log(np.exp(log_probs).sum(axis=1, keepdims=True))
+        probs = np.exp(log_probs)
+        rows = np.arange(len(actions))
+        ratios = np.exp(log_probs[rows, actions] - old_log_probs)
+        # The objective min(r A, clip(r) A) has no gradient where the clipped term is the smaller one.
+        active = np.where(advantages > 0, ratios < 1 + self.clip, ratios > 1 - self.clip)
+        by_log_prob = -(active * ratios * advantages)
+        one_hot = np.zeros_like(probs)
+        one_hot[rows, actions] = 1.0
+        gradient = by_log_prob[:, np.newaxis] * (one_hot - probs)
+        entropies = -(probs * log_probs).sum(axis=1, keepdims=True)
+        gradient += self.entropy_bonus * probs * (log_probs + entropies)
+        gradients = self.policy.backward((gradient / len(actions)).astype(np.float32))
+        self._policy_adam.update(self.policy.parameters, gradients, rate * self.learning_rate)
+
+    def _improve_value(self, observations: np.ndarray, targets: np.ndarray, rate: float) -> None:
+        errors = self.value.forward(observations)[:, 0] - targets
+        gradients = self.value.backward((errors / len(targets)).astype(np.float32)[:, np.newaxis])
+        self._value_adam.update(self.value.parameters, gradients, rate * self.learning_rate)

@@ -1,0 +1,5 @@
+"""`python -m rollserve_server`: the same as `rollserve-server`."""
+
+from rollserve_server.cli import main
+
+main(prog_name="rollserve-server")

@@ -1,0 +1,170 @@
+"""Environments for tests, each with one trait."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Nested(gymnasium.Env[Any, Any]):
+    """Observations and actions of all kinds of spaces, and infos of all kinds of shapes."""
+
+    def __init__(self, length: int = 5) -> None:
+        self.observation_space = spaces.Dict(
+            {
+                "image": spaces.Box(0, 255, (3, 2), np.uint8),
+                "pose": spaces.Tuple((spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(4, start=1))),
+                "switches": spaces.MultiBinary(3),
+                "counts": spaces.MultiDiscrete([3, 5]),
+            }
+        )
+        self.action_space = spaces.Dict({"turn": spaces.Discrete(3), "push": spaces.Box(-1, 1, (2,), np.float32)})
+        self._length = length
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        self._step = 0
+        return self.observation_space.sample(), {"seed": seed, "name": "nested"}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        self._step += 1
+        infos: dict[str, Any] = {
+            "step": self._step,
+            "vector": np.full(2, self._step, np.float32),
+            "inner": {"push": float(action["push"][0])},
+            "text": "dropped",
+            "ragged": np.zeros(self._step),
+        }
+        if self._step == self._length:
+            infos["success"] = True
+        return self.observation_space.sample(), float(action["turn"]), self._step >= self._length, False, infos
+
+
+class Ends(gymnasium.Env[np.ndarray, int]):
+    """Ends after so many steps, in the way that the arguments say. Rewards tell the step, observations the action."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = spaces.Discrete(8)
+
+    def __init__(self, length: int = 3, terminated: bool = True, truncated: bool = False) -> None:
+        self._length, self._terminated, self._truncated = length, terminated, truncated
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._step = 0
+        return np.array([-1, 0], np.float32), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._step += 1
+        over = self._step == self._length
+        observation = np.array([action, self._step], np.float32)
+        return observation, self._step, over and self._terminated, over and self._truncated, {}
+
+
+class Big(gymnasium.Env[np.ndarray, int]):
+    """Large observations that cost next to nothing: each is full of the number of its step."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, observation_bytes: int = 1 << 20, length: int = 10) -> None:
+        self.observation_space = spaces.Box(0, 255, (observation_bytes,), np.uint8)
+        self._length = length
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._step = 0
+        return self._observation(), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._step += 1
+        return self._observation(), 0.0, False, self._step >= self._length, {}
+
+    def _observation(self) -> np.ndarray:
+        return np.full(self.observation_space.shape, self._step % 251, np.uint8)
+
+
+class Failing(gymnasium.Env[np.ndarray, int]):
+    """Raises where the arguments say: at construction, at a reset, or at a step."""
+
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, at: str = "step") -> None:
+        if at == "construction":
+            raise RuntimeError("broken by design")
+        self._at = at
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        if self._at == "reset":
+            raise RuntimeError("broken by design")
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        raise RuntimeError("broken by design")
+
+
+class Slow(gymnasium.Env[np.ndarray, int]):
+    """Takes its time for each step."""
+
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, step_seconds: float = 0.1, length: int = 10) -> None:
+        self._step_seconds, self._length = step_seconds, length
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._step = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(self._step_seconds)
+        self._step += 1
+        return np.zeros(1, np.float32), 1.0, False, self._step >= self._length, {}
+
+
+class Shapes(gymnasium.Env[np.ndarray, int]):
+    """An info whose shape differs from episode to episode, and one whose dtype does."""
+
+    observation_space = spaces.Box(0, 1, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._size = int(self.np_random.integers(1, 3))
+        self._step = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._step += 1
+        value = 1 if self._size == 1 else 0.5
+        infos = {"shape": np.ones(self._size), "dtype": value}
+        return np.zeros(1, np.float32), float(self._size), self._step == 2, False, infos
+
+
+class WrongObservation(gymnasium.Env[np.ndarray, int]):
+    """Shows something else than its space says."""
+
+    observation_space = spaces.Box(-1, 1, (3,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return np.zeros(1, np.float32), {}
+
+
+class Unsupported(gymnasium.Env[Any, int]):
+    """Has a space that cannot be sampled."""
+
+    observation_space = spaces.Text(5)
+    action_space = spaces.Discrete(2)
+
+
+gymnasium.register("Nested-v0", Nested)
+NOT_AN_ENVIRONMENT = 3
