@@ -33,6 +33,11 @@ class DomainError(Exception):
         if reason is not None:
             self.reason = reason
 
+    def locate(self, field: str) -> None:
+        """Puts the field that the message is about in front of it."""
+        self.message = f"{field}: {self.message}"
+        self.args = (self.message,)
+
     def __reduce__(self) -> tuple[object, ...]:
         # Errors come out of workers as pickles; their constructors differ.
         return _restore, (type(self), self.message, self.__dict__)

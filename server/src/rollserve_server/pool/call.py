@@ -244,7 +244,9 @@ class Call:
                 in_flight.popleft()
                 self._take(worker, order, report, payload)
                 stuck = not (report.num_simulated_steps or report.parcels)
-                self._notify()
+                # A worker whose buffer is full may be waiting for just what would be claimed with its next episode.
+                if self._advance_claims(at_once=stuck) or not stuck:
+                    self._notify()
         except Exception as error:  # it is raised where the call is awaited
             self._failure = error
             self._notify()
@@ -306,13 +308,15 @@ class Call:
             claim.written = parcel.complete
         if report.failure is not None:
             raise report.failure
-        self._advance_claims()
 
-    def _advance_claims(self) -> None:
-        for planned in self._plan.claim():
+    def _advance_claims(self, *, at_once: bool = False) -> bool:
+        """Claims what can be delivered next; returns whether there was anything."""
+        planned_claims = self._plan.claim(at_once=at_once)
+        for planned in planned_claims:
             claim = Claim(self._num_claims, planned.start, planned.stop)
             self._claims[self._num_claims] = _OpenClaim(claim, planned.worker, planned.num_bytes)
             self._num_claims += 1
+        return bool(planned_claims)
 
     def _next_delivery(self) -> Delivery | None:
         """What of the first claim is there."""

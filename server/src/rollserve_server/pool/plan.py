@@ -188,6 +188,7 @@ class Plan:
         self._num_workers = num_workers
         self._num_rows = num_rows
         self._first = ledger.next_index
+        self._begun_before = frozenset(ledger.workers)
         self._num_begun = len(ledger.workers)
         self._known_steps = sum(steps for steps, _ in ledger.sizes.values())
         self._pinned: list[deque[int]] = [deque() for _ in range(num_workers)]
@@ -226,11 +227,11 @@ class Plan:
         self._ledger.sizes[index] = (num_steps, num_bytes)
         self._known_steps += num_steps
 
-    def claim(self) -> list[PlannedClaim]:
+    def claim(self, *, at_once: bool = False) -> list[PlannedClaim]:
         """What can be delivered next, in order.
 
-        Episodes that stand together on one worker are claimed together, once there is enough of them or the next one is
-        elsewhere: they share messages.
+        Episodes that stand together on one worker are claimed together, so that they share messages: once there is
+        enough of them, once the next one is elsewhere, or at once.
         """
         claims = []
         ledger, scan = self._ledger, self._scan
@@ -248,6 +249,8 @@ class Plan:
             if self._is_reached(scan.index):
                 claims.append(self._close_claim())
                 self.complete = True
+        if at_once and scan.num_bytes:
+            claims.append(self._close_claim())
         return claims
 
     def _num_wanted(self) -> int:
@@ -265,7 +268,7 @@ class Plan:
         """Episodes below `bound` that belong to the worker."""
         for index in range(self._next_pinned, bound):
             owner = self._placement.worker_of(index)
-            if index not in self._ledger.workers and owner is not None:
+            if index not in self._begun_before and owner is not None:
                 self._pinned[owner].append(index)
         self._next_pinned = max(self._next_pinned, bound)
         waiting, ranges = self._pinned[worker], []

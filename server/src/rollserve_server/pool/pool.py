@@ -402,7 +402,7 @@ def _within(field: str, applies: bool) -> Iterator[None]:
         yield
     except DomainError as error:
         if applies and not isinstance(error, WorkerLostError):
-            error.message = f"{field}: {error.message}"
+            error.locate(field)
         raise
 
 

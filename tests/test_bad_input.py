@@ -1,0 +1,364 @@
+"""Each kind of bad input has its status, its reason, and a message with the field, what came and what was expected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from google.rpc import error_details_pb2, status_pb2
+
+import rollserve
+from rollserve.agents import agent_to_proto
+from rollserve.tensors import tensor_to_proto
+from rollserve.v1 import agent_pb2, environment_pb2, tensor_pb2
+from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
+from rollserve_server.local import LocalServer
+
+INVALID, NOT_FOUND = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND
+DENIED, PRECONDITION = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION
+EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+@pytest.fixture
+def stub(server: LocalServer, sampler: rollserve.Sampler) -> Iterator[SamplerServiceStub]:
+    """The bare service; `sampler` has prepared CartPole-v1 and an MLP."""
+    with grpc.insecure_channel(server.address) as channel:
+        yield SamplerServiceStub(channel)
+
+
+@pytest.fixture
+def unchanged(sampler: rollserve.Sampler) -> Iterator[None]:
+    """Sees to it that a test changes nothing on the server."""
+    before, batch = sampler.status(), sampler.obtain_samples(50, seed=1)
+    yield
+    after, again = sampler.status(), sampler.obtain_samples(50, seed=1)
+    assert (before.policy_version, before.env_version) == (after.policy_version, after.env_version)
+    assert np.array_equal(batch.observations, again.observations)
+    assert np.array_equal(batch.agent_infos["log_prob"], again.agent_infos["log_prob"])
+
+
+def refused(call: Any, request: Any) -> grpc.RpcError:
+    def answer() -> None:
+        response = call(request)
+        if isinstance(response, grpc.RpcContext):  # a stream
+            list(response)
+
+    with pytest.raises(grpc.RpcError) as caught:
+        answer()
+    return caught.value
+
+
+def check(error: Any, code: grpc.StatusCode, reason: str, *fragments: str) -> None:
+    assert error.code() == code, error.details()
+    for fragment in fragments:
+        assert fragment in error.details()
+    metadata = dict(error.trailing_metadata())
+    assert metadata["rollserve-reason"] == reason
+    status = status_pb2.Status.FromString(metadata["grpc-status-details-bin"])
+    info = error_details_pb2.ErrorInfo()
+    assert status.details[0].Unpack(info)
+    assert (info.reason, info.domain) == (reason, "rollserve")
+    assert status.message == error.details()
+    assert "Traceback" not in error.details()
+    assert ".py" not in error.details()
+
+
+OBTAIN_CASES: list[tuple[Any, grpc.StatusCode, str, tuple[str, ...]]] = [
+    (pb.ObtainSamplesRequest(), INVALID, "INVALID_VALUE", ("step_count", "0 came", "positive")),
+    (pb.ObtainSamplesRequest(step_count=-3), INVALID, "INVALID_VALUE", ("step_count", "-3 came")),
+    (pb.ObtainExactEpisodesRequest(), INVALID, "INVALID_VALUE", ("episode_count_per_worker", "0 came")),
+    (pb.ObtainExactEpisodesRequest(episode_count_per_worker=-1), INVALID, "INVALID_VALUE", ("-1 came",)),
+    (
+        pb.ObtainSamplesRequest(sampler="other", step_count=1),
+        NOT_FOUND,
+        "SAMPLER_NOT_FOUND",
+        ("sampler", "'other' came", "'default'"),
+    ),
+    (
+        pb.ObtainSamplesRequest(step_count=1, options=pb.SamplingOptions(max_message_bytes=100)),
+        INVALID,
+        "INVALID_VALUE",
+        ("options.max_message_bytes", "100 came", "4096"),
+    ),
+    (
+        pb.ObtainSamplesRequest(step_count=1, options=pb.SamplingOptions(max_message_bytes=1 << 30)),
+        INVALID,
+        "INVALID_VALUE",
+        ("options.max_message_bytes", "1073741824 came"),
+    ),
+    (
+        pb.ObtainSamplesRequest(step_count=1, options=pb.SamplingOptions(first_episode_index=1)),
+        INVALID,
+        "INVALID_VALUE",
+        ("options.first_episode_index", "options.seed"),
+    ),
+    (
+        pb.ObtainSamplesRequest(step_count=1, options=pb.SamplingOptions(expected_policy_version=999)),
+        PRECONDITION,
+        "POLICY_VERSION",
+        ("options.expected_policy_version", "999 came", "current version is"),
+    ),
+]
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize(("request_", "code", "reason", "fragments"), OBTAIN_CASES)
+def test_sampling(
+    stub: SamplerServiceStub, request_: Any, code: grpc.StatusCode, reason: str, fragments: tuple[str, ...]
+) -> None:
+    exact = isinstance(request_, pb.ObtainExactEpisodesRequest)
+    check(refused(stub.ObtainExactEpisodes if exact else stub.ObtainSamples, request_), code, reason, *fragments)
+
+
+def environment(*args: Any, **kwargs: Any) -> pb.UpdateEnvRequest:
+    return pb.UpdateEnvRequest(all_workers=environment_pb2.Environment(*args, **kwargs))
+
+
+def wrapped(name: str, kwargs_json: str = "") -> pb.UpdateEnvRequest:
+    return environment(id="CartPole-v1", wrappers=[environment_pb2.Wrapper(name=name, kwargs_json=kwargs_json)])
+
+
+ENV_CASES: list[tuple[Any, grpc.StatusCode, str, tuple[str, ...]]] = [
+    (pb.UpdateEnvRequest(), INVALID, "INVALID_VALUE", ("update", "all_workers or per_worker")),
+    (environment(), NOT_FOUND, "ENV_NOT_FOUND", ("id", "''")),
+    (environment(id="Nope-v0"), NOT_FOUND, "ENV_NOT_FOUND", ("id", "'Nope-v0'")),
+    (environment(id="CartPole-v99"), NOT_FOUND, "ENV_NOT_FOUND", ("id", "'CartPole-v99'")),
+    (environment(id="CartPole-v1", kwargs_json="[1]"), INVALID, "INVALID_VALUE", ("kwargs_json", "[1]", "JSON object")),
+    (environment(id="CartPole-v1", kwargs_json="{"), INVALID, "INVALID_VALUE", ("kwargs_json", "JSON object")),
+    (
+        environment(id="CartPole-v1", kwargs_json='{"nope": 1}'),
+        INVALID,
+        "ENV_REFUSED",
+        ("kwargs_json", "CartPole-v1", "nope"),
+    ),
+    (environment(id="sample_envs:Failing", kwargs_json='{"at": "construction"}'), INVALID, "ENV_REFUSED", ("broken",)),
+    (environment(id="os:system"), DENIED, "MODULE_NOT_ALLOWED", ("id", "'os'", "--allow-module")),
+    (environment(id="sample_envsx:Ends"), DENIED, "MODULE_NOT_ALLOWED", ("'sample_envsx'",)),
+    (environment(id="sample_envs:NOT_AN_ENVIRONMENT"), NOT_FOUND, "ENV_NOT_FOUND", ("NOT_AN_ENVIRONMENT",)),
+    (environment(id="sample_envs.nothing:Ends"), NOT_FOUND, "MODULE_NOT_FOUND", ("sample_envs.nothing",)),
+    (
+        environment(id="CartPole-v1", kwargs_json='{"render_mode": "human"}'),
+        DENIED,
+        "RENDER_MODE_NOT_ALLOWED",
+        ("render_mode",),
+    ),
+    (environment(id="sample_envs:Unsupported"), INVALID, "INVALID_VALUE", ("a Text space", "expected")),
+    (wrapped("Nope"), NOT_FOUND, "WRAPPER_NOT_FOUND", ("wrappers[0].name", "'Nope'")),
+    (wrapped("vector"), NOT_FOUND, "WRAPPER_NOT_FOUND", ("wrappers[0].name",)),
+    (wrapped("RecordVideo", '{"video_folder": "x"}'), DENIED, "WRAPPER_NOT_ALLOWED", ("RecordVideo", "writes files")),
+    (wrapped("TimeLimit", "7"), INVALID, "INVALID_VALUE", ("wrappers[0].kwargs_json", "JSON object")),
+    (wrapped("TimeLimit", '{"nope": 7}'), INVALID, "ENV_REFUSED", ("wrappers[0].kwargs_json", "TimeLimit", "nope")),
+    (
+        pb.UpdateEnvRequest(
+            per_worker=pb.EnvironmentPerWorker(environments=[environment_pb2.Environment(id="CartPole-v1")] * 3)
+        ),
+        INVALID,
+        "INVALID_VALUE",
+        ("per_worker.environments", "3 elements", "2 workers"),
+    ),
+    (
+        pb.UpdateEnvRequest(
+            per_worker=pb.EnvironmentPerWorker(
+                environments=[environment_pb2.Environment(id=name) for name in ("CartPole-v1", "Pendulum-v1")]
+            )
+        ),
+        INVALID,
+        "INVALID_VALUE",
+        ("per_worker.environments[1]", "observation_space"),
+    ),
+    (
+        pb.UpdateEnvRequest(
+            per_worker=pb.EnvironmentPerWorker(
+                environments=[environment_pb2.Environment(id=name) for name in ("CartPole-v1", "Nope-v0")]
+            )
+        ),
+        NOT_FOUND,
+        "ENV_NOT_FOUND",
+        ("per_worker.environments[1]", "'Nope-v0'"),
+    ),
+]
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize(("request_", "code", "reason", "fragments"), ENV_CASES)
+def test_environments(
+    stub: SamplerServiceStub, request_: Any, code: grpc.StatusCode, reason: str, fragments: tuple[str, ...]
+) -> None:
+    check(refused(stub.UpdateEnv, request_), code, reason, *fragments)
+
+
+def cartpole_agent() -> agent_pb2.Agent:
+    """An agent that fits CartPole-v1."""
+    observations = rollserve.spaces.Box(np.float32(-1), np.float32(1), (4,), np.dtype(np.float32))
+    return agent_to_proto(rollserve.MlpAgent.initial(observations, rollserve.spaces.Discrete(2), hidden_sizes=(8,)))
+
+
+def changed_agent(change: Any) -> pb.UpdateAgentRequest:
+    agent = cartpole_agent()
+    change(agent.mlp)
+    return pb.UpdateAgentRequest(all_workers=pb.AgentUpdate(agent=agent))
+
+
+def changed_tensor(name: str, value: Any) -> pb.UpdateAgentRequest:
+    def change(mlp: agent_pb2.MlpAgent) -> None:
+        for tensor in mlp.parameters.tensors:
+            if tensor.name == name:
+                tensor.tensor.CopyFrom(value if isinstance(value, tensor_pb2.Tensor) else tensor_to_proto(value))
+
+    return changed_agent(change)
+
+
+def parameters(*tensors: tensor_pb2.NamedTensor) -> pb.UpdateAgentRequest:
+    return pb.UpdateAgentRequest(all_workers=pb.AgentUpdate(parameters=agent_pb2.Parameters(tensors=tensors)))
+
+
+def constant(**leaves: Any) -> pb.UpdateAgentRequest:
+    tensors = [
+        tensor_pb2.NamedTensor(name=name.replace("plain", ""), tensor=tensor_to_proto(np.asarray(value)))
+        for name, value in leaves.items()
+    ]
+    agent = agent_pb2.Agent(constant=agent_pb2.ConstantAgent(action=tensors))
+    return pb.UpdateAgentRequest(all_workers=pb.AgentUpdate(agent=agent))
+
+
+ZEROS = np.zeros((8, 4), np.float32)
+WITH_NAN = ZEROS.copy()
+WITH_NAN[3, 1] = np.nan
+
+AGENT_CASES: list[tuple[Any, tuple[str, ...]]] = [
+    (pb.UpdateAgentRequest(), ("update", "all_workers or per_worker")),
+    (pb.UpdateAgentRequest(all_workers=pb.AgentUpdate()), ("all_workers.update", "agent or parameters")),
+    (pb.UpdateAgentRequest(all_workers=pb.AgentUpdate(agent=agent_pb2.Agent())), ("all_workers.agent.kind", "mlp")),
+    (
+        pb.UpdateAgentRequest(per_worker=pb.AgentUpdatePerWorker(updates=[pb.AgentUpdate(agent=cartpole_agent())] * 3)),
+        ("per_worker.updates", "3 elements", "2 workers"),
+    ),
+    (
+        pb.UpdateAgentRequest(
+            per_worker=pb.AgentUpdatePerWorker(
+                updates=[
+                    pb.AgentUpdate(agent=cartpole_agent()),
+                    constant(plain=5).all_workers,
+                ]
+            )
+        ),
+        ("per_worker.updates[1]", "constant.action", "5 came", "Discrete(2)"),
+    ),
+    (changed_agent(lambda mlp: mlp.ClearField("head")), ("mlp.head", "categorical")),
+    (changed_agent(lambda mlp: mlp.ClearField("activation")), ("mlp.activation", "none came")),
+    (changed_agent(lambda mlp: setattr(mlp, "activation", 99)), ("mlp.activation", "99 came")),
+    (changed_agent(lambda mlp: mlp.diagonal_gaussian.SetInParent()), ("mlp.head", "diagonal_gaussian", "Discrete")),
+    (changed_agent(lambda mlp: mlp.ClearField("layer_sizes")), ("mlp.layer_sizes", "[] came")),
+    (changed_agent(lambda mlp: mlp.layer_sizes.__setitem__(0, 5)), ("mlp.layer_sizes[0]", "5 came", "4")),
+    (changed_agent(lambda mlp: mlp.layer_sizes.__setitem__(2, 3)), ("mlp.layer_sizes[2]", "3 came", "2")),
+    (changed_agent(lambda mlp: mlp.layer_sizes.__setitem__(1, 0)), ("mlp.layer_sizes", "positive")),
+    (
+        changed_agent(lambda mlp: mlp.layer_sizes.__setitem__(1, 9)),
+        ("parameters['0/weight'].shape", "(8, 4)", "(9, 4)"),
+    ),
+    (changed_agent(lambda mlp: mlp.parameters.tensors.pop(0)), ("parameters", "'0/weight' is missing")),
+    (
+        changed_agent(lambda mlp: mlp.parameters.tensors.add(name="x", tensor=tensor_to_proto(ZEROS))),
+        ("parameters", "'x' is unknown"),
+    ),
+    (
+        changed_agent(lambda mlp: mlp.parameters.tensors.add(name="0/bias", tensor=tensor_to_proto(ZEROS))),
+        ("parameters", "'0/bias'", "twice"),
+    ),
+    (changed_tensor("0/weight", ZEROS.T), ("parameters['0/weight'].shape", "(4, 8) came", "(8, 4)")),
+    (changed_tensor("0/weight", ZEROS.astype(np.float64)), ("'0/weight'", "float64 came", "float32")),
+    (changed_tensor("0/weight", WITH_NAN), ("parameters['0/weight'][3, 1]", "nan came", "finite")),
+    (changed_tensor("0/weight", np.full_like(ZEROS, np.inf)), ("'0/weight'", "inf came", "finite")),
+    (
+        changed_tensor("0/weight", tensor_pb2.Tensor(data_type=tensor_pb2.DATA_TYPE_FLOAT32, shape=[8, 4], data=b"1")),
+        ("'0/weight'", "1 bytes came", "128"),
+    ),
+    (changed_tensor("0/weight", tensor_pb2.Tensor(shape=[8, 4])), ("'0/weight'", "data_type", "0 came")),
+    (
+        changed_tensor(
+            "0/weight", tensor_pb2.Tensor(data_type=tensor_pb2.DATA_TYPE_FLOAT32, shape=[-8, -4], data=b"\0" * 128)
+        ),
+        ("'0/weight'", "shape (-8, -4) came"),
+    ),
+    (
+        changed_tensor(
+            "0/weight", tensor_pb2.Tensor(data_type=tensor_pb2.DATA_TYPE_FLOAT32, shape=[1 << 62, 1 << 62], data=b"1")
+        ),
+        ("'0/weight'", "1 bytes came"),
+    ),
+    (parameters(), ("parameters", "'0/weight' is missing")),
+    (constant(), ("constant.action", "leaves [] came")),
+    (constant(plain=[1, 1]), ("constant.action['']", "(2,) came")),
+    (constant(plain=0.5), ("constant.action['']", "float64 came", "int64")),
+    (constant(other=1), ("constant.action", "leaves ['other'] came")),
+]
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize(("request_", "fragments"), AGENT_CASES)
+def test_agents(stub: SamplerServiceStub, request_: Any, fragments: tuple[str, ...]) -> None:
+    check(refused(stub.UpdateAgent, request_), INVALID, "INVALID_VALUE", *fragments)
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_unknown_sampler_in_each_call(stub: SamplerServiceStub) -> None:
+    for call, request in (
+        (stub.UpdateAgent, pb.UpdateAgentRequest(sampler="x")),
+        (stub.UpdateEnv, pb.UpdateEnvRequest(sampler="x")),
+        (stub.ObtainExactEpisodes, pb.ObtainExactEpisodesRequest(sampler="x")),
+        (stub.GetSampler, pb.GetSamplerRequest(sampler="x")),
+    ):
+        check(refused(call, request), NOT_FOUND, "SAMPLER_NOT_FOUND", "sampler: 'x' came")
+
+
+def test_agent_that_does_not_fit_any_more(stub: SamplerServiceStub, sampler: rollserve.Sampler) -> None:
+    sampler.update_env("Pendulum-v1")
+    error = refused(stub.ObtainSamples, pb.ObtainSamplesRequest(step_count=1))
+    check(error, PRECONDITION, "AGENT_MISFIT", "does not fit the environment", "mlp")
+    sampler.update_agent(rollserve.RandomAgent())
+    assert len(sampler.obtain_samples(1)) == 1
+    sampler.update_env("CartPole-v1")
+    assert len(sampler.obtain_samples(1)) == 1
+
+
+def test_parameters_for_an_agent_without_any(stub: SamplerServiceStub, sampler: rollserve.Sampler) -> None:
+    sampler.update_agent(rollserve.RandomAgent())
+    error = refused(stub.UpdateAgent, parameters())
+    check(error, INVALID, "INVALID_VALUE", "parameters", "random")
+
+
+def test_a_step_that_does_not_fit_into_a_message(stub: SamplerServiceStub, sampler: rollserve.Sampler) -> None:
+    sampler.update_env("sample_envs:Big", kwargs={"observation_bytes": 5 << 20, "length": 2})
+    sampler.update_agent(rollserve.RandomAgent())
+    error = refused(stub.ObtainSamples, pb.ObtainSamplesRequest(step_count=1))
+    check(error, EXHAUSTED, "MESSAGE_TOO_SMALL", "options.max_message_bytes", "4190208 came", "takes 10")
+    with rollserve.connect(sampler_address(stub), max_message_bytes=12 << 20) as patient:
+        batch = patient.obtain_samples(3)
+    assert np.array_equal(batch.observations[:, 0], [0, 1, 0, 1])
+
+
+def sampler_address(stub: SamplerServiceStub) -> str:
+    target: str = stub.GetSampler._channel.target().decode()  # type: ignore[attr-defined]
+    return target.removeprefix("dns:///").removeprefix("ipv4:")
+
+
+@pytest.mark.parametrize("at", ["reset", "step"])
+def test_an_environment_that_raises(stub: SamplerServiceStub, sampler: rollserve.Sampler, at: str) -> None:
+    sampler.update_env("sample_envs:Failing", kwargs={"at": at})
+    sampler.update_agent(rollserve.RandomAgent())
+    for _ in range(2):  # and the server goes on
+        error = refused(stub.ObtainSamples, pb.ObtainSamplesRequest(step_count=1))
+        check(error, grpc.StatusCode.INTERNAL, "ENV_FAILED", "environment seed", f"raised in {at}", "broken by design")
+    sampler.update_env("CartPole-v1")
+    assert len(sampler.obtain_samples(1)) == 1
+
+
+def test_an_observation_of_another_shape(stub: SamplerServiceStub, sampler: rollserve.Sampler) -> None:
+    sampler.update_env("sample_envs:WrongObservation")
+    sampler.update_agent(rollserve.RandomAgent())
+    error = refused(stub.ObtainSamples, pb.ObtainSamplesRequest(step_count=1))
+    check(error, grpc.StatusCode.INTERNAL, "ENV_FAILED", "shape (1,)", "(3,)")

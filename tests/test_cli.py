@@ -1,0 +1,108 @@
+"""The command line `rollserve`, as a user types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+from support import equal
+
+import rollserve
+from rollserve_server.local import LocalServer
+
+ROLLSERVE = Path(sys.executable).with_name("rollserve")
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([ROLLSERVE, *arguments], capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_status(sampler: rollserve.Sampler, server: LocalServer) -> None:
+    sampler.obtain_samples(100)
+    shown = run("status", server.address)
+    assert shown.returncode == 0, shown.stderr
+    lines = shown.stdout.splitlines()
+    assert lines[0].startswith("sampler default, server 0.1.0, up ")
+    assert lines[1].startswith("environment: CartPole-v1 (version ")
+    assert lines[2] == "observations: Box((4,), float32), actions: Discrete(2)"
+    assert lines[3].startswith("agent: mlp (version ")
+    assert sum(line.startswith("worker ") and ": healthy, 4 rows, " in line for line in lines) == 2
+
+
+def test_status_as_json(sampler: rollserve.Sampler, server: LocalServer) -> None:
+    status = json.loads(run("status", server.address, "--json").stdout)
+    assert status["policy_version"] == sampler.status().policy_version
+    assert status["envs"] == [{"id": "CartPole-v1", "kwargs": {}, "wrappers": []}]
+    assert status["action_space"] == "Discrete(2)"
+    assert [worker["healthy"] for worker in status["workers"]] == [True, True]
+
+
+def test_sample(sampler: rollserve.Sampler, server: LocalServer, tmp_path: Path) -> None:
+    out = tmp_path / "batch.npz"
+    shown = run("sample", server.address, "--steps", "10000", "--seed", "4", "--out", out)
+    assert shown.returncode == 0, shown.stderr
+    batch = rollserve.EpisodeBatch.load(out)
+    assert equal(batch, sampler.obtain_samples(10_000, seed=4))
+    lines = shown.stdout.splitlines()
+    assert f"{len(batch)} episodes" in lines[0]
+    assert f"{batch.num_steps} steps in " in lines[0]
+    assert f"return: mean {batch.returns.mean():.1f}, min {batch.returns.min():g}, " in lines[1]
+    assert f"length: mean {batch.lengths.mean():.1f}, " in lines[2]
+    assert "seed 4, first episode 0" in lines[3]
+    assert lines[4] == f"written to {out}"
+    assert shown.stderr == ""  # a bar is for terminals
+
+
+def test_sample_shows_a_bar_on_a_terminal(sampler: rollserve.Sampler, server: LocalServer) -> None:
+    controller, terminal = pty.openpty()
+    command = [ROLLSERVE, "sample", server.address, "--steps", "50000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal) as process:
+        os.close(terminal)
+        drawn = b""
+        while True:
+            try:
+                drawn += os.read(controller, 4096)
+            except OSError:  # the end of a terminal
+                break
+    os.close(controller)
+    assert process.returncode == 0
+    text = drawn.decode()
+    assert "█" in text
+    assert "/50000 steps, " in text
+    assert text.endswith("\r\x1b[K")  # it is taken away at the end
+
+
+def test_sample_with_a_random_agent(sampler: rollserve.Sampler, server: LocalServer) -> None:
+    assert run("sample", server.address, "--steps", "10", "--random-agent").returncode == 0
+    assert list(sampler.status().agent_kinds) == ["random"]
+
+
+def test_errors_are_one_line_with_a_status(sampler: rollserve.Sampler, server: LocalServer, tmp_path: Path) -> None:
+    cases = [
+        (1, "step_count: 0 came", ("sample", server.address, "--steps", "0")),
+        (1, "sampler: 'x' came", ("status", server.address, "--sampler", "x")),
+        (3, "the server is out of reach", ("status", "127.0.0.1:1")),
+        (4, "No such file or directory", ("sample", server.address, "--steps", "1", "--out", tmp_path / "no" / "x")),
+        (4, "Is a directory", ("sample", server.address, "--steps", "1", "--out", tmp_path)),
+    ]
+    for status, message, arguments in cases:
+        shown = run(*arguments)
+        assert shown.returncode == status, shown.stderr
+        assert message in shown.stderr
+        assert shown.stderr.startswith("rollserve: ")
+        assert shown.stderr.count("\n") == 1, shown.stderr
+    for arguments in (("sample", server.address), ("nope",), ("status",), ("sample", server.address, "--steps", "x")):
+        shown = run(*arguments)
+        assert shown.returncode == 2
+        assert shown.stderr.startswith("usage: rollserve")
+
+
+def test_help() -> None:
+    shown = run("--help")
+    assert shown.returncode == 0
+    for word in ("status", "sample", "exit status"):
+        assert word in shown.stdout

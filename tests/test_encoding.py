@@ -1,0 +1,212 @@
+"""Whatever is recorded comes out of the messages again, read by protobuf's own parser."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rollserve
+from rollserve.messages import batch_from_proto
+from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.errors import OverLimitError
+from rollserve_server.sampling import episodes as episodes_module
+from rollserve_server.sampling.encoding import Encoding, encode
+from rollserve_server.sampling.episodes import ColumnKey, Episode, Recorder
+from rollserve_server.sampling.infos import InfoKey, InfoReader
+from rollserve_server.sampling.segments import cut_into_messages
+
+KEYS: list[ColumnKey] = [
+    ("observations", InfoKey("image", np.dtype(np.uint8), (3, 2))),
+    ("observations", InfoKey("pose/0", np.dtype(np.float32), ())),
+    ("actions", InfoKey("", np.dtype(np.int64), ())),
+    ("rewards", InfoKey("", np.dtype(np.float64), ())),
+    ("agent_infos", InfoKey("log_prob", np.dtype(np.float32), (2,))),
+]
+
+
+class Recording:
+    """Episodes of given lengths, recorded in rows, and what they should come out as."""
+
+    def __init__(self, lengths: list[int], num_rows: int, seed: int, info_shapes: list[tuple[int, ...]]) -> None:
+        self.generator = np.random.default_rng(seed)
+        self.random = random.Random(seed)
+        self.infos = InfoReader()
+        self.recorder = Recorder(num_rows, KEYS)
+        self.groups = [self.recorder.columns(group) for group in dict.fromkeys(group for group, _ in KEYS)]
+        self.info_shapes = info_shapes
+        self.expected: dict[int, dict[str, Any]] = {}
+        self.finished: dict[int, Episode] = {}
+        waiting = list(enumerate(lengths))
+        running: dict[int, tuple[Episode, int]] = {}
+        while waiting or running:
+            for row in range(num_rows):
+                if row not in running and waiting and self.random.random() < 0.7:
+                    index, length = waiting.pop(0)
+                    running[row] = (self._begin(row, index), length)
+            self._step(running)
+
+    def _begin(self, row: int, index: int) -> Episode:
+        info = {"start": index, "odd": float(index)} if index % 2 else {"start": index}
+        episode = Episode(index, 10 * index, {key: np.array(value) for key, value in self.infos.read(info)})
+        self.recorder.begin(row, episode)
+        self.expected[index] = {"steps": [], "infos": [], "reset": info}
+        return episode
+
+    def _step(self, running: dict[int, tuple[Episode, int]]) -> None:
+        num_rows = self.recorder._num_rows
+        values = [self.generator.integers(0, 100, (num_rows, *key.shape)).astype(key.dtype) for _, key in KEYS]
+        by_group = iter(values)
+        for columns in self.groups:
+            self.recorder.write(columns, [next(by_group) for _ in columns])
+        for row, (episode, length) in list(running.items()):
+            record = self.expected[episode.index]
+            record["steps"].append([value[row].copy() for value in values])
+            info = self._info(episode.index)
+            record["infos"].append(info)
+            for key, value in self.infos.read(info):
+                self.recorder.write_info(row, key, value)
+            if len(record["steps"]) == length:
+                del running[row]
+                self.recorder.finish(row)
+                episode.terminated, episode.truncated = self.random.choice([(True, False), (False, True), (True, True)])
+                last = [self.generator.integers(0, 100, key.shape).astype(key.dtype) for _, key in KEYS[:2]]
+                episode.last_observations = record["last"] = last
+                self.finished[episode.index] = episode
+        self.recorder.advance()
+
+    def _info(self, index: int) -> dict[str, Any]:
+        info: dict[str, Any] = {}
+        if self.random.random() < 0.6:
+            info["sometimes"] = self.random.choice([1, 2.5]) if index % 3 else 7
+        if self.info_shapes:
+            info["nested"] = {"array": np.full(self.info_shapes[index % len(self.info_shapes)], index)}
+        return info
+
+
+@settings(deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=12),
+    num_rows=st.integers(1, 4),
+    block_steps=st.integers(4, 40),
+    limit=st.sampled_from([2500, 4096, 10_000, 1 << 20]),
+    seed=st.integers(0, 1000),
+    info_shapes=st.sampled_from([[], [(2,)], [(2,), (3,)]]),
+    worker_index=st.sampled_from([None, 3]),
+)
+def test_what_is_recorded_comes_out(
+    lengths: list[int],
+    num_rows: int,
+    block_steps: int,
+    limit: int,
+    seed: int,
+    info_shapes: list[tuple[int, ...]],
+    worker_index: int | None,
+) -> None:
+    with mock.patch.object(episodes_module, "_MAX_BLOCK_STEPS", block_steps):
+        recording = Recording(lengths, num_rows, seed, info_shapes)
+    in_order = [recording.finished[index] for index in range(len(lengths))]
+    dropped: Counter[str] = Counter()
+    batches = []
+    for segments in cut_into_messages(in_order, limit, dropped):
+        message = encode(segments, Encoding(policy_version=5, worker_index=worker_index))
+        assert message.num_bytes <= limit
+        buffer = np.full(message.num_bytes + 5, 0xAA, np.uint8)
+        message.write(buffer[3:-2])  # unaligned, as messages stand behind each other
+        assert buffer[:3].tolist() == [0xAA] * 3
+        response = pb.ObtainSamplesResponse.FromString(buffer[3:-2].tobytes())
+        assert response.batch.SerializeToString()
+        batch = batch_from_proto(response.batch)
+        assert (batch.num_steps, message.num_episodes) == (
+            message.num_steps,
+            int((batch.terminated | batch.truncated).sum()),
+        )
+        batches.append(batch)
+    check(recording, batches, worker_index)
+    assert not dropped
+
+
+def check(recording: Recording, batches: list[rollserve.EpisodeBatch], worker_index: int | None) -> None:
+    if len(recording.info_shapes) < 2:
+        batch = rollserve.EpisodeBatch.concatenate(*batches).joined()
+        assert len(batch) == len(recording.finished)
+        assert batch.env_seeds is not None
+        assert batch.env_seeds.tolist() == [10 * index for index in range(len(batch))]
+        assert (batch.policy_versions == 5).all()
+        assert (batch.worker_indices is None) == (worker_index is None)
+        whole = batch.split()
+    else:  # an info has no one shape: batches stand for themselves
+        whole = [episode for batch in batches for episode in batch.split()]
+    for episode in whole:
+        index, first = int(episode.episode_indices[0]), int(episode.first_steps[0])
+        record = recording.expected[index]
+        for step in range(episode.num_steps):
+            image, pose, action, reward, log_prob = record["steps"][first + step]
+            assert np.array_equal(episode.observations["image"][step], image)
+            assert np.array_equal(episode.observations["pose/0"][step], pose)
+            assert np.array_equal(episode.actions[step], action)
+            assert np.array_equal(episode.rewards[step], reward)
+            assert np.array_equal(episode.agent_infos["log_prob"][step], log_prob)
+            check_info(episode.env_infos, "sometimes", step, record["infos"][first + step].get("sometimes"))
+            array = record["infos"][first + step].get("nested", {}).get("array")
+            check_info(episode.env_infos, "nested/array", step, array)
+        check_info(episode.episode_infos, "odd", 0, record["reset"].get("odd"))
+        assert episode.episode_infos["start"][0] == index
+        if first + episode.num_steps == len(record["steps"]):
+            assert np.array_equal(episode.last_observations["image"][0], record["last"][0])
+            assert episode.terminated[0] == recording.finished[index].terminated
+            assert episode.truncated[0] == recording.finished[index].truncated
+        else:
+            assert np.array_equal(episode.last_observations["image"][0], record["steps"][first + episode.num_steps][0])
+            assert not episode.terminated[0]
+            assert not episode.truncated[0]
+
+
+def check_info(infos: Any, name: str, row: int, expected: Any) -> None:
+    if name not in infos:
+        assert expected is None
+    elif expected is None:
+        assert not infos[f"_{name}"][row]
+        assert not np.any(infos[name][row])
+    else:
+        assert np.array_equal(infos[name][row], expected)
+        assert infos.get(f"_{name}", np.ones(row + 1))[row]
+
+
+def test_an_info_of_several_shapes_within_an_episode_is_dropped_and_counted() -> None:
+    recording = Recording([6, 6], 2, 0, [])
+    recorder, reader = Recorder(1, KEYS), InfoReader()
+    episode = Episode(0, 0, {})
+    recorder.begin(0, episode)
+    for step in range(6):
+        for columns in (recorder.columns(group) for group in dict.fromkeys(group for group, _ in KEYS)):
+            recorder.write(columns, [np.zeros((1, *column.shape[2:])) for column in columns])
+        for key, value in reader.read({"ragged": np.zeros(1 + step % 2), "fine": step}):
+            recorder.write_info(0, key, value)
+        if step == 5:
+            recorder.finish(0)
+        recorder.advance()
+    episode.last_observations = recording.finished[0].last_observations
+    dropped: Counter[str] = Counter()
+    (segments,) = cut_into_messages([episode], 1 << 20, dropped)
+    message = encode(segments, Encoding(1, None))
+    buffer = np.empty(message.num_bytes, np.uint8)
+    message.write(buffer)
+    batch = batch_from_proto(pb.ObtainSamplesResponse.FromString(buffer.tobytes()).batch)
+    assert set(batch.env_infos) == {"fine"}
+    assert dropped == {"ragged": 6}
+
+
+def test_a_step_that_does_not_fit_is_refused_with_the_size_that_would() -> None:
+    recording = Recording([3], 1, 0, [])
+    with pytest.raises(OverLimitError, match=r"100 came, but a message with a single step takes (\d+) bytes") as caught:
+        list(cut_into_messages([recording.finished[0]], 100, Counter()))
+    needed = int(caught.value.message.split()[-2])
+    messages = list(cut_into_messages([recording.finished[0]], needed, Counter()))
+    assert [(segment.start, segment.stop) for (segment,) in messages] == [(0, 1), (1, 2), (2, 3)]

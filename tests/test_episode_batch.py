@@ -1,0 +1,224 @@
+"""EpisodeBatch: columns, what is derived of them, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import equal
+
+from rollserve import EpisodeBatch, StepType
+
+
+def make(lengths: list[int], *, nested: bool = False, **changes: Any) -> EpisodeBatch:
+    """A batch whose numbers tell where they belong: observation 100 i + t in step t of segment i."""
+    num_steps, num_segments = sum(lengths), len(lengths)
+    values = np.concatenate([100.0 * i + np.arange(length) for i, length in enumerate(lengths)] or [np.zeros(0)])
+    last = np.array([100.0 * i + length for i, length in enumerate(lengths)])
+    observations: Any = np.stack([values, -values], axis=1)
+    last_observations: Any = np.stack([last, -last], axis=1)
+    if nested:
+        observations = {"a": observations, "b/0": values}
+        last_observations = {"a": last_observations, "b/0": last}
+    columns: dict[str, Any] = {
+        "observations": observations,
+        "last_observations": last_observations,
+        "actions": np.arange(num_steps),
+        "rewards": np.ones(num_steps),
+        "lengths": np.array(lengths, np.int64),
+        "terminated": np.arange(num_segments) % 2 == 0,
+        "truncated": np.arange(num_segments) % 3 == 1,
+        "agent_infos": {"log_prob": values / 2},
+        "env_infos": {"x": values, "_x": values % 2 == 0},
+        "episode_infos": {"start": last},
+    }
+    return EpisodeBatch(**(columns | changes))
+
+
+LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=6)
+
+
+def test_what_is_derived() -> None:
+    batch = make([3, 1, 2, 1])
+    assert (len(batch), batch.num_steps) == (4, 7)
+    assert batch.returns.tolist() == [3, 1, 2, 1]
+    # Segments 0 and 2 terminate, 1 is truncated, 3 does neither: it is a fragment.
+    first, mid, terminal, timeout = StepType
+    assert batch.step_types.tolist() == [first, mid, terminal, timeout, first, terminal, first]
+    assert batch.next_observations[:, 0].tolist() == [1, 2, 3, 101, 201, 202, 301]
+    assert batch.valids.tolist() == [[True] * 3, [True, False, False], [True, True, False], [True, False, False]]
+    padded = batch.padded("observations")
+    assert padded.shape == (4, 3, 2)
+    assert padded[2, :, 0].tolist() == [200, 201, 0]
+    assert batch.padded("agent_infos")["log_prob"][0].tolist() == [0, 0.5, 1]
+    assert batch.padded("step_types").dtype == np.uint8
+    assert batch.padded("next_observations")[0, :, 0].tolist() == [1, 2, 3]
+    assert repr(batch) == "EpisodeBatch(4 segments, 7 steps, 2 terminated, 1 truncated)"
+
+
+def test_both_flags_are_terminal_and_a_fragment_has_neither() -> None:
+    batch = make([2, 2], terminated=np.array([True, False]), truncated=np.array([True, False]))
+    assert batch.step_types.tolist() == [StepType.FIRST, StepType.TERMINAL, StepType.FIRST, StepType.MID]
+    going_on = dataclasses.replace(batch, first_steps=np.array([4, 6]))
+    assert going_on.step_types.tolist() == [StepType.MID, StepType.TERMINAL, StepType.MID, StepType.MID]
+
+
+@given(LENGTHS, st.booleans())
+def test_split_and_concatenate_are_inverse(lengths: list[int], nested: bool) -> None:
+    batch = make(lengths, nested=nested)
+    parts = batch.split()
+    assert [len(part) for part in parts] == [1] * len(lengths)
+    assert [part.num_steps for part in parts] == lengths
+    # A mask whose gaps lie elsewhere goes where it is not needed, and comes back where it is.
+    assert equal(EpisodeBatch.concatenate(*parts), EpisodeBatch.concatenate(batch))
+
+
+@given(LENGTHS, st.booleans())
+def test_lists_survive(lengths: list[int], nested: bool) -> None:
+    batch = make(lengths, nested=nested, env_infos={"x": np.arange(sum(lengths))})
+    rows = batch.to_list()
+    assert [len(row["rewards"]) for row in rows] == lengths
+    # The infos of an episode are its own.
+    assert [row["episode_infos"]["start"] for row in rows] == [100 * i + length for i, length in enumerate(lengths)]
+    assert equal(EpisodeBatch.from_list(rows), batch)
+
+
+def test_the_least_that_a_list_needs() -> None:
+    row = {
+        "observations": np.zeros((2, 3)),
+        "last_observations": np.zeros(3),
+        "actions": np.zeros(2, np.int64),
+        "rewards": np.zeros(2),
+        "terminated": True,
+        "truncated": False,
+    }
+    batch = EpisodeBatch.from_list([row, row])
+    assert batch.lengths.tolist() == [2, 2]
+    assert batch.terminated.tolist() == [True, True]
+    with pytest.raises(ValueError, match="row 1: missing columns: rewards"):
+        EpisodeBatch.from_list([row, {name: value for name, value in row.items() if name != "rewards"}])
+    with pytest.raises(ValueError, match="row 0: unknown columns: dones"):
+        EpisodeBatch.from_list([row | {"dones": True}])
+    with pytest.raises(ValueError, match="no batches"):
+        EpisodeBatch.from_list([])
+
+
+@given(LENGTHS, st.integers(1, 3))
+def test_cut_and_joined(lengths: list[int], size: int) -> None:
+    """Episodes cut into pieces of some steps, as messages cut them, are whole again when joined."""
+    batch = make(lengths, terminated=np.ones(len(lengths), np.bool_), env_infos={})
+    pieces = []
+    for episode in batch.split():
+        length = int(episode.lengths[0])
+        for start in range(0, length, size):
+            stop = min(start + size, length)
+            last = episode.last_observations if stop == length else episode.observations[stop : stop + 1]
+            pieces.append(
+                dataclasses.replace(
+                    episode,
+                    observations=episode.observations[start:stop],
+                    last_observations=last,
+                    actions=episode.actions[start:stop],
+                    rewards=episode.rewards[start:stop],
+                    agent_infos={"log_prob": episode.agent_infos["log_prob"][start:stop]},
+                    lengths=np.array([stop - start]),
+                    first_steps=np.array([start]),
+                    terminated=episode.terminated & (stop == length),
+                    truncated=episode.truncated & (stop == length),
+                )
+            )
+    assert equal(EpisodeBatch.concatenate(*pieces).joined(), batch)
+
+
+def test_what_is_over_or_elsewhere_is_not_joined() -> None:
+    ended = make([2, 2], first_steps=np.array([0, 2]), episode_indices=np.array([5, 5]))
+    assert len(ended.joined()) == 2
+    neither = np.zeros(2, np.bool_)
+    fragments = dataclasses.replace(ended, terminated=neither, truncated=neither)
+    assert len(fragments.joined()) == 1
+    assert len(dataclasses.replace(fragments, first_steps=np.array([0, 3])).joined()) == 2
+    assert len(dataclasses.replace(fragments, policy_versions=np.array([1, 2])).joined()) == 2
+    assert len(dataclasses.replace(fragments, episode_indices=np.array([5, 6])).joined()) == 2
+
+
+def test_infos_that_a_batch_lacks_become_gaps() -> None:
+    one = make([2], env_infos={"x": np.array([1, 2])})
+    other = make([1], env_infos={"y": np.array([[1.5, 2.5]])})
+    both = EpisodeBatch.concatenate(one, other, one)
+    assert both.env_infos["x"].tolist() == [1, 2, 0, 1, 2]
+    assert both.env_infos["_x"].tolist() == [True, True, False, True, True]
+    assert both.env_infos["y"].tolist() == [[0, 0], [0, 0], [1.5, 2.5], [0, 0], [0, 0]]
+    assert both.env_infos["_y"].tolist() == [False, False, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("lengths", [3, 2], "lengths: list came"),
+        ("lengths", np.array([[3, 2]]), r"lengths: shape \(1, 2\)"),
+        ("lengths", np.array([3.0, 2.0]), "lengths: dtype float64"),
+        ("lengths", np.array([5, 0]), "lengths: 0 came"),
+        ("lengths", np.array([6, -1]), "lengths: -1 came"),
+        ("lengths", np.array([3, 3]), "lengths: they sum to 6, but rewards has 5 rows"),
+        ("rewards", np.ones((5, 1)), r"rewards: shape \(5, 1\)"),
+        ("rewards", np.array(["a"] * 5), "rewards: dtype"),
+        ("observations", np.zeros((4, 2)), r"observations: shape \(4, 2\) came, 5 rows"),
+        ("observations", [0] * 5, "observations: list came"),
+        ("observations", {"a": np.zeros((4, 2))}, "observations/a: shape"),
+        ("last_observations", np.zeros((3, 2)), "last_observations: shape"),
+        ("last_observations", np.zeros((2, 7)), r"last_observations: rows of shape \(7,\) came, \(2,\)"),
+        ("last_observations", {"a": np.zeros((2, 2))}, r"last_observations: leaves \['a'\] came"),
+        ("actions", np.zeros(3), "actions: shape"),
+        ("actions", np.array([None] * 5), "actions: dtype object"),
+        ("agent_infos", {"log_prob": np.zeros(4)}, "agent_infos/log_prob: shape"),
+        ("env_infos", {"x": [1] * 5}, "env_infos/x: list came"),
+        ("env_infos", np.zeros(5), "env_infos: ndarray came, a mapping"),
+        ("episode_infos", {"x": np.zeros(5)}, r"episode_infos/x: shape \(5,\) came, 2 rows"),
+        ("terminated", np.array([0, 1]), "terminated: dtype int64 came, bool"),
+        ("terminated", np.array([True]), "terminated: 1 rows came, 2"),
+        ("truncated", np.array([True] * 3), "truncated: 3 rows came, 2"),
+        ("policy_versions", np.zeros(3, np.int64), "policy_versions: 3 rows"),
+        ("first_steps", np.zeros(2), "first_steps: dtype float64"),
+        ("env_seeds", np.zeros(3, np.int64), "env_seeds: 3 rows"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(name: str, value: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(make([3, 2]), **{name: value})
+
+
+def test_columns_that_do_not_match_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="observations: leaves"):
+        EpisodeBatch.concatenate(make([1]), make([1], nested=True))
+    with pytest.raises(ValueError, match="actions: "):
+        EpisodeBatch.concatenate(make([1]), make([1], actions=np.zeros((1, 2))))
+    with pytest.raises(ValueError, match="env_infos: 'x': rows of shapes"):
+        EpisodeBatch.concatenate(make([1], env_infos={"x": np.zeros(1)}), make([1], env_infos={"x": np.zeros((1, 2))}))
+    with pytest.raises(ValueError, match="column 'reward' came, one of observations"):
+        make([1]).padded("reward")
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_files_and_pickles(tmp_path: Path, nested: bool) -> None:
+    batch = make([3, 1], nested=nested, env_seeds=np.array([4, 5]))
+    batch.save(tmp_path / "batch.npz")
+    assert equal(EpisodeBatch.load(tmp_path / "batch.npz"), batch)
+    assert equal(pickle.loads(pickle.dumps(batch)), batch)
+    np.savez(tmp_path / "other.npz", x=np.zeros(1))
+    with pytest.raises(ValueError, match="not a saved batch"):
+        EpisodeBatch.load(tmp_path / "other.npz")
+
+
+def test_an_empty_batch() -> None:
+    batch = make([])
+    assert (len(batch), batch.num_steps) == (0, 0)
+    assert batch.returns.shape == batch.step_types.shape == (0,)
+    assert batch.valids.shape == (0, 0)
+    assert batch.split() == []
+    assert len(batch.joined()) == 0

@@ -1,0 +1,186 @@
+"""The plan of a call as a state machine: whatever workers do, the answer is the prefix in the order of the indices."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollserve_server.pool.plan import (
+    Anywhere,
+    AtLeast,
+    Blocks,
+    Exactly,
+    Ledger,
+    LengthEstimate,
+    Placement,
+    Plan,
+    PlannedClaim,
+    RoundRobin,
+    Target,
+)
+
+
+class Workers:
+    """Workers that run episodes of given lengths, a step of each row at a time, in an order drawn at random."""
+
+    def __init__(self, num_workers: int, num_rows: int, length: Callable[[int], int], seed: int) -> None:
+        self.num_rows = num_rows
+        self.queues: list[list[int]] = [[] for _ in range(num_workers)]
+        self.running: list[dict[int, int]] = [{} for _ in range(num_workers)]
+        self.begun: set[int] = set()
+        self.num_steps = 0
+        self._length = length
+        self._random = random.Random(seed)
+
+    def serve(self, plan: Plan, estimate: LengthEstimate) -> list[PlannedClaim]:
+        """Works until the plan is complete; returns what was claimed."""
+        claims = plan.claim()
+        for _ in range(1_000_000):
+            if plan.complete:
+                return claims
+            worker = self._random.randrange(len(self.queues))
+            for indices in plan.begin(worker, self.num_rows + 2 - plan.num_open[worker]):
+                assert self.begun.isdisjoint(indices)
+                self.begun.update(indices)
+                self.queues[worker] += indices
+            finished, num_steps = self._work(worker)
+            self.num_steps += num_steps
+            estimate.observe(num_steps, len(finished))
+            for index in finished:
+                plan.finish(index, self._length(index), 100 * self._length(index))
+            claims += plan.claim()
+        raise AssertionError("the plan came to no end")
+
+    def _work(self, worker: int) -> tuple[list[int], int]:
+        queue, running = self.queues[worker], self.running[worker]
+        finished, num_steps = [], 0
+        for _ in range(self._random.randrange(1, 30)):
+            while queue and len(running) < self.num_rows:
+                running[queue.pop(0)] = 0
+            for index in list(running):
+                running[index] += 1
+                num_steps += 1
+                if running[index] == self._length(index):
+                    del running[index]
+                    finished.append(index)
+        return finished, num_steps
+
+
+def check_claims(claims: list[PlannedClaim], first: int, placement: Placement) -> int:
+    """That the claims are consecutive, and each on the worker that it belongs to; returns where they end."""
+    for claim in claims:
+        assert claim.start == first
+        assert claim.stop > claim.start
+        for index in range(claim.start, claim.stop):
+            assert placement.worker_of(index) in (None, claim.worker)
+        first = claim.stop
+    return first
+
+
+LENGTHS = st.one_of(
+    st.just(lambda index: 1),
+    st.just(lambda index: 1 + index * 7919 % 40),
+    st.just(lambda index: 1000 if random.Random(index).random() < 0.5 else 1),
+)
+
+
+@given(
+    lengths=LENGTHS,
+    num_workers=st.integers(1, 5),
+    num_rows=st.integers(1, 6),
+    requests=st.lists(st.integers(1, 3000), min_size=1, max_size=4),
+    limit=st.sampled_from([None, 1000]),
+    round_robin=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_at_least_is_the_shortest_prefix(
+    lengths: Callable[[int], int],
+    num_workers: int,
+    num_rows: int,
+    requests: list[int],
+    limit: int | None,
+    round_robin: bool,
+    seed: int,
+) -> None:
+    placement: Placement = RoundRobin(num_workers) if round_robin else Anywhere()
+    workers = Workers(num_workers, num_rows, lengths, seed)
+    ledger, estimate = Ledger(next_index=0), LengthEstimate(limit)
+    first, num_delivered = 0, 0
+    for num_steps in requests:
+        plan = Plan(AtLeast(num_steps), placement, ledger, estimate, num_workers, num_rows)
+        stop = check_claims(workers.serve(plan, estimate), first, placement)
+        delivered = [lengths(index) for index in range(first, stop)]
+        assert sum(delivered) >= num_steps > sum(delivered[:-1])
+        num_delivered += sum(delivered)
+        first = ledger.next_index
+        assert first == stop
+        # Whatever was simulated was delivered, stands finished for the next call, or is running.
+        finished = sum(steps for steps, _ in ledger.sizes.values())
+        running = sum(steps for of_worker in workers.running for steps in of_worker.values())
+        assert workers.num_steps == num_delivered + finished + running
+        assert min(ledger.workers, default=first) >= first
+
+
+@given(
+    lengths=LENGTHS,
+    num_workers=st.integers(1, 5),
+    num_rows=st.integers(1, 6),
+    count=st.integers(1, 20),
+    first=st.integers(0, 10**12),
+    seed=st.integers(0, 1000),
+)
+def test_exactly_so_many_on_each_worker_and_no_more(
+    lengths: Callable[[int], int], num_workers: int, num_rows: int, count: int, first: int, seed: int
+) -> None:
+    placement = Blocks(first, count)
+    workers = Workers(num_workers, num_rows, lengths, seed)
+    ledger, estimate = Ledger(next_index=first), LengthEstimate(None)
+    plan = Plan(Exactly(count), placement, ledger, estimate, num_workers, num_rows)
+    claims = workers.serve(plan, estimate)
+    assert check_claims(claims, first, placement) == first + num_workers * count
+    assert [claim.worker for claim in claims] == sorted(claim.worker for claim in claims)
+    assert workers.begun == set(range(first, first + num_workers * count))
+    assert not ledger.workers
+
+
+@pytest.mark.parametrize("target", [AtLeast(10), Exactly(1)])
+def test_nothing_begins_after_the_end(target: Target) -> None:
+    placement: Placement = Anywhere() if isinstance(target, AtLeast) else Blocks(0, 1)
+    workers = Workers(1, 4, lambda index: 10, seed=0)
+    estimate = LengthEstimate(None)
+    plan = Plan(target, placement, Ledger(0), estimate, 1, 4)
+    workers.serve(plan, estimate)
+    assert plan.begin(0, 100) == []
+
+
+def test_no_more_is_begun_than_the_expected_length_asks_for() -> None:
+    estimate = LengthEstimate(None)
+    estimate.observe(20_000, 1000)
+    plan = Plan(AtLeast(2048), Anywhere(), Ledger(0), estimate, num_workers=2, num_rows=64)
+    begun = [len(indices) for worker in (0, 1) for indices in plan.begin(worker, 1000)]
+    assert sum(begun) == 103
+    assert max(begun) - min(begun) <= 1
+
+
+def test_the_estimate_is_not_biased_to_short_episodes() -> None:
+    """Half of the episodes take one step, the others a thousand; early on only the short ones have ended."""
+    estimate = LengthEstimate(None)
+    assert estimate.mean is None
+    for _ in range(100):
+        estimate.observe(num_steps=50, num_episodes=0)
+    estimate.observe(num_steps=50, num_episodes=10)
+    assert estimate.mean == pytest.approx(505)
+    estimate.fade(1)
+    assert estimate.mean == pytest.approx(505)
+    estimate.observe(num_steps=495, num_episodes=99)
+    assert estimate.mean == pytest.approx(10)
+
+
+def test_at_first_episodes_are_taken_to_be_as_long_as_their_limit() -> None:
+    assert LengthEstimate(500).mean == 500
+    plan = Plan(AtLeast(161), Anywhere(), Ledger(0), LengthEstimate(16), num_workers=2, num_rows=16)
+    assert sum(len(indices) for worker in (0, 1) for indices in plan.begin(worker, 100)) == 11

@@ -1,0 +1,263 @@
+"""The pool on both of its backends: threads of this process, and Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from support import equal
+
+import rollserve
+from rollserve.messages import StreamReader, join_batches
+from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.agents import ConstantSpec, MlpSpec, RandomSpec
+from rollserve_server.errors import InvalidValueError, NotReadyError, WorkerLostError
+from rollserve_server.gateway.translate import account_to_proto
+from rollserve_server.pool import (
+    Account,
+    AtLeast,
+    Backend,
+    Delivery,
+    Exactly,
+    InProcessBackend,
+    Pool,
+    PoolConfig,
+    SampleRequest,
+    Target,
+)
+from rollserve_server.pool.ray_backend import RayBackend, RayOptions
+
+CARTPOLE = rollserve.EnvSpec("CartPole-v1")
+CONFIG = PoolConfig(
+    num_workers=2, num_rows=4, worker_buffer_bytes=1 << 26, window_bytes=1 << 26, seed=7, start_seconds=60
+)
+
+
+@pytest.fixture(scope="module")
+def ray_backend() -> Iterator[RayBackend]:
+    # Several pools are there at once, each with workers that want a core.
+    backend = RayBackend(RayOptions(num_cpus=0.5), num_workers=8)
+    yield backend
+    backend.close()
+
+
+@pytest.fixture(params=["in-process", "ray"])
+def backend(request: pytest.FixtureRequest) -> Backend:
+    if request.param == "ray":
+        ray: RayBackend = request.getfixturevalue("ray_backend")
+        return ray
+    return InProcessBackend()
+
+
+@contextlib.asynccontextmanager
+async def pool_of(backend: Backend, env: rollserve.EnvSpec = CARTPOLE, **changes: Any) -> AsyncIterator[Pool]:
+    config = PoolConfig(**{**CONFIG.__dict__, **changes})
+    pool = await Pool.start(backend, config, env)
+    try:
+        yield pool
+    finally:
+        await pool.close()
+
+
+async def sample(pool: Pool, target: Target, **options: Any) -> rollserve.EpisodeBatch:
+    """What a client would make of the pool's deliveries."""
+    reader, parts = StreamReader(), []
+    async with contextlib.aclosing(pool.sample(SampleRequest(target, 1 << 22, **options))) as items:
+        async for item in items:
+            if isinstance(item, Delivery):
+                buffer = await item.payload.get()
+                for message in item.messages:
+                    data = buffer[message.offset : message.offset + message.size].tobytes()
+                    batch = reader.read(pb.ObtainSamplesResponse.FromString(data))
+                    assert batch is not None
+                    parts.append(batch)
+            elif isinstance(item, Account):
+                reader.read(pb.ObtainSamplesResponse(account=account_to_proto(item)))
+    return join_batches(parts, reader.end())
+
+
+def mlp(seed: int = 0) -> MlpSpec:
+    space = rollserve.spaces.Box(np.float32(-1), np.float32(1), (4,), np.dtype(np.float32))
+    agent = rollserve.MlpAgent.initial(space, rollserve.spaces.Discrete(2), seed=seed)
+    # Far from uniform, so that other parameters do other things.
+    parameters = {name: 10 * value if name == "2/weight" else value for name, value in agent.parameters.items()}
+    return MlpSpec(agent.layer_sizes, agent.activation, agent.head, parameters)
+
+
+async def test_versions_rise_by_one_and_are_stamped(backend: Backend) -> None:
+    async with pool_of(backend) as pool:
+        assert pool.status().policy_version == 0
+        for version in (1, 2, 3):
+            assert await pool.update_agent([mlp(version)]) == version
+            batch = await sample(pool, AtLeast(100), expected_policy_version=version)
+            assert set(batch.policy_versions.tolist()) == {version}
+        assert await pool.update_agent([mlp(9).parameters]) == 4
+        assert await pool.update_agent([RandomSpec(), mlp()], per_worker=True) == 5
+        assert pool.status().agent_kinds == ["random", "mlp"]
+        with pytest.raises(NotReadyError, match="4 came, but the current version is 5"):
+            await sample(pool, AtLeast(1), expected_policy_version=4)
+
+
+async def test_parameters_alone_and_the_whole_agent_do_the_same(backend: Backend) -> None:
+    async with pool_of(backend) as pool:
+        await pool.update_agent([mlp(1)])
+        whole = await sample(pool, AtLeast(500), seed=3)
+        await pool.update_agent([mlp(2)])
+        other = await sample(pool, AtLeast(500), seed=3)
+        await pool.update_agent([mlp(1).parameters])
+        parameters = await sample(pool, AtLeast(500), seed=3)
+    assert not np.array_equal(whole.observations, other.observations)
+    assert np.array_equal(whole.observations, parameters.observations)
+    assert np.array_equal(whole.agent_infos["log_prob"], parameters.agent_infos["log_prob"])
+
+
+async def test_an_update_that_one_worker_cannot_take_changes_none(backend: Backend) -> None:
+    async with pool_of(backend) as pool:
+        await pool.update_agent([mlp()])
+        before = await sample(pool, AtLeast(200), seed=1)
+        with pytest.raises(InvalidValueError, match=r"per_worker\.updates\[1\]"):
+            await pool.update_agent([mlp(5), ConstantSpec({"": np.array(7)})], per_worker=True)
+        pendulum = rollserve.EnvSpec("Pendulum-v1")
+        with pytest.raises(InvalidValueError, match=r"per_worker\.environments\[1\]"):
+            await pool.update_env([CARTPOLE, pendulum], per_worker=True)
+        bad = rollserve.EnvSpec("CartPole-v1", {"nope": 1})
+        with pytest.raises(InvalidValueError, match=r"per_worker\.environments\[1\]: kwargs_json"):
+            await pool.update_env([CARTPOLE, bad], per_worker=True)
+        status = pool.status()
+        assert (status.policy_version, status.env_version) == (1, 1)
+        assert equal(before, await sample(pool, AtLeast(200), seed=1))
+
+
+async def test_a_running_call_finishes_with_the_version_that_it_began_with(backend: Backend) -> None:
+    async with pool_of(backend) as pool:
+        await pool.update_agent([mlp(1)])
+        expected = await sample(pool, AtLeast(60_000), seed=1)
+        running = asyncio.create_task(sample(pool, AtLeast(60_000), seed=1))
+        await asyncio.sleep(0.1)
+        assert await pool.update_agent([mlp(2)]) == 2
+        assert await pool.update_agent([mlp(3)]) == 3
+        await pool.update_env([rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 10})])
+        assert not running.done()
+        assert equal(expected, await running)
+        after = await sample(pool, AtLeast(1000), seed=1)
+        assert set(after.policy_versions.tolist()) == {3}
+        assert after.lengths.max() <= 10
+        assert after.account is not None
+        assert after.account.env_version == 2
+
+
+async def test_calls_take_turns_and_none_gets_what_another_got(backend: Backend) -> None:
+    async with pool_of(backend) as pool:
+        await pool.update_agent([mlp()])
+        batches = await asyncio.gather(*(sample(pool, AtLeast(500)) for _ in range(5)))
+        indices = np.concatenate([batch.episode_indices for batch in batches])
+        assert np.array_equal(indices, np.arange(len(indices)))
+        assert pool.status().counters.num_completed_calls == 5
+
+
+async def test_a_cancelled_call_leaves_the_pool_ready(backend: Backend) -> None:
+    async with pool_of(backend) as pool:
+        await pool.update_agent([mlp()])
+        expected = await sample(pool, AtLeast(500), seed=2)
+        for pause in (0.0, 0.01, 0.05, 0.2):
+            call = asyncio.create_task(sample(pool, AtLeast(10_000_000)))
+            await asyncio.sleep(pause)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            assert equal(expected, await sample(pool, AtLeast(500), seed=2))
+        # What the cancelled calls may have delivered does not come again.
+        batch = await sample(pool, AtLeast(100))
+        assert batch.episode_indices[0] > 0
+
+
+async def test_a_small_buffer_and_a_small_window_only_take_time(backend: Backend) -> None:
+    async with pool_of(backend) as pool, pool_of(backend, worker_buffer_bytes=1000, window_bytes=1000) as small:
+        await pool.update_agent([mlp()])
+        await small.update_agent([mlp()])
+        for target in (AtLeast(20_000), Exactly(100)):
+            expected = await sample(pool, target, seed=1)
+            assert equal(expected, await sample(small, target, seed=1))
+
+
+async def test_what_a_slow_client_leaves_waits_in_bounds(backend: Backend) -> None:
+    """While nobody reads, workers stop at what they may hold."""
+    env = rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 20})
+    async with pool_of(backend, env, worker_buffer_bytes=1 << 16, window_bytes=1 << 20) as pool:
+        await pool.update_agent([RandomSpec()])
+        async with contextlib.aclosing(pool.sample(SampleRequest(AtLeast(10**9), 1 << 22))) as items:
+            await anext(items)
+            steps = []
+            for _ in range(2):
+                await asyncio.sleep(0.7)
+                assert pool._call is not None
+                steps.append(pool._call.account.num_simulated_steps)
+        # A step takes 32 bytes here: the window, what is being fetched, and two buffers hold this many at most.
+        assert steps[0] == steps[1] < 200_000
+
+
+async def test_a_worker_that_is_killed_is_replaced(ray_backend: RayBackend) -> None:
+    async with pool_of(ray_backend) as pool:
+        await pool.update_agent([mlp()])
+        expected = await sample(pool, AtLeast(2000), seed=1)
+        victim = pool.status().workers[1].identity.process_id
+        running = asyncio.create_task(sample(pool, AtLeast(10_000_000)))
+        await asyncio.sleep(0.2)
+        os.kill(victim, signal.SIGKILL)
+        with pytest.raises(WorkerLostError, match="worker 1 is lost"):
+            await running
+        for _ in range(300):
+            if all(worker.healthy for worker in pool.status().workers):
+                break
+            with pytest.raises(WorkerLostError, match="is being replaced"):
+                await sample(pool, AtLeast(1))
+            await asyncio.sleep(0.1)
+        assert pool.status().workers[1].identity.process_id != victim
+        assert equal(expected, await sample(pool, AtLeast(2000), seed=1))
+
+
+async def test_workers_for_which_there_is_no_room_are_an_error(ray_backend: RayBackend) -> None:
+    with pytest.raises(WorkerLostError, match="did not start within 2 s: is there room for it"):
+        async with pool_of(ray_backend, num_workers=12, start_seconds=2.0):
+            pass
+
+
+def test_options_of_ray_reach_the_workers() -> None:
+    """In a process of its own: one can have one cluster."""
+    code = """
+import json, ray
+from rollserve_server.pool.ray_backend import RayBackend, RayOptions
+from rollserve_server.sampling import WorkerConfig, Worker
+import asyncio
+options = RayOptions(num_cpus=0.5, memory=10 << 20, resources={"slot": 2.0})
+backend = RayBackend(options, num_workers=3, object_store_bytes=100 << 20)
+assert backend.default_num_workers() == 4
+before = ray.available_resources()
+workers = [backend.create_worker(i, WorkerConfig(1, 1)) for i in range(3)]
+async def main():
+    return await asyncio.gather(*(worker.call(Worker.identity) for worker in workers))
+identities = asyncio.run(main())
+import time
+time.sleep(1)
+after = ray.available_resources()
+used = {name: before[name] - after.get(name, 0) for name in ("CPU", "memory", "slot")}
+print(json.dumps([used, len({i.process_id for i in identities}), ray.cluster_resources()["object_store_memory"]]))
+backend.close()
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stderr
+    used, num_processes, store_bytes = json.loads(shown.stdout.splitlines()[-1])
+    assert used == {"CPU": 1.5, "memory": 3 * (10 << 20), "slot": 6.0}
+    assert num_processes == 3
+    assert store_bytes == 100 << 20
+    assert not [process for process in psutil.Process().children(recursive=True) if "plasma" in process.name()]

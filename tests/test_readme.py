@@ -1,0 +1,52 @@
+"""What the README shows works as it stands there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rollserve
+from rollserve_server.local import LocalServer
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+EXAMPLES = re.findall(r"<!-- tested -->\n```(\w+)\n(.*?)```", README, re.DOTALL)
+
+
+def test_there_is_an_example_for_the_shell_and_one_in_python() -> None:
+    assert [language for language, _ in EXAMPLES] == ["bash", "python"]
+
+
+@pytest.mark.parametrize(("language", "code"), EXAMPLES, ids=[language for language, _ in EXAMPLES])
+def test_examples(language: str, code: str, server: LocalServer, sampler: rollserve.Sampler, tmp_path: Path) -> None:
+    assert "127.0.0.1:50051" in code
+    code = code.replace("127.0.0.1:50051", server.address)
+    command = ["bash", "-euc", code] if language == "bash" else [sys.executable, "-W", "error", "-c", code]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    shown = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
+    )
+    assert shown.returncode == 0, shown.stderr
+    if language == "bash":
+        assert len(rollserve.EpisodeBatch.load(tmp_path / "batch.npz")) > 0
+        assert "agent: random" in shown.stdout
+    else:
+        assert "mean return" in shown.stdout
+
+
+def test_links_lead_somewhere() -> None:
+    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+        for link in re.findall(r"\]\(([^)#]+)\)", (ROOT / name).read_text()):
+            assert (ROOT / link).exists(), f"{name}: {link}"
+
+
+def test_make_targets_that_are_named_are_there() -> None:
+    listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in ("README.md", "CONTRIBUTING.md"):
+        for target in re.findall(r"`make (\w+)", (ROOT / name).read_text()):
+            assert f"make {target} " in listed, f"{name}: make {target}"

@@ -1,0 +1,227 @@
+"""The server as a process: its settings, its start, its log and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import numpy as np
+import psutil
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from support import server_environment
+
+import rollserve
+from rollserve_server.local import LocalServer, local_server
+
+SERVER = Path(sys.executable).with_name("rollserve-server")
+LIGHT = ("--backend", "in-process", "--workers", "1", "--rows", "2")
+
+
+def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [SERVER, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """The process and all that it has started."""
+    parent = psutil.Process(process.pid)
+    return [parent, *parent.children(recursive=True)]
+
+
+def test_help_names_every_setting() -> None:
+    shown = run("--help").stdout
+    for name in ("--env ID", "--workers N", "--listen HOST:PORT", "--config FILE", "--allow-module", "--log-json"):
+        assert name in shown
+    assert "[default: 127.0.0.1:50051]" in shown
+    assert run("--version").stdout == "rollserve-server, version 0.1.0\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "messages"),
+    [
+        ((), {}, ["env: missing: give --env, ROLLSERVE_ENV or the key env"]),
+        (("--env", "x", "--workers", "0"), {}, ["workers (from --workers): ", "'0' came"]),
+        (("--env", "x", "--workers", "two"), {}, ["workers (from --workers): ", "'two' came"]),
+        (("--env", "x"), {"ROLLSERVE_ROWS": "many"}, ["rows (from ROLLSERVE_ROWS): ", "'many' came"]),
+        (("--env", "x", "--listen", "here"), {}, ["listen (from --listen): HOST:PORT was expected", "'here' came"]),
+        (("--env", "x", "--env-kwargs", "{"), {}, ["env_kwargs (from --env-kwargs): not JSON"]),
+        (("--env", "x", "--wrappers", '[{"nam": 1}]'), {}, ["wrappers.0.name", "wrappers.0.nam"]),
+        (("--env", "x", "--log-level", "LOUD"), {}, ["log_level (from --log-level)"]),
+        (("--env", "x", "--seed", "-1"), {}, ["seed (from --seed)"]),
+        (("--nope",), {}, ["No such option", "--nope"]),
+        (("--env", "x", "--config", "/nowhere.yaml"), {}, ["config: /nowhere.yaml cannot be read"]),
+    ],
+)
+def test_wrong_settings_are_named(arguments: tuple[str, ...], environment: dict[str, str], messages: list[str]) -> None:
+    shown = run(*arguments, **environment)
+    assert shown.returncode in (1, 2)
+    for message in messages:
+        assert message in shown.stderr
+    assert "Traceback" not in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rowz: 3", "unknown key 'rowz'"),
+        ("rows: many", "rows (from the configuration file)"),
+        ("- rows", "keys and values were expected"),
+        ("rows: [", "cannot be read"),
+    ],
+)
+def test_a_wrong_configuration_file_is_explained(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "rollserve.yaml"
+    path.write_text(text)
+    shown = run("--env", "x", "--config", path)
+    assert shown.returncode == 1
+    assert message in shown.stderr
+
+
+def test_flag_before_variable_before_file(tmp_path: Path) -> None:
+    config = tmp_path / "rollserve.yaml"
+    config.write_text(
+        "env: CartPole-v1\nenv_kwargs: {max_episode_steps: 9}\nrows: 5\nworkers: 3\nseed: 1\nlog_json: true\n"
+        "wrappers: [{name: TimeLimit, kwargs: {max_episode_steps: 7}}]\n"
+    )
+    log = tmp_path / "log"
+    options = ("--config", str(config), "--workers", "1", "--backend", "in-process")
+    environment = {"ROLLSERVE_WORKERS": "2", "ROLLSERVE_ROWS": "4"}
+    with (
+        local_server(*options, log=log, environment=environment) as server,
+        rollserve.connect(server.address) as sampler,
+    ):
+        status = sampler.status()
+    assert [worker.num_rows for worker in status.workers] == [4]
+    assert status.seed == 1
+    assert status.envs[0].kwargs == {"max_episode_steps": 9}
+    assert status.envs[0].wrappers == (rollserve.Wrapper("TimeLimit", {"max_episode_steps": 7}),)
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [event["event"] for event in events] == ["starting", "serving", "stopping", "ended"]
+    assert events[1]["listen"] == server.address
+    assert {"time", "level", "logger"} <= events[0].keys()
+
+
+def test_what_cannot_be_served_is_said_in_one_line(tmp_path: Path) -> None:
+    shown = run("--env", "Nope-v0", *LIGHT)
+    assert shown.returncode == 1
+    assert "cannot serve" in shown.stderr.splitlines()[-1]
+    assert "'Nope-v0' came" in shown.stderr.splitlines()[-1]
+    assert "Traceback" not in shown.stderr
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        shown = run("--env", "CartPole-v1", "--listen", f"127.0.0.1:{taken.getsockname()[1]}", *LIGHT)
+    assert shown.returncode == 1
+    assert "is the port in use?" in shown.stderr
+    shown = run("--env", "CartPole-v1", "--port-file", "/nowhere/port", *LIGHT)
+    assert shown.returncode == 1
+    assert "/nowhere" in shown.stderr
+
+
+def test_a_request_over_the_limit(tmp_path: Path) -> None:
+    options = ("--env", "CartPole-v1", "--max-request-bytes", "20000", *LIGHT)
+    with local_server(*options, log=tmp_path / "log") as server, rollserve.connect(server.address) as sampler:
+        status = sampler.status()
+        agent = rollserve.MlpAgent.initial(status.observation_space, status.action_space, hidden_sizes=(128, 64))
+        with pytest.raises(rollserve.LimitError, match=r"larger than max \(\d+ vs\. 20000\)"):
+            sampler.update_agent(agent)
+        small = rollserve.MlpAgent.initial(status.observation_space, status.action_space, hidden_sizes=(8,))
+        assert sampler.update_agent(small) == 1
+
+
+def test_before_there_is_an_agent(tmp_path: Path) -> None:
+    with (
+        local_server("--env", "CartPole-v1", *LIGHT, log=tmp_path / "log") as server,
+        rollserve.connect(server.address) as sampler,
+    ):
+        for call in (lambda: sampler.obtain_samples(1), lambda: sampler.update_agent({"x": np.zeros(1, np.float32)})):
+            with pytest.raises(rollserve.PreconditionError, match="there is no agent yet") as caught:
+                call()
+            assert caught.value.reason == "NO_AGENT"
+        assert sampler.status().policy_version == 0
+
+
+@pytest.fixture(params=["ray", "in-process"])
+def starting(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[LocalServer, Path]]:
+    log = tmp_path / "log"
+    options = ("--env", "sample_envs:Slow", "--backend", request.param, "--workers", "2", "--rows", "1")
+    with local_server(*options, log=log, environment=server_environment()) as server:
+        yield server, log
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_with_nothing_left_behind(starting: tuple[LocalServer, Path], number: int) -> None:
+    server, log = starting
+    processes = family(server.process)
+    with rollserve.connect(server.address) as sampler:
+        sampler.update_agent(rollserve.RandomAgent())
+        sampler.obtain_samples(1)
+    began = time.monotonic()
+    assert server.stop(number) == 0
+    assert time.monotonic() - began < 15
+    _, alive = psutil.wait_procs(processes, timeout=5)
+    assert not alive
+    text = log.read_text()
+    assert text.splitlines()[-1].endswith("ended")
+    assert "Traceback" not in text
+
+
+def test_running_calls_end_within_the_grace_period(starting: tuple[LocalServer, Path]) -> None:
+    server, _ = starting
+    with rollserve.connect(server.address) as sampler, grpc.insecure_channel(server.address) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        assert health.Check(health_pb2.HealthCheckRequest()).status == health_pb2.HealthCheckResponse.SERVING
+        watch = health.Watch(health_pb2.HealthCheckRequest(service="rollserve.v1.SamplerService"))
+        assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+        sampler.update_agent(rollserve.RandomAgent())
+        with sampler.stream_samples(20) as stream:
+            time.sleep(0.5)  # a call of one to two seconds has begun
+            server.process.send_signal(signal.SIGTERM)
+            assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
+            batch = stream.join()
+        assert batch.num_steps >= 20
+        with pytest.raises(rollserve.UnavailableError):
+            sampler.status()
+    assert server.process.wait(20) == 0
+
+
+def test_ctrl_c_in_a_terminal(tmp_path: Path) -> None:
+    """Ctrl-C reaches all processes of the terminal, not only the server."""
+    port_file = tmp_path / "port"
+    command = [str(SERVER), "--env", "CartPole-v1", "--workers", "1", "--listen", "127.0.0.1:0"]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(command[0], [*command, "--port-file", str(port_file)])
+    shown = b""
+    processes: list[psutil.Process] = []
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while chunk := os.read(terminal, 4096):
+            shown += chunk
+            if b"serving" in shown and not processes:
+                processes = psutil.Process(pid).children(recursive=True)
+                os.write(terminal, b"\x03")
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 0, shown.decode()
+    assert b"ended" in shown
+    assert b"Traceback" not in shown
+    assert processes
+    _, alive = psutil.wait_procs(processes, timeout=5)
+    assert not alive

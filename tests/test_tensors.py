@@ -1,0 +1,130 @@
+"""Arrays survive the wire, and malformed tensors do not get in."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from rollserve import spaces
+from rollserve.spaces import space_from_proto, space_to_proto
+from rollserve.tensors import (
+    named_tensors_from_proto,
+    named_tensors_to_proto,
+    tensor_from_proto,
+    tensor_to_proto,
+)
+from rollserve.v1 import space_pb2, tensor_pb2
+
+DTYPES = st.one_of(
+    hnp.boolean_dtypes(),
+    hnp.integer_dtypes(endianness="?"),
+    hnp.unsigned_integer_dtypes(endianness="?"),
+    hnp.floating_dtypes(endianness="?", sizes=(16, 32, 64)),
+)
+SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)
+ARRAYS = DTYPES.flatmap(lambda dtype: hnp.arrays(dtype, SHAPES))
+
+
+@given(ARRAYS)
+def test_arrays_survive(array: np.ndarray) -> None:
+    message = tensor_pb2.Tensor.FromString(tensor_to_proto(array).SerializeToString())
+    back = tensor_from_proto(message)
+    assert back.dtype == array.dtype.newbyteorder("<")
+    assert back.shape == array.shape
+    assert back.tobytes() == array.astype(array.dtype.newbyteorder("<")).tobytes()
+
+
+@given(hnp.arrays(np.float32, (3, 4, 5)), st.permutations([0, 1, 2]))
+def test_order_in_memory_does_not_matter(array: np.ndarray, axes: list[int]) -> None:
+    assert np.array_equal(
+        tensor_from_proto(tensor_to_proto(array.transpose(axes)[::-1])), array.transpose(axes)[::-1], equal_nan=True
+    )
+
+
+@given(ARRAYS, st.integers(-64, 64).filter(bool))
+def test_data_of_another_length_is_refused(array: np.ndarray, change: int) -> None:
+    message = tensor_to_proto(array)
+    data = message.data[:change] if change < 0 else message.data + bytes(change)
+    if len(data) == len(message.data):
+        return
+    message.data = data
+    with pytest.raises(ValueError, match="bytes came"):
+        tensor_from_proto(message)
+
+
+@given(st.integers(0, 40), st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5), st.binary(max_size=64))
+def test_anything_else_is_an_array_or_a_value_error(data_type: int, shape: list[int], data: bytes) -> None:
+    message = tensor_pb2.Tensor(data_type=data_type, shape=shape, data=data)  # type: ignore[arg-type]
+    try:
+        array = tensor_from_proto(message)
+    except ValueError:
+        return
+    assert array.nbytes == len(data)
+    assert list(array.shape) == shape
+
+
+@pytest.mark.parametrize("dtype", [np.complex64, object, "U3", "datetime64[s]", np.longdouble])
+def test_dtypes_without_a_place_are_refused(dtype: object) -> None:
+    with pytest.raises(ValueError, match="dtype"):
+        tensor_to_proto(np.zeros(2, dtype))  # type: ignore[call-overload]
+
+
+@given(st.dictionaries(st.text(max_size=8), ARRAYS, max_size=4))
+def test_named_tensors_survive_in_their_order(arrays: dict[str, np.ndarray]) -> None:
+    back = named_tensors_from_proto(named_tensors_to_proto(arrays))
+    assert list(back) == list(arrays)
+    assert all(np.array_equal(back[name], array, equal_nan=array.dtype.kind == "f") for name, array in arrays.items())
+
+
+def test_names_come_once() -> None:
+    tensor = tensor_pb2.NamedTensor(name="a", tensor=tensor_to_proto(np.zeros(1)))
+    with pytest.raises(ValueError, match="'a': the name came twice"):
+        named_tensors_from_proto([tensor, tensor])
+
+
+SPACES = st.recursive(
+    st.one_of(
+        st.builds(spaces.Discrete, st.integers(1, 10), st.integers(-5, 5)),
+        st.builds(spaces.MultiBinary, st.tuples(st.integers(1, 3), st.integers(1, 3))),
+        SHAPES.map(
+            lambda shape: spaces.Box(
+                np.full(shape, -np.inf, np.float32), np.ones(shape, np.float32), shape, np.dtype(np.float32)
+            )
+        ),
+        hnp.arrays(np.int64, (3,), elements=st.integers(1, 9)).map(
+            lambda nvec: spaces.MultiDiscrete(nvec, np.zeros(3, np.int64), np.dtype(np.int64))
+        ),
+    ),
+    lambda children: st.one_of(
+        st.dictionaries(st.text("abc", min_size=1), children, max_size=3).map(spaces.Dict),
+        st.lists(children, max_size=3).map(tuple).map(spaces.Tuple),
+    ),
+    max_leaves=6,
+)
+
+
+@given(SPACES)
+def test_spaces_survive(space: spaces.Space) -> None:
+    message = space_pb2.Space.FromString(space_to_proto(space).SerializeToString())
+    back = space_from_proto(message)
+    assert str(back) == str(space)
+    assert back.flat_size == space.flat_size
+    assert space_to_proto(back) == message
+
+
+def test_bounds_that_are_all_the_same_are_sent_once() -> None:
+    shape = (400, 400, 3)
+    frames = spaces.Box(np.zeros(shape, np.uint8), np.full(shape, 255, np.uint8), shape, np.dtype(np.uint8))
+    message = space_to_proto(frames)
+    assert message.ByteSize() < 100
+    back = space_from_proto(message)
+    assert isinstance(back, spaces.Box)
+    assert (back.low, back.high, back.shape) == (0, 255, shape)
+
+
+def test_a_space_without_a_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="kind None"):
+        space_from_proto(space_pb2.Space())
