@@ -139,11 +139,13 @@ def _start_cluster(options: RayOptions, num_workers: int | None, object_store_by
     # Whoever can talk to the cluster can run code in it: only this process and its children know the token.
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # it warns that all is well
-    num_workers = num_workers or len(os.sched_getaffinity(0))
-    resources = {name: amount * num_workers for name, amount in options.resources.items()}
+    # Ray knows how many cores a container may use.
+    num_cpus = None if num_workers is None else math.ceil(options.num_cpus * num_workers) or 1
+    at_most = num_workers or len(os.sched_getaffinity(0))
+    resources = {name: amount * at_most for name, amount in options.resources.items()}
     ray.init(
         address="local",
-        num_cpus=math.ceil(options.num_cpus * num_workers) or 1,
+        num_cpus=num_cpus,
         resources=resources or None,
         object_store_memory=object_store_bytes,
         include_dashboard=False,
