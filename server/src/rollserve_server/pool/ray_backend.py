@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from rollserve_server.errors import WorkerLostError
 from rollserve_server.sampling import Worker
 
-# Ray reads these when it is imported: it reports to nobody, and leaves the way that Python was started alone.
+# Ray reads these when it is imported: it reports to nobody, leaves the way that Python was started alone, and does not
+# explain how it counts the cores of a container.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+os.environ.setdefault("RAY_DISABLE_DOCKER_CPU_WARNING", "1")
 
 import ray
 import ray.exceptions
