@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
-SOURCES := client/src/rollserve server/src/rollserve_server examples tests
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check protos serve lock clean
@@ -17,8 +17,8 @@ setup: $(READY) ## make a virtual environment with everything in it
 $(READY): constraints.txt pyproject.toml client/pyproject.toml server/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version)'
 	@# Debian has the part of Python that makes virtual environments in a package of its own.
-	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || $$(test "$$(id -u)" = 0 || echo sudo) apt-get install -y python3-venv \
-		|| { echo 'The package python3-venv is needed: apt-get install python3-venv' >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { $(SUDO) apt-get -qq update && $(SUDO) apt-get -qq install -y python3-venv; } \
+		|| { echo 'Python cannot make virtual environments: apt-get install python3-venv' >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt pip
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
