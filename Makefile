@@ -36,6 +36,7 @@ check: $(READY) ## look for mistakes: format, lint, types, protos
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/buf lint
+	rm -rf $(VENV)/generated
 	protos/generate.sh $(VENV)/generated
 	diff -r -x __init__.py -x __pycache__ $(VENV)/generated/rollserve/v1 client/src/rollserve/v1
 

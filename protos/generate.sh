@@ -14,6 +14,7 @@ if ! cmp -s protos/requirements.txt "$environment/requirements.txt"; then
   cp protos/requirements.txt "$environment/requirements.txt"
 fi
 export PATH="$PWD/$environment/bin:$PATH"
+mkdir -p "$target"
 python -m grpc_tools.protoc --proto_path=protos --python_out="$target" --mypy_out=quiet:"$target" \
   protos/rollserve/v1/*.proto
 python -m grpc_tools.protoc --proto_path=protos --grpc_python_out="$target" --mypy_grpc_out=quiet:"$target" \
