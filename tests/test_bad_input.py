@@ -68,10 +68,25 @@ def check(error: Any, code: grpc.StatusCode, reason: str, *fragments: str) -> No
 
 
 OBTAIN_CASES: list[tuple[Any, grpc.StatusCode, str, tuple[str, ...]]] = [
-    (pb.ObtainSamplesRequest(), INVALID, "INVALID_VALUE", ("step_count", "0 came", "positive")),
+    (pb.ObtainSamplesRequest(), INVALID, "INVALID_VALUE", ("step_count", "0 came", "from 1 to")),
     (pb.ObtainSamplesRequest(step_count=-3), INVALID, "INVALID_VALUE", ("step_count", "-3 came")),
     (pb.ObtainExactEpisodesRequest(), INVALID, "INVALID_VALUE", ("episode_count_per_worker", "0 came")),
     (pb.ObtainExactEpisodesRequest(episode_count_per_worker=-1), INVALID, "INVALID_VALUE", ("-1 came",)),
+    (pb.ObtainSamplesRequest(step_count=2**63 - 1), INVALID, "INVALID_VALUE", ("step_count", "9223372036854775807")),
+    (
+        pb.ObtainExactEpisodesRequest(episode_count_per_worker=2**62),
+        INVALID,
+        "INVALID_VALUE",
+        ("episode_count_per_worker",),
+    ),
+    (
+        pb.ObtainSamplesRequest(
+            step_count=1, options=pb.SamplingOptions(seed=2**64 - 1, first_episode_index=2**64 - 1)
+        ),
+        INVALID,
+        "INVALID_VALUE",
+        ("options.first_episode_index", "18446744073709551615 came"),
+    ),
     (
         pb.ObtainSamplesRequest(sampler="other", step_count=1),
         NOT_FOUND,

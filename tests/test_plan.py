@@ -70,13 +70,24 @@ class Workers:
         return finished, num_steps
 
 
+def worker_of(placement: Placement, index: int) -> int | None:
+    """The worker that the episode belongs to, as the contract defines it."""
+    match placement:
+        case Anywhere():
+            return None
+        case RoundRobin():
+            return index % placement.num_workers
+        case Blocks():
+            return (index - placement.first_index) // placement.size
+
+
 def check_claims(claims: list[PlannedClaim], first: int, placement: Placement) -> int:
     """That the claims are consecutive, and each on the worker that it belongs to; returns where they end."""
     for claim in claims:
         assert claim.start == first
         assert claim.stop > claim.start
         for index in range(claim.start, claim.stop):
-            assert placement.worker_of(index) in (None, claim.worker)
+            assert worker_of(placement, index) in (None, claim.worker)
         first = claim.stop
     return first
 
@@ -145,6 +156,17 @@ def test_exactly_so_many_on_each_worker_and_no_more(
     assert [claim.worker for claim in claims] == sorted(claim.worker for claim in claims)
     assert workers.begun == set(range(first, first + num_workers * count))
     assert not ledger.workers
+
+
+@pytest.mark.parametrize(
+    ("target", "placement"),
+    [(AtLeast(2**62), Anywhere()), (AtLeast(2**62), RoundRobin(3)), (Exactly(2**40), Blocks(5, 2**40))],
+)
+def test_enormous_calls_begin_no_more_than_there_is_room_for(target: Target, placement: Placement) -> None:
+    plan = Plan(target, placement, Ledger(5), LengthEstimate(500), num_workers=3, num_rows=4)
+    for _ in range(3):
+        for worker in range(3):
+            assert sum(len(indices) for indices in plan.begin(worker, 7)) == 7
 
 
 @pytest.mark.parametrize("target", [AtLeast(10), Exactly(1)])

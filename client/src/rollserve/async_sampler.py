@@ -88,68 +88,46 @@ class AsyncSampler:
         request = requests.update_env_request(self._name, env, kwargs, wrappers, per_worker)
         return requests.env_update_from_proto(await self._call(self._stub.UpdateEnv, request, timeout))
 
-    async def obtain_samples(
-        self,
-        num_steps: int,
-        *,
-        timeout: float | None = None,
-        deadline: float | None = None,
-        **options: Unpack[SamplingOptions],
-    ) -> EpisodeBatch:
+    async def obtain_samples(self, num_steps: int, **options: Unpack[SamplingOptions]) -> EpisodeBatch:
         """As `rollserve.Sampler.obtain_samples`."""
-        async with self.stream_samples(num_steps, timeout=timeout, deadline=deadline, **options) as stream:
+        async with self.stream_samples(num_steps, **options) as stream:
             return await stream.join()
 
     async def obtain_exact_episodes(
-        self,
-        num_episodes_per_worker: int,
-        *,
-        timeout: float | None = None,
-        deadline: float | None = None,
-        **options: Unpack[SamplingOptions],
+        self, num_episodes_per_worker: int, **options: Unpack[SamplingOptions]
     ) -> EpisodeBatch:
         """As `rollserve.Sampler.obtain_exact_episodes`."""
-        async with self.stream_exact_episodes(
-            num_episodes_per_worker, timeout=timeout, deadline=deadline, **options
-        ) as stream:
+        async with self.stream_exact_episodes(num_episodes_per_worker, **options) as stream:
             return await stream.join()
 
-    def stream_samples(
-        self,
-        num_steps: int,
-        *,
-        timeout: float | None = None,
-        deadline: float | None = None,
-        **options: Unpack[SamplingOptions],
-    ) -> AsyncSampleStream:
+    def stream_samples(self, num_steps: int, **options: Unpack[SamplingOptions]) -> AsyncSampleStream:
         """As `rollserve.Sampler.stream_samples`, for `async for`."""
         request = requests.samples_request(self._name, num_steps, self._max_message_bytes, options)
-        call = self._stub.ObtainSamples(request, timeout=deadline)
-        return AsyncSampleStream(call, self._timeout if timeout is None else timeout)
+        call = self._stub.ObtainSamples(request, timeout=options.get("deadline"))
+        return AsyncSampleStream(call, self._patience(options.get("timeout")))
 
     def stream_exact_episodes(
-        self,
-        num_episodes_per_worker: int,
-        *,
-        timeout: float | None = None,
-        deadline: float | None = None,
-        **options: Unpack[SamplingOptions],
+        self, num_episodes_per_worker: int, **options: Unpack[SamplingOptions]
     ) -> AsyncSampleStream:
         """As `rollserve.Sampler.stream_exact_episodes`, for `async for`."""
         request = requests.exact_episodes_request(self._name, num_episodes_per_worker, self._max_message_bytes, options)
-        call = self._stub.ObtainExactEpisodes(request, timeout=deadline)
-        return AsyncSampleStream(call, self._timeout if timeout is None else timeout)
+        call = self._stub.ObtainExactEpisodes(request, timeout=options.get("deadline"))
+        return AsyncSampleStream(call, self._patience(options.get("timeout")))
 
     async def status(self, *, timeout: float | None = None) -> SamplerStatus:
         """As `rollserve.Sampler.status`."""
         request = pb.GetSamplerRequest(sampler=self._name)
         return status_from_proto(await self._call(self._stub.GetSampler, request, timeout))
 
+    def _patience(self, timeout: float | None) -> float:
+        """The timeout of a call that may have one of its own."""
+        return self._timeout if timeout is None else timeout
+
     async def _call(
         self, method: Callable[..., Awaitable[_Result]], request: _Request, timeout: float | None
     ) -> _Result:
         try:
-            return await method(request, timeout=self._timeout if timeout is None else timeout)
+            return await method(request, timeout=self._patience(timeout))
         except grpc.RpcError as error:
             raise error_from_rpc(error) from error
 

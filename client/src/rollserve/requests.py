@@ -38,11 +38,16 @@ class SamplingOptions(TypedDict, total=False):
             twice.
         first_episode_index: the index of the first episode in the sequence of `seed`; 0 if not given.
         expected_policy_version: fail with a PreconditionError if the current version is another.
+        timeout: seconds without progress after which the call ends with a DeadlineError; as given to `connect` unless
+            given here.
+        deadline: seconds that the whole call may take; no limit unless given.
     """
 
     seed: int | None
     first_episode_index: int | None
     expected_policy_version: int | None
+    timeout: float | None
+    deadline: float | None
 
 
 @dataclass(frozen=True)
@@ -129,7 +134,12 @@ def _sampling_options(max_message_bytes: int | None, options: SamplingOptions) -
     unknown = options.keys() - SamplingOptions.__annotations__.keys()
     if unknown:
         raise TypeError(f"unexpected options: {', '.join(sorted(unknown))}")
-    return pb.SamplingOptions(**options, max_message_bytes=max_message_bytes)
+    return pb.SamplingOptions(
+        seed=options.get("seed"),
+        first_episode_index=options.get("first_episode_index"),
+        expected_policy_version=options.get("expected_policy_version"),
+        max_message_bytes=max_message_bytes,
+    )
 
 
 def _agent_update(update: AgentUpdate | None) -> pb.AgentUpdate:

@@ -121,76 +121,48 @@ class Sampler:
         request = requests.update_env_request(self._name, env, kwargs, wrappers, per_worker)
         return requests.env_update_from_proto(self._call(self._stub.UpdateEnv, request, timeout))
 
-    def obtain_samples(
-        self,
-        num_steps: int,
-        *,
-        timeout: float | None = None,
-        deadline: float | None = None,
-        **options: Unpack[SamplingOptions],
-    ) -> EpisodeBatch:
+    def obtain_samples(self, num_steps: int, **options: Unpack[SamplingOptions]) -> EpisodeBatch:
         """Whole episodes with at least `num_steps` steps in all.
 
         Args:
             num_steps: how many steps at least; positive.
-            timeout: seconds without progress after which the call ends with a DeadlineError.
-            deadline: seconds that the whole call may take; no limit unless given.
             options: see `SamplingOptions`.
         """
-        with self.stream_samples(num_steps, timeout=timeout, deadline=deadline, **options) as stream:
+        with self.stream_samples(num_steps, **options) as stream:
             return stream.join()
 
-    def obtain_exact_episodes(
-        self,
-        num_episodes_per_worker: int,
-        *,
-        timeout: float | None = None,
-        deadline: float | None = None,
-        **options: Unpack[SamplingOptions],
-    ) -> EpisodeBatch:
+    def obtain_exact_episodes(self, num_episodes_per_worker: int, **options: Unpack[SamplingOptions]) -> EpisodeBatch:
         """Exactly so many episodes of each worker: first all of worker 0, then all of worker 1, and so on.
 
         Arguments as of `obtain_samples`.
         """
-        with self.stream_exact_episodes(
-            num_episodes_per_worker, timeout=timeout, deadline=deadline, **options
-        ) as stream:
+        with self.stream_exact_episodes(num_episodes_per_worker, **options) as stream:
             return stream.join()
 
-    def stream_samples(
-        self,
-        num_steps: int,
-        *,
-        timeout: float | None = None,
-        deadline: float | None = None,
-        **options: Unpack[SamplingOptions],
-    ) -> SampleStream:
+    def stream_samples(self, num_steps: int, **options: Unpack[SamplingOptions]) -> SampleStream:
         """What `obtain_samples` returns, message by message as it comes. An episode may go on in the next one."""
         request = requests.samples_request(self._name, num_steps, self._max_message_bytes, options)
-        call = self._stub.ObtainSamples(request, timeout=deadline)
-        return SampleStream(call, self._timeout if timeout is None else timeout)
+        call = self._stub.ObtainSamples(request, timeout=options.get("deadline"))
+        return SampleStream(call, self._patience(options.get("timeout")))
 
-    def stream_exact_episodes(
-        self,
-        num_episodes_per_worker: int,
-        *,
-        timeout: float | None = None,
-        deadline: float | None = None,
-        **options: Unpack[SamplingOptions],
-    ) -> SampleStream:
+    def stream_exact_episodes(self, num_episodes_per_worker: int, **options: Unpack[SamplingOptions]) -> SampleStream:
         """What `obtain_exact_episodes` returns, message by message as it comes."""
         request = requests.exact_episodes_request(self._name, num_episodes_per_worker, self._max_message_bytes, options)
-        call = self._stub.ObtainExactEpisodes(request, timeout=deadline)
-        return SampleStream(call, self._timeout if timeout is None else timeout)
+        call = self._stub.ObtainExactEpisodes(request, timeout=options.get("deadline"))
+        return SampleStream(call, self._patience(options.get("timeout")))
 
     def status(self, *, timeout: float | None = None) -> SamplerStatus:
         """What the sampler is and what it has done."""
         request = pb.GetSamplerRequest(sampler=self._name)
         return status_from_proto(self._call(self._stub.GetSampler, request, timeout))
 
+    def _patience(self, timeout: float | None) -> float:
+        """The timeout of a call that may have one of its own."""
+        return self._timeout if timeout is None else timeout
+
     def _call(self, method: Callable[..., _Result], request: _Request, timeout: float | None) -> _Result:
         with _translated_errors():
-            return method(request, timeout=self._timeout if timeout is None else timeout)
+            return method(request, timeout=self._patience(timeout))
 
 
 class SampleStream(Iterator["EpisodeBatch"]):

@@ -83,7 +83,11 @@ class SamplerService:
             async for item in items:
                 match item:
                     case Delivery():
-                        buffer = await item.payload.get()
+                        try:
+                            buffer = await item.payload.get()
+                        except DomainError as error:
+                            await items.athrow(error)  # the pool has to know
+                            raise
                         for message in item.messages:
                             yield buffer[message.offset : message.offset + message.size].tobytes()
                     case Progress():

@@ -37,6 +37,8 @@ __all__ = [
 _DEFAULT_MESSAGE_BYTES = (4 << 20) - (4 << 10)
 """Just below what gRPC's clients take by default."""
 _LEAST_MESSAGE_BYTES, _MOST_MESSAGE_BYTES = 4 << 10, 256 << 20
+_MOST_STEPS, _MOST_EPISODES, _MOST_FIRST_INDEX = 1 << 50, 1 << 40, 1 << 62
+"""More than anybody waits for; indices stay below 2**63, which is all that many languages have."""
 
 _ACTIVATIONS: dict[agent_pb2.Activation.ValueType, Activation] = {
     agent_pb2.ACTIVATION_TANH: "tanh",
@@ -95,16 +97,15 @@ def sample_request_from_proto(
     """
     target: Target
     if isinstance(request, pb.ObtainSamplesRequest):
-        target = AtLeast(_positive("step_count", request.step_count))
+        target = AtLeast(_in_range("step_count", request.step_count, 1, _MOST_STEPS))
     else:
-        target = Exactly(_positive("episode_count_per_worker", request.episode_count_per_worker))
+        count = _in_range("episode_count_per_worker", request.episode_count_per_worker, 1, _MOST_EPISODES)
+        target = Exactly(count)
     options = request.options
     limit = _DEFAULT_MESSAGE_BYTES
     if options.HasField("max_message_bytes"):
-        limit = options.max_message_bytes
-        if not _LEAST_MESSAGE_BYTES <= limit <= _MOST_MESSAGE_BYTES:
-            expected = f"a size from {_LEAST_MESSAGE_BYTES} to {_MOST_MESSAGE_BYTES}"
-            raise InvalidValueError.of("options.max_message_bytes", limit, expected)
+        field = "options.max_message_bytes"
+        limit = _in_range(field, options.max_message_bytes, _LEAST_MESSAGE_BYTES, _MOST_MESSAGE_BYTES)
     if options.HasField("first_episode_index") and not options.HasField("seed"):
         raise InvalidValueError.of("options.first_episode_index", "an index without a seed", "options.seed beside it")
     versioned = options.HasField("expected_policy_version")
@@ -113,7 +114,7 @@ def sample_request_from_proto(
         max_message_bytes=limit,
         expected_policy_version=options.expected_policy_version if versioned else None,
         seed=options.seed if options.HasField("seed") else None,
-        first_index=options.first_episode_index,
+        first_index=_in_range("options.first_episode_index", options.first_episode_index, 0, _MOST_FIRST_INDEX),
     )
 
 
@@ -242,9 +243,9 @@ def _env_spec_from_proto(environment: environment_pb2.Environment) -> EnvSpec:
     return env_spec_from_proto(environment)
 
 
-def _positive(field: str, value: int) -> int:
-    if value < 1:
-        raise InvalidValueError.of(field, value, "a positive number")
+def _in_range(field: str, value: int, least: int, most: int) -> int:
+    if not least <= value <= most:
+        raise InvalidValueError.of(field, value, f"a number from {least} to {most}")
     return value
 
 

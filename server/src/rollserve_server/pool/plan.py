@@ -7,9 +7,7 @@ alone. Workers only decide how long it takes.
 from __future__ import annotations
 
 import math
-from collections import deque
 from dataclasses import dataclass, field
-from typing import Protocol
 
 __all__ = [
     "Anywhere",
@@ -43,21 +41,9 @@ class Exactly:
 Target = AtLeast | Exactly
 
 
-class Placement(Protocol):
-    """Says which worker an episode belongs to."""
-
-    def worker_of(self, index: int) -> int | None:
-        """The worker that has to run the episode, or None for any."""
-        ...
-
-
 @dataclass(frozen=True)
 class Anywhere:
     """Any worker may run any episode: they all have the same agent and environment."""
-
-    def worker_of(self, index: int) -> int | None:
-        """None."""
-        return None
 
 
 @dataclass(frozen=True)
@@ -66,9 +52,9 @@ class RoundRobin:
 
     num_workers: int
 
-    def worker_of(self, index: int) -> int | None:
-        """The worker that has to run the episode."""
-        return index % self.num_workers
+    def next_of(self, worker: int, index: int) -> int:
+        """The first episode from an index on that belongs to the worker."""
+        return index + (worker - index) % self.num_workers
 
 
 @dataclass(frozen=True)
@@ -78,9 +64,17 @@ class Blocks:
     first_index: int
     size: int
 
-    def worker_of(self, index: int) -> int | None:
-        """The worker that has to run the episode."""
-        return (index - self.first_index) // self.size
+    def next_of(self, worker: int, index: int) -> int:
+        """The first episode from an index on that belongs to the worker, or is behind all that do."""
+        return max(index, self.first_index + worker * self.size)
+
+    def stop_of(self, worker: int) -> int:
+        """The first episode that is behind all that belong to the worker."""
+        return self.first_index + (worker + 1) * self.size
+
+
+Placement = Anywhere | RoundRobin | Blocks
+"""Says which worker an episode belongs to."""
 
 
 @dataclass(frozen=True)
@@ -191,8 +185,7 @@ class Plan:
         self._begun_before = frozenset(ledger.workers)
         self._num_begun = len(ledger.workers)
         self._known_steps = sum(steps for steps, _ in ledger.sizes.values())
-        self._pinned: list[deque[int]] = [deque() for _ in range(num_workers)]
-        self._next_pinned = self._first
+        self._next_of_worker = [self._first] * num_workers
         self._claimed_steps = 0
         self._scan = _Scan(self._first)
         self.complete = False
@@ -214,7 +207,7 @@ class Plan:
             start = self._first + self._num_begun
             ranges = [range(start, start + count)] if count else []
         else:
-            ranges = self._begin_pinned(worker, room, self._first + self._num_begun + wanted)
+            ranges = self._pinned_ranges(self._placement, worker, room, self._first + self._num_begun + wanted)
         for indices in ranges:
             self._num_begun += len(indices)
             self.num_open[worker] += len(indices)
@@ -264,21 +257,21 @@ class Plan:
             return min(missing_steps, self._num_workers * self._num_rows) - num_open
         return math.ceil(missing_steps / mean) - num_open
 
-    def _begin_pinned(self, worker: int, room: int, bound: int) -> list[range]:
-        """Episodes below `bound` that belong to the worker."""
-        for index in range(self._next_pinned, bound):
-            owner = self._placement.worker_of(index)
-            if index not in self._begun_before and owner is not None:
-                self._pinned[owner].append(index)
-        self._next_pinned = max(self._next_pinned, bound)
-        waiting, ranges = self._pinned[worker], []
-        while waiting and waiting[0] < bound and room > 0:
-            start = stop = waiting.popleft()
-            stop += 1
-            while waiting and waiting[0] == stop and stop < bound and stop - start < room:
-                stop = waiting.popleft() + 1
-            ranges.append(range(start, stop))
-            room -= stop - start
+    def _pinned_ranges(self, placement: RoundRobin | Blocks, worker: int, room: int, bound: int) -> list[range]:
+        """The next episodes that belong to the worker, below `bound` and not more than there is room for."""
+        ranges: list[range] = []
+        if isinstance(placement, Blocks):
+            bound = min(bound, placement.stop_of(worker))
+        index = placement.next_of(worker, self._next_of_worker[worker])
+        while index < bound and room > 0:
+            if index not in self._begun_before:
+                room -= 1
+                if ranges and ranges[-1].stop == index:
+                    ranges[-1] = range(ranges[-1].start, index + 1)
+                else:
+                    ranges.append(range(index, index + 1))
+            self._next_of_worker[worker] = index + 1
+            index = placement.next_of(worker, index + 1)
         return ranges
 
     def _close_claim(self) -> PlannedClaim:
