@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_SAMPLER", "SamplerService"]
 
 DEFAULT_SAMPLER = "default"
+
+_log = logging.getLogger(__name__)
 
 _Request = TypeVar("_Request", bound="Message")
 _Context = Any  # grpc.aio's is generic in the stubs only
@@ -62,13 +65,17 @@ class SamplerService:
         pool = self._pool(request.sampler)
         updates, per_worker = translate.agent_updates_from_proto(request)
         version = await pool.update_agent(updates, per_worker=per_worker)
+        _log.debug("agent updated", extra={"policy_version": version})
         return pb.UpdateAgentResponse(policy_version=version)
 
     async def update_env(self, request: pb.UpdateEnvRequest) -> pb.UpdateEnvResponse:
         """UpdateEnv."""
         pool = self._pool(request.sampler)
         specs, per_worker = translate.env_specs_from_proto(request)
-        return translate.env_updated_to_proto(await pool.update_env(specs, per_worker=per_worker))
+        updated = await pool.update_env(specs, per_worker=per_worker)
+        env = ",".join(spec.id for spec in specs)
+        _log.info("environment updated", extra={"env": env, "env_version": updated.version})
+        return translate.env_updated_to_proto(updated)
 
     async def get_sampler(self, request: pb.GetSamplerRequest) -> pb.GetSamplerResponse:
         """GetSampler."""
@@ -94,6 +101,8 @@ class SamplerService:
                         progress = episode_batch_pb2.Progress(simulated_step_count=item.num_simulated_steps)
                         yield pb.ObtainSamplesResponse(progress=progress).SerializeToString()
                     case Account():
+                        fields = {"steps": item.num_steps, "episodes": item.num_episodes}
+                        _log.debug("sampled", extra={**fields, "seconds": round(item.elapsed_seconds, 3)})
                         account = translate.account_to_proto(item)
                         yield pb.ObtainSamplesResponse(account=account).SerializeToString()
 
