@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -18,6 +19,7 @@ from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.local import LocalServer
 
+CONTRACT = (Path(__file__).parents[1] / "protos/rollserve/v1/sampler_service.proto").read_text()
 INVALID, NOT_FOUND = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND
 DENIED, PRECONDITION = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION
 EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -62,6 +64,12 @@ def check(error: Any, code: grpc.StatusCode, reason: str, *fragments: str) -> No
     info = error_details_pb2.ErrorInfo()
     assert status.details[0].Unpack(info)
     assert (info.reason, info.domain) == (reason, "rollserve")
+    assert reason in CONTRACT
+    for detail in status.details[1:]:
+        bad_request = error_details_pb2.BadRequest()
+        assert detail.Unpack(bad_request)
+        (violation,) = bad_request.field_violations
+        assert error.details() == f"{violation.field}: {violation.description}"
     assert status.message == error.details()
     assert "Traceback" not in error.details()
     assert ".py" not in error.details()
@@ -140,9 +148,14 @@ def wrapped(name: str, kwargs_json: str = "") -> pb.UpdateEnvRequest:
 ENV_CASES: list[tuple[Any, grpc.StatusCode, str, tuple[str, ...]]] = [
     (pb.UpdateEnvRequest(), INVALID, "INVALID_VALUE", ("update", "all_workers or per_worker")),
     (environment(), NOT_FOUND, "ENV_NOT_FOUND", ("id", "''")),
-    (environment(id="Nope-v0"), NOT_FOUND, "ENV_NOT_FOUND", ("id", "'Nope-v0'")),
+    (environment(id="Nope-v0"), NOT_FOUND, "ENV_NOT_FOUND", ("all_workers.id: 'Nope-v0' came",)),
     (environment(id="CartPole-v99"), NOT_FOUND, "ENV_NOT_FOUND", ("id", "'CartPole-v99'")),
-    (environment(id="CartPole-v1", kwargs_json="[1]"), INVALID, "INVALID_VALUE", ("kwargs_json", "[1]", "JSON object")),
+    (
+        environment(id="CartPole-v1", kwargs_json="[1]"),
+        INVALID,
+        "INVALID_VALUE",
+        ("all_workers.kwargs_json: '[1]' came",),
+    ),
     (environment(id="CartPole-v1", kwargs_json="{"), INVALID, "INVALID_VALUE", ("kwargs_json", "JSON object")),
     (
         environment(id="CartPole-v1", kwargs_json='{"nope": 1}'),
@@ -151,6 +164,7 @@ ENV_CASES: list[tuple[Any, grpc.StatusCode, str, tuple[str, ...]]] = [
         ("kwargs_json", "CartPole-v1", "nope"),
     ),
     (environment(id="sample_envs:Failing", kwargs_json='{"at": "construction"}'), INVALID, "ENV_REFUSED", ("broken",)),
+    (environment(id="CartPole-v1", kwargs_json='{"id": "os:system"}'), INVALID, "ENV_REFUSED", ("kwargs_json", "'id'")),
     (environment(id="os:system"), DENIED, "MODULE_NOT_ALLOWED", ("id", "'os'", "--allow-module")),
     (environment(id="sample_envsx:Ends"), DENIED, "MODULE_NOT_ALLOWED", ("'sample_envsx'",)),
     (environment(id="sample_envs:NOT_AN_ENVIRONMENT"), NOT_FOUND, "ENV_NOT_FOUND", ("NOT_AN_ENVIRONMENT",)),
@@ -166,7 +180,12 @@ ENV_CASES: list[tuple[Any, grpc.StatusCode, str, tuple[str, ...]]] = [
     (wrapped("vector"), NOT_FOUND, "WRAPPER_NOT_FOUND", ("wrappers[0].name",)),
     (wrapped("RecordVideo", '{"video_folder": "x"}'), DENIED, "WRAPPER_NOT_ALLOWED", ("RecordVideo", "writes files")),
     (wrapped("TimeLimit", "7"), INVALID, "INVALID_VALUE", ("wrappers[0].kwargs_json", "JSON object")),
-    (wrapped("TimeLimit", '{"nope": 7}'), INVALID, "ENV_REFUSED", ("wrappers[0].kwargs_json", "TimeLimit", "nope")),
+    (
+        wrapped("TimeLimit", '{"nope": 7}'),
+        INVALID,
+        "ENV_REFUSED",
+        ("all_workers.wrappers[0].kwargs_json: refused",),
+    ),
     (
         pb.UpdateEnvRequest(
             per_worker=pb.EnvironmentPerWorker(environments=[environment_pb2.Environment(id="CartPole-v1")] * 3)
@@ -246,8 +265,11 @@ WITH_NAN[3, 1] = np.nan
 
 AGENT_CASES: list[tuple[Any, tuple[str, ...]]] = [
     (pb.UpdateAgentRequest(), ("update", "all_workers or per_worker")),
-    (pb.UpdateAgentRequest(all_workers=pb.AgentUpdate()), ("all_workers.update", "agent or parameters")),
-    (pb.UpdateAgentRequest(all_workers=pb.AgentUpdate(agent=agent_pb2.Agent())), ("all_workers.agent.kind", "mlp")),
+    (pb.UpdateAgentRequest(all_workers=pb.AgentUpdate()), ("all_workers.update: none came, agent or parameters",)),
+    (
+        pb.UpdateAgentRequest(all_workers=pb.AgentUpdate(agent=agent_pb2.Agent())),
+        ("all_workers.agent.kind: none came",),
+    ),
     (
         pb.UpdateAgentRequest(per_worker=pb.AgentUpdatePerWorker(updates=[pb.AgentUpdate(agent=cartpole_agent())] * 3)),
         ("per_worker.updates", "3 elements", "2 workers"),
@@ -261,9 +283,9 @@ AGENT_CASES: list[tuple[Any, tuple[str, ...]]] = [
                 ]
             )
         ),
-        ("per_worker.updates[1]", "constant.action", "5 came", "Discrete(2)"),
+        ("per_worker.updates[1].agent.constant.action['']: 5 came, a value of Discrete(2)",),
     ),
-    (changed_agent(lambda mlp: mlp.ClearField("head")), ("mlp.head", "categorical")),
+    (changed_agent(lambda mlp: mlp.ClearField("head")), ("all_workers.agent.mlp.head: none came, categorical",)),
     (changed_agent(lambda mlp: mlp.ClearField("activation")), ("mlp.activation", "none came")),
     (changed_agent(lambda mlp: setattr(mlp, "activation", 99)), ("mlp.activation", "99 came")),
     (changed_agent(lambda mlp: mlp.diagonal_gaussian.SetInParent()), ("mlp.head", "diagonal_gaussian", "Discrete")),
@@ -273,9 +295,12 @@ AGENT_CASES: list[tuple[Any, tuple[str, ...]]] = [
     (changed_agent(lambda mlp: mlp.layer_sizes.__setitem__(1, 0)), ("mlp.layer_sizes", "positive")),
     (
         changed_agent(lambda mlp: mlp.layer_sizes.__setitem__(1, 9)),
-        ("parameters['0/weight'].shape", "(8, 4)", "(9, 4)"),
+        ("all_workers.agent.mlp.parameters['0/weight'].shape: (8, 4) came, (9, 4)",),
     ),
-    (changed_agent(lambda mlp: mlp.parameters.tensors.pop(0)), ("parameters", "'0/weight' is missing")),
+    (
+        changed_agent(lambda mlp: mlp.parameters.tensors.pop(0)),
+        ("all_workers.agent.mlp.parameters: '0/weight' is missing",),
+    ),
     (
         changed_agent(lambda mlp: mlp.parameters.tensors.add(name="x", tensor=tensor_to_proto(ZEROS))),
         ("parameters", "'x' is unknown"),
@@ -305,7 +330,7 @@ AGENT_CASES: list[tuple[Any, tuple[str, ...]]] = [
         ),
         ("'0/weight'", "1 bytes came"),
     ),
-    (parameters(), ("parameters", "'0/weight' is missing")),
+    (parameters(), ("all_workers.parameters: '0/weight' is missing",)),
     (constant(), ("constant.action", "leaves [] came")),
     (constant(plain=[1, 1]), ("constant.action['']", "(2,) came")),
     (constant(plain=0.5), ("constant.action['']", "float64 came", "int64")),

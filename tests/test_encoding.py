@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from typing import Any
@@ -129,7 +130,20 @@ def test_what_is_recorded_comes_out(
         )
         batches.append(batch)
     check(recording, batches, worker_index)
+    check_columns(batches)
     assert not dropped
+
+
+def check_columns(batches: list[rollserve.EpisodeBatch]) -> None:
+    """That an episode which goes on in another message has the same columns of the same types there."""
+    for one, following in itertools.pairwise(batches):
+        if one.episode_indices[-1] == following.episode_indices[0] and len(one) == len(following) == 1:
+            for group in ("env_infos", "episode_infos"):
+                types, others = (
+                    {name: column.dtype for name, column in getattr(batch, group).items() if name[0] != "_"}
+                    for batch in (one, following)
+                )
+                assert types == others
 
 
 def check(recording: Recording, batches: list[rollserve.EpisodeBatch], worker_index: int | None) -> None:

@@ -122,7 +122,7 @@ def test_at_least_is_the_shortest_prefix(
     ledger, estimate = Ledger(next_index=0), LengthEstimate(limit)
     first, num_delivered = 0, 0
     for num_steps in requests:
-        plan = Plan(AtLeast(num_steps), placement, ledger, estimate, num_workers, num_rows)
+        plan = Plan(AtLeast(num_steps), placement, ledger, estimate, num_workers)
         stop = check_claims(workers.serve(plan, estimate), first, placement)
         delivered = [lengths(index) for index in range(first, stop)]
         assert sum(delivered) >= num_steps > sum(delivered[:-1])
@@ -150,7 +150,7 @@ def test_exactly_so_many_on_each_worker_and_no_more(
     placement = Blocks(first, count)
     workers = Workers(num_workers, num_rows, lengths, seed)
     ledger, estimate = Ledger(next_index=first), LengthEstimate(None)
-    plan = Plan(Exactly(count), placement, ledger, estimate, num_workers, num_rows)
+    plan = Plan(Exactly(count), placement, ledger, estimate, num_workers)
     claims = workers.serve(plan, estimate)
     assert check_claims(claims, first, placement) == first + num_workers * count
     assert [claim.worker for claim in claims] == sorted(claim.worker for claim in claims)
@@ -163,7 +163,7 @@ def test_exactly_so_many_on_each_worker_and_no_more(
     [(AtLeast(2**62), Anywhere()), (AtLeast(2**62), RoundRobin(3)), (Exactly(2**40), Blocks(5, 2**40))],
 )
 def test_enormous_calls_begin_no_more_than_there_is_room_for(target: Target, placement: Placement) -> None:
-    plan = Plan(target, placement, Ledger(5), LengthEstimate(500), num_workers=3, num_rows=4)
+    plan = Plan(target, placement, Ledger(5), LengthEstimate(500), num_workers=3)
     for _ in range(3):
         for worker in range(3):
             assert sum(len(indices) for indices in plan.begin(worker, 7)) == 7
@@ -174,7 +174,7 @@ def test_nothing_begins_after_the_end(target: Target) -> None:
     placement: Placement = Anywhere() if isinstance(target, AtLeast) else Blocks(0, 1)
     workers = Workers(1, 4, lambda index: 10, seed=0)
     estimate = LengthEstimate(None)
-    plan = Plan(target, placement, Ledger(0), estimate, 1, 4)
+    plan = Plan(target, placement, Ledger(0), estimate, 1)
     workers.serve(plan, estimate)
     assert plan.begin(0, 100) == []
 
@@ -182,7 +182,7 @@ def test_nothing_begins_after_the_end(target: Target) -> None:
 def test_no_more_is_begun_than_the_expected_length_asks_for() -> None:
     estimate = LengthEstimate(None)
     estimate.observe(20_000, 1000)
-    plan = Plan(AtLeast(2048), Anywhere(), Ledger(0), estimate, num_workers=2, num_rows=64)
+    plan = Plan(AtLeast(2048), Anywhere(), Ledger(0), estimate, num_workers=2)
     begun = [len(indices) for worker in (0, 1) for indices in plan.begin(worker, 1000)]
     assert sum(begun) == 103
     assert max(begun) - min(begun) <= 1
@@ -204,5 +204,16 @@ def test_the_estimate_is_not_biased_to_short_episodes() -> None:
 
 def test_at_first_episodes_are_taken_to_be_as_long_as_their_limit() -> None:
     assert LengthEstimate(500).mean == 500
-    plan = Plan(AtLeast(161), Anywhere(), Ledger(0), LengthEstimate(16), num_workers=2, num_rows=16)
+    plan = Plan(AtLeast(161), Anywhere(), Ledger(0), LengthEstimate(16), num_workers=2)
     assert sum(len(indices) for worker in (0, 1) for indices in plan.begin(worker, 100)) == 11
+
+
+def test_where_nothing_is_known_one_episode_on_each_worker_tells() -> None:
+    estimate = LengthEstimate(None)
+    plan = Plan(AtLeast(1000), Anywhere(), Ledger(0), estimate, num_workers=3)
+    assert [plan.begin(worker, 100) for worker in (0, 1, 2, 0)] == [[range(1)], [range(1, 2)], [range(2, 3)], []]
+    estimate.observe(30, 0)
+    assert plan.begin(0, 100) == []
+    plan.finish(1, 10, 1000)
+    estimate.observe(0, 1)
+    assert plan.begin(0, 100) != []

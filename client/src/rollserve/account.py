@@ -50,7 +50,8 @@ class Account:
         env_version: the version of the environment.
         dropped_infos: by name, how many values of infos could not be delivered.
         workers: what each worker did.
-        elapsed_seconds: how long the call took on the server.
+        queued_seconds: how long the call waited for its turn.
+        elapsed_seconds: how long it took on the server from then on.
     """
 
     num_steps: int
@@ -64,6 +65,7 @@ class Account:
     env_version: int
     dropped_infos: Mapping[str, int]
     workers: tuple[WorkerAccount, ...]
+    queued_seconds: float
     elapsed_seconds: float
 
 
@@ -92,5 +94,6 @@ def account_from_proto(message: episode_batch_pb2.Account) -> Account:
         env_version=message.environment_version,
         dropped_infos=dict(message.dropped_infos),
         workers=workers,
+        queued_seconds=message.queued.ToNanoseconds() / 1e9,
         elapsed_seconds=message.elapsed.ToNanoseconds() / 1e9,
     )

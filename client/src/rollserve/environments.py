@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from rollserve.v1 import environment_pb2
 
-__all__ = ["EnvSpec", "Wrapper", "env_spec_from_proto", "env_spec_to_proto"]
+__all__ = ["EnvSpec", "Wrapper", "env_spec_from_proto", "env_spec_to_proto", "kwargs_from_json"]
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,25 @@ def env_spec_from_proto(message: environment_pb2.Environment) -> EnvSpec:
     """The spec that the message describes.
 
     Raises:
-        ValueError: arguments are not a JSON object; the message names the field.
+        ValueError: arguments are not a JSON object.
     """
-    wrappers = [
-        Wrapper(wrapper.name, _from_json(f"wrappers[{position}].kwargs_json", wrapper.kwargs_json))
-        for position, wrapper in enumerate(message.wrappers)
-    ]
-    return EnvSpec(message.id, _from_json("kwargs_json", message.kwargs_json), tuple(wrappers))
+    wrappers = [Wrapper(wrapper.name, kwargs_from_json(wrapper.kwargs_json)) for wrapper in message.wrappers]
+    return EnvSpec(message.id, kwargs_from_json(message.kwargs_json), tuple(wrappers))
+
+
+def kwargs_from_json(text: str) -> dict[str, object]:
+    """Keyword arguments from JSON; an empty text is none.
+
+    Raises:
+        ValueError: the text is not a JSON object.
+    """
+    try:
+        kwargs = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        kwargs = None
+    if not isinstance(kwargs, dict):
+        raise ValueError(f"{text[:80]!r} came, a JSON object was expected")
+    return kwargs
 
 
 def _to_json(owner: str, kwargs: Mapping[str, object]) -> str:
@@ -69,15 +81,3 @@ def _to_json(owner: str, kwargs: Mapping[str, object]) -> str:
         return json.dumps(dict(kwargs), allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ValueError(f"kwargs of {owner} cannot be written as JSON: {error}") from None
-
-
-def _from_json(name: str, text: str) -> dict[str, object]:
-    if not text:
-        return {}
-    try:
-        kwargs = json.loads(text)
-    except (ValueError, RecursionError):
-        raise ValueError(f"{name}: {text[:80]!r} came, a JSON object was expected") from None
-    if not isinstance(kwargs, dict):
-        raise ValueError(f"{name}: {text[:80]!r} came, a JSON object was expected")
-    return kwargs

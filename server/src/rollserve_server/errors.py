@@ -5,6 +5,9 @@ Messages are for the caller: they name the field, what came and what was expecte
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 __all__ = [
     "DomainError",
     "EnvFailedError",
@@ -14,6 +17,7 @@ __all__ = [
     "NotReadyError",
     "OverLimitError",
     "WorkerLostError",
+    "within",
 ]
 
 
@@ -21,26 +25,41 @@ class DomainError(Exception):
     """An error that the caller is told of.
 
     Attributes:
-        message: what happened, for people.
+        text: what happened, for people.
         reason: a constant, for programs.
+        field: the field of the request that it is about, as a path; empty if it is about none.
     """
 
     reason = "INTERNAL"
 
-    def __init__(self, message: str, reason: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
+    def __init__(self, text: str, *, reason: str | None = None, field: str = "") -> None:
+        super().__init__(text)
+        self.text = text
+        self.field = field
         if reason is not None:
             self.reason = reason
 
-    def locate(self, field: str) -> None:
-        """Puts the field that the message is about in front of it."""
-        self.message = f"{field}: {self.message}"
-        self.args = (self.message,)
+    @property
+    def message(self) -> str:
+        """The text, with the field in front."""
+        return f"{self.field}: {self.text}" if self.field else self.text
+
+    def __str__(self) -> str:
+        return self.message
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Errors come out of workers as pickles; their constructors differ.
-        return _restore, (type(self), self.message, self.__dict__)
+        # Errors come out of workers as pickles, and their constructors differ.
+        return _restore, (type(self), self.__dict__)
+
+
+@contextlib.contextmanager
+def within(field: str) -> Iterator[None]:
+    """Completes the paths of the fields that errors are about: they are parts of this one."""
+    try:
+        yield
+    except DomainError as error:
+        error.field = f"{field}.{error.field}" if error.field else field
+        raise
 
 
 class InvalidValueError(DomainError):
@@ -51,7 +70,7 @@ class InvalidValueError(DomainError):
     @classmethod
     def of(cls, field: str, came: object, expected: object) -> InvalidValueError:
         """The error for a field that holds one thing where another was expected."""
-        return cls(f"{field}: {came} came, {expected} was expected")
+        return cls(f"{came} came, {expected} was expected", field=field)
 
 
 class NotFoundError(DomainError):
@@ -87,8 +106,8 @@ class WorkerLostError(DomainError):
 
     reason = "WORKER_LOST"
 
-    def __init__(self, message: str, worker_index: int) -> None:
-        super().__init__(message)
+    def __init__(self, text: str, worker_index: int) -> None:
+        super().__init__(text)
         self.worker_index = worker_index
 
 
@@ -101,12 +120,12 @@ class EnvFailedError(DomainError):
 
     reason = "ENV_FAILED"
 
-    def __init__(self, message: str, row: int) -> None:
-        super().__init__(message)
+    def __init__(self, text: str, row: int) -> None:
+        super().__init__(text)
         self.row = row
 
 
-def _restore(kind: type[DomainError], message: str, attributes: dict[str, object]) -> DomainError:
-    error = kind.__new__(kind, message)
+def _restore(kind: type[DomainError], attributes: dict[str, object]) -> DomainError:
+    error = kind.__new__(kind)
     error.__dict__.update(attributes)
     return error

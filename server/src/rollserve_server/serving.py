@@ -29,6 +29,9 @@ __all__ = ["run"]
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
+_SEED_BITS = 53
+"""Of a random root seed: as many as a number has in JavaScript."""
+
 
 def run(settings: Settings) -> int:
     """Serves until SIGTERM or SIGINT; returns the exit status of the process."""
@@ -130,7 +133,7 @@ def _pool_config(settings: Settings) -> PoolConfig:
         num_rows=settings.rows,
         worker_buffer_bytes=settings.worker_buffer_bytes,
         window_bytes=settings.call_window_bytes,
-        seed=secrets.randbits(64) if settings.seed is None else settings.seed,
+        seed=secrets.randbits(_SEED_BITS) if settings.seed is None else settings.seed,
         allowed_modules=frozenset((*settings.allow_module, *([module] if module else []))),
         start_seconds=settings.start_seconds,
     )

@@ -46,8 +46,8 @@ global___Activation = Activation
 
 @typing.final
 class Agent(google.protobuf.message.Message):
-    """What acts in the environment: a policy, and the state that it keeps. Must fit the sampler's spaces, else the call that
-    brings it ends with INVALID_ARGUMENT and nothing changes.
+    """What acts in the environment: a policy, and the state that it keeps. Must fit the sampler's spaces, else the call
+    that brings it ends with INVALID_ARGUMENT and nothing changes.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -105,11 +105,12 @@ class MlpAgent(google.protobuf.message.Message):
     """A multilayer perceptron with a distribution over actions at its end, evaluated in float32.
 
     Its input is the observation as `gymnasium.spaces.flatten` makes it: Box and MultiBinary leaves raveled, Discrete and
-    MultiDiscrete leaves one-hot, leaves joined in the order of the space. Layer i is
+    MultiDiscrete leaves one-hot, leaves joined in the order of the space; all of it converted to float32. Layer i is
     `activation(weight · input + bias)`, the last layer without the activation.
 
-    The parameters, all float32 and finite: `i/weight` of shape (layer_sizes[i + 1], layer_sizes[i]) and `i/bias` of shape
-    (layer_sizes[i + 1]) for i from 0 to the number of layers less 1 (the layout of PyTorch's Linear), and what the head adds.
+    The parameters, all float32 and finite: `i/weight` of shape (layer_sizes[i + 1], layer_sizes[i]) and `i/bias` of
+    shape (layer_sizes[i + 1]) for i from 0 to the number of layers less 1 (the layout of PyTorch's Linear), and what the
+    head adds.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -123,8 +124,8 @@ class MlpAgent(google.protobuf.message.Message):
     """The activation of the hidden layers. Need not be set where there are none."""
     @property
     def layer_sizes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """The size of the input, of each hidden layer and of the output: at least two numbers. The first must be the flat size
-        of the observation space, the last what the head needs.
+        """The size of the input, of each hidden layer and of the output: at least two numbers. The first must be the flat
+        size of the observation space, the last what the head needs.
         """
 
     @property
@@ -156,7 +157,9 @@ global___MlpAgent = MlpAgent
 
 @typing.final
 class CategoricalHead(google.protobuf.message.Message):
-    """A categorical distribution for a Discrete action space: n logits. agent_infos: `log_prob` (T) and `logits` (T, n), float32."""
+    """A categorical distribution for a Discrete action space: n logits. agent_infos: `log_prob` (T) and `logits` (T, n),
+    float32.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -168,10 +171,10 @@ global___CategoricalHead = CategoricalHead
 
 @typing.final
 class DiagonalGaussianHead(google.protobuf.message.Message):
-    """A normal distribution with independent elements for a Box action space of floats: the output is the mean, raveled, and
-    the parameter `log_std` of shape (output size) the logarithm of the standard deviation, the same in all states. Actions
-    are not clipped; use the wrapper ClipAction for an environment that needs it.
-    agent_infos: `log_prob` (T), `mean` (T, *A) and `log_std` (T, *A), float32.
+    """A normal distribution with independent elements for a Box action space of floats: the output is the mean, raveled,
+    and the parameter `log_std` of shape (output size) the logarithm of the standard deviation, the same in all states.
+    Actions are not clipped; use the wrapper ClipAction for an environment that needs it.
+    agent_infos: `log_prob` (T), the sum over the elements, `mean` (T, *A) and `log_std` (T, *A), float32.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -184,8 +187,8 @@ global___DiagonalGaussianHead = DiagonalGaussianHead
 
 @typing.final
 class RandomAgent(google.protobuf.message.Message):
-    """Actions drawn uniformly, as `gymnasium.Space.sample` draws them: elements of a Box without an upper or lower bound come
-    from an exponential distribution, those without both from a normal one. agent_infos: none.
+    """Actions drawn uniformly, as `gymnasium.Space.sample` draws them: elements of a Box without an upper or lower bound
+    come from an exponential distribution, those without both from a normal one. agent_infos: none.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -205,7 +208,9 @@ class ConstantAgent(google.protobuf.message.Message):
     ACTION_FIELD_NUMBER: builtins.int
     @property
     def action(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.tensor_pb2.NamedTensor]:
-        """The action, one tensor for each leaf of the action space."""
+        """The action, one tensor for each leaf of the action space, of its type or one that converts to it without leaving
+        the kind (another width of integer, another precision).
+        """
 
     def __init__(
         self,

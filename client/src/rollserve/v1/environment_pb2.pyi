@@ -22,12 +22,12 @@ class Environment(google.protobuf.message.Message):
     KWARGS_JSON_FIELD_NUMBER: builtins.int
     WRAPPERS_FIELD_NUMBER: builtins.int
     id: builtins.str
-    """An id registered with gymnasium, such as `CartPole-v1`, or `module:Id` or `module:Class` for a module that the server's
-    operator allows; PERMISSION_DENIED for any other module, NOT_FOUND for an unknown id or class.
+    """An id registered with gymnasium, such as `CartPole-v1`, or `module:Id` or `module:Class` for a module that the
+    server's operator allows; PERMISSION_DENIED for any other module, NOT_FOUND for an unknown id or class.
     """
     kwargs_json: builtins.str
-    """The keyword arguments of `gymnasium.make` (or of the class): a JSON object, or empty for none. Else, or if the
-    environment refuses them, INVALID_ARGUMENT.
+    """The keyword arguments of `gymnasium.make` (or of the class): a JSON object such as `{"frameskip": 1}`, or empty for
+    none. Else, or if the environment refuses them, INVALID_ARGUMENT.
     """
     @property
     def wrappers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Wrapper]:
@@ -57,8 +57,8 @@ class Wrapper(google.protobuf.message.Message):
     PERMISSION_DENIED for one that writes files or opens windows on the server.
     """
     kwargs_json: builtins.str
-    """Its keyword arguments but for the environment: a JSON object, or empty for none. Else, or if the wrapper refuses
-    them, INVALID_ARGUMENT.
+    """Its keyword arguments but for the environment: a JSON object such as `{"stack_size": 4}`, or empty for none. Else,
+    or if the wrapper refuses them, INVALID_ARGUMENT.
     """
     def __init__(
         self,

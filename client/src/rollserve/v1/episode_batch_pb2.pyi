@@ -19,12 +19,15 @@ class EpisodeBatch(google.protobuf.message.Message):
     """S segments of episodes with T steps in all: parallel lists of S headers, and columns of T or S rows.
 
     A segment is a whole episode or a part of one. The rows of the segments follow each other in the order of the
-    headers. Each message is complete in itself: it can be used alone, or joined with the ones around it. An episode that
-    does not fit into what is left of a message goes on in the next one as a segment with the same episode index and with
-    `first_steps` raised by the length so far; only its last segment has a flag set, and joining drops the last
-    observations of the others.
+    headers. Each message is complete in itself: it can be used alone, or joined with the ones around it.
 
-    The headers have fixed-width types so that they cost no decoding in bulk.
+    To join the messages of a stream, put their headers and columns behind each other. An episode that does not fit into
+    what is left of a message goes on at the beginning of the next one, as a segment with the same episode index and with
+    `first_steps` raised by the length so far. So an episode is complete with the segment that has `terminated` or
+    `truncated` set; its flags and its `last_observations` are those of that segment, its other headers and its
+    `episode_infos` those of any. The columns of observations, actions, rewards and agent_infos are the same in all
+    messages, unless workers have different kinds of agents. Columns of infos of environments may come and go between
+    episodes, see `environment_infos`.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -46,8 +49,8 @@ class EpisodeBatch(google.protobuf.message.Message):
     EPISODE_INFOS_FIELD_NUMBER: builtins.int
     @property
     def episode_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """(S) The index of each segment's episode in the sequence that the account's `seed` names. Rises through the stream;
-        together with seed, policy version and environment version it determines the episode.
+        """(S) The index of each segment's episode in the sequence that the account's `seed` names. Rises by one from episode
+        to episode; together with seed, policy version and environment version it determines the episode.
         """
 
     @property
@@ -64,8 +67,8 @@ class EpisodeBatch(google.protobuf.message.Message):
 
     @property
     def truncated(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bool]:
-        """(S) Whether the episode was cut at the segment's last step by a limit outside the task, such as a step limit. May be
-        set together with `terminated`.
+        """(S) Whether the episode was cut at the segment's last step by a limit outside the task, such as a step limit. May
+        be set together with `terminated`.
         """
 
     @property
@@ -74,13 +77,14 @@ class EpisodeBatch(google.protobuf.message.Message):
 
     @property
     def environment_seeds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """(S) The seed that the environment was reset with at the episode's start."""
+        """(S) The seed that the environment was reset with at the episode's start; below 2^31."""
 
     @property
     def worker_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """(S), or empty. The worker that the request binds each episode to: of ObtainExactEpisodes, and of any call while the
-        workers have different agents or environments. Empty otherwise: any worker may then have run an episode, with the
-        same result.
+        """(S), or empty. The worker that each episode is bound to. In ObtainExactEpisodes the first ones, as many as were
+        asked for of each worker, are bound to worker 0, the next to worker 1, and so on. In ObtainSamples, after an update
+        that was given per worker, the episode of index i is bound to worker i modulo their number. Empty otherwise: any
+        worker may then have run an episode, with the same result.
         """
 
     @property
@@ -103,12 +107,15 @@ class EpisodeBatch(google.protobuf.message.Message):
 
     @property
     def agent_infos(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.tensor_pb2.NamedTensor]:
-        """Each (T, *I). What the agent tells of each action, such as `log_prob`."""
+        """Each (T, *I). What the agent tells of each action; see the kinds of agents."""
 
     @property
     def environment_infos(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.tensor_pb2.NamedTensor]:
-        """Each (T, *I). The environment's step infos that are numbers or arrays of one shape, nested names joined by `/`. Where
-        some rows have no value it is 0 there, and a bool column of the same name with `_` in front is false.
+        """Each (T, *I). The environment's step infos that are numbers or arrays of one shape, nested names joined by `/`. A
+        column is there if any step of the message's episodes has a value. If not all of its rows have one, those without
+        are 0, and a bool column of the same name with `_` in front, its mask, is false there; no mask means that every row
+        has a value. When joining messages, a column that one of them lacks is a gap of all its rows. The type of a name is
+        the same within an episode, and may differ between episodes, as the environment's values do.
         """
 
     @property
@@ -141,8 +148,8 @@ global___EpisodeBatch = EpisodeBatch
 
 @typing.final
 class Progress(google.protobuf.message.Message):
-    """How far a running call is. Sent when nothing else has been for a while, and only if steps were made meanwhile, so that
-    a client can tell slow from stuck.
+    """How far a running call is. Sent when nothing else has been for two seconds, and only if steps were made meanwhile, so
+    that a client can tell slow from stuck. A call that waits for its turn sends nothing.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -192,6 +199,7 @@ class Account(google.protobuf.message.Message):
     ENVIRONMENT_VERSION_FIELD_NUMBER: builtins.int
     DROPPED_INFOS_FIELD_NUMBER: builtins.int
     WORKERS_FIELD_NUMBER: builtins.int
+    QUEUED_FIELD_NUMBER: builtins.int
     ELAPSED_FIELD_NUMBER: builtins.int
     step_count: builtins.int
     """Steps delivered."""
@@ -200,13 +208,15 @@ class Account(google.protobuf.message.Message):
     simulated_step_count: builtins.int
     """Steps simulated while the call ran, for it and beyond its end."""
     kept_step_count: builtins.int
-    """Steps of episodes beyond the last delivered one that are kept for the next call."""
+    """Steps of episodes beyond the last delivered one, which were begun because as many were expected to be needed. They
+    are kept for the next call that goes on in the same sequence with the same policy and environment.
+    """
     dropped_step_count: builtins.int
-    """Steps thrown away since the account before: of calls that were cancelled or failed, and what was kept but the next call
-    could not use, because it has another policy, environment or seed, or binds episodes to workers.
+    """Steps thrown away since the account before: of calls that were cancelled or failed, and what was kept but the next
+    call could not use, because it has another policy, environment or seed, or binds episodes to workers.
     """
     seed: builtins.int
-    """The root seed of the sequence of episodes."""
+    """The root seed of the sequence of episodes. All 64 bits count: in JavaScript, take it as a string or BigInt."""
     first_episode_index: builtins.int
     """The index of the first episode delivered."""
     policy_version: builtins.int
@@ -222,8 +232,12 @@ class Account(google.protobuf.message.Message):
         """What each worker did, in the order of their indices."""
 
     @property
+    def queued(self) -> google.protobuf.duration_pb2.Duration:
+        """How long the call waited for its turn."""
+
+    @property
     def elapsed(self) -> google.protobuf.duration_pb2.Duration:
-        """From the acceptance of the call to this message."""
+        """From then to this message."""
 
     def __init__(
         self,
@@ -239,10 +253,11 @@ class Account(google.protobuf.message.Message):
         environment_version: builtins.int = ...,
         dropped_infos: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
         workers: collections.abc.Iterable[global___WorkerAccount] | None = ...,
+        queued: google.protobuf.duration_pb2.Duration | None = ...,
         elapsed: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["elapsed", b"elapsed"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["dropped_infos", b"dropped_infos", "dropped_step_count", b"dropped_step_count", "elapsed", b"elapsed", "environment_version", b"environment_version", "episode_count", b"episode_count", "first_episode_index", b"first_episode_index", "kept_step_count", b"kept_step_count", "policy_version", b"policy_version", "seed", b"seed", "simulated_step_count", b"simulated_step_count", "step_count", b"step_count", "workers", b"workers"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["elapsed", b"elapsed", "queued", b"queued"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["dropped_infos", b"dropped_infos", "dropped_step_count", b"dropped_step_count", "elapsed", b"elapsed", "environment_version", b"environment_version", "episode_count", b"episode_count", "first_episode_index", b"first_episode_index", "kept_step_count", b"kept_step_count", "policy_version", b"policy_version", "queued", b"queued", "seed", b"seed", "simulated_step_count", b"simulated_step_count", "step_count", b"step_count", "workers", b"workers"]) -> None: ...
 
 global___Account = Account
 

@@ -35,7 +35,7 @@ class _WorkerHealthEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     WORKER_HEALTH_HEALTHY: _WorkerHealth.ValueType  # 1
     """It takes work."""
     WORKER_HEALTH_LOST: _WorkerHealth.ValueType  # 2
-    """Its process is gone. Calls that need it end with UNAVAILABLE."""
+    """Its process is gone, and another is being started in its place. Sampling calls end with UNAVAILABLE meanwhile."""
 
 class WorkerHealth(_WorkerHealth, metaclass=_WorkerHealthEnumTypeWrapper):
     """Whether a worker takes work."""
@@ -45,7 +45,7 @@ WORKER_HEALTH_UNSPECIFIED: WorkerHealth.ValueType  # 0
 WORKER_HEALTH_HEALTHY: WorkerHealth.ValueType  # 1
 """It takes work."""
 WORKER_HEALTH_LOST: WorkerHealth.ValueType  # 2
-"""Its process is gone. Calls that need it end with UNAVAILABLE."""
+"""Its process is gone, and another is being started in its place. Sampling calls end with UNAVAILABLE meanwhile."""
 global___WorkerHealth = WorkerHealth
 
 @typing.final
@@ -241,7 +241,7 @@ class ObtainSamplesRequest(google.protobuf.message.Message):
     sampler: builtins.str
     """The sampler's name; empty for `default`."""
     step_count: builtins.int
-    """How many steps at least; positive, else INVALID_ARGUMENT."""
+    """How many steps at least, from 1 to 2^50, else INVALID_ARGUMENT."""
     @property
     def options(self) -> global___SamplingOptions:
         """The options that all sampling calls share."""
@@ -272,14 +272,19 @@ class SamplingOptions(google.protobuf.message.Message):
     """If set, the policy version that the caller counts on; FAILED_PRECONDITION if the current one is another."""
     seed: builtins.int
     """If set, the root seed of the episodes: the same seed, first episode index, policy and environment give the same
-    episodes, however many workers there are. If not set, the sampler goes on in its own sequence, where no episode comes
-    twice; the account names its seed and the index of the first episode.
+    episodes, however many workers there are. That holds for environments whose episodes depend on nothing but the seed
+    of their reset and the actions: not with wrappers that remember earlier episodes, such as NormalizeObservation, nor
+    for infos that tell the time. If not set, the sampler goes on in its own sequence, where no episode comes twice;
+    the account names its seed and the index of the first episode. All 64 bits count: in JavaScript, use a string or
+    BigInt.
     """
     first_episode_index: builtins.int
-    """The index of the first episode in the sequence of `seed`. Only with `seed`, else INVALID_ARGUMENT."""
+    """The index of the first episode in the sequence of `seed`, up to 2^62. Only with `seed`, else INVALID_ARGUMENT."""
     max_message_bytes: builtins.int
-    """The size that no message of the stream may exceed, in bytes, as gRPC counts it. Not set: 4 MiB less 4 KiB, which clients
-    take without any setting of theirs. INVALID_ARGUMENT below 4 KiB or over 256 MiB.
+    """The size that no message of the stream may exceed, in bytes, as gRPC counts it. Not set: 4 MiB less 4 KiB, which
+    clients take without any setting of theirs. INVALID_ARGUMENT below 4 KiB or over 256 MiB. Messages are usually
+    about 1 MiB, and larger only where a few steps take more. A message holds at least one step and one last
+    observation.
     """
     def __init__(
         self,
@@ -348,7 +353,7 @@ class ObtainExactEpisodesRequest(google.protobuf.message.Message):
     sampler: builtins.str
     """The sampler's name; empty for `default`."""
     episode_count_per_worker: builtins.int
-    """How many episodes each worker is to sample; positive, else INVALID_ARGUMENT."""
+    """How many episodes each worker is to sample, from 1 to 2^40, else INVALID_ARGUMENT."""
     @property
     def options(self) -> global___SamplingOptions:
         """The options that all sampling calls share."""
@@ -446,7 +451,7 @@ class GetSamplerResponse(google.protobuf.message.Message):
     policy_version: builtins.int
     """The version of the policy; 0 before there is one."""
     seed: builtins.int
-    """The root seed of the sampler's own sequence of episodes."""
+    """The root seed of the sampler's own sequence of episodes. All 64 bits count: in JavaScript, a string or BigInt."""
     next_episode_index: builtins.int
     """The index in that sequence of the episode that the next call begins with."""
     @property
@@ -549,9 +554,9 @@ class Counters(google.protobuf.message.Message):
     completed_call_count: builtins.int
     """Sampling calls that were answered in full."""
     failed_call_count: builtins.int
-    """Sampling calls that ended with an error."""
+    """Sampling calls that began their work, or whose turn had come to, and ended with an error."""
     cancelled_call_count: builtins.int
-    """Sampling calls that their clients cancelled."""
+    """Sampling calls that their clients cancelled, or whose deadline passed."""
     step_count: builtins.int
     """Steps delivered."""
     episode_count: builtins.int

@@ -21,16 +21,33 @@ class SamplerServiceStub:
     """Samples episodes of an agent acting in environments.
 
     A sampler is a pool of workers with one agent and one environment each. Deadlines and cancellation are gRPC's own; a
-    call that ends either way stops its work, and leaves the sampler ready for the next.
+    call that ends either way stops its work, and leaves the sampler ready for the next. Cancel a stream that is not read
+    to its end, and set a deadline: one that is only left alone holds the sampler.
 
-    Errors are gRPC statuses whose message says which field is at fault, what came and what was expected. A constant for
-    programs, given in brackets below, comes in the trailing metadata `rollserve-reason`, and as the `reason` of a
-    `google.rpc.ErrorInfo` (domain `rollserve`) in the status details. A call that fails has changed nothing. Any call can
-    end with:
-    NOT_FOUND (SAMPLER_NOT_FOUND): there is no sampler of that name.
-    RESOURCE_EXHAUSTED: the request is larger than the server takes.
-    UNAVAILABLE: the server is starting, stopping or out of reach; the same call can succeed later.
-    INTERNAL: a fault of the server; its log has more.
+    Errors are gRPC statuses whose message begins with the path of the field that is at fault, and says what came and
+    what was expected. Two details come with the status: `google.rpc.ErrorInfo` with domain `rollserve` and a constant
+    for programs as its `reason`, and `google.rpc.BadRequest` with the field's path, if there is one. The reason also
+    comes as the trailing metadata `rollserve-reason`. Errors that gRPC itself makes have no details: of connections,
+    deadlines and cancellation, and RESOURCE_EXHAUSTED for a request that is larger than the server takes (256 MiB unless
+    it is set otherwise). The reasons are:
+
+    INVALID_ARGUMENT: INVALID_VALUE, a field is malformed, out of range, or does not fit; ENV_REFUSED, an environment or
+    a wrapper refused its arguments.
+    NOT_FOUND: SAMPLER_NOT_FOUND, ENV_NOT_FOUND, WRAPPER_NOT_FOUND, there is none of that name; MODULE_NOT_FOUND, a
+    module cannot be imported; PACKAGE_NOT_FOUND, an environment or wrapper needs a package that the server does not
+    have.
+    PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, RENDER_MODE_NOT_ALLOWED, the operator allows no such
+    thing.
+    FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; POLICY_VERSION, its
+    version is not the expected one.
+    RESOURCE_EXHAUSTED: MESSAGE_TOO_SMALL, a single step does not fit into a message; the text says what would.
+    UNAVAILABLE: WORKER_LOST, a worker's process is gone. It is replaced within seconds and given agent and environment
+    again; then the same call succeeds. Without a reason: the server is starting, stopping or out of reach.
+    INTERNAL: ENV_FAILED, an environment raised an error; the text has it. INTERNAL, a fault of the server; its log has
+    more.
+
+    An update that fails has changed nothing. A sampling call that fails or is cancelled uses up the indices of the
+    episodes that it may have delivered, if it went on in the sampler's own sequence.
     """
 
     def __init__(self, channel: typing.Union[grpc.Channel, grpc.aio.Channel]) -> None: ...
@@ -39,21 +56,19 @@ class SamplerServiceStub:
         rollserve.v1.sampler_service_pb2.UpdateAgentResponse,
     ]
     """Gives the workers a new agent, or new parameters for the agent that they have. Answers once every worker holds the
-    update; if any cannot take it, none does. Calls that are running finish with the version that they began with.
-    INVALID_ARGUMENT: the update is malformed, does not fit the spaces, or has not one element for each worker.
-    FAILED_PRECONDITION (NO_AGENT): parameters alone, before there is an agent.
+    update; if any cannot take it, none does. Calls that are running finish with the version that they began with;
+    calls that wait for their turn take the new one.
+    Reasons: INVALID_VALUE, NO_AGENT (for parameters alone), WORKER_LOST.
     """
 
     UpdateEnv: grpc.UnaryUnaryMultiCallable[
         rollserve.v1.sampler_service_pb2.UpdateEnvRequest,
         rollserve.v1.sampler_service_pb2.UpdateEnvResponse,
     ]
-    """Replaces the workers' environments. Answers once every worker has made its own; if any cannot, all keep what they have.
-    Calls that are running finish in the old ones. If the spaces change so that the agent does not fit any more, sampling
-    needs a new agent first.
-    INVALID_ARGUMENT: arguments that are no JSON object or that the environment or a wrapper refuses; not one element for
-    each worker; environments whose spaces differ.
-    NOT_FOUND: an unknown environment or wrapper. PERMISSION_DENIED: a module or wrapper that the operator does not allow.
+    """Replaces the workers' environments. Answers once every worker has made its own; if any cannot, all keep what they
+    have. Calls that are running finish in the old ones. If the spaces change so that the agent does not fit any more,
+    sampling needs a new agent first.
+    Reasons: INVALID_VALUE, ENV_REFUSED, all of NOT_FOUND, all of PERMISSION_DENIED, WORKER_LOST.
     """
 
     ObtainSamples: grpc.UnaryStreamMultiCallable[
@@ -61,21 +76,17 @@ class SamplerServiceStub:
         rollserve.v1.sampler_service_pb2.ObtainSamplesResponse,
     ]
     """Samples whole episodes with at least `step_count` steps in all: the fewest episodes, in the order of their indices,
-    that have as many. A stream of batches as they become ready, in that order, then one account. Waits while another
-    call samples.
-    INVALID_ARGUMENT: a field is out of range.
-    FAILED_PRECONDITION: there is no agent (NO_AGENT), it does not fit the environment (AGENT_MISFIT), or its version is not
-    the expected one (POLICY_VERSION).
-    RESOURCE_EXHAUSTED (MESSAGE_TOO_SMALL): one step does not fit into a message; the text says what would.
-    INTERNAL (ENV_FAILED): an environment raised an error; the text has it.
+    that have as many. A stream of batches as they become ready, in that order, then one account. Waits for its turn
+    while another call samples; agent, environment and expected version are those of when it begins.
+    Reasons: INVALID_VALUE, all of FAILED_PRECONDITION, MESSAGE_TOO_SMALL, WORKER_LOST, ENV_FAILED.
     """
 
     ObtainExactEpisodes: grpc.UnaryStreamMultiCallable[
         rollserve.v1.sampler_service_pb2.ObtainExactEpisodesRequest,
         rollserve.v1.sampler_service_pb2.ObtainExactEpisodesResponse,
     ]
-    """Samples exactly `episode_count_per_worker` episodes on each worker, and delivers them in the order of the workers: first all
-    episodes of worker 0, then all of worker 1, and so on. Stream and failures as of ObtainSamples.
+    """Samples exactly `episode_count_per_worker` episodes on each worker, and delivers them in the order of the workers:
+    first all episodes of worker 0, then all of worker 1, and so on. Stream and reasons as of ObtainSamples.
     """
 
     GetSampler: grpc.UnaryUnaryMultiCallable[
@@ -88,16 +99,33 @@ class SamplerServiceAsyncStub:
     """Samples episodes of an agent acting in environments.
 
     A sampler is a pool of workers with one agent and one environment each. Deadlines and cancellation are gRPC's own; a
-    call that ends either way stops its work, and leaves the sampler ready for the next.
+    call that ends either way stops its work, and leaves the sampler ready for the next. Cancel a stream that is not read
+    to its end, and set a deadline: one that is only left alone holds the sampler.
 
-    Errors are gRPC statuses whose message says which field is at fault, what came and what was expected. A constant for
-    programs, given in brackets below, comes in the trailing metadata `rollserve-reason`, and as the `reason` of a
-    `google.rpc.ErrorInfo` (domain `rollserve`) in the status details. A call that fails has changed nothing. Any call can
-    end with:
-    NOT_FOUND (SAMPLER_NOT_FOUND): there is no sampler of that name.
-    RESOURCE_EXHAUSTED: the request is larger than the server takes.
-    UNAVAILABLE: the server is starting, stopping or out of reach; the same call can succeed later.
-    INTERNAL: a fault of the server; its log has more.
+    Errors are gRPC statuses whose message begins with the path of the field that is at fault, and says what came and
+    what was expected. Two details come with the status: `google.rpc.ErrorInfo` with domain `rollserve` and a constant
+    for programs as its `reason`, and `google.rpc.BadRequest` with the field's path, if there is one. The reason also
+    comes as the trailing metadata `rollserve-reason`. Errors that gRPC itself makes have no details: of connections,
+    deadlines and cancellation, and RESOURCE_EXHAUSTED for a request that is larger than the server takes (256 MiB unless
+    it is set otherwise). The reasons are:
+
+    INVALID_ARGUMENT: INVALID_VALUE, a field is malformed, out of range, or does not fit; ENV_REFUSED, an environment or
+    a wrapper refused its arguments.
+    NOT_FOUND: SAMPLER_NOT_FOUND, ENV_NOT_FOUND, WRAPPER_NOT_FOUND, there is none of that name; MODULE_NOT_FOUND, a
+    module cannot be imported; PACKAGE_NOT_FOUND, an environment or wrapper needs a package that the server does not
+    have.
+    PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, RENDER_MODE_NOT_ALLOWED, the operator allows no such
+    thing.
+    FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; POLICY_VERSION, its
+    version is not the expected one.
+    RESOURCE_EXHAUSTED: MESSAGE_TOO_SMALL, a single step does not fit into a message; the text says what would.
+    UNAVAILABLE: WORKER_LOST, a worker's process is gone. It is replaced within seconds and given agent and environment
+    again; then the same call succeeds. Without a reason: the server is starting, stopping or out of reach.
+    INTERNAL: ENV_FAILED, an environment raised an error; the text has it. INTERNAL, a fault of the server; its log has
+    more.
+
+    An update that fails has changed nothing. A sampling call that fails or is cancelled uses up the indices of the
+    episodes that it may have delivered, if it went on in the sampler's own sequence.
     """
 
     UpdateAgent: grpc.aio.UnaryUnaryMultiCallable[
@@ -105,21 +133,19 @@ class SamplerServiceAsyncStub:
         rollserve.v1.sampler_service_pb2.UpdateAgentResponse,
     ]
     """Gives the workers a new agent, or new parameters for the agent that they have. Answers once every worker holds the
-    update; if any cannot take it, none does. Calls that are running finish with the version that they began with.
-    INVALID_ARGUMENT: the update is malformed, does not fit the spaces, or has not one element for each worker.
-    FAILED_PRECONDITION (NO_AGENT): parameters alone, before there is an agent.
+    update; if any cannot take it, none does. Calls that are running finish with the version that they began with;
+    calls that wait for their turn take the new one.
+    Reasons: INVALID_VALUE, NO_AGENT (for parameters alone), WORKER_LOST.
     """
 
     UpdateEnv: grpc.aio.UnaryUnaryMultiCallable[
         rollserve.v1.sampler_service_pb2.UpdateEnvRequest,
         rollserve.v1.sampler_service_pb2.UpdateEnvResponse,
     ]
-    """Replaces the workers' environments. Answers once every worker has made its own; if any cannot, all keep what they have.
-    Calls that are running finish in the old ones. If the spaces change so that the agent does not fit any more, sampling
-    needs a new agent first.
-    INVALID_ARGUMENT: arguments that are no JSON object or that the environment or a wrapper refuses; not one element for
-    each worker; environments whose spaces differ.
-    NOT_FOUND: an unknown environment or wrapper. PERMISSION_DENIED: a module or wrapper that the operator does not allow.
+    """Replaces the workers' environments. Answers once every worker has made its own; if any cannot, all keep what they
+    have. Calls that are running finish in the old ones. If the spaces change so that the agent does not fit any more,
+    sampling needs a new agent first.
+    Reasons: INVALID_VALUE, ENV_REFUSED, all of NOT_FOUND, all of PERMISSION_DENIED, WORKER_LOST.
     """
 
     ObtainSamples: grpc.aio.UnaryStreamMultiCallable[
@@ -127,21 +153,17 @@ class SamplerServiceAsyncStub:
         rollserve.v1.sampler_service_pb2.ObtainSamplesResponse,
     ]
     """Samples whole episodes with at least `step_count` steps in all: the fewest episodes, in the order of their indices,
-    that have as many. A stream of batches as they become ready, in that order, then one account. Waits while another
-    call samples.
-    INVALID_ARGUMENT: a field is out of range.
-    FAILED_PRECONDITION: there is no agent (NO_AGENT), it does not fit the environment (AGENT_MISFIT), or its version is not
-    the expected one (POLICY_VERSION).
-    RESOURCE_EXHAUSTED (MESSAGE_TOO_SMALL): one step does not fit into a message; the text says what would.
-    INTERNAL (ENV_FAILED): an environment raised an error; the text has it.
+    that have as many. A stream of batches as they become ready, in that order, then one account. Waits for its turn
+    while another call samples; agent, environment and expected version are those of when it begins.
+    Reasons: INVALID_VALUE, all of FAILED_PRECONDITION, MESSAGE_TOO_SMALL, WORKER_LOST, ENV_FAILED.
     """
 
     ObtainExactEpisodes: grpc.aio.UnaryStreamMultiCallable[
         rollserve.v1.sampler_service_pb2.ObtainExactEpisodesRequest,
         rollserve.v1.sampler_service_pb2.ObtainExactEpisodesResponse,
     ]
-    """Samples exactly `episode_count_per_worker` episodes on each worker, and delivers them in the order of the workers: first all
-    episodes of worker 0, then all of worker 1, and so on. Stream and failures as of ObtainSamples.
+    """Samples exactly `episode_count_per_worker` episodes on each worker, and delivers them in the order of the workers:
+    first all episodes of worker 0, then all of worker 1, and so on. Stream and reasons as of ObtainSamples.
     """
 
     GetSampler: grpc.aio.UnaryUnaryMultiCallable[
@@ -154,16 +176,33 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
     """Samples episodes of an agent acting in environments.
 
     A sampler is a pool of workers with one agent and one environment each. Deadlines and cancellation are gRPC's own; a
-    call that ends either way stops its work, and leaves the sampler ready for the next.
+    call that ends either way stops its work, and leaves the sampler ready for the next. Cancel a stream that is not read
+    to its end, and set a deadline: one that is only left alone holds the sampler.
 
-    Errors are gRPC statuses whose message says which field is at fault, what came and what was expected. A constant for
-    programs, given in brackets below, comes in the trailing metadata `rollserve-reason`, and as the `reason` of a
-    `google.rpc.ErrorInfo` (domain `rollserve`) in the status details. A call that fails has changed nothing. Any call can
-    end with:
-    NOT_FOUND (SAMPLER_NOT_FOUND): there is no sampler of that name.
-    RESOURCE_EXHAUSTED: the request is larger than the server takes.
-    UNAVAILABLE: the server is starting, stopping or out of reach; the same call can succeed later.
-    INTERNAL: a fault of the server; its log has more.
+    Errors are gRPC statuses whose message begins with the path of the field that is at fault, and says what came and
+    what was expected. Two details come with the status: `google.rpc.ErrorInfo` with domain `rollserve` and a constant
+    for programs as its `reason`, and `google.rpc.BadRequest` with the field's path, if there is one. The reason also
+    comes as the trailing metadata `rollserve-reason`. Errors that gRPC itself makes have no details: of connections,
+    deadlines and cancellation, and RESOURCE_EXHAUSTED for a request that is larger than the server takes (256 MiB unless
+    it is set otherwise). The reasons are:
+
+    INVALID_ARGUMENT: INVALID_VALUE, a field is malformed, out of range, or does not fit; ENV_REFUSED, an environment or
+    a wrapper refused its arguments.
+    NOT_FOUND: SAMPLER_NOT_FOUND, ENV_NOT_FOUND, WRAPPER_NOT_FOUND, there is none of that name; MODULE_NOT_FOUND, a
+    module cannot be imported; PACKAGE_NOT_FOUND, an environment or wrapper needs a package that the server does not
+    have.
+    PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, RENDER_MODE_NOT_ALLOWED, the operator allows no such
+    thing.
+    FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; POLICY_VERSION, its
+    version is not the expected one.
+    RESOURCE_EXHAUSTED: MESSAGE_TOO_SMALL, a single step does not fit into a message; the text says what would.
+    UNAVAILABLE: WORKER_LOST, a worker's process is gone. It is replaced within seconds and given agent and environment
+    again; then the same call succeeds. Without a reason: the server is starting, stopping or out of reach.
+    INTERNAL: ENV_FAILED, an environment raised an error; the text has it. INTERNAL, a fault of the server; its log has
+    more.
+
+    An update that fails has changed nothing. A sampling call that fails or is cancelled uses up the indices of the
+    episodes that it may have delivered, if it went on in the sampler's own sequence.
     """
 
     @abc.abstractmethod
@@ -173,9 +212,9 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[rollserve.v1.sampler_service_pb2.UpdateAgentResponse, collections.abc.Awaitable[rollserve.v1.sampler_service_pb2.UpdateAgentResponse]]:
         """Gives the workers a new agent, or new parameters for the agent that they have. Answers once every worker holds the
-        update; if any cannot take it, none does. Calls that are running finish with the version that they began with.
-        INVALID_ARGUMENT: the update is malformed, does not fit the spaces, or has not one element for each worker.
-        FAILED_PRECONDITION (NO_AGENT): parameters alone, before there is an agent.
+        update; if any cannot take it, none does. Calls that are running finish with the version that they began with;
+        calls that wait for their turn take the new one.
+        Reasons: INVALID_VALUE, NO_AGENT (for parameters alone), WORKER_LOST.
         """
 
     @abc.abstractmethod
@@ -184,12 +223,10 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         request: rollserve.v1.sampler_service_pb2.UpdateEnvRequest,
         context: _ServicerContext,
     ) -> typing.Union[rollserve.v1.sampler_service_pb2.UpdateEnvResponse, collections.abc.Awaitable[rollserve.v1.sampler_service_pb2.UpdateEnvResponse]]:
-        """Replaces the workers' environments. Answers once every worker has made its own; if any cannot, all keep what they have.
-        Calls that are running finish in the old ones. If the spaces change so that the agent does not fit any more, sampling
-        needs a new agent first.
-        INVALID_ARGUMENT: arguments that are no JSON object or that the environment or a wrapper refuses; not one element for
-        each worker; environments whose spaces differ.
-        NOT_FOUND: an unknown environment or wrapper. PERMISSION_DENIED: a module or wrapper that the operator does not allow.
+        """Replaces the workers' environments. Answers once every worker has made its own; if any cannot, all keep what they
+        have. Calls that are running finish in the old ones. If the spaces change so that the agent does not fit any more,
+        sampling needs a new agent first.
+        Reasons: INVALID_VALUE, ENV_REFUSED, all of NOT_FOUND, all of PERMISSION_DENIED, WORKER_LOST.
         """
 
     @abc.abstractmethod
@@ -199,13 +236,9 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[rollserve.v1.sampler_service_pb2.ObtainSamplesResponse], collections.abc.AsyncIterator[rollserve.v1.sampler_service_pb2.ObtainSamplesResponse]]:
         """Samples whole episodes with at least `step_count` steps in all: the fewest episodes, in the order of their indices,
-        that have as many. A stream of batches as they become ready, in that order, then one account. Waits while another
-        call samples.
-        INVALID_ARGUMENT: a field is out of range.
-        FAILED_PRECONDITION: there is no agent (NO_AGENT), it does not fit the environment (AGENT_MISFIT), or its version is not
-        the expected one (POLICY_VERSION).
-        RESOURCE_EXHAUSTED (MESSAGE_TOO_SMALL): one step does not fit into a message; the text says what would.
-        INTERNAL (ENV_FAILED): an environment raised an error; the text has it.
+        that have as many. A stream of batches as they become ready, in that order, then one account. Waits for its turn
+        while another call samples; agent, environment and expected version are those of when it begins.
+        Reasons: INVALID_VALUE, all of FAILED_PRECONDITION, MESSAGE_TOO_SMALL, WORKER_LOST, ENV_FAILED.
         """
 
     @abc.abstractmethod
@@ -214,8 +247,8 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         request: rollserve.v1.sampler_service_pb2.ObtainExactEpisodesRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[rollserve.v1.sampler_service_pb2.ObtainExactEpisodesResponse], collections.abc.AsyncIterator[rollserve.v1.sampler_service_pb2.ObtainExactEpisodesResponse]]:
-        """Samples exactly `episode_count_per_worker` episodes on each worker, and delivers them in the order of the workers: first all
-        episodes of worker 0, then all of worker 1, and so on. Stream and failures as of ObtainSamples.
+        """Samples exactly `episode_count_per_worker` episodes on each worker, and delivers them in the order of the workers:
+        first all episodes of worker 0, then all of worker 1, and so on. Stream and reasons as of ObtainSamples.
         """
 
     @abc.abstractmethod

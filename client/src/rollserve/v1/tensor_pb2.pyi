@@ -100,7 +100,8 @@ class Tensor(google.protobuf.message.Message):
     """The type of each element."""
     data: builtins.bytes
     """The elements in C order (the last dimension varies fastest), little endian, without padding. Its length is
-    exactly the product of `shape` times the size of `data_type`, or the call ends with INVALID_ARGUMENT.
+    exactly the product of `shape` times the size of `data_type`, or the call ends with INVALID_ARGUMENT. Nothing
+    aligns it within the message: where views have to be aligned, as in JavaScript, copy it first.
     """
     @property
     def shape(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:

@@ -39,7 +39,8 @@ def with_parameters(spec: AgentSpec, parameters: Mapping[str, np.ndarray]) -> Ag
         InvalidValueError: the agent is of a kind without parameters.
     """
     if not isinstance(spec, MlpSpec):
-        raise InvalidValueError.of("parameters", f"{len(parameters)}", f"none by an agent of kind {kind_of(spec)}")
+        text = f"{len(parameters)} came, but an agent of kind {kind_of(spec)} has none"
+        raise InvalidValueError(text, field="parameters")
     return dataclasses.replace(spec, parameters=parameters)
 
 
@@ -78,24 +79,24 @@ def _output_size(spec: MlpSpec, action_space: Space[Any]) -> int:
         case "diagonal_gaussian", spaces.Box() if np.issubdtype(action_space.dtype, np.floating):
             return math.prod(action_space.shape)
         case "categorical", _:
-            raise InvalidValueError.of("mlp.head", "categorical", f"one for {action_space}, not for Discrete")
+            raise InvalidValueError.of("head", "categorical", f"one for {action_space}, not for Discrete")
         case _:
             expected = f"one for {action_space}, not for a Box of floats"
-            raise InvalidValueError.of("mlp.head", spec.head, expected)
+            raise InvalidValueError.of("head", spec.head, expected)
 
 
 def _check_layers(spec: MlpSpec, input_size: int, output_size: int) -> None:
     sizes = spec.layer_sizes
     if len(sizes) < 2 or min(sizes) < 1:
-        raise InvalidValueError.of("mlp.layer_sizes", list(sizes), "at least two positive sizes")
+        raise InvalidValueError.of("layer_sizes", list(sizes), "at least two positive sizes")
     if sizes[0] != input_size:
         expected = f"{input_size}, the flat size of the observation space,"
-        raise InvalidValueError.of("mlp.layer_sizes[0]", sizes[0], expected)
+        raise InvalidValueError.of("layer_sizes[0]", sizes[0], expected)
     if sizes[-1] != output_size:
         expected = f"{output_size}, as the action space needs it,"
-        raise InvalidValueError.of(f"mlp.layer_sizes[{len(sizes) - 1}]", sizes[-1], expected)
+        raise InvalidValueError.of(f"layer_sizes[{len(sizes) - 1}]", sizes[-1], expected)
     if len(sizes) > 2 and spec.activation is None:
-        raise InvalidValueError.of("mlp.activation", "none", "one for the hidden layers")
+        raise InvalidValueError.of("activation", "none", "one for the hidden layers")
 
 
 def _parameter_shapes(spec: MlpSpec) -> dict[str, tuple[int, ...]]:
@@ -112,9 +113,11 @@ def _check_parameters(parameters: Mapping[str, np.ndarray], shapes: Mapping[str,
     missing = [name for name in shapes if name not in parameters]
     unknown = sorted(parameters.keys() - shapes.keys())
     if missing:
-        raise InvalidValueError(f"parameters: {missing[0]!r} is missing, {', '.join(shapes)} were expected")
+        text = f"{missing[0]!r} is missing, {', '.join(shapes)} were expected"
+        raise InvalidValueError(text, field="parameters")
     if unknown:
-        raise InvalidValueError(f"parameters: {unknown[0]!r} is unknown, {', '.join(shapes)} were expected")
+        text = f"{unknown[0]!r} is unknown, {', '.join(shapes)} were expected"
+        raise InvalidValueError(text, field="parameters")
     for name, shape in shapes.items():
         field, value = f"parameters[{name!r}]", parameters[name]
         if value.dtype != np.float32:
@@ -131,10 +134,10 @@ def _build_constant(spec: ConstantSpec, action_space: Space[Any], num_rows: int)
     leaves = leaves_of_space(action_space)
     names = [leaf.name for leaf in leaves]
     if set(spec.action) != set(names):
-        raise InvalidValueError.of("constant.action", f"leaves {sorted(spec.action)}", f"leaves {sorted(names)}")
+        raise InvalidValueError.of("action", f"leaves {sorted(spec.action)}", f"leaves {sorted(names)}")
     actions = []
     for leaf in leaves:
-        field, value = f"constant.action[{leaf.name!r}]", spec.action[leaf.name]
+        field, value = f"action[{leaf.name!r}]", spec.action[leaf.name]
         if value.shape != leaf.shape:
             raise InvalidValueError.of(f"{field}.shape", value.shape, leaf.shape)
         if not np.can_cast(value.dtype, leaf.dtype, "same_kind"):

@@ -100,7 +100,7 @@ def _leaves(space: Space[Any], path: tuple[str | int, ...]) -> Iterator[Leaf]:
         case gym_spaces.Dict():
             for key, subspace in space.spaces.items():
                 if not isinstance(key, str) or "/" in key or not key:
-                    raise InvalidValueError(f"space: key {key!r} came, a name without / was expected")
+                    raise InvalidValueError(f"its space has the key {key!r}, a name without / was expected", field="id")
                 yield from _leaves(subspace, (*path, key))
         case gym_spaces.Tuple():
             for position, subspace in enumerate(space.spaces):
@@ -110,7 +110,7 @@ def _leaves(space: Space[Any], path: tuple[str | int, ...]) -> Iterator[Leaf]:
             try:
                 dtype_to_proto(dtype)
             except ValueError as error:
-                raise InvalidValueError(f"space {_name(path)!r}: {error}") from None
+                raise InvalidValueError(f"its space {_name(path)!r}: {error}", field="id") from None
             yield Leaf(_name(path), path, space, space.shape or (), dtype)
         case _:
             raise _unsupported(path, type(space).__name__)
@@ -121,5 +121,5 @@ def _name(path: tuple[str | int, ...]) -> str:
 
 
 def _unsupported(path: tuple[str | int, ...], kind: str) -> InvalidValueError:
-    expected = "a Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple space"
-    return InvalidValueError.of(f"space {_name(path)!r}", f"a {kind} space", expected)
+    expected = "a Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple space was expected"
+    return InvalidValueError(f"its space {_name(path)!r} is a {kind} space, {expected}", field="id")

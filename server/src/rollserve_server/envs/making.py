@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 
-from rollserve_server.errors import DomainError, InvalidValueError, NotAllowedError, NotFoundError
+from rollserve_server.errors import DomainError, InvalidValueError, NotAllowedError, NotFoundError, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -50,26 +51,18 @@ def check_allowed(spec: EnvSpec, allowed_modules: Collection[str]) -> None:
         NotAllowedError: the id names another module, or a wrapper writes files, opens windows or loses data.
     """
     module = module_of(spec.id)
-    if module is not None and not any(
-        module == allowed or module.startswith(f"{allowed}.") for allowed in allowed_modules
-    ):
-        raise NotAllowedError(
-            f"id: module {module!r} came, but the server's operator allows "
-            f"{', '.join(map(repr, sorted(allowed_modules))) or 'none'} (option --allow-module)",
-            "MODULE_NOT_ALLOWED",
-        )
+    if module is not None and not any(module == name or module.startswith(f"{name}.") for name in allowed_modules):
+        allowed = ", ".join(map(repr, sorted(allowed_modules))) or "none"
+        text = f"module {module!r} came, but the server's operator allows {allowed} (option --allow-module)"
+        raise NotAllowedError(text, reason="MODULE_NOT_ALLOWED", field="id")
     for position, wrapper in enumerate(spec.wrappers):
         why = _FORBIDDEN_WRAPPERS.get(wrapper.name)
         if why is not None:
-            raise NotAllowedError(
-                f"wrappers[{position}].name: {wrapper.name!r} came, which is not allowed: {why}",
-                "WRAPPER_NOT_ALLOWED",
-            )
+            text = f"{wrapper.name!r} came, which is not allowed: {why}"
+            raise NotAllowedError(text, reason="WRAPPER_NOT_ALLOWED", field=f"wrappers[{position}].name")
     if spec.kwargs.get("render_mode") == "human":
-        raise NotAllowedError(
-            "kwargs_json: render_mode 'human' came, which is not allowed: it opens windows on the server",
-            "RENDER_MODE_NOT_ALLOWED",
-        )
+        text = "render_mode 'human' came, which is not allowed: it opens windows on the server"
+        raise NotAllowedError(text, reason="RENDER_MODE_NOT_ALLOWED", field="kwargs_json")
 
 
 def make_env(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
@@ -82,7 +75,8 @@ def make_env(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
     env = _make_unwrapped(spec)
     try:
         for position, wrapper in enumerate(spec.wrappers):
-            env = _wrap(env, wrapper, f"wrappers[{position}]")
+            with within(f"wrappers[{position}]"):
+                env = _wrap(env, wrapper)
     except BaseException:
         env.close()
         raise
@@ -94,13 +88,15 @@ def _make_unwrapped(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
     module = None if module_name is None else _import(module_name)
     entry = getattr(module, name, None)
     make: Callable[..., Any]
-    arguments: dict[str, Any]
+    arguments: dict[str, Any] = dict(spec.kwargs)
     if isinstance(entry, type) and issubclass(entry, gymnasium.Env):
-        make, arguments = entry, dict(spec.kwargs)
+        make = entry
     else:
         _check_registered(name)
-        make, arguments = gymnasium.make, {"id": name, "disable_env_checker": True, **spec.kwargs}
-    env: gymnasium.Env[Any, Any] = _refusing("kwargs_json", spec.id, lambda: make(**arguments))
+        # The name is bound here: as an argument of the request it could be that of a module that is not allowed.
+        make = functools.partial(gymnasium.make, name)
+        arguments = {"disable_env_checker": True, **arguments}
+    env: gymnasium.Env[Any, Any] = _refusing(spec.id, lambda: make(**arguments))
     return env
 
 
@@ -108,10 +104,8 @@ def _import(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except Exception as error:
-        raise NotFoundError(
-            f"id: module {name!r} cannot be imported on the server: {type(error).__name__}: {error}",
-            "MODULE_NOT_FOUND",
-        ) from error
+        text = f"module {name!r} cannot be imported on the server: {type(error).__name__}: {error}"
+        raise NotFoundError(text, reason="MODULE_NOT_FOUND", field="id") from error
 
 
 def _check_registered(name: str) -> None:
@@ -123,19 +117,18 @@ def _check_registered(name: str) -> None:
     try:
         gymnasium.spec(name)
     except gymnasium.error.Error as error:
-        raise NotFoundError(f"id: {name!r} came, a registered id was expected: {error}", "ENV_NOT_FOUND") from None
+        text = f"{name!r} came, a registered id was expected: {error}"
+        raise NotFoundError(text, reason="ENV_NOT_FOUND", field="id") from None
 
 
-def _wrap(env: gymnasium.Env[Any, Any], wrapper: Wrapper, field: str) -> gymnasium.Env[Any, Any]:
+def _wrap(env: gymnasium.Env[Any, Any], wrapper: Wrapper) -> gymnasium.Env[Any, Any]:
     names = gymnasium.wrappers.__all__
     cls = getattr(gymnasium.wrappers, wrapper.name) if wrapper.name in names else None
     if not (isinstance(cls, type) and issubclass(cls, gymnasium.Wrapper)):
-        raise NotFoundError(
-            f"{field}.name: {wrapper.name!r} came, a wrapper of gymnasium.wrappers was expected",
-            "WRAPPER_NOT_FOUND",
-        )
+        text = f"{wrapper.name!r} came, a wrapper of gymnasium.wrappers was expected"
+        raise NotFoundError(text, reason="WRAPPER_NOT_FOUND", field="name")
     arguments = _python_arguments(cls, wrapper.kwargs)
-    wrapped: gymnasium.Env[Any, Any] = _refusing(f"{field}.kwargs_json", wrapper.name, lambda: cls(env, **arguments))
+    wrapped: gymnasium.Env[Any, Any] = _refusing(wrapper.name, lambda: cls(env, **arguments))
     return wrapped
 
 
@@ -152,15 +145,15 @@ def _python_arguments(cls: type, kwargs: Mapping[str, object]) -> dict[str, obje
     return arguments
 
 
-def _refusing(field: str, owner: str, make: Callable[[], Any]) -> Any:
+def _refusing(owner: str, make: Callable[[], Any]) -> Any:
     """What `make` returns; its errors are the arguments' fault, or a missing package's."""
     try:
         return make()
     except DomainError:
         raise
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
-        message = f"{owner} needs a package that is not installed on the server: {error}"
-        raise NotFoundError(message, "PACKAGE_NOT_FOUND") from error
+        text = f"{owner} needs a package that is not installed on the server: {error}"
+        raise NotFoundError(text, reason="PACKAGE_NOT_FOUND") from error
     except Exception as error:
-        message = f"{field}: refused by {owner}: {type(error).__name__}: {error}"
-        raise InvalidValueError(message, "ENV_REFUSED") from error
+        text = f"refused by {owner}: {type(error).__name__}: {error}"
+        raise InvalidValueError(text, reason="ENV_REFUSED", field="kwargs_json") from error

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import NoReturn
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
 
 import grpc
 import grpc.aio
-from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 
 from rollserve_server.errors import (
@@ -20,6 +20,9 @@ from rollserve_server.errors import (
     OverLimitError,
     WorkerLostError,
 )
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
 
 __all__ = ["abort", "abort_unexpected"]
 
@@ -35,37 +38,47 @@ _CODES: dict[type[DomainError], grpc.StatusCode] = {
     EnvFailedError: grpc.StatusCode.INTERNAL,
 }
 
-_MOST_CHARACTERS = 1000
-"""Of a message: it travels in a header, whose size gRPC limits to 8 KiB."""
+_MOST_CHARACTERS = 500
+"""Of a text: it travels up to three times in headers, whose size gRPC limits to 8 KiB."""
 
 
 async def abort(context: grpc.aio.ServicerContext[object, object], error: DomainError) -> NoReturn:
     """Ends the call with the error's status, message and reason."""
     code = _CODES[type(error)]
-    message = error.message
-    if len(message) > _MOST_CHARACTERS:
-        message = f"{message[:_MOST_CHARACTERS]}…"
+    message = _shortened(error.message)
     _log.info("call refused", extra={"code": code.name, "reason": error.reason, "error": message})
-    await _abort(context, code, message, error.reason)
+    details: list[Message] = []
+    if error.field:
+        violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=_shortened(error.text))
+        details.append(error_details_pb2.BadRequest(field_violations=[violation]))
+    await _abort(context, code, message, error.reason, details)
 
 
 async def abort_unexpected(context: grpc.aio.ServicerContext[object, object], error: Exception) -> NoReturn:
     """Ends the call because of a fault of the server: the log has it all, the client only that it happened."""
     _log.error("call failed", exc_info=error)
     message = "the server has a fault; its log has more"
-    await _abort(context, grpc.StatusCode.INTERNAL, message, "INTERNAL")
+    await _abort(context, grpc.StatusCode.INTERNAL, message, "INTERNAL", [])
 
 
 async def _abort(
-    context: grpc.aio.ServicerContext[object, object], code: grpc.StatusCode, message: str, reason: str
+    context: grpc.aio.ServicerContext[object, object],
+    code: grpc.StatusCode,
+    message: str,
+    reason: str,
+    details: Sequence[Message],
 ) -> NoReturn:
-    detail = any_pb2.Any()
-    detail.Pack(error_details_pb2.ErrorInfo(reason=reason, domain="rollserve"))
     number, _ = code.value
-    status = status_pb2.Status(code=number, message=message, details=[detail])
+    status = status_pb2.Status(code=number, message=message)
+    for detail in (error_details_pb2.ErrorInfo(reason=reason, domain="rollserve"), *details):
+        status.details.add().Pack(detail)
     await context.abort(
         code,
         message,
         (("rollserve-reason", reason), ("grpc-status-details-bin", status.SerializeToString())),
     )
     raise AssertionError("abort raises")
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"

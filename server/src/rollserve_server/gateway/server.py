@@ -25,6 +25,10 @@ _log = logging.getLogger(__name__)
 _SERVICE = pb.DESCRIPTOR.services_by_name["SamplerService"].full_name
 
 
+# gRPC logs a traceback when a client goes away while a message is being sent to it, which is the client's right.
+logging.getLogger("grpc._cython.cygrpc").addFilter(lambda record: "ExecuteBatchError" not in record.getMessage())
+
+
 @dataclass(frozen=True)
 class GatewayConfig:
     """How a gateway is made.

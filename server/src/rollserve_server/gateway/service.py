@@ -110,7 +110,8 @@ class SamplerService:
         pool = self._pools.get(sampler or DEFAULT_SAMPLER)
         if pool is None:
             known = ", ".join(map(repr, self._pools))
-            raise NotFoundError(f"sampler: {sampler!r} came, one of {known} was expected", "SAMPLER_NOT_FOUND")
+            text = f"{sampler!r} came, one of {known} was expected"
+            raise NotFoundError(text, reason="SAMPLER_NOT_FOUND", field="sampler")
         return pool
 
 

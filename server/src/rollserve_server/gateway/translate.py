@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from google.protobuf.duration_pb2 import Duration
 
-from rollserve.environments import EnvSpec, env_spec_from_proto, env_spec_to_proto
+from rollserve.environments import EnvSpec, env_spec_from_proto, env_spec_to_proto, kwargs_from_json
 from rollserve.spaces import space_to_proto
 from rollserve.tensors import named_tensors_from_proto
 from rollserve.v1 import agent_pb2, environment_pb2, episode_batch_pb2
@@ -16,7 +16,7 @@ from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server import __version__
 from rollserve_server.agents import AgentSpec, ConstantSpec, MlpSpec, RandomSpec
 from rollserve_server.envs import describe_space
-from rollserve_server.errors import InvalidValueError
+from rollserve_server.errors import InvalidValueError, within
 from rollserve_server.pool import Account, AtLeast, Exactly, SampleRequest, Target
 
 if TYPE_CHECKING:
@@ -152,6 +152,7 @@ def account_to_proto(account: Account) -> episode_batch_pb2.Account:
         environment_version=account.env_version,
         dropped_infos=account.dropped_infos,
         workers=workers,
+        queued=_duration(account.queued_seconds),
         elapsed=_duration(account.elapsed_seconds),
     )
 
@@ -240,6 +241,11 @@ def _parameters_from_proto(parameters: agent_pb2.Parameters) -> Mapping[str, np.
 
 
 def _env_spec_from_proto(environment: environment_pb2.Environment) -> EnvSpec:
+    texts = {"kwargs_json": environment.kwargs_json}
+    texts |= {f"wrappers[{i}].kwargs_json": wrapper.kwargs_json for i, wrapper in enumerate(environment.wrappers)}
+    for field, text in texts.items():
+        with _within(field):
+            kwargs_from_json(text)
     return env_spec_from_proto(environment)
 
 
@@ -257,10 +263,9 @@ def _duration(seconds: float) -> Duration:
 
 @contextlib.contextmanager
 def _within(field: str) -> Iterator[None]:
-    """Names the field that an error is about."""
-    try:
-        yield
-    except InvalidValueError as error:
-        raise InvalidValueError(f"{field}.{error.message}", error.reason) from error
-    except ValueError as error:
-        raise InvalidValueError(f"{field}: {error}") from error
+    """Names the field that errors are about, also those of the client's functions, which know no fields."""
+    with within(field):
+        try:
+            yield
+        except ValueError as error:
+            raise InvalidValueError(str(error)) from error

@@ -111,6 +111,7 @@ class Account:
     num_kept_steps: int = 0
     message_bytes: int = 0
     dropped_infos: Counter[str] = field(default_factory=Counter)
+    queued_seconds: float = 0.0
     elapsed_seconds: float = 0.0
 
     @property
@@ -173,7 +174,7 @@ class Call:
         self._estimate = estimate
         self._settings = settings
         ledger, placement = stream.ledger, stream.placement
-        self._plan = Plan(target, placement, ledger, estimate, len(workers), num_rows)
+        self._plan = Plan(target, placement, ledger, estimate, len(workers))
         # So that one gateway hears of many workers as often as of few.
         self._slice_seconds = _SLICE_SECONDS * max(1.0, len(workers) / 8)
         self._claims: dict[int, _OpenClaim] = {}

@@ -163,7 +163,6 @@ class Plan:
         ledger: Ledger,
         estimate: LengthEstimate,
         num_workers: int,
-        num_rows: int,
     ) -> None:
         """Plans a call.
 
@@ -173,14 +172,12 @@ class Plan:
             ledger: of the stream.
             estimate: of the lengths of the stream's episodes; is asked, not changed.
             num_workers: how many workers there are.
-            num_rows: how many episodes run on each of them at once.
         """
         self._target = target
         self._placement = placement
         self._ledger = ledger
         self._estimate = estimate
         self._num_workers = num_workers
-        self._num_rows = num_rows
         self._first = ledger.next_index
         self._begun_before = frozenset(ledger.workers)
         self._num_begun = len(ledger.workers)
@@ -254,7 +251,8 @@ class Plan:
         missing_steps = self._target.num_steps - self._known_steps
         mean = self._estimate.mean
         if mean is None:
-            return min(missing_steps, self._num_workers * self._num_rows) - num_open
+            # One on each worker tells: a worker steps its environments one after the other anyway.
+            return min(missing_steps, self._num_workers) - num_open
         return math.ceil(missing_steps / mean) - num_open
 
     def _pinned_ranges(self, placement: RoundRobin | Blocks, worker: int, room: int, bound: int) -> list[range]:

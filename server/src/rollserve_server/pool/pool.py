@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from rollserve_server.agents import AgentSpec, build_agent, kind_of, with_parameters
 from rollserve_server.envs import check_allowed
-from rollserve_server.errors import DomainError, InvalidValueError, NotReadyError, WorkerLostError
+from rollserve_server.errors import DomainError, InvalidValueError, NotReadyError, WorkerLostError, within
 from rollserve_server.pool.call import Account, Call, CallSettings, Delivery, Progress
 from rollserve_server.pool.plan import (
     Anywhere,
@@ -162,8 +162,9 @@ class Pool:
         async with self._updating:
             self._check_count("updates", updates, per_worker)
             agents = self._resolve(updates, per_worker)
-            for position, agent in enumerate(agents):
-                with _within(f"per_worker.updates[{position}]", per_worker):
+            for position, (update, agent) in enumerate(zip(self._spread(updates), agents, strict=False)):
+                element = _element("updates", position, per_worker)
+                with within(element if isinstance(update, Mapping) else f"{element}.agent.{kind_of(agent)}"):
                     await asyncio.to_thread(self._check_fit, agent)
             version, spread = self._policy_version + 1, self._spread(agents)
             await self._ask_all(lambda index, worker: worker.call(Worker.add_agent, version, spread[index]))
@@ -190,12 +191,12 @@ class Pool:
         async with self._updating:
             self._check_count("environments", envs, per_worker)
             for position, env in enumerate(envs):
-                with _within(f"per_worker.environments[{position}]", per_worker):
+                with within(_element("environments", position, per_worker)):
                     check_allowed(env, self._config.allowed_modules)
             version, spread = self._env_version + 1, self._spread(envs)
 
             async def add_env(index: int, worker: WorkerHandle) -> EnvDescription:
-                with _within(f"per_worker.environments[{index}]", per_worker):
+                with within(_element("environments", index, per_worker)):
                     return await worker.call(Worker.add_env, version, spread[index])
 
             try:
@@ -219,9 +220,11 @@ class Pool:
             NotReadyError: there is no agent, it does not fit, or it has not the expected version.
             EnvFailedError, OverLimitError, WorkerLostError: see `Call.run`.
         """
+        arrived = time.monotonic()
         async with self._sampling:
             try:
                 call = self._call = self._begin_call(request)
+                call.account.queued_seconds = time.monotonic() - arrived
                 async with contextlib.aclosing(call.run()) as items:
                     async for item in items:
                         yield item
@@ -266,13 +269,13 @@ class Pool:
         """The agents after the updates: one for all workers, or one for each."""
         if any(isinstance(update, Mapping) for update in updates):
             if not self._agents:
-                message = "parameters came, but there is no agent yet to take them: send a whole one first"
-                raise NotReadyError(message, "NO_AGENT")
+                text = "parameters came, but there is no agent yet to take them: send a whole one first"
+                raise NotReadyError(text, reason="NO_AGENT")
             if len(self._agents) > 1:
                 updates = self._spread(updates)
         agents: list[AgentSpec] = []
         for position, update in enumerate(updates):
-            with _within(f"per_worker.updates[{position}]", per_worker):
+            with within(_element("updates", position, per_worker)):
                 if isinstance(update, Mapping):
                     agents.append(with_parameters(self._spread(self._agents)[position], update))
                 else:
@@ -287,7 +290,8 @@ class Pool:
         """Why the agents do not fit the environment, if they do not."""
         try:
             for agent in self._agents:
-                self._check_fit(agent)
+                with within(kind_of(agent)):
+                    self._check_fit(agent)
         except DomainError as error:
             return error
         return None
@@ -310,18 +314,13 @@ class Pool:
 
     def _check_ready(self, expected_policy_version: int | None) -> None:
         if not self._agents:
-            raise NotReadyError("there is no agent yet: call UpdateAgent first", "NO_AGENT")
+            raise NotReadyError("there is no agent yet: call UpdateAgent first", reason="NO_AGENT")
         if self._misfit is not None:
-            raise NotReadyError(
-                f"the agent does not fit the environment since it was replaced: {self._misfit.message}",
-                "AGENT_MISFIT",
-            )
+            text = f"the agent does not fit the environment since it was replaced: {self._misfit.message}"
+            raise NotReadyError(text, reason="AGENT_MISFIT")
         if expected_policy_version not in (None, self._policy_version):
-            raise NotReadyError(
-                f"options.expected_policy_version: {expected_policy_version} came, "
-                f"but the current version is {self._policy_version}",
-                "POLICY_VERSION",
-            )
+            text = f"{expected_policy_version} came, but the current version is {self._policy_version}"
+            raise NotReadyError(text, reason="POLICY_VERSION", field="options.expected_policy_version")
 
     def _placement(self, target: Target, first_index: int) -> Placement:
         if isinstance(target, Exactly):
@@ -332,7 +331,6 @@ class Pool:
 
     def _complete(self, call: Call) -> None:
         """Takes in that a call has delivered everything."""
-        self._streams.settle(call.stream)
         account, counters = call.account, self._counters
         account.num_dropped_steps = self._streams.take_num_dropped_steps()
         counters.num_completed_calls += 1
@@ -354,6 +352,7 @@ class Pool:
     def _end_call(self) -> None:
         """Makes room for the next call."""
         if self._call is not None:
+            self._streams.settle(self._call.stream)
             for slot, share in zip(self._slots, self._call.account.workers, strict=True):
                 slot.num_simulated_steps += share.num_simulated_steps
         self._call = None
@@ -395,15 +394,9 @@ class Pool:
             task.exception()  # a worker that is lost is found out when it is needed
 
 
-@contextlib.contextmanager
-def _within(field: str, applies: bool) -> Iterator[None]:
-    """Names the element of a list that an error is about."""
-    try:
-        yield
-    except DomainError as error:
-        if applies and not isinstance(error, WorkerLostError):
-            error.locate(field)
-        raise
+def _element(name: str, index: int, per_worker: bool) -> str:
+    """The field of the request that an update comes from."""
+    return f"per_worker.{name}[{index}]" if per_worker else "all_workers"
 
 
 def _check_same_spaces(descriptions: Sequence[EnvDescription]) -> None:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from rollserve_server.errors import WorkerLostError
 from rollserve_server.sampling import Worker
 
-# Ray reads these when it is imported: it reports to nobody, leaves the way that Python was started alone, and does not
-# explain how it counts the cores of a container.
+# Ray reads these when it is imported: it reports to nobody, leaves the way that Python was started alone, does not
+# explain how it counts the cores of a container, nor log errors that the pool gets and logs itself.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
 os.environ.setdefault("RAY_DISABLE_DOCKER_CPU_WARNING", "1")
+os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
 
 import ray
 import ray.exceptions

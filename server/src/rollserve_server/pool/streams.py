@@ -57,7 +57,7 @@ class Streams:
         return self._open
 
     def settle(self, stream: OpenStream) -> None:
-        """Takes in that a call has delivered its part of the stream."""
+        """Takes in that a call has ended: what it claimed, and may have delivered, does not come again."""
         if stream.stream.root_seed == self.own_seed:
             self.next_index = max(self.next_index, stream.ledger.next_index)
 
@@ -66,10 +66,6 @@ class Streams:
         stream, self._open = self._open, None
         if stream is None:
             return
-        if stream.stream.root_seed == self.own_seed:
-            # Parts of what was begun may have been delivered.
-            begun = max(stream.ledger.workers, default=stream.ledger.next_index - 1) + 1
-            self.next_index = max(self.next_index, stream.ledger.next_index, begun)
         self._num_dropped_steps += stream.num_held_steps
         task = asyncio.create_task(self._finish_dropping(stream, list(workers)))
         self._dropping.add(task)

@@ -81,7 +81,8 @@ class EncodedMessage:
 def encode(segments: Sequence[Segment], encoding: Encoding) -> EncodedMessage:
     """The message with the segments, in their order."""
     pieces = [piece for segment in segments for piece in segment.pieces()]
-    infos = info_keys([segment.episode for segment in segments], pieces)
+    # Of whole episodes, so that the columns are the same in all segments of one.
+    infos = info_keys([segment.episode for segment in segments])
     batch = [
         *_headers(segments, encoding),
         *_step_columns(pieces),
@@ -102,11 +103,11 @@ def _headers(segments: Sequence[Segment], encoding: Encoding) -> Iterator[Part]:
     columns = {
         "episode_indices": np.array([segment.episode.index for segment in segments], "<u8"),
         "first_steps": np.array([segment.start for segment in segments], "<u8"),
-        "lengths": np.array([segment.stop - segment.start for segment in segments], "<u8"),
+        "lengths": np.array([segment.stop - segment.start for segment in segments], "<u4"),
         "terminated": np.array([segment.ends and segment.episode.terminated for segment in segments]),
         "truncated": np.array([segment.ends and segment.episode.truncated for segment in segments]),
         "policy_versions": np.full(len(segments), encoding.policy_version, "<i8"),
-        "environment_seeds": np.array([segment.episode.env_seed for segment in segments], "<u8"),
+        "environment_seeds": np.array([segment.episode.env_seed for segment in segments], "<u4"),
     }
     if encoding.worker_index is not None:
         columns["worker_indices"] = np.full(len(segments), encoding.worker_index, "<u4")
@@ -148,7 +149,7 @@ def _env_infos(pieces: Sequence[Piece], keys: Iterable[ColumnKey]) -> Iterator[P
                 for piece, mask in zip(pieces, masks, strict=True)
                 if mask.any()
             ]
-            filled.append((np.concatenate(masks), np.concatenate(values)))
+            filled.append((np.concatenate(masks), np.concatenate([key[1].empty(), *values])))
         yield from _info_fields("environment_infos", name, filled)
 
 

@@ -23,6 +23,10 @@ class InfoKey:
     dtype: np.dtype
     shape: tuple[int, ...]
 
+    def empty(self) -> np.ndarray:
+        """No values, (0, *shape)."""
+        return np.empty((0, *self.shape), self.dtype)
+
 
 class InfoReader:
     """Reads infos, and counts what it cannot take.

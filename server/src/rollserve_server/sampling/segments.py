@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from rollserve_server.errors import OverLimitError
@@ -82,9 +82,10 @@ def cut_into_messages(
         yield from _cut(group, _Sizes.of(group), max_message_bytes)
 
 
-def info_keys(episodes: Iterable[Episode], pieces: Sequence[Piece]) -> set[ColumnKey]:
-    """The infos of environments that the episodes have of their resets, and the pieces of their steps."""
+def info_keys(episodes: Sequence[Episode]) -> set[ColumnKey]:
+    """The infos of environments that any of the episodes has a value of."""
     keys: set[ColumnKey] = {("episode_infos", key) for episode in episodes for key in episode.reset_infos}
+    pieces = [piece for episode in episodes for piece in episode.pieces]
     for block in {piece.block for piece in pieces}:
         for key, present in block.present.items():
             if any(present[p.row, p.start : p.stop].any() for p in pieces if p.block is block):
@@ -94,7 +95,7 @@ def info_keys(episodes: Iterable[Episode], pieces: Sequence[Piece]) -> set[Colum
 
 def _groups_of_one_shape(episodes: Sequence[Episode], dropped_infos: Counter[str]) -> Iterator[Sequence[Episode]]:
     """Consecutive episodes whose infos of one name have one shape. Nearly always that is all of them."""
-    keys = _info_keys(episodes)
+    keys = info_keys(episodes)
     names = {(group, key.name) for group, key in keys}
     if len(names) == len({(group, key.name, key.shape) for group, key in keys}):
         yield episodes
@@ -103,7 +104,7 @@ def _groups_of_one_shape(episodes: Sequence[Episode], dropped_infos: Counter[str
     shapes: dict[tuple[str, str], tuple[int, ...]] = {}
     for episode in episodes:
         _drop_ragged(episode, dropped_infos)
-        its_shapes = {(group, key.name): key.shape for group, key in _info_keys([episode])}
+        its_shapes = {(group, key.name): key.shape for group, key in info_keys([episode])}
         if any(shapes.get(name, shape) != shape for name, shape in its_shapes.items()):
             yield members
             members, shapes = [], {}
@@ -112,13 +113,9 @@ def _groups_of_one_shape(episodes: Sequence[Episode], dropped_infos: Counter[str
     yield members
 
 
-def _info_keys(episodes: Sequence[Episode]) -> set[ColumnKey]:
-    return info_keys(episodes, [piece for episode in episodes for piece in episode.pieces])
-
-
 def _drop_ragged(episode: Episode, dropped_infos: Counter[str]) -> None:
     """Takes out the infos of a name whose values are not of one shape within the episode."""
-    keys = [(group, key) for group, key in _info_keys([episode]) if group == "env_infos"]
+    keys = [(group, key) for group, key in info_keys([episode]) if group == "env_infos"]
     for group, key in keys:
         if any(other.name == key.name and other.shape != key.shape for _, other in keys):
             for piece in episode.pieces:
@@ -138,7 +135,7 @@ class _Sizes(NamedTuple):
 
     @classmethod
     def of(cls, episodes: Sequence[Episode]) -> _Sizes:
-        infos = _info_keys(episodes)
+        infos = info_keys(episodes)
         fixed = {key for key in episodes[0].pieces[0].block.columns if key[0] != "env_infos"}
         message, segment, step = _HEADER_BYTES * (_NUM_HEADERS + 1), _HEADER_BYTES, 0
         for group, key in fixed | infos:
@@ -156,10 +153,8 @@ class _Sizes(NamedTuple):
 def _cut(episodes: Sequence[Episode], sizes: _Sizes, limit: int) -> Iterator[list[Segment]]:
     smallest = sizes.message + sizes.segment + sizes.step
     if smallest > limit:
-        raise OverLimitError(
-            f"options.max_message_bytes: {limit} came, but a message with a single step takes {smallest} bytes",
-            "MESSAGE_TOO_SMALL",
-        )
+        text = f"{limit} came, but a message with a single step takes {smallest} bytes"
+        raise OverLimitError(text, reason="MESSAGE_TOO_SMALL", field="options.max_message_bytes")
     goal = min(limit, max(_GOAL_BYTES, smallest + _GOAL_STEPS * sizes.step))
     segments: list[Segment] = []
     room = goal - sizes.message
