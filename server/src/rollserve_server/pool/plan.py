@@ -204,7 +204,9 @@ class Plan:
             start = self._first + self._num_begun
             ranges = [range(start, start + count)] if count else []
         else:
-            ranges = self._pinned_ranges(self._placement, worker, room, self._first + self._num_begun + wanted)
+            # Never below what was begun: an episode that another worker's have overtaken is in the way of them all.
+            bound = self._first + self._num_begun + max(wanted, 0)
+            ranges = self._pinned_ranges(self._placement, worker, room, bound)
         for indices in ranges:
             self._num_begun += len(indices)
             self.num_open[worker] += len(indices)
