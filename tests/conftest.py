@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 from support import server_environment
 
 import rollserve
 from rollserve_server.local import LocalServer, local_server
+
+# The same examples on every machine; `--hypothesis-profile=default` draws others each time.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
 
 
 @pytest.fixture(scope="session")

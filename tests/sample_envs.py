@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from typing import Any
 
@@ -108,6 +110,38 @@ class Failing(gymnasium.Env[np.ndarray, int]):
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         raise RuntimeError("broken by design")
+
+
+class Deadly(gymnasium.Env[np.ndarray, int]):
+    """Takes its process with it."""
+
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+
+class FailsForSomeSeeds(gymnasium.Env[np.ndarray, int]):
+    """Raises in one of eight episodes, always in the same ones."""
+
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._fails = bool(self.np_random.integers(8) == 0)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self._fails:
+            raise RuntimeError("broken by design")
+        return np.zeros(1, np.float32), 1.0, True, False, {}
 
 
 class Slow(gymnasium.Env[np.ndarray, int]):

@@ -25,24 +25,49 @@ from rollserve_server.pool.plan import (
 
 
 class Workers:
-    """Workers that run episodes of given lengths, a step of each row at a time, in an order drawn at random."""
+    """Workers that run episodes of given lengths, a step of each row at a time, in an order drawn at random.
 
-    def __init__(self, num_workers: int, num_rows: int, length: Callable[[int], int], seed: int) -> None:
+    Now and then one is lost, with all that it had not been told to deliver.
+    """
+
+    def __init__(
+        self,
+        num_workers: int,
+        num_rows: int,
+        length: Callable[[int], int],
+        seed: int,
+        num_deaths: int = 0,
+    ) -> None:
         self.num_rows = num_rows
+        self.num_lost_steps = 0
         self.queues: list[list[int]] = [[] for _ in range(num_workers)]
         self.running: list[dict[int, int]] = [{} for _ in range(num_workers)]
         self.begun: set[int] = set()
         self.num_steps = 0
         self._length = length
         self._random = random.Random(seed)
+        self._num_deaths = num_deaths
+        self._absent: set[int] = set()
+        self._finished: list[dict[int, int]] = [{} for _ in range(num_workers)]
 
     def serve(self, plan: Plan, estimate: LengthEstimate) -> list[PlannedClaim]:
         """Works until the plan is complete; returns what was claimed."""
-        claims = plan.claim()
-        for _ in range(100_000):
+        claims = self._claim(plan)
+        for _ in range(30_000):
             if plan.complete:
+                self._absent.clear()
                 return claims
             worker = self._random.randrange(len(self.queues))
+            if self._num_deaths and self._random.random() < 0.05:
+                self._num_deaths -= 1
+                self._die(worker, plan)
+            if worker in self._absent:
+                if self._random.random() < 0.2:
+                    self._absent.discard(worker)
+                    plan.regain(worker)
+                else:
+                    assert plan.begin(worker, 100) == []
+                continue
             for indices in plan.begin(worker, self.num_rows + 2 - plan.num_open[worker]):
                 assert self.begun.isdisjoint(indices)
                 self.begun.update(indices)
@@ -51,9 +76,26 @@ class Workers:
             self.num_steps += num_steps
             estimate.observe(num_steps, len(finished))
             for index in finished:
+                self._finished[worker][index] = self._length(index)
                 plan.finish(index, self._length(index), 100 * self._length(index))
-            claims += plan.claim()
+            claims += self._claim(plan)
         raise AssertionError("the plan came to no end")
+
+    def _claim(self, plan: Plan) -> list[PlannedClaim]:
+        claims = plan.claim()
+        for claim in claims:
+            for index in range(claim.start, claim.stop):
+                del self._finished[claim.worker][index]
+        return claims
+
+    def _die(self, worker: int, plan: Plan) -> None:
+        held = {*self.queues[worker], *self.running[worker], *self._finished[worker]}
+        assert set(plan.lose(worker)) == held
+        self.num_lost_steps += sum(self.running[worker].values()) + sum(self._finished[worker].values())
+        self.begun -= held
+        for of_worker in (self.queues[worker], self.running[worker], self._finished[worker]):
+            of_worker.clear()
+        self._absent.add(worker)
 
     def _work(self, worker: int) -> tuple[list[int], int]:
         queue, running = self.queues[worker], self.running[worker]
@@ -111,8 +153,18 @@ LENGTHS = st.one_of(
     limit=st.sampled_from([None, 1000]),
     round_robin=st.booleans(),
     seed=st.integers(0, 1000),
+    num_deaths=st.integers(0, 8),
 )
-@example(lengths=mixed_lengths, num_workers=3, num_rows=1, requests=[3], limit=None, round_robin=True, seed=114)
+@example(
+    lengths=mixed_lengths,
+    num_workers=3,
+    num_rows=1,
+    requests=[3],
+    limit=None,
+    round_robin=True,
+    seed=114,
+    num_deaths=0,
+)
 def test_at_least_is_the_shortest_prefix(
     lengths: Callable[[int], int],
     num_workers: int,
@@ -121,9 +173,10 @@ def test_at_least_is_the_shortest_prefix(
     limit: int | None,
     round_robin: bool,
     seed: int,
+    num_deaths: int,
 ) -> None:
     placement: Placement = RoundRobin(num_workers) if round_robin else Anywhere()
-    workers = Workers(num_workers, num_rows, lengths, seed)
+    workers = Workers(num_workers, num_rows, lengths, seed, num_deaths)
     ledger, estimate = Ledger(next_index=0), LengthEstimate(limit)
     first, num_delivered = 0, 0
     for num_steps in requests:
@@ -134,10 +187,10 @@ def test_at_least_is_the_shortest_prefix(
         num_delivered += sum(delivered)
         first = ledger.next_index
         assert first == stop
-        # Whatever was simulated was delivered, stands finished for the next call, or is running.
+        # Whatever was simulated was delivered, stands finished for the next call, is running, or was lost.
         finished = sum(steps for steps, _ in ledger.sizes.values())
         running = sum(steps for of_worker in workers.running for steps in of_worker.values())
-        assert workers.num_steps == num_delivered + finished + running
+        assert workers.num_steps == num_delivered + finished + running + workers.num_lost_steps
         assert min(ledger.workers, default=first) >= first
 
 
@@ -147,19 +200,29 @@ def test_at_least_is_the_shortest_prefix(
     num_rows=st.integers(1, 6),
     count=st.integers(1, 20),
     first=st.integers(0, 10**12),
+    skipped=st.floats(0, 1),
     seed=st.integers(0, 1000),
+    num_deaths=st.integers(0, 8),
 )
 def test_exactly_so_many_on_each_worker_and_no_more(
-    lengths: Callable[[int], int], num_workers: int, num_rows: int, count: int, first: int, seed: int
+    lengths: Callable[[int], int],
+    num_workers: int,
+    num_rows: int,
+    count: int,
+    first: int,
+    skipped: float,
+    seed: int,
+    num_deaths: int,
 ) -> None:
-    placement = Blocks(first, count)
-    workers = Workers(num_workers, num_rows, lengths, seed)
-    ledger, estimate = Ledger(next_index=first), LengthEstimate(None)
-    plan = Plan(Exactly(count), placement, ledger, estimate, num_workers)
+    num_skipped = round(skipped * count * num_workers)
+    placement, start = Blocks(first, count), first + num_skipped
+    workers = Workers(num_workers, num_rows, lengths, seed, num_deaths)
+    ledger, estimate = Ledger(next_index=start), LengthEstimate(None)
+    plan = Plan(Exactly(count, num_skipped), placement, ledger, estimate, num_workers)
     claims = workers.serve(plan, estimate)
-    assert check_claims(claims, first, placement) == first + num_workers * count
+    assert check_claims(claims, start, placement) == first + num_workers * count
     assert [claim.worker for claim in claims] == sorted(claim.worker for claim in claims)
-    assert workers.begun == set(range(first, first + num_workers * count))
+    assert workers.begun == set(range(start, first + num_workers * count))
     assert not ledger.workers
 
 

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from support import equal
+from support import equal, server_environment
 
 import rollserve
 from rollserve.messages import StreamReader, join_batches
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.agents import ConstantSpec, MlpSpec, RandomSpec
-from rollserve_server.errors import InvalidValueError, NotReadyError, WorkerLostError
+from rollserve_server.errors import EnvFailedError, InvalidValueError, NotReadyError, WorkerLostError
 from rollserve_server.gateway.translate import account_to_proto
 from rollserve_server.pool import (
     Account,
@@ -32,6 +32,7 @@ from rollserve_server.pool import (
     InProcessBackend,
     Pool,
     PoolConfig,
+    Progress,
     SampleRequest,
     Target,
 )
@@ -45,10 +46,13 @@ CONFIG = PoolConfig(
 
 @pytest.fixture(scope="module")
 def ray_backend() -> Iterator[RayBackend]:
-    # Several pools are there at once, each with workers that want a core.
-    backend = RayBackend(RayOptions(num_cpus=0.5), num_workers=8)
-    yield backend
-    backend.close()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in server_environment().items():
+            patch.setenv(name, value)
+        # Several pools are there at once, each with workers that want a core.
+        backend = RayBackend(RayOptions(num_cpus=0.5), num_workers=8)
+        yield backend
+        backend.close()
 
 
 @pytest.fixture(params=["in-process", "ray"])
@@ -71,13 +75,12 @@ async def pool_of(backend: Backend, env: rollserve.EnvSpec = CARTPOLE, **changes
 
 async def sample(pool: Pool, target: Target, **options: Any) -> rollserve.EpisodeBatch:
     """What a client would make of the pool's deliveries."""
-    reader, parts = StreamReader(), []
+    reader, parts = StreamReader(pb.ObtainSamplesRequest()), []
     async with contextlib.aclosing(pool.sample(SampleRequest(target, 1 << 22, **options))) as items:
         async for item in items:
             if isinstance(item, Delivery):
-                buffer = await item.payload.get()
                 for message in item.messages:
-                    data = buffer[message.offset : message.offset + message.size].tobytes()
+                    data = item.buffer[message.offset : message.offset + message.size].tobytes()
                     batch = reader.read(pb.ObtainSamplesResponse.FromString(data))
                     assert batch is not None
                     parts.append(batch)
@@ -172,13 +175,108 @@ async def test_the_same_calls_in_the_same_order_give_the_same(backend: Backend) 
     assert np.array_equal(np.concatenate(own), np.arange(sum(map(len, own))))
 
 
-async def test_calls_take_turns_and_none_gets_what_another_got(backend: Backend) -> None:
+@pytest.mark.parametrize("max_calls", [1, 3])
+async def test_calls_at_once_are_each_as_if_alone_and_none_gets_what_another_got(
+    backend: Backend, max_calls: int
+) -> None:
+    async with pool_of(backend, max_calls=max_calls) as pool:
+        await pool.update_agent([mlp()])
+        targets = [AtLeast(5000), Exactly(20), AtLeast(700), AtLeast(8000), Exactly(3)]
+        batches = await asyncio.gather(*(sample(pool, target) for target in targets))
+        assert pool.status().counters.num_completed_calls == 5
+        seen: set[tuple[int, int]] = set()
+        for batch, target in zip(batches, targets, strict=True):
+            account = batch.account
+            assert account is not None
+            episodes = {(account.seed, int(index)) for index in batch.episode_indices}
+            assert seen.isdisjoint(episodes)
+            seen |= episodes
+            alone = await sample(pool, target, seed=account.seed, first_index=account.first_episode_index)
+            assert equal(batch, alone)
+        assert len({seed for seed, _ in seen}) == max_calls
+
+
+async def test_a_short_call_does_not_wait_for_a_long_one(backend: Backend) -> None:
     async with pool_of(backend) as pool:
         await pool.update_agent([mlp()])
-        batches = await asyncio.gather(*(sample(pool, AtLeast(500)) for _ in range(5)))
-        indices = np.concatenate([batch.episode_indices for batch in batches])
-        assert np.array_equal(indices, np.arange(len(indices)))
-        assert pool.status().counters.num_completed_calls == 5
+        long = asyncio.create_task(sample(pool, AtLeast(300_000)))
+        await asyncio.sleep(0.1)
+        for _ in range(3):
+            await sample(pool, AtLeast(1000))
+        assert not long.done()
+        assert (await long).num_steps >= 300_000
+
+
+async def test_a_call_that_waits_for_its_turn_says_so_and_can_be_given_up(backend: Backend) -> None:
+    async with pool_of(backend, max_calls=1, progress_seconds=0.05) as pool:
+        await pool.update_agent([mlp()])
+        long = asyncio.create_task(sample(pool, AtLeast(10_000_000)))
+        await asyncio.sleep(0.1)
+        async with contextlib.aclosing(pool.sample(SampleRequest(AtLeast(1), 1 << 22))) as items:
+            assert await anext(items) == Progress(0)
+            assert await anext(items) == Progress(0)
+        waiting = asyncio.create_task(sample(pool, AtLeast(1)))
+        await asyncio.sleep(0.1)
+        waiting.cancel()
+        long.cancel()
+        for task in (waiting, long):
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert (await sample(pool, AtLeast(100))).num_steps >= 100
+
+
+async def test_updates_and_calls_at_the_same_time_do_not_disturb_each_other(backend: Backend) -> None:
+    async with pool_of(backend) as pool:
+        await pool.update_agent([mlp()])
+        expected = {seed: await sample(pool, AtLeast(200), seed=seed) for seed in range(3)}
+        done = asyncio.Event()
+
+        async def keep_updating() -> None:
+            while not done.is_set():
+                await pool.update_agent([mlp()])
+                await pool.update_env([CARTPOLE])
+
+        async def keep_sampling(seed: int) -> None:
+            for _ in range(20):
+                batch = await sample(pool, AtLeast(200), seed=seed)
+                assert np.array_equal(batch.observations, expected[seed].observations)
+                with pytest.raises(NotReadyError):
+                    await sample(pool, AtLeast(1), expected_policy_version=0)
+
+        updating = asyncio.create_task(keep_updating())
+        await asyncio.gather(*map(keep_sampling, expected))
+        done.set()
+        await updating
+
+
+async def test_an_update_that_is_cancelled_has_changed_nothing(backend: Backend) -> None:
+    async with pool_of(backend) as pool:
+        await pool.update_agent([mlp()])
+        expected = await sample(pool, AtLeast(500), seed=1)
+        for pause in (0.0, 0.001, 0.005):
+            before = pool.status().env_version
+            updating = asyncio.create_task(pool.update_env([rollserve.EnvSpec("Pendulum-v1")]))
+            await asyncio.sleep(pause)
+            if updating.cancel():
+                with pytest.raises(asyncio.CancelledError):
+                    await updating
+                assert pool.status().env_version == before
+            await pool.update_env([CARTPOLE])
+            assert equal(expected, await sample(pool, AtLeast(500), seed=1))
+
+
+async def test_an_episode_that_fails_is_not_in_the_way_of_the_next_call(ray_backend: RayBackend) -> None:
+    async with pool_of(ray_backend, allowed_modules=frozenset({"sample_envs"})) as pool:
+        await pool.update_env([rollserve.EnvSpec("sample_envs:FailsForSomeSeeds")])
+        await pool.update_agent([RandomSpec()])
+        outcomes = []
+        for _ in range(30):
+            try:
+                outcomes.append(len(await sample(pool, AtLeast(5))))
+            except EnvFailedError:
+                outcomes.append(0)
+        assert 0 < outcomes.count(0) < 30
+        assert pool.status().next_index > 30
 
 
 async def test_a_cancelled_call_leaves_the_pool_ready(backend: Backend) -> None:
@@ -212,34 +310,124 @@ async def test_what_a_slow_client_leaves_waits_in_bounds(backend: Backend) -> No
     async with pool_of(backend, env, worker_buffer_bytes=1 << 16, window_bytes=1 << 20) as pool:
         await pool.update_agent([RandomSpec()])
         async with contextlib.aclosing(pool.sample(SampleRequest(AtLeast(10**9), 1 << 22))) as items:
-            await anext(items)
+            while not isinstance(await anext(items), Delivery):
+                pass
+            (call,) = pool._calls
             steps = [0, 1]
             while steps[-1] != steps[-2]:
                 await asyncio.sleep(1)
-                assert pool._call is not None
-                steps.append(pool._call.account.num_simulated_steps)
+                steps.append(call.account.num_simulated_steps)
         # A step takes 32 bytes here: the window, what is being fetched, and two buffers hold this many at most.
         assert steps[-1] < 200_000
 
 
-async def test_a_worker_that_is_killed_is_replaced(ray_backend: RayBackend) -> None:
+@pytest.mark.parametrize("target", [AtLeast(150_000), Exactly(1500)], ids=["at-least", "exactly"])
+async def test_workers_that_are_killed_cost_only_time(ray_backend: RayBackend, target: Target) -> None:
+    async with pool_of(ray_backend, worker_buffer_bytes=1 << 20) as pool:
+        await pool.update_agent([mlp()])
+        expected = await sample(pool, target, seed=1)
+        running = asyncio.create_task(sample(pool, target, seed=1))
+        for index, pause in ((1, 0.1), (0, 0.1)):
+            await asyncio.sleep(pause)
+            assert not running.done()
+            victim = pool.status().workers[index].identity.process_id
+            os.kill(victim, signal.SIGKILL)
+        batch = await running
+        assert equal(expected, batch)
+        assert batch.account is not None
+        assert batch.account.num_lost_steps > 0
+        assert batch.account.num_retried_episodes > 0
+        assert adds_up(batch.account)
+        assert pool.status().workers[0].identity.process_id != victim
+
+
+async def test_what_was_kept_on_a_worker_that_is_killed_runs_again(ray_backend: RayBackend) -> None:
+    async with pool_of(ray_backend) as pool:
+        await pool.update_agent([mlp()])
+        first = await sample(pool, AtLeast(3000))
+        assert first.account is not None
+        for worker in pool.status().workers:
+            os.kill(worker.identity.process_id, signal.SIGKILL)
+        second = await sample(pool, AtLeast(3000))
+        assert second.account is not None
+        assert second.account.num_carried_steps == first.account.num_kept_steps == second.account.num_lost_steps
+        assert adds_up(second.account)
+        both = await sample(pool, AtLeast(first.num_steps + 3000), seed=first.account.seed)
+        assert equal(both, rollserve.EpisodeBatch.concatenate(first, second))
+
+
+async def test_an_update_finds_out_that_a_worker_is_lost(ray_backend: RayBackend) -> None:
     async with pool_of(ray_backend) as pool:
         await pool.update_agent([mlp()])
         expected = await sample(pool, AtLeast(2000), seed=1)
-        victim = pool.status().workers[1].identity.process_id
-        running = asyncio.create_task(sample(pool, AtLeast(10_000_000)))
-        await asyncio.sleep(0.2)
-        os.kill(victim, signal.SIGKILL)
-        with pytest.raises(WorkerLostError, match="worker 1 is lost"):
-            await running
-        for _ in range(300):
-            if all(worker.healthy for worker in pool.status().workers):
-                break
-            with pytest.raises(WorkerLostError, match="is being replaced"):
-                await sample(pool, AtLeast(1))
-            await asyncio.sleep(0.1)
-        assert pool.status().workers[1].identity.process_id != victim
-        assert equal(expected, await sample(pool, AtLeast(2000), seed=1))
+        os.kill(pool.status().workers[1].identity.process_id, signal.SIGKILL)
+        assert await pool.update_agent([mlp(1)]) == 2
+        assert await pool.update_agent([mlp(0)]) == 3
+        batch = await sample(pool, Exactly(20), seed=1)
+        assert set(batch.policy_versions.tolist()) == {3}
+        assert equal(expected, await sample(pool, AtLeast(2000), seed=1, policy_version=1))
+
+
+async def test_an_environment_that_kills_its_worker_is_told_of(ray_backend: RayBackend) -> None:
+    async with pool_of(ray_backend, allowed_modules=frozenset({"sample_envs"})) as pool:
+        await pool.update_env([rollserve.EnvSpec("sample_envs:Deadly")])
+        await pool.update_agent([RandomSpec()])
+        with pytest.raises(WorkerLostError, match=r"it ran episode \d+, which 3 workers were lost with before"):
+            await sample(pool, AtLeast(100))
+
+
+def adds_up(account: rollserve.Account) -> bool:
+    told = account.num_steps + account.num_kept_steps + account.num_dropped_steps
+    return account.num_carried_steps + account.num_simulated_steps == told
+
+
+async def test_earlier_versions_can_be_sampled_for_a_while(backend: Backend) -> None:
+    async with pool_of(backend, num_kept_versions=3) as pool:
+        batches = []
+        for version in (1, 2, 3, 4):
+            await pool.update_agent([mlp(version)])
+            batches.append(await sample(pool, AtLeast(500), seed=1))
+        await pool.update_env([rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 5})])
+        for version in (2, 3, 4):
+            again = await sample(pool, AtLeast(500), seed=1, policy_version=version, env_version=1)
+            assert equal(again, batches[version - 1])
+        assert (await sample(pool, AtLeast(500), seed=1, policy_version=2)).lengths.max() <= 5
+        for options, text in (
+            ({"policy_version": 1}, r"options\.policy_version: 1 came, one of 2, 3, 4 was expected"),
+            ({"policy_version": 5}, r"options\.policy_version: 5 came"),
+            ({"env_version": 3}, r"options\.environment_version: 3 came, one of 1, 2 was expected"),
+        ):
+            with pytest.raises(NotReadyError, match=text):
+                await sample(pool, AtLeast(1), **options)
+
+
+async def test_the_length_of_episodes_can_be_limited(backend: Backend) -> None:
+    async with pool_of(backend, max_episode_length=30) as pool:
+        await pool.update_agent([mlp()])
+        batch = await sample(pool, AtLeast(2000), seed=1)
+        assert batch.lengths.max() == 30
+        assert np.array_equal(batch.truncated, batch.lengths == 30)
+        whole = await sample(pool, AtLeast(20_000), seed=1, max_episode_length=500)
+        assert whole.lengths.max() > 30
+        for limited, long in zip(batch.split(), whole.split(), strict=False):
+            num_steps = min(30, long.num_steps)
+            assert limited.num_steps == num_steps
+            assert np.array_equal(limited.observations, long.observations[:num_steps])
+            assert np.array_equal(limited.last_observations[0], long.next_observations[num_steps - 1])
+            assert limited.terminated[0] == (long.terminated[0] and long.num_steps <= 30)
+
+
+async def test_the_rest_of_exact_episodes_can_be_asked_for(backend: Backend) -> None:
+    async with pool_of(backend) as pool:
+        await pool.update_agent([mlp(1), mlp(2)], per_worker=True)
+        batch = await sample(pool, Exactly(4), seed=1, first_index=100)
+        for num_skipped in (0, 1, 4, 6):
+            rest = await sample(pool, Exactly(4, num_skipped), seed=1, first_index=100)
+            assert equal(rest, rollserve.EpisodeBatch.concatenate(*batch.split()[num_skipped:]))
+        items = [item async for item in pool.sample(SampleRequest(Exactly(4, 8), 1 << 22, seed=1, first_index=100))]
+        assert [type(item).__name__ for item in items] == ["Beginning", "Account"]
+        with pytest.raises(InvalidValueError, match="skip_episode_count: 9 came, at most the number of all, 8"):
+            await sample(pool, Exactly(4, 9), seed=1)
 
 
 async def test_workers_for_which_there_is_no_room_are_an_error(ray_backend: RayBackend) -> None:

@@ -37,13 +37,20 @@ class WorkerAccount:
 class Account:
     """The last word of a call.
 
+    Carried and simulated steps together are as many as those that were delivered, kept, superseded, cancelled or lost.
+
     Attributes:
         num_steps: steps delivered.
         num_episodes: episodes delivered.
         num_simulated_steps: steps simulated while the call ran, for it and beyond its end.
+        num_carried_steps: steps simulated earlier that this account tells the end of: kept by calls before, of calls
+            that ended without an account, or delivered before an interruption.
         num_kept_steps: steps of episodes beyond the last delivered one that are kept for the next call.
-        num_dropped_steps: steps thrown away since the account before: of calls that were cancelled or failed, and
-            what was kept but this call could not use.
+        num_superseded_steps: steps thrown away that calls before had kept, and no call can use any more.
+        num_cancelled_steps: steps thrown away of calls that were cancelled or failed.
+        num_lost_steps: steps thrown away because the worker that held them is gone, and so simulated again.
+        num_retried_episodes: episodes that ran again because their worker was lost.
+        num_resumptions: how often the stream was interrupted, and taken up again by another call.
         seed: the root seed of the sequence of episodes; the call can be repeated with it and `first_episode_index`.
         first_episode_index: the index of the first episode delivered.
         policy_version: the version that acted.
@@ -51,14 +58,20 @@ class Account:
         dropped_infos: by name, how many values of infos could not be delivered.
         workers: what each worker did.
         queued_seconds: how long the call waited for its turn.
-        elapsed_seconds: how long it took on the server from then on.
+        waiting_seconds: how long it waited then for workers.
+        sending_seconds: how long it waited for the client to take messages.
+        elapsed_seconds: how long it took on the server from its turn on.
     """
 
     num_steps: int
     num_episodes: int
     num_simulated_steps: int
+    num_carried_steps: int
     num_kept_steps: int
-    num_dropped_steps: int
+    num_superseded_steps: int
+    num_cancelled_steps: int
+    num_lost_steps: int
+    num_retried_episodes: int
     seed: int
     first_episode_index: int
     policy_version: int
@@ -66,7 +79,15 @@ class Account:
     dropped_infos: Mapping[str, int]
     workers: tuple[WorkerAccount, ...]
     queued_seconds: float
+    waiting_seconds: float
+    sending_seconds: float
     elapsed_seconds: float
+    num_resumptions: int = 0
+
+    @property
+    def num_dropped_steps(self) -> int:
+        """Steps thrown away: superseded, cancelled or lost."""
+        return self.num_superseded_steps + self.num_cancelled_steps + self.num_lost_steps
 
 
 def account_from_proto(message: episode_batch_pb2.Account) -> Account:
@@ -87,7 +108,11 @@ def account_from_proto(message: episode_batch_pb2.Account) -> Account:
         num_episodes=message.episode_count,
         num_simulated_steps=message.simulated_step_count,
         num_kept_steps=message.kept_step_count,
-        num_dropped_steps=message.dropped_step_count,
+        num_carried_steps=message.carried_step_count,
+        num_superseded_steps=message.superseded_step_count,
+        num_cancelled_steps=message.cancelled_step_count,
+        num_lost_steps=message.lost_step_count,
+        num_retried_episodes=message.retried_episode_count,
         seed=message.seed,
         first_episode_index=message.first_episode_index,
         policy_version=message.policy_version,
@@ -95,5 +120,7 @@ def account_from_proto(message: episode_batch_pb2.Account) -> Account:
         dropped_infos=dict(message.dropped_infos),
         workers=workers,
         queued_seconds=message.queued.ToNanoseconds() / 1e9,
+        waiting_seconds=message.waiting.ToNanoseconds() / 1e9,
+        sending_seconds=message.sending.ToNanoseconds() / 1e9,
         elapsed_seconds=message.elapsed.ToNanoseconds() / 1e9,
     )

@@ -12,7 +12,8 @@ import grpc.aio
 from rollserve import requests
 from rollserve.errors import error_from_rpc
 from rollserve.messages import StreamReader, join_batches
-from rollserve.sampler import DEFAULT_TIMEOUT, channel_options, silence_error
+from rollserve.resumption import Backoff
+from rollserve.sampler import DEFAULT_TIMEOUT, TimeLimits, channel_options, is_passing, silence_error
 from rollserve.status import SamplerStatus, status_from_proto
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from rollserve.environments import EnvSpec, Wrapper
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.requests import AgentUpdate, EnvUpdate, SamplingOptions
+    from rollserve.resumption import Request
 
 __all__ = ["AsyncSampleStream", "AsyncSampler", "aconnect"]
 
@@ -103,31 +105,29 @@ class AsyncSampler:
     def stream_samples(self, num_steps: int, **options: Unpack[SamplingOptions]) -> AsyncSampleStream:
         """As `rollserve.Sampler.stream_samples`, for `async for`."""
         request = requests.samples_request(self._name, num_steps, self._max_message_bytes, options)
-        call = self._stub.ObtainSamples(request, timeout=options.get("deadline"))
-        return AsyncSampleStream(call, self._patience(options.get("timeout")))
+        return AsyncSampleStream(self._stub.ObtainSamples, request, self._time_limits(options))
 
     def stream_exact_episodes(
         self, num_episodes_per_worker: int, **options: Unpack[SamplingOptions]
     ) -> AsyncSampleStream:
         """As `rollserve.Sampler.stream_exact_episodes`, for `async for`."""
         request = requests.exact_episodes_request(self._name, num_episodes_per_worker, self._max_message_bytes, options)
-        call = self._stub.ObtainExactEpisodes(request, timeout=options.get("deadline"))
-        return AsyncSampleStream(call, self._patience(options.get("timeout")))
+        return AsyncSampleStream(self._stub.ObtainExactEpisodes, request, self._time_limits(options))
 
     async def status(self, *, timeout: float | None = None) -> SamplerStatus:
         """As `rollserve.Sampler.status`."""
         request = pb.GetSamplerRequest(sampler=self._name)
         return status_from_proto(await self._call(self._stub.GetSampler, request, timeout))
 
-    def _patience(self, timeout: float | None) -> float:
-        """The timeout of a call that may have one of its own."""
-        return self._timeout if timeout is None else timeout
+    def _time_limits(self, options: SamplingOptions) -> TimeLimits:
+        timeout = options.get("timeout")
+        return TimeLimits(self._timeout if timeout is None else timeout, options.get("deadline"))
 
     async def _call(
         self, method: Callable[..., Awaitable[_Result]], request: _Request, timeout: float | None
     ) -> _Result:
         try:
-            return await method(request, timeout=self._patience(timeout))
+            return await method(request, timeout=self._timeout if timeout is None else timeout)
         except grpc.RpcError as error:
             raise error_from_rpc(error) from error
 
@@ -135,10 +135,12 @@ class AsyncSampler:
 class AsyncSampleStream(AsyncIterator["EpisodeBatch"]):
     """As `rollserve.sampler.SampleStream`, for `async for`."""
 
-    def __init__(self, call: Any, timeout: float) -> None:
-        self._call = call
-        self._reader = StreamReader()
-        self._timeout = timeout
+    def __init__(self, method: Callable[..., Any], request: Request, limits: TimeLimits) -> None:
+        self._method = method
+        self._limits = limits
+        self._reader = StreamReader(request)
+        self._backoff = Backoff(limits.timeout)
+        self._call = method(request, timeout=limits.remaining())
 
     async def __aenter__(self) -> Self:
         return self
@@ -149,18 +151,29 @@ class AsyncSampleStream(AsyncIterator["EpisodeBatch"]):
     async def __anext__(self) -> EpisodeBatch:
         while True:
             try:
-                response = await asyncio.wait_for(self._call.read(), self._timeout)
+                response = await asyncio.wait_for(self._call.read(), self._limits.timeout)
             except TimeoutError:
                 self.close()
-                raise silence_error(self._timeout) from None
+                raise silence_error(self._limits.timeout) from None
             except grpc.RpcError as error:
-                raise error_from_rpc(error) from error
+                await self._resume(error)
+                continue
+            self._backoff.succeed()
             if response is grpc.aio.EOF:
                 self._reader.end()
                 raise StopAsyncIteration
             batch = self._reader.read(response)
             if batch is not None:
                 return batch
+
+    async def _resume(self, error: grpc.RpcError) -> None:
+        """As of SampleStream."""
+        resumption = self._reader.resumption
+        pause = self._backoff.next_seconds() if is_passing(error) and resumption.possible else None
+        if pause is None:
+            raise error_from_rpc(error) from error
+        await asyncio.sleep(pause)
+        self._call = self._method(resumption.rest(), timeout=self._limits.remaining())
 
     @property
     def num_simulated_steps(self) -> int:

@@ -231,6 +231,25 @@ class EpisodeBatch:
         replaced["episode_infos"] = {name: array[begins] for name, array in self.episode_infos.items()}
         return dataclasses.replace(self, **replaced)
 
+    def without_first_steps(self, num_steps: int) -> EpisodeBatch:
+        """The batch from a step on; a segment that is cut so begins at a later step of its episode.
+
+        Raises:
+            ValueError: there are fewer steps.
+        """
+        if not 0 <= num_steps <= self.num_steps:
+            raise ValueError(f"{num_steps} came, a number from 0 to {self.num_steps} was expected")
+        ends = np.cumsum(self.lengths)
+        num_dropped = int(np.searchsorted(ends, num_steps, side="right"))
+        rest = self._select(slice(num_steps, None), slice(num_dropped, None))
+        cut = num_steps - (int(ends[num_dropped - 1]) if num_dropped else 0)
+        if not cut:
+            return rest
+        lengths, first_steps = rest.lengths.copy(), rest.first_steps.copy()
+        lengths[0] -= cut
+        first_steps[0] += cut
+        return dataclasses.replace(rest, lengths=lengths, first_steps=first_steps)
+
     def to_list(self) -> list[dict[str, Any]]:
         """Each segment as a dict of its columns: arrays of steps, and the values of its headers."""
         rows = []

@@ -13,12 +13,14 @@ from rollserve.account import Account, account_from_proto
 from rollserve.columns import columns_of, is_mask, mask_name
 from rollserve.episode_batch import EpisodeBatch
 from rollserve.errors import ServerError
+from rollserve.resumption import Resumption
 from rollserve.tensors import named_tensors_from_proto, tensor_from_proto
 from rollserve.v1 import sampler_service_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from rollserve.resumption import Request
     from rollserve.v1 import episode_batch_pb2
 
 __all__ = ["Response", "StreamReader", "batch_from_proto", "join_batches"]
@@ -28,16 +30,18 @@ Response = sampler_service_pb2.ObtainSamplesResponse | sampler_service_pb2.Obtai
 
 
 class StreamReader:
-    """Reads the responses of one stream, in their order.
+    """Reads the responses of one stream, in their order, whatever calls bring them.
 
     Attributes:
-        account: the account, once it has come.
+        resumption: how to go on after an interruption.
         num_simulated_steps: how many steps the call is known to have simulated so far.
     """
 
-    def __init__(self) -> None:
-        self.account: Account | None = None
+    def __init__(self, request: Request) -> None:
+        """Begins with the first call's request."""
+        self.resumption = Resumption(request)
         self.num_simulated_steps = 0
+        self._account: Account | None = None
 
     def read(self, response: Response) -> EpisodeBatch | None:
         """The batch in the response, if there is one.
@@ -46,18 +50,20 @@ class StreamReader:
             ServerError: the response is malformed.
         """
         match response.WhichOneof("content"):
+            case "beginning":
+                self.resumption.begin(response.beginning)
             case "batch":
                 try:
                     batch = batch_from_proto(response.batch)
                 except ValueError as error:
                     raise _malformed(str(error)) from error
                 self.num_simulated_steps = max(self.num_simulated_steps, batch.num_steps)
-                return batch
+                return self.resumption.take(batch)
             case "progress":
                 self.num_simulated_steps = response.progress.simulated_step_count
             case "account":
-                self.account = account_from_proto(response.account)
-                self.num_simulated_steps = self.account.num_simulated_steps
+                self._account = account_from_proto(response.account)
+                self.num_simulated_steps = self._account.num_simulated_steps
             case _:
                 raise _malformed("a response without content came")
         return None
@@ -68,9 +74,9 @@ class StreamReader:
         Raises:
             ServerError: there is none.
         """
-        if self.account is None:
+        if self._account is None:
             raise _malformed("the stream ended without its account")
-        return self.account
+        return self.resumption.whole(self._account)
 
 
 def batch_from_proto(message: episode_batch_pb2.EpisodeBatch) -> EpisodeBatch:

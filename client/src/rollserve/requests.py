@@ -37,7 +37,11 @@ class SamplingOptions(TypedDict, total=False):
             environment give the same episodes. Without it the sampler goes on in its own sequence, where none comes
             twice.
         first_episode_index: the index of the first episode in the sequence of `seed`; 0 if not given.
+        max_episode_length: how many steps an episode may have: one that reaches it is truncated. As the server is set
+            to unless given, else as many as the environment allows.
         expected_policy_version: fail with a PreconditionError if the current version is another.
+        policy_version: the version that is to act, one of the last few, instead of the current one.
+        env_version: the version of the environment to act in, instead of the current one.
         timeout: seconds without progress after which the call ends with a DeadlineError; as given to `connect` unless
             given here.
         deadline: seconds that the whole call may take; no limit unless given.
@@ -45,7 +49,10 @@ class SamplingOptions(TypedDict, total=False):
 
     seed: int | None
     first_episode_index: int | None
+    max_episode_length: int | None
     expected_policy_version: int | None
+    policy_version: int | None
+    env_version: int | None
     timeout: float | None
     deadline: float | None
 
@@ -137,7 +144,10 @@ def _sampling_options(max_message_bytes: int | None, options: SamplingOptions) -
     return pb.SamplingOptions(
         seed=options.get("seed"),
         first_episode_index=options.get("first_episode_index"),
+        max_episode_length=options.get("max_episode_length"),
         expected_policy_version=options.get("expected_policy_version"),
+        policy_version=options.get("policy_version"),
+        environment_version=options.get("env_version"),
         max_message_bytes=max_message_bytes,
     )
 

@@ -13,6 +13,7 @@ import grpc
 from rollserve import requests
 from rollserve.errors import DeadlineError, error_from_rpc
 from rollserve.messages import StreamReader, join_batches
+from rollserve.resumption import Backoff
 from rollserve.status import SamplerStatus, status_from_proto
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
@@ -22,8 +23,18 @@ if TYPE_CHECKING:
     from rollserve.environments import EnvSpec, Wrapper
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.requests import AgentUpdate, EnvUpdate, SamplingOptions
+    from rollserve.resumption import Request
 
-__all__ = ["DEFAULT_TIMEOUT", "SampleStream", "Sampler", "channel_options", "connect", "silence_error"]
+__all__ = [
+    "DEFAULT_TIMEOUT",
+    "SampleStream",
+    "Sampler",
+    "TimeLimits",
+    "channel_options",
+    "connect",
+    "is_passing",
+    "silence_error",
+]
 
 DEFAULT_TIMEOUT = 60.0
 """Seconds that a call may go without an answer or a sign of progress."""
@@ -142,40 +153,42 @@ class Sampler:
     def stream_samples(self, num_steps: int, **options: Unpack[SamplingOptions]) -> SampleStream:
         """What `obtain_samples` returns, message by message as it comes. An episode may go on in the next one."""
         request = requests.samples_request(self._name, num_steps, self._max_message_bytes, options)
-        call = self._stub.ObtainSamples(request, timeout=options.get("deadline"))
-        return SampleStream(call, self._patience(options.get("timeout")))
+        return SampleStream(self._stub.ObtainSamples, request, self._time_limits(options))
 
     def stream_exact_episodes(self, num_episodes_per_worker: int, **options: Unpack[SamplingOptions]) -> SampleStream:
         """What `obtain_exact_episodes` returns, message by message as it comes."""
         request = requests.exact_episodes_request(self._name, num_episodes_per_worker, self._max_message_bytes, options)
-        call = self._stub.ObtainExactEpisodes(request, timeout=options.get("deadline"))
-        return SampleStream(call, self._patience(options.get("timeout")))
+        return SampleStream(self._stub.ObtainExactEpisodes, request, self._time_limits(options))
 
     def status(self, *, timeout: float | None = None) -> SamplerStatus:
         """What the sampler is and what it has done."""
         request = pb.GetSamplerRequest(sampler=self._name)
         return status_from_proto(self._call(self._stub.GetSampler, request, timeout))
 
-    def _patience(self, timeout: float | None) -> float:
-        """The timeout of a call that may have one of its own."""
-        return self._timeout if timeout is None else timeout
+    def _time_limits(self, options: SamplingOptions) -> TimeLimits:
+        timeout = options.get("timeout")
+        return TimeLimits(self._timeout if timeout is None else timeout, options.get("deadline"))
 
     def _call(self, method: Callable[..., _Result], request: _Request, timeout: float | None) -> _Result:
         with _translated_errors():
-            return method(request, timeout=self._patience(timeout))
+            return method(request, timeout=self._timeout if timeout is None else timeout)
 
 
 class SampleStream(Iterator["EpisodeBatch"]):
     """The batches of a sampling call as they come; closing it early cancels the call.
 
     The arrays are views of the messages and cannot be written to. Each batch can be used alone;
-    `EpisodeBatch.concatenate(*stream).joined()` makes whole episodes of them.
+    `EpisodeBatch.concatenate(*stream).joined()` makes whole episodes of them. If the connection or the server is lost
+    on the way, the stream goes on where it was as soon as both are back, for as long as its timeout.
     """
 
-    def __init__(self, call: grpc._CallIterator[Any], timeout: float) -> None:
-        self._call = call
-        self._reader = StreamReader()
-        self._watchdog = _Watchdog(timeout, call.cancel)
+    def __init__(self, method: Callable[..., Any], request: Request, limits: TimeLimits) -> None:
+        self._method = method
+        self._limits = limits
+        self._reader = StreamReader(request)
+        self._backoff = Backoff(limits.timeout)
+        self._call = method(request, timeout=limits.remaining())
+        self._watchdog = _Watchdog(limits.timeout, lambda: self._call.cancel())
 
     def __enter__(self) -> Self:
         return self
@@ -192,17 +205,29 @@ class SampleStream(Iterator["EpisodeBatch"]):
                 with self._watchdog:
                     response = next(self._call)
             except grpc.RpcError as error:
-                self.close()
                 if self._watchdog.expired:
+                    self.close()
                     raise silence_error(self._watchdog.timeout) from error
-                raise error_from_rpc(error) from error
+                self._resume(error)
+                continue
             except StopIteration:
                 self.close()
                 self._reader.end()
                 raise
+            self._backoff.succeed()
             batch = self._reader.read(response)
             if batch is not None:
                 return batch
+
+    def _resume(self, error: grpc.RpcError) -> None:
+        """Has another call bring the rest, after a while, or raises the error if it is of no use."""
+        resumption = self._reader.resumption
+        pause = self._backoff.next_seconds() if is_passing(error) and resumption.possible else None
+        if pause is None:
+            self.close()
+            raise error_from_rpc(error) from error
+        time.sleep(pause)
+        self._call = self._method(resumption.rest(), timeout=self._limits.remaining())
 
     @property
     def num_simulated_steps(self) -> int:
@@ -254,6 +279,28 @@ class _Watchdog:
                 self.expired = True
                 self._on_silence()
                 return
+
+
+class TimeLimits:
+    """How long a call may take.
+
+    Attributes:
+        timeout: seconds without progress.
+    """
+
+    def __init__(self, timeout: float, deadline: float | None) -> None:
+        """Takes the seconds without progress, and those in all, if they are limited, from now on."""
+        self.timeout = timeout
+        self._until = None if deadline is None else time.monotonic() + deadline
+
+    def remaining(self) -> float | None:
+        """Seconds that are left in all, or None if they are not limited."""
+        return None if self._until is None else max(self._until - time.monotonic(), 0.0)
+
+
+def is_passing(error: grpc.RpcError) -> bool:
+    """Whether the same call may succeed later."""
+    return error.code() is grpc.StatusCode.UNAVAILABLE
 
 
 def channel_options(max_message_bytes: int | None) -> list[tuple[str, int]]:

@@ -116,13 +116,15 @@ class EnvFailedError(DomainError):
 
     Attributes:
         row: which row of its worker it stood in.
+        episode_index: which episode it ran, where that is known.
     """
 
     reason = "ENV_FAILED"
 
-    def __init__(self, text: str, row: int) -> None:
+    def __init__(self, text: str, row: int, episode_index: int | None = None) -> None:
         super().__init__(text)
         self.row = row
+        self.episode_index = episode_index
 
 
 def _restore(kind: type[DomainError], attributes: dict[str, object]) -> DomainError:

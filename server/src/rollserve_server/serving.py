@@ -134,6 +134,9 @@ def _pool_config(settings: Settings) -> PoolConfig:
         worker_buffer_bytes=settings.worker_buffer_bytes,
         window_bytes=settings.call_window_bytes,
         seed=secrets.randbits(_SEED_BITS) if settings.seed is None else settings.seed,
+        max_episode_length=settings.max_episode_length,
+        max_calls=settings.max_calls,
+        num_kept_versions=settings.keep_versions,
         allowed_modules=frozenset((*settings.allow_module, *([module] if module else []))),
         start_seconds=settings.start_seconds,
     )

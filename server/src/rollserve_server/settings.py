@@ -62,6 +62,26 @@ class Settings(BaseModel):
     port_file: Path | None = Field(default=None, description="A file to write the port to, once the server is ready.")
     workers: int | None = Field(default=None, ge=1, description="How many workers. Without it, one for each core.")
     rows: int = Field(default=16, ge=1, le=4096, description="How many environments each worker steps at once.")
+    max_episode_length: int | None = Field(
+        default=None,
+        ge=1,
+        description="How many steps an episode may have: one that reaches it is truncated. Calls can ask for another "
+        "number. Without it, as many as the environment allows.",
+    )
+    max_calls: int = Field(
+        default=4,
+        ge=1,
+        le=64,
+        description="How many calls may sample at the same time; more wait for their turn. Each has environments of "
+        "its own.",
+    )
+    keep_versions: int = Field(
+        default=4,
+        ge=1,
+        le=1000,
+        description="How many versions of agents and environments the workers keep, so that a call which was "
+        "interrupted can go on after an update.",
+    )
     seed: int | None = Field(
         default=None,
         ge=0,
@@ -92,7 +112,7 @@ class Settings(BaseModel):
     worker_buffer_bytes: int = Field(
         default=256 << 20,
         ge=1,
-        description="How much finished data a worker may hold before it begins no more episodes.",
+        description="How much finished data of a call a worker may hold before it begins no more episodes.",
     )
     call_window_bytes: int = Field(
         default=64 << 20,

@@ -148,15 +148,15 @@ global___EpisodeBatch = EpisodeBatch
 
 @typing.final
 class Progress(google.protobuf.message.Message):
-    """How far a running call is. Sent when nothing else has been for two seconds, and only if steps were made meanwhile, so
-    that a client can tell slow from stuck. A call that waits for its turn sends nothing.
+    """How far a call is. Sent when nothing else has been for two seconds, and only if steps were made meanwhile, so that a
+    client can tell slow from stuck; also while the call waits for its turn, then before the stream's beginning.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     SIMULATED_STEP_COUNT_FIELD_NUMBER: builtins.int
     simulated_step_count: builtins.int
-    """Steps simulated for the call so far, not all of which need be delivered."""
+    """Steps simulated for the call so far, not all of which need be delivered; 0 while it waits for its turn."""
     def __init__(
         self,
         *,
@@ -167,8 +167,48 @@ class Progress(google.protobuf.message.Message):
 global___Progress = Progress
 
 @typing.final
+class Beginning(google.protobuf.message.Message):
+    """What a call's episodes are a function of. The first message of its stream.
+
+    A client whose stream breaks can get the rest, and only that, with another call that names the same seed and versions
+    in its options and goes on behind the last episode that came whole. For ObtainSamples that is a call with this
+    episode's index plus 1 as `first_episode_index`, for as many steps as are missing. For ObtainExactEpisodes it is the
+    same call again, with this `first_episode_index` and the number of whole episodes as `skip_episode_count`.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SEED_FIELD_NUMBER: builtins.int
+    FIRST_EPISODE_INDEX_FIELD_NUMBER: builtins.int
+    POLICY_VERSION_FIELD_NUMBER: builtins.int
+    ENVIRONMENT_VERSION_FIELD_NUMBER: builtins.int
+    seed: builtins.int
+    """The root seed of the sequence of episodes. All 64 bits count: in JavaScript, take it as a string or BigInt."""
+    first_episode_index: builtins.int
+    """The index of the first episode to be delivered."""
+    policy_version: builtins.int
+    """The version of the policy that acts."""
+    environment_version: builtins.int
+    """The version of the environment that is acted in."""
+    def __init__(
+        self,
+        *,
+        seed: builtins.int = ...,
+        first_episode_index: builtins.int = ...,
+        policy_version: builtins.int = ...,
+        environment_version: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["environment_version", b"environment_version", "first_episode_index", b"first_episode_index", "policy_version", b"policy_version", "seed", b"seed"]) -> None: ...
+
+global___Beginning = Beginning
+
+@typing.final
 class Account(google.protobuf.message.Message):
-    """What became of everything that was simulated for a call. The last message of its stream."""
+    """What became of everything that was simulated for a call. The last message of its stream.
+
+    Nothing goes missing: the carried and the simulated steps are together as many as the delivered, kept, superseded,
+    cancelled and lost ones. Only what a lost worker had not told of yet is not counted.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -191,8 +231,12 @@ class Account(google.protobuf.message.Message):
     STEP_COUNT_FIELD_NUMBER: builtins.int
     EPISODE_COUNT_FIELD_NUMBER: builtins.int
     SIMULATED_STEP_COUNT_FIELD_NUMBER: builtins.int
+    CARRIED_STEP_COUNT_FIELD_NUMBER: builtins.int
     KEPT_STEP_COUNT_FIELD_NUMBER: builtins.int
-    DROPPED_STEP_COUNT_FIELD_NUMBER: builtins.int
+    SUPERSEDED_STEP_COUNT_FIELD_NUMBER: builtins.int
+    CANCELLED_STEP_COUNT_FIELD_NUMBER: builtins.int
+    LOST_STEP_COUNT_FIELD_NUMBER: builtins.int
+    RETRIED_EPISODE_COUNT_FIELD_NUMBER: builtins.int
     SEED_FIELD_NUMBER: builtins.int
     FIRST_EPISODE_INDEX_FIELD_NUMBER: builtins.int
     POLICY_VERSION_FIELD_NUMBER: builtins.int
@@ -200,6 +244,8 @@ class Account(google.protobuf.message.Message):
     DROPPED_INFOS_FIELD_NUMBER: builtins.int
     WORKERS_FIELD_NUMBER: builtins.int
     QUEUED_FIELD_NUMBER: builtins.int
+    WAITING_FIELD_NUMBER: builtins.int
+    SENDING_FIELD_NUMBER: builtins.int
     ELAPSED_FIELD_NUMBER: builtins.int
     step_count: builtins.int
     """Steps delivered."""
@@ -207,14 +253,24 @@ class Account(google.protobuf.message.Message):
     """Episodes delivered."""
     simulated_step_count: builtins.int
     """Steps simulated while the call ran, for it and beyond its end."""
+    carried_step_count: builtins.int
+    """Steps simulated earlier that this account tells the end of: kept by calls before, or of calls that ended without an
+    account.
+    """
     kept_step_count: builtins.int
     """Steps of episodes beyond the last delivered one, which were begun because as many were expected to be needed. They
     are kept for the next call that goes on in the same sequence with the same policy and environment.
     """
-    dropped_step_count: builtins.int
-    """Steps thrown away since the account before: of calls that were cancelled or failed, and what was kept but the next
-    call could not use, because it has another policy, environment or seed, or binds episodes to workers.
+    superseded_step_count: builtins.int
+    """Steps thrown away that calls before had kept, and no call can use any more: policy or environment were updated, or
+    a call went on in the same sequence in another way.
     """
+    cancelled_step_count: builtins.int
+    """Steps thrown away of calls that were cancelled or failed, since the account before."""
+    lost_step_count: builtins.int
+    """Steps thrown away because the worker that held them is gone, and so simulated again."""
+    retried_episode_count: builtins.int
+    """Episodes that ran again because their worker was lost."""
     seed: builtins.int
     """The root seed of the sequence of episodes. All 64 bits count: in JavaScript, take it as a string or BigInt."""
     first_episode_index: builtins.int
@@ -236,8 +292,16 @@ class Account(google.protobuf.message.Message):
         """How long the call waited for its turn."""
 
     @property
+    def waiting(self) -> google.protobuf.duration_pb2.Duration:
+        """Then, how long it waited for workers."""
+
+    @property
+    def sending(self) -> google.protobuf.duration_pb2.Duration:
+        """How long it waited for its client to take messages."""
+
+    @property
     def elapsed(self) -> google.protobuf.duration_pb2.Duration:
-        """From then to this message."""
+        """From its turn to this message: waiting and sending."""
 
     def __init__(
         self,
@@ -245,8 +309,12 @@ class Account(google.protobuf.message.Message):
         step_count: builtins.int = ...,
         episode_count: builtins.int = ...,
         simulated_step_count: builtins.int = ...,
+        carried_step_count: builtins.int = ...,
         kept_step_count: builtins.int = ...,
-        dropped_step_count: builtins.int = ...,
+        superseded_step_count: builtins.int = ...,
+        cancelled_step_count: builtins.int = ...,
+        lost_step_count: builtins.int = ...,
+        retried_episode_count: builtins.int = ...,
         seed: builtins.int = ...,
         first_episode_index: builtins.int = ...,
         policy_version: builtins.int = ...,
@@ -254,10 +322,12 @@ class Account(google.protobuf.message.Message):
         dropped_infos: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
         workers: collections.abc.Iterable[global___WorkerAccount] | None = ...,
         queued: google.protobuf.duration_pb2.Duration | None = ...,
+        waiting: google.protobuf.duration_pb2.Duration | None = ...,
+        sending: google.protobuf.duration_pb2.Duration | None = ...,
         elapsed: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["elapsed", b"elapsed", "queued", b"queued"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["dropped_infos", b"dropped_infos", "dropped_step_count", b"dropped_step_count", "elapsed", b"elapsed", "environment_version", b"environment_version", "episode_count", b"episode_count", "first_episode_index", b"first_episode_index", "kept_step_count", b"kept_step_count", "policy_version", b"policy_version", "queued", b"queued", "seed", b"seed", "simulated_step_count", b"simulated_step_count", "step_count", b"step_count", "workers", b"workers"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["elapsed", b"elapsed", "queued", b"queued", "sending", b"sending", "waiting", b"waiting"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["cancelled_step_count", b"cancelled_step_count", "carried_step_count", b"carried_step_count", "dropped_infos", b"dropped_infos", "elapsed", b"elapsed", "environment_version", b"environment_version", "episode_count", b"episode_count", "first_episode_index", b"first_episode_index", "kept_step_count", b"kept_step_count", "lost_step_count", b"lost_step_count", "policy_version", b"policy_version", "queued", b"queued", "retried_episode_count", b"retried_episode_count", "seed", b"seed", "sending", b"sending", "simulated_step_count", b"simulated_step_count", "step_count", b"step_count", "superseded_step_count", b"superseded_step_count", "waiting", b"waiting", "workers", b"workers"]) -> None: ...
 
 global___Account = Account
 

@@ -35,7 +35,9 @@ class _WorkerHealthEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     WORKER_HEALTH_HEALTHY: _WorkerHealth.ValueType  # 1
     """It takes work."""
     WORKER_HEALTH_LOST: _WorkerHealth.ValueType  # 2
-    """Its process is gone, and another is being started in its place. Sampling calls end with UNAVAILABLE meanwhile."""
+    """Its process is gone, and another is being started in its place. Its episodes run elsewhere meanwhile, or wait for
+    it if they are bound to it.
+    """
 
 class WorkerHealth(_WorkerHealth, metaclass=_WorkerHealthEnumTypeWrapper):
     """Whether a worker takes work."""
@@ -45,7 +47,9 @@ WORKER_HEALTH_UNSPECIFIED: WorkerHealth.ValueType  # 0
 WORKER_HEALTH_HEALTHY: WorkerHealth.ValueType  # 1
 """It takes work."""
 WORKER_HEALTH_LOST: WorkerHealth.ValueType  # 2
-"""Its process is gone, and another is being started in its place. Sampling calls end with UNAVAILABLE meanwhile."""
+"""Its process is gone, and another is being started in its place. Its episodes run elsewhere meanwhile, or wait for
+it if they are bound to it.
+"""
 global___WorkerHealth = WorkerHealth
 
 @typing.final
@@ -265,21 +269,35 @@ class SamplingOptions(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     EXPECTED_POLICY_VERSION_FIELD_NUMBER: builtins.int
+    POLICY_VERSION_FIELD_NUMBER: builtins.int
+    ENVIRONMENT_VERSION_FIELD_NUMBER: builtins.int
     SEED_FIELD_NUMBER: builtins.int
     FIRST_EPISODE_INDEX_FIELD_NUMBER: builtins.int
+    MAX_EPISODE_LENGTH_FIELD_NUMBER: builtins.int
     MAX_MESSAGE_BYTES_FIELD_NUMBER: builtins.int
     expected_policy_version: builtins.int
     """If set, the policy version that the caller counts on; FAILED_PRECONDITION if the current one is another."""
+    policy_version: builtins.int
+    """If set, the version of the policy that is to act, instead of the current one. The server keeps the last few (4
+    unless it is set otherwise); FAILED_PRECONDITION for any other.
+    """
+    environment_version: builtins.int
+    """If set, the version of the environment to act in, instead of the current one; as of `policy_version`."""
     seed: builtins.int
     """If set, the root seed of the episodes: the same seed, first episode index, policy and environment give the same
     episodes, however many workers there are. That holds for environments whose episodes depend on nothing but the seed
     of their reset and the actions: not with wrappers that remember earlier episodes, such as NormalizeObservation, nor
     for infos that tell the time. If not set, the sampler goes on in its own sequence, where no episode comes twice;
-    the account names its seed and the index of the first episode. All 64 bits count: in JavaScript, use a string or
-    BigInt.
+    calls at the same time each have one of their own. The stream's first message names its seed and the index of the
+    first episode. All 64 bits count: in JavaScript, use a string or BigInt.
     """
     first_episode_index: builtins.int
     """The index of the first episode in the sequence of `seed`, up to 2^62. Only with `seed`, else INVALID_ARGUMENT."""
+    max_episode_length: builtins.int
+    """If set, the number of steps that episodes may have, from 1 to 2^50, else INVALID_ARGUMENT: one that reaches it is
+    truncated, as if the environment had done it. Not set: what the server is set to, else as many as the environment
+    allows. Other limits make other episodes.
+    """
     max_message_bytes: builtins.int
     """The size that no message of the stream may exceed, in bytes, as gRPC counts it. Not set: 4 MiB less 4 KiB, which
     clients take without any setting of theirs. INVALID_ARGUMENT below 4 KiB or over 256 MiB. Messages are usually
@@ -290,18 +308,27 @@ class SamplingOptions(google.protobuf.message.Message):
         self,
         *,
         expected_policy_version: builtins.int | None = ...,
+        policy_version: builtins.int | None = ...,
+        environment_version: builtins.int | None = ...,
         seed: builtins.int | None = ...,
         first_episode_index: builtins.int | None = ...,
+        max_episode_length: builtins.int | None = ...,
         max_message_bytes: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_message_bytes", b"_max_message_bytes", "_seed", b"_seed", "expected_policy_version", b"expected_policy_version", "first_episode_index", b"first_episode_index", "max_message_bytes", b"max_message_bytes", "seed", b"seed"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_message_bytes", b"_max_message_bytes", "_seed", b"_seed", "expected_policy_version", b"expected_policy_version", "first_episode_index", b"first_episode_index", "max_message_bytes", b"max_message_bytes", "seed", b"seed"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_policy_version", b"_policy_version", "_seed", b"_seed", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "policy_version", b"policy_version", "seed", b"seed"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_policy_version", b"_policy_version", "_seed", b"_seed", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "policy_version", b"policy_version", "seed", b"seed"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_environment_version", b"_environment_version"]) -> typing.Literal["environment_version"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_expected_policy_version", b"_expected_policy_version"]) -> typing.Literal["expected_policy_version"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_first_episode_index", b"_first_episode_index"]) -> typing.Literal["first_episode_index"] | None: ...
     @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_episode_length", b"_max_episode_length"]) -> typing.Literal["max_episode_length"] | None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_max_message_bytes", b"_max_message_bytes"]) -> typing.Literal["max_message_bytes"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_policy_version", b"_policy_version"]) -> typing.Literal["policy_version"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_seed", b"_seed"]) -> typing.Literal["seed"] | None: ...
 
@@ -309,13 +336,18 @@ global___SamplingOptions = SamplingOptions
 
 @typing.final
 class ObtainSamplesResponse(google.protobuf.message.Message):
-    """A message of the stream: batches and progress in any number, then one account."""
+    """A message of the stream: the beginning, batches and progress in any number, the account."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    BEGINNING_FIELD_NUMBER: builtins.int
     BATCH_FIELD_NUMBER: builtins.int
     PROGRESS_FIELD_NUMBER: builtins.int
     ACCOUNT_FIELD_NUMBER: builtins.int
+    @property
+    def beginning(self) -> rollserve.v1.episode_batch_pb2.Beginning:
+        """The start of the stream: what its episodes are a function of."""
+
     @property
     def batch(self) -> rollserve.v1.episode_batch_pb2.EpisodeBatch:
         """Episodes."""
@@ -331,13 +363,14 @@ class ObtainSamplesResponse(google.protobuf.message.Message):
     def __init__(
         self,
         *,
+        beginning: rollserve.v1.episode_batch_pb2.Beginning | None = ...,
         batch: rollserve.v1.episode_batch_pb2.EpisodeBatch | None = ...,
         progress: rollserve.v1.episode_batch_pb2.Progress | None = ...,
         account: rollserve.v1.episode_batch_pb2.Account | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "content", b"content", "progress", b"progress"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "content", b"content", "progress", b"progress"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["batch", "progress", "account"] | None: ...
+    def HasField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "progress", b"progress"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "progress", b"progress"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "account"] | None: ...
 
 global___ObtainSamplesResponse = ObtainSamplesResponse
 
@@ -349,11 +382,16 @@ class ObtainExactEpisodesRequest(google.protobuf.message.Message):
 
     SAMPLER_FIELD_NUMBER: builtins.int
     EPISODE_COUNT_PER_WORKER_FIELD_NUMBER: builtins.int
+    SKIP_EPISODE_COUNT_FIELD_NUMBER: builtins.int
     OPTIONS_FIELD_NUMBER: builtins.int
     sampler: builtins.str
     """The sampler's name; empty for `default`."""
     episode_count_per_worker: builtins.int
     """How many episodes each worker is to sample, from 1 to 2^40, else INVALID_ARGUMENT."""
+    skip_episode_count: builtins.int
+    """How many episodes at the beginning not to deliver, because an earlier call has; INVALID_ARGUMENT if more than
+    there are in all.
+    """
     @property
     def options(self) -> global___SamplingOptions:
         """The options that all sampling calls share."""
@@ -363,24 +401,30 @@ class ObtainExactEpisodesRequest(google.protobuf.message.Message):
         *,
         sampler: builtins.str = ...,
         episode_count_per_worker: builtins.int = ...,
+        skip_episode_count: builtins.int = ...,
         options: global___SamplingOptions | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["options", b"options"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["episode_count_per_worker", b"episode_count_per_worker", "options", b"options", "sampler", b"sampler"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["episode_count_per_worker", b"episode_count_per_worker", "options", b"options", "sampler", b"sampler", "skip_episode_count", b"skip_episode_count"]) -> None: ...
 
 global___ObtainExactEpisodesRequest = ObtainExactEpisodesRequest
 
 @typing.final
 class ObtainExactEpisodesResponse(google.protobuf.message.Message):
-    """A message of the stream: batches and progress in any number, then one account. Its fields are those of
+    """A message of the stream: the beginning, batches and progress in any number, the account. Its fields are those of
     ObtainSamplesResponse.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    BEGINNING_FIELD_NUMBER: builtins.int
     BATCH_FIELD_NUMBER: builtins.int
     PROGRESS_FIELD_NUMBER: builtins.int
     ACCOUNT_FIELD_NUMBER: builtins.int
+    @property
+    def beginning(self) -> rollserve.v1.episode_batch_pb2.Beginning:
+        """The start of the stream: what its episodes are a function of."""
+
     @property
     def batch(self) -> rollserve.v1.episode_batch_pb2.EpisodeBatch:
         """Episodes."""
@@ -396,13 +440,14 @@ class ObtainExactEpisodesResponse(google.protobuf.message.Message):
     def __init__(
         self,
         *,
+        beginning: rollserve.v1.episode_batch_pb2.Beginning | None = ...,
         batch: rollserve.v1.episode_batch_pb2.EpisodeBatch | None = ...,
         progress: rollserve.v1.episode_batch_pb2.Progress | None = ...,
         account: rollserve.v1.episode_batch_pb2.Account | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "content", b"content", "progress", b"progress"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "content", b"content", "progress", b"progress"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["batch", "progress", "account"] | None: ...
+    def HasField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "progress", b"progress"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "progress", b"progress"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "account"] | None: ...
 
 global___ObtainExactEpisodesResponse = ObtainExactEpisodesResponse
 

@@ -47,15 +47,19 @@ class SamplerServiceStub(object):
     PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, RENDER_MODE_NOT_ALLOWED, the operator allows no such
     thing.
     FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; POLICY_VERSION, its
-    version is not the expected one.
+    version is not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more.
     RESOURCE_EXHAUSTED: MESSAGE_TOO_SMALL, a single step does not fit into a message; the text says what would.
-    UNAVAILABLE: WORKER_LOST, a worker's process is gone. It is replaced within seconds and given agent and environment
-    again; then the same call succeeds. Without a reason: the server is starting, stopping or out of reach.
+    UNAVAILABLE: WORKER_LOST, a worker's process is gone and could not be replaced in time, or one after the other was
+    lost with the same episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run
+    again. Without a reason: the server is starting, stopping or out of reach.
     INTERNAL: ENV_FAILED, an environment raised an error; the text has it. INTERNAL, a fault of the server; its log has
     more.
 
+    Several calls may sample at the same time, each as if alone (4 unless the server is set otherwise; more wait for their
+    turn in the order of their arrival).
+
     An update that fails has changed nothing. A sampling call that fails or is cancelled uses up the indices of the
-    episodes that it may have delivered, if it went on in the sampler's own sequence.
+    episodes that it may have delivered, and of one whose environment failed, if it went on in the sampler's own sequence.
     """
 
     def __init__(self, channel):
@@ -113,15 +117,19 @@ class SamplerServiceServicer(object):
     PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, RENDER_MODE_NOT_ALLOWED, the operator allows no such
     thing.
     FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; POLICY_VERSION, its
-    version is not the expected one.
+    version is not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more.
     RESOURCE_EXHAUSTED: MESSAGE_TOO_SMALL, a single step does not fit into a message; the text says what would.
-    UNAVAILABLE: WORKER_LOST, a worker's process is gone. It is replaced within seconds and given agent and environment
-    again; then the same call succeeds. Without a reason: the server is starting, stopping or out of reach.
+    UNAVAILABLE: WORKER_LOST, a worker's process is gone and could not be replaced in time, or one after the other was
+    lost with the same episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run
+    again. Without a reason: the server is starting, stopping or out of reach.
     INTERNAL: ENV_FAILED, an environment raised an error; the text has it. INTERNAL, a fault of the server; its log has
     more.
 
+    Several calls may sample at the same time, each as if alone (4 unless the server is set otherwise; more wait for their
+    turn in the order of their arrival).
+
     An update that fails has changed nothing. A sampling call that fails or is cancelled uses up the indices of the
-    episodes that it may have delivered, if it went on in the sampler's own sequence.
+    episodes that it may have delivered, and of one whose environment failed, if it went on in the sampler's own sequence.
     """
 
     def UpdateAgent(self, request, context):
@@ -146,8 +154,8 @@ class SamplerServiceServicer(object):
 
     def ObtainSamples(self, request, context):
         """Samples whole episodes with at least `step_count` steps in all: the fewest episodes, in the order of their indices,
-        that have as many. A stream of batches as they become ready, in that order, then one account. Waits for its turn
-        while another call samples; agent, environment and expected version are those of when it begins.
+        that have as many. A stream of its beginning, batches as they become ready, in that order, and one account. If it
+        has to wait for its turn, agent, environment and expected version are those of when it begins.
         Reasons: INVALID_VALUE, all of FAILED_PRECONDITION, MESSAGE_TOO_SMALL, WORKER_LOST, ENV_FAILED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -227,15 +235,19 @@ class SamplerService(object):
     PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, RENDER_MODE_NOT_ALLOWED, the operator allows no such
     thing.
     FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; POLICY_VERSION, its
-    version is not the expected one.
+    version is not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more.
     RESOURCE_EXHAUSTED: MESSAGE_TOO_SMALL, a single step does not fit into a message; the text says what would.
-    UNAVAILABLE: WORKER_LOST, a worker's process is gone. It is replaced within seconds and given agent and environment
-    again; then the same call succeeds. Without a reason: the server is starting, stopping or out of reach.
+    UNAVAILABLE: WORKER_LOST, a worker's process is gone and could not be replaced in time, or one after the other was
+    lost with the same episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run
+    again. Without a reason: the server is starting, stopping or out of reach.
     INTERNAL: ENV_FAILED, an environment raised an error; the text has it. INTERNAL, a fault of the server; its log has
     more.
 
+    Several calls may sample at the same time, each as if alone (4 unless the server is set otherwise; more wait for their
+    turn in the order of their arrival).
+
     An update that fails has changed nothing. A sampling call that fails or is cancelled uses up the indices of the
-    episodes that it may have delivered, if it went on in the sampler's own sequence.
+    episodes that it may have delivered, and of one whose environment failed, if it went on in the sampler's own sequence.
     """
 
     @staticmethod

@@ -14,7 +14,7 @@ from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import DomainError, NotFoundError
 from rollserve_server.gateway import translate
 from rollserve_server.gateway.errors import abort, abort_unexpected
-from rollserve_server.pool import Account, Delivery, Pool, Progress
+from rollserve_server.pool import Account, Beginning, Delivery, Pool, Progress
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -89,14 +89,11 @@ class SamplerService:
         async with contextlib.aclosing(pool.sample(sample_request)) as items:
             async for item in items:
                 match item:
+                    case Beginning():
+                        yield translate.beginning_to_proto(item).SerializeToString()
                     case Delivery():
-                        try:
-                            buffer = await item.payload.get()
-                        except DomainError as error:
-                            await items.athrow(error)  # the pool has to know
-                            raise
                         for message in item.messages:
-                            yield buffer[message.offset : message.offset + message.size].tobytes()
+                            yield item.buffer[message.offset : message.offset + message.size].tobytes()
                     case Progress():
                         progress = episode_batch_pb2.Progress(simulated_step_count=item.num_simulated_steps)
                         yield pb.ObtainSamplesResponse(progress=progress).SerializeToString()

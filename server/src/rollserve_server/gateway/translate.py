@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -17,7 +17,7 @@ from rollserve_server import __version__
 from rollserve_server.agents import AgentSpec, ConstantSpec, MlpSpec, RandomSpec
 from rollserve_server.envs import describe_space
 from rollserve_server.errors import InvalidValueError, within
-from rollserve_server.pool import Account, AtLeast, Exactly, SampleRequest, Target
+from rollserve_server.pool import Account, AtLeast, Beginning, Exactly, SampleRequest, Target
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "account_to_proto",
     "agent_updates_from_proto",
+    "beginning_to_proto",
     "env_specs_from_proto",
     "env_updated_to_proto",
     "sample_request_from_proto",
@@ -39,6 +40,10 @@ _DEFAULT_MESSAGE_BYTES = (4 << 20) - (4 << 10)
 _LEAST_MESSAGE_BYTES, _MOST_MESSAGE_BYTES = 4 << 10, 256 << 20
 _MOST_STEPS, _MOST_EPISODES, _MOST_FIRST_INDEX = 1 << 50, 1 << 40, 1 << 62
 """More than anybody waits for; indices stay below 2**63, which is all that many languages have."""
+
+_OptionalField = Literal[
+    "expected_policy_version", "policy_version", "environment_version", "seed", "max_episode_length"
+]
 
 _ACTIVATIONS: dict[agent_pb2.Activation.ValueType, Activation] = {
     agent_pb2.ACTIVATION_TANH: "tanh",
@@ -100,7 +105,7 @@ def sample_request_from_proto(
         target = AtLeast(_in_range("step_count", request.step_count, 1, _MOST_STEPS))
     else:
         count = _in_range("episode_count_per_worker", request.episode_count_per_worker, 1, _MOST_EPISODES)
-        target = Exactly(count)
+        target = Exactly(count, request.skip_episode_count)
     options = request.options
     limit = _DEFAULT_MESSAGE_BYTES
     if options.HasField("max_message_bytes"):
@@ -108,13 +113,29 @@ def sample_request_from_proto(
         limit = _in_range(field, options.max_message_bytes, _LEAST_MESSAGE_BYTES, _MOST_MESSAGE_BYTES)
     if options.HasField("first_episode_index") and not options.HasField("seed"):
         raise InvalidValueError.of("options.first_episode_index", "an index without a seed", "options.seed beside it")
-    versioned = options.HasField("expected_policy_version")
+    if options.HasField("max_episode_length"):
+        _in_range("options.max_episode_length", options.max_episode_length, 1, _MOST_STEPS)
     return SampleRequest(
         target=target,
         max_message_bytes=limit,
-        expected_policy_version=options.expected_policy_version if versioned else None,
-        seed=options.seed if options.HasField("seed") else None,
+        expected_policy_version=_optional(options, "expected_policy_version"),
+        policy_version=_optional(options, "policy_version"),
+        env_version=_optional(options, "environment_version"),
+        seed=_optional(options, "seed"),
         first_index=_in_range("options.first_episode_index", options.first_episode_index, 0, _MOST_FIRST_INDEX),
+        max_episode_length=_optional(options, "max_episode_length"),
+    )
+
+
+def beginning_to_proto(beginning: Beginning) -> pb.ObtainSamplesResponse:
+    """The first message of a call."""
+    return pb.ObtainSamplesResponse(
+        beginning=episode_batch_pb2.Beginning(
+            seed=beginning.seed,
+            first_episode_index=beginning.first_episode_index,
+            policy_version=beginning.policy_version,
+            environment_version=beginning.env_version,
+        )
     )
 
 
@@ -144,8 +165,12 @@ def account_to_proto(account: Account) -> episode_batch_pb2.Account:
         step_count=account.num_steps,
         episode_count=account.num_episodes,
         simulated_step_count=account.num_simulated_steps,
+        carried_step_count=account.num_carried_steps,
         kept_step_count=account.num_kept_steps,
-        dropped_step_count=account.num_dropped_steps,
+        superseded_step_count=account.num_superseded_steps,
+        cancelled_step_count=account.num_cancelled_steps,
+        lost_step_count=account.num_lost_steps,
+        retried_episode_count=account.num_retried_episodes,
         seed=account.seed,
         first_episode_index=account.first_episode_index,
         policy_version=account.policy_version,
@@ -153,6 +178,8 @@ def account_to_proto(account: Account) -> episode_batch_pb2.Account:
         dropped_infos=account.dropped_infos,
         workers=workers,
         queued=_duration(account.queued_seconds),
+        waiting=_duration(account.waiting_seconds),
+        sending=_duration(account.sending_seconds),
         elapsed=_duration(account.elapsed_seconds),
     )
 
@@ -253,6 +280,11 @@ def _in_range(field: str, value: int, least: int, most: int) -> int:
     if not least <= value <= most:
         raise InvalidValueError.of(field, value, f"a number from {least} to {most}")
     return value
+
+
+def _optional(options: pb.SamplingOptions, name: _OptionalField) -> int | None:
+    """The value of a field, or None if it is not set."""
+    return getattr(options, name) if options.HasField(name) else None
 
 
 def _duration(seconds: float) -> Duration:

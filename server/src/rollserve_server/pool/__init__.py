@@ -1,10 +1,13 @@
 """Decides which episodes run where, keeps their order, and accounts for them. Knows no gRPC and no protocol buffers."""
 
+from rollserve_server.pool.account import Account, WorkerAccount
 from rollserve_server.pool.backend import Backend, Payload, WorkerHandle
-from rollserve_server.pool.call import Account, Delivery, Progress, WorkerAccount
+from rollserve_server.pool.call import Delivery, Progress
+from rollserve_server.pool.config import PoolConfig, SampleRequest
+from rollserve_server.pool.holdings import AgentUpdate
 from rollserve_server.pool.in_process import InProcessBackend
 from rollserve_server.pool.plan import AtLeast, Exactly, Target
-from rollserve_server.pool.pool import AgentUpdate, EnvUpdated, Pool, PoolConfig, SampleRequest
+from rollserve_server.pool.pool import Beginning, EnvUpdated, Pool
 from rollserve_server.pool.status import Counters, PoolStatus, WorkerStatus
 
 __all__ = [
@@ -12,6 +15,7 @@ __all__ = [
     "AgentUpdate",
     "AtLeast",
     "Backend",
+    "Beginning",
     "Counters",
     "Delivery",
     "EnvUpdated",

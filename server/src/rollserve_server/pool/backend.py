@@ -32,7 +32,7 @@ class Payload(Protocol):
 
 
 class WorkerHandle(Protocol):
-    """A worker elsewhere. What it is asked is done in that order, one at a time."""
+    """A worker elsewhere. What it is asked is done in that order, one at a time, but for `stop`."""
 
     async def call(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Calls a method of the worker.
@@ -45,6 +45,10 @@ class WorkerHandle(Protocol):
 
     def work(self, order: Order) -> tuple[asyncio.Future[Report], Payload]:
         """Asks for `Worker.work`. The report can be awaited without its payload. Errors as of `call`."""
+        ...
+
+    def stop(self, stream_id: int) -> None:
+        """Calls `Worker.stop` at once, beside what is being done, without waiting for it."""
         ...
 
     def kill(self) -> None:

@@ -5,54 +5,35 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import Counter, deque
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from rollserve_server.pool.plan import Plan
-from rollserve_server.sampling import Claim, Order
+from rollserve_server.errors import WorkerLostError
+from rollserve_server.pool.account import Account, WorkerAccount
+from rollserve_server.pool.claims import Claims, Written
+from rollserve_server.pool.open_stream import InFlight, OpenStream
+from rollserve_server.pool.plan import Anywhere, Plan
+from rollserve_server.sampling import Order
 
 if TYPE_CHECKING:
-    from rollserve_server.pool.backend import Payload, WorkerHandle
-    from rollserve_server.pool.plan import Ledger, LengthEstimate, Placement, Target
-    from rollserve_server.sampling import Message, Parcel, Report, Stream
+    import numpy as np
+    from numpy.typing import NDArray
 
-__all__ = ["Account", "Call", "CallSettings", "Delivery", "OpenStream", "Progress", "WorkerAccount"]
+    from rollserve_server.pool.backend import WorkerHandle
+    from rollserve_server.pool.plan import LengthEstimate, Target
+    from rollserve_server.pool.slots import Slots
+    from rollserve_server.sampling import Message, Report
+
+__all__ = ["Call", "CallSettings", "Delivery", "Progress"]
 
 _ORDERS_IN_FLIGHT = 2
 """For each worker: while it works on one, the next is already there."""
 _SLICE_SECONDS = 0.02
-"""How long a worker works on an order: it answers as often, and hears of a call's end as late."""
-_PARCELS_WAITING = 2
-"""Of a claim too large for one report, how much is fetched before it can be delivered."""
-
-
-class _InFlight(NamedTuple):
-    """An order, and what is to come of it."""
-
-    order: Order
-    report: asyncio.Future[Report]
-    payload: Payload
-
-
-@dataclass(eq=False)
-class OpenStream:
-    """A stream, and what is known of its episodes from call to call.
-
-    Attributes:
-        stream: its name and what its episodes are a function of.
-        placement: where its episodes run.
-        ledger: those that were begun and not claimed.
-        in_flight: of each worker, orders that have not been answered, with their answers to come.
-        num_held_steps: steps that were made and not delivered.
-    """
-
-    stream: Stream
-    placement: Placement
-    ledger: Ledger
-    in_flight: list[deque[_InFlight]]
-    num_held_steps: int = 0
+"""How long a worker works on an order: it answers as often, and calls at the same time take turns as often."""
+_MOST_LOSSES = 3
+"""How often an episode may be lost with its worker before it is taken to be the cause."""
 
 
 @dataclass(frozen=True)
@@ -61,22 +42,20 @@ class CallSettings:
 
     Attributes:
         max_message_bytes: the size that no message may exceed.
-        bind_workers: whether messages tell the index of the worker.
         window_bytes: how much may be on its way from the workers to the client.
         progress_seconds: how often to tell of progress when nothing is delivered.
     """
 
     max_message_bytes: int
-    bind_workers: bool
     window_bytes: int
     progress_seconds: float
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """Messages, in order, in a buffer that is to be fetched."""
+    """Messages, in order, and the buffer that they stand in."""
 
-    payload: Payload
+    buffer: NDArray[np.uint8]
     messages: Sequence[Message]
 
 
@@ -87,72 +66,11 @@ class Progress:
     num_simulated_steps: int
 
 
-@dataclass
-class WorkerAccount:
-    """One worker's share in a call: what was simulated and delivered, and its time."""
-
-    num_simulated_steps: int = 0
-    num_steps: int = 0
-    num_episodes: int = 0
-    sampling_seconds: float = 0.0
-    encoding_seconds: float = 0.0
-
-
-@dataclass
-class Account:
-    """What became of everything that was simulated; see Account in `protos/rollserve/v1/episode_batch.proto`."""
-
-    seed: int
-    first_episode_index: int
-    policy_version: int
-    env_version: int
-    workers: list[WorkerAccount]
-    num_dropped_steps: int = 0
-    num_kept_steps: int = 0
-    message_bytes: int = 0
-    dropped_infos: Counter[str] = field(default_factory=Counter)
-    queued_seconds: float = 0.0
-    elapsed_seconds: float = 0.0
-
-    @property
-    def num_simulated_steps(self) -> int:
-        """Steps simulated while the call ran."""
-        return sum(worker.num_simulated_steps for worker in self.workers)
-
-    @property
-    def num_steps(self) -> int:
-        """Steps delivered."""
-        return sum(worker.num_steps for worker in self.workers)
-
-    @property
-    def num_episodes(self) -> int:
-        """Episodes delivered."""
-        return sum(worker.num_episodes for worker in self.workers)
-
-
-@dataclass(eq=False)
-class _OpenClaim:
-    """A claim on its way.
-
-    Attributes:
-        claim: what its worker is told.
-        worker: which one that is.
-        num_bytes: its approximate bytes.
-        asked: whether an order that names it is with the worker.
-        written: whether its last message has come.
-        parcels: what has come and is to be delivered.
-    """
-
-    claim: Claim
-    worker: int
-    num_bytes: int
-    asked: bool = False
-    written: bool = False
-    parcels: deque[tuple[Payload, Parcel]] = field(default_factory=deque)
-
-
 class Call:
     """Runs one call, which has its stream for itself meanwhile.
+
+    A worker that is lost on the way costs time only: its episodes run again, elsewhere if they are bound to none, and
+    are the same.
 
     Attributes:
         stream: what it delivers a part of.
@@ -163,23 +81,24 @@ class Call:
         self,
         target: Target,
         stream: OpenStream,
-        workers: Sequence[WorkerHandle],
+        slots: Slots,
         num_rows: int,
         estimate: LengthEstimate,
         settings: CallSettings,
     ) -> None:
         self.stream = stream
-        self._workers = workers
+        self._slots = slots
         self._num_rows = num_rows
         self._estimate = estimate
         self._settings = settings
         ledger, placement = stream.ledger, stream.placement
-        self._plan = Plan(target, placement, ledger, estimate, len(workers))
+        self._pinned = not isinstance(placement, Anywhere)
+        self._plan = Plan(target, placement, ledger, estimate, len(slots))
+        self._claims = Claims(settings.window_bytes, pinned=self._pinned)
         # So that one gateway hears of many workers as often as of few.
-        self._slice_seconds = _SLICE_SECONDS * max(1.0, len(workers) / 8)
-        self._claims: dict[int, _OpenClaim] = {}
-        self._num_claims = 0
-        self._num_finished_last = [0] * len(workers)
+        self._slice_seconds = _SLICE_SECONDS * max(1.0, len(slots) / 8)
+        self._num_finished_last = [0] * len(slots)
+        self._num_losses: Counter[int] = Counter()
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
         self._began = time.monotonic()
@@ -188,7 +107,8 @@ class Call:
             first_episode_index=ledger.next_index,
             policy_version=stream.stream.policy_version,
             env_version=stream.stream.env_version,
-            workers=[WorkerAccount() for _ in workers],
+            workers=[WorkerAccount() for _ in slots],
+            num_carried_steps=stream.num_held_steps,
         )
 
     async def run(self) -> AsyncGenerator[Delivery | Progress, None]:
@@ -197,16 +117,17 @@ class Call:
         Raises:
             EnvFailedError: an environment raised an error.
             OverLimitError: a step does not fit into a message.
-            WorkerLostError: a worker's process is gone.
+            WorkerLostError: workers are lost again and again, or for long.
         """
         self._advance_claims()
-        drivers = [asyncio.create_task(self._drive(worker)) for worker in range(len(self._workers))]
+        drivers = [asyncio.create_task(self._drive(worker)) for worker in range(len(self._slots))]
         try:
             told_at, told_steps = time.monotonic(), 0
-            while not self._is_over():
-                delivery = self._next_delivery()
+            while not (self._plan.complete and not self._claims):
+                delivery = await self._next_delivery()
                 if delivery is not None:
-                    yield delivery
+                    with self._sending():
+                        yield delivery
                     told_at = time.monotonic()
                     self._notify()
                     continue
@@ -221,36 +142,66 @@ class Call:
             for driver in drivers:
                 driver.cancel()
             await asyncio.gather(*drivers, return_exceptions=True)
-            self.account.num_kept_steps = self.stream.num_held_steps
-            self.account.elapsed_seconds = time.monotonic() - self._began
-
-    def _is_over(self) -> bool:
-        return self._plan.complete and not self._claims
+            account = self.account
+            account.num_kept_steps = self.stream.num_held_steps
+            account.elapsed_seconds = time.monotonic() - self._began
+            account.waiting_seconds = account.elapsed_seconds - account.sending_seconds
 
     async def _drive(self, worker: int) -> None:
-        """Keeps a worker at work."""
-        in_flight = self.stream.in_flight[worker]
-        stuck = False
+        """Keeps whoever is in a worker's place at work."""
         try:
             while True:
-                while len(in_flight) < _ORDERS_IN_FLIGHT and (order := self._next_order(worker, stuck)):
-                    in_flight.append(_InFlight(order, *self._workers[worker].work(order)))
-                if not in_flight:
-                    await self._wait()
-                    stuck = False
-                    continue
-                # If the call ends meanwhile, the answer is the next call's.
-                order, coming, payload = in_flight[0]
-                report = await asyncio.shield(coming)
-                in_flight.popleft()
-                self._take(worker, order, report, payload)
-                stuck = not (report.num_simulated_steps or report.parcels)
-                # A worker whose buffer is full may be waiting for just what would be claimed with its next episode.
-                if self._advance_claims(at_once=stuck) or not stuck:
-                    self._notify()
+                handle = await self._next_handle(worker)
+                try:
+                    await self._drive_handle(worker, handle)
+                except WorkerLostError as error:
+                    self._slots.lose(worker, handle)
+                    self._lose(worker, error)
         except Exception as error:  # it is raised where the call is awaited
             self._failure = error
             self._notify()
+
+    async def _next_handle(self, worker: int) -> WorkerHandle:
+        """The worker, or once it is there the one in its place."""
+        while True:
+            try:
+                handle = await self._slots.ready(worker)
+            except WorkerLostError:
+                if self._pinned or not any(slot.healthy for slot in self._slots):
+                    raise
+            else:
+                break
+        known = self.stream.handles[worker]
+        if known is not None and known is not handle:  # it was lost while no call was there, or just now
+            self._lose(worker, WorkerLostError(f"worker {worker} is lost", worker))
+        self.stream.handles[worker] = handle
+        self._plan.regain(worker)
+        return handle
+
+    async def _drive_handle(self, worker: int, handle: WorkerHandle) -> None:
+        """Keeps a worker at work until it is lost."""
+        in_flight = self.stream.in_flight[worker]
+        stuck = False
+        while True:
+            while len(in_flight) < _ORDERS_IN_FLIGHT and (order := self._next_order(worker, stuck)):
+                in_flight.append(InFlight(order, *handle.work(order)))
+            if not in_flight:
+                await self._wait()
+                stuck = False
+                continue
+            # If the call ends meanwhile, the answer is the next call's.
+            order, coming, payload = in_flight[0]
+            report = await asyncio.shield(coming)
+            in_flight.popleft()
+            for asked in order.deliver:
+                self._claims.answered(asked.claim_id)
+            for parcel in report.parcels:
+                self._take_written(Written(worker, payload, parcel))
+            self._take(worker, report)
+            stuck = not (report.num_simulated_steps or report.parcels)
+            # A worker whose buffer is full may be waiting for just what would be claimed with its next episode.
+            if self._advance_claims(at_once=stuck) or not stuck:
+                self._notify()
 
     def _next_order(self, worker: int, stuck: bool) -> Order | None:
         """What a worker is to do next, or None if there is nothing now.
@@ -260,82 +211,105 @@ class Call:
             stuck: whether it had nothing to do with its last order, and so would have nothing now unless it is given
                 something: its buffer is full, or all its episodes have ended.
         """
-        plan, settings = self._plan, self._settings
+        plan, claims = self._plan, self._claims
         lookahead = 2 * self._num_finished_last[worker]
-        begin = plan.begin(worker, self._num_rows + lookahead - plan.num_open[worker])
-        deliver = self._claims_to_ask(worker)
-        samples = not plan.complete and plan.num_open[worker] > 0
+        begin = claims.to_begin(worker)
+        begin += plan.begin(worker, self._num_rows + lookahead - plan.num_open[worker])
+        deliver = claims.to_ask(worker)
+        samples = (not plan.complete and plan.num_open[worker] > 0) or claims.num_missing(worker) > 0
         if not (begin or deliver or (samples and not stuck)):
             return None
         return Order(
             stream=self.stream.stream,
             begin=tuple(begin),
             deliver=tuple(deliver),
-            max_message_bytes=settings.max_message_bytes,
-            bind_worker=settings.bind_workers,
+            max_message_bytes=self._settings.max_message_bytes,
+            bind_worker=self._pinned,
             seconds=self._slice_seconds if samples else 0.0,
         )
 
-    def _claims_to_ask(self, worker: int) -> list[Claim]:
-        """The claims that a worker is to write now: in order, as far as the window reaches."""
-        claims, num_bytes = [], 0
-        for claim in self._claims.values():
-            if num_bytes >= self._settings.window_bytes:
-                break
-            num_bytes += claim.num_bytes
-            waits = not (claim.asked or claim.written) and len(claim.parcels) < _PARCELS_WAITING
-            if waits and claim.worker == worker:
-                claim.asked = True
-                claims.append(claim.claim)
-        return claims
-
-    def _take(self, worker: int, order: Order, report: Report, payload: Payload) -> None:
-        """Takes in what came of an order."""
+    def _take(self, worker: int, report: Report) -> None:
+        """Takes in what a worker did."""
         share = self.account.workers[worker]
         share.sampling_seconds += report.sampling_seconds
         share.encoding_seconds += report.encoding_seconds
         share.num_simulated_steps += report.num_simulated_steps
         self.account.dropped_infos.update(report.dropped_infos)
-        self.stream.num_held_steps += report.num_simulated_steps
+        self.stream.held_steps[worker] += report.num_simulated_steps
         self._estimate.observe(report.num_simulated_steps, len(report.finished))
         self._num_finished_last[worker] = len(report.finished)
         for index, num_steps, num_bytes in report.finished:
-            self._plan.finish(index, num_steps, num_bytes)
-        for asked in order.deliver:
-            self._claims[asked.claim_id].asked = False
-        for parcel in report.parcels:
-            claim = self._claims[parcel.claim_id]
-            claim.parcels.append((payload, parcel))
-            claim.written = parcel.complete
+            if not self._claims.finish(index):
+                self._plan.finish(index, num_steps, num_bytes)
         if report.failure is not None:
             raise report.failure
+
+    def _take_written(self, written: Written) -> None:
+        self._give_up(written.worker, self._claims.take(written))
+
+    def _lose(self, worker: int, error: WorkerLostError) -> None:
+        """Takes in that a worker is gone, with all that it had not written."""
+        stream = self.stream
+        for in_flight in stream.in_flight[worker]:
+            in_flight.report.add_done_callback(_ignore)
+        stream.in_flight[worker].clear()
+        stream.handles[worker] = None
+        lost = self._claims.lose(worker) + self._plan.lose(worker)
+        written = sum(written.num_steps for written in self._claims.held_of(worker))
+        self._give_up(worker, stream.held_steps[worker] - written)
+        self._retry(lost, error)
+
+    def _give_up(self, worker: int, num_steps: int) -> None:
+        """Takes in that steps which a worker made are not going to be delivered."""
+        self.stream.held_steps[worker] -= num_steps
+        self.account.num_lost_steps += num_steps
+
+    def _retry(self, lost: Sequence[int], error: WorkerLostError) -> None:
+        """Takes in that episodes are to run again. Raises the error if that has happened too often."""
+        self._num_losses.update(lost)
+        self.account.num_retried_episodes += len(lost)
+        worst, num_losses = max(self._num_losses.items(), key=lambda item: item[1], default=(0, 0))
+        if num_losses > _MOST_LOSSES:
+            text = f"{error.text}; it ran episode {worst}, which {num_losses - 1} workers were lost with before"
+            raise WorkerLostError(text, error.worker_index)
+        self._notify()
 
     def _advance_claims(self, *, at_once: bool = False) -> bool:
         """Claims what can be delivered next; returns whether there was anything."""
         planned_claims = self._plan.claim(at_once=at_once)
         for planned in planned_claims:
-            claim = Claim(self._num_claims, planned.start, planned.stop)
-            self._claims[self._num_claims] = _OpenClaim(claim, planned.worker, planned.num_bytes)
-            self._num_claims += 1
+            self._claims.add(planned)
         return bool(planned_claims)
 
-    def _next_delivery(self) -> Delivery | None:
+    async def _next_delivery(self) -> Delivery | None:
         """What of the first claim is there."""
-        if not self._claims:
+        written = self._claims.next_written()
+        if written is None:
             return None
-        claim_id, claim = next(iter(self._claims.items()))
-        if not claim.parcels:
+        worker, payload, parcel = written
+        try:
+            buffer = await payload.get()
+        except WorkerLostError as error:
+            lost, num_steps = self._claims.lose_payload()
+            self._give_up(worker, num_steps)
+            self._retry(lost, error)
             return None
-        payload, parcel = claim.parcels.popleft()
-        if claim.written and not claim.parcels:
-            del self._claims[claim_id]
-        share = self.account.workers[claim.worker]
-        num_steps = sum(message.num_steps for message in parcel.messages)
-        share.num_steps += num_steps
+        self._claims.delivered()
+        share = self.account.workers[worker]
+        share.num_steps += written.num_steps
         share.num_episodes += sum(message.num_episodes for message in parcel.messages)
         self.account.message_bytes += sum(message.size for message in parcel.messages)
-        self.stream.num_held_steps -= num_steps
-        return Delivery(payload, parcel.messages)
+        self.stream.held_steps[worker] -= written.num_steps
+        return Delivery(buffer, parcel.messages)
+
+    @contextlib.contextmanager
+    def _sending(self) -> Iterator[None]:
+        """Counts the time that the client takes."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.account.sending_seconds += time.monotonic() - began
 
     async def _wait(self, seconds: float | None = None) -> None:
         """Waits until something has changed, or the time is over."""
@@ -346,3 +320,9 @@ class Call:
     def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def _ignore(report: asyncio.Future[Report]) -> None:
+    """Takes notice of what came of a lost worker's order, as asyncio wants."""
+    if not report.cancelled():
+        report.exception()

@@ -49,6 +49,9 @@ class _ThreadWorker:
         future = self._submit(Worker.work, order)
         return asyncio.ensure_future(_report(future)), _FuturePayload(future)
 
+    def stop(self, stream_id: int) -> None:
+        self._worker.add_done_callback(lambda worker: worker.result().stop(stream_id))
+
     def kill(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
 

@@ -33,9 +33,15 @@ class AtLeast:
 
 @dataclass(frozen=True)
 class Exactly:
-    """So many episodes of each worker: the first ones belong to worker 0, the next to worker 1, and so on."""
+    """So many episodes of each worker: the first ones belong to worker 0, the next to worker 1, and so on.
+
+    Attributes:
+        num_episodes_per_worker: how many.
+        num_skipped: how many at the beginning are not delivered.
+    """
 
     num_episodes_per_worker: int
+    num_skipped: int = 0
 
 
 Target = AtLeast | Exactly
@@ -102,11 +108,12 @@ class LengthEstimate:
     """
 
     _MOST_EPISODES = 256.0
+    _MOST_STEPS = 2**50
     _PRIOR_EPISODES = 0.25
 
     def __init__(self, max_episode_steps: int | None) -> None:
         # At first episodes are taken to be as long as their limit: better to begin too few than too many.
-        self._steps = (max_episode_steps or 0) * self._PRIOR_EPISODES
+        self._steps = min(max_episode_steps or 0, self._MOST_STEPS) * self._PRIOR_EPISODES
         self._episodes = self._PRIOR_EPISODES if max_episode_steps else 0.0
 
     @property
@@ -145,9 +152,9 @@ class Ledger:
 class Plan:
     """One call's way through its stream, from the ledger's next index on.
 
-    The caller asks `begin` which episodes a worker is to begin, tells `finish` which have ended, and takes from
-    `claim` what is to be delivered, until `complete`. The ledger is kept up to date, and what stands in it at the end
-    is what was begun beyond the call's last episode.
+    The caller asks `begin` which episodes a worker is to begin, tells `finish` which have ended and `lose` of workers
+    that are gone, and takes from `claim` what is to be delivered, until `complete`. The ledger is kept up to date, and
+    what stands in it at the end is what was begun beyond the call's last episode.
 
     Attributes:
         complete: whether everything that the call delivers has been claimed.
@@ -179,13 +186,16 @@ class Plan:
         self._estimate = estimate
         self._num_workers = num_workers
         self._first = ledger.next_index
-        self._begun_before = frozenset(ledger.workers)
+        # Of episodes that any worker may run: those of lost workers, and the first that was never begun.
+        self._next_index = max(ledger.workers, default=self._first - 1) + 1
+        self._to_begin_again = [index for index in range(self._first, self._next_index) if index not in ledger.workers]
         self._num_begun = len(ledger.workers)
         self._known_steps = sum(steps for steps, _ in ledger.sizes.values())
         self._next_of_worker = [self._first] * num_workers
         self._claimed_steps = 0
         self._scan = _Scan(self._first)
-        self.complete = False
+        self._absent: set[int] = set()
+        self.complete = isinstance(target, Exactly) and self._first == self._end()
         self.num_open = [0] * num_workers
         for index, worker in ledger.workers.items():
             self.num_open[worker] += index not in ledger.sizes
@@ -195,14 +205,15 @@ class Plan:
 
         No more are begun than it takes, as far as the estimate tells, to reach the target.
         """
-        if self.complete:
+        if self.complete or worker in self._absent:
             return []
         wanted = self._num_wanted()
         if isinstance(self._placement, Anywhere):
-            share = math.ceil((sum(self.num_open) + wanted) / self._num_workers) - self.num_open[worker]
-            count = max(min(room, share, wanted), 0)
-            start = self._first + self._num_begun
-            ranges = [range(start, start + count)] if count else []
+            # What was lost is in the way of all that comes after it.
+            wanted = max(wanted, len(self._to_begin_again))
+            num_present = self._num_workers - len(self._absent)
+            share = math.ceil((sum(self.num_open) + wanted) / num_present) - self.num_open[worker]
+            ranges = self._next_ranges(max(min(room, share, wanted), 0))
         else:
             # Never below what was begun: an episode that another worker's have overtaken is in the way of them all.
             bound = self._first + self._num_begun + max(wanted, 0)
@@ -218,6 +229,34 @@ class Plan:
         self.num_open[self._ledger.workers[index]] -= 1
         self._ledger.sizes[index] = (num_steps, num_bytes)
         self._known_steps += num_steps
+
+    def lose(self, worker: int) -> list[int]:
+        """Takes in that a worker is gone with all its unclaimed episodes; returns those, which are to begin again.
+
+        It gets no more until `regain` tells that another is in its place.
+        """
+        self._absent.add(worker)
+        ledger = self._ledger
+        lost = sorted(index for index, its_worker in ledger.workers.items() if its_worker == worker)
+        for index in lost:
+            del ledger.workers[index]
+            num_steps, _ = ledger.sizes.pop(index, (0, 0))
+            self._known_steps -= num_steps
+            # The claim that is being gathered begins anew.
+            if index < self._scan.index:
+                self._claimed_steps -= num_steps
+        if self._scan.num_bytes and self._scan.worker == worker:
+            self._scan = _Scan(ledger.next_index)
+        self.num_open[worker] = 0
+        self._num_begun -= len(lost)
+        self._next_of_worker[worker] = self._first
+        if isinstance(self._placement, Anywhere):
+            self._to_begin_again = sorted(self._to_begin_again + lost)
+        return lost
+
+    def regain(self, worker: int) -> None:
+        """Takes in that there is a worker in a lost one's place."""
+        self._absent.discard(worker)
 
     def claim(self, *, at_once: bool = False) -> list[PlannedClaim]:
         """What can be delivered next, in order.
@@ -248,7 +287,7 @@ class Plan:
     def _num_wanted(self) -> int:
         """How many more episodes are to be begun."""
         if isinstance(self._target, Exactly):
-            return self._target.num_episodes_per_worker * self._num_workers - self._num_begun
+            return self._end() - self._first - self._num_begun
         num_open = sum(self.num_open)
         missing_steps = self._target.num_steps - self._known_steps
         mean = self._estimate.mean
@@ -257,14 +296,30 @@ class Plan:
             return min(missing_steps, self._num_workers) - num_open
         return math.ceil(missing_steps / mean) - num_open
 
+    def _end(self) -> int:
+        """One more than the last index, if so many episodes of each worker are wanted."""
+        assert isinstance(self._target, Exactly)  # noqa: S101
+        num_episodes = self._target.num_episodes_per_worker * self._num_workers
+        return self._first - self._target.num_skipped + num_episodes
+
+    def _next_ranges(self, count: int) -> list[range]:
+        """The next episodes to begin, wherever that is: those again that were lost, then new ones."""
+        again, self._to_begin_again = self._to_begin_again[:count], self._to_begin_again[count:]
+        ranges = [range(index, index + 1) for index in again]
+        num_new = count - len(again)
+        if num_new:
+            ranges.append(range(self._next_index, self._next_index + num_new))
+            self._next_index += num_new
+        return ranges
+
     def _pinned_ranges(self, placement: RoundRobin | Blocks, worker: int, room: int, bound: int) -> list[range]:
         """The next episodes that belong to the worker, below `bound` and not more than there is room for."""
         ranges: list[range] = []
         if isinstance(placement, Blocks):
             bound = min(bound, placement.stop_of(worker))
-        index = placement.next_of(worker, self._next_of_worker[worker])
+        index = placement.next_of(worker, max(self._next_of_worker[worker], self._ledger.next_index))
         while index < bound and room > 0:
-            if index not in self._begun_before:
+            if index not in self._ledger.workers:
                 room -= 1
                 if ranges and ranges[-1].stop == index:
                     ranges[-1] = range(ranges[-1].start, index + 1)
@@ -287,7 +342,7 @@ class Plan:
     def _is_reached(self, stop: int) -> bool:
         """Whether the episodes before `stop` make the target."""
         if isinstance(self._target, Exactly):
-            return stop - self._first == self._target.num_episodes_per_worker * self._num_workers
+            return stop == self._end()
         return self._claimed_steps >= self._target.num_steps
 
 

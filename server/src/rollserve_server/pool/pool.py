@@ -5,87 +5,35 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from rollserve_server.agents import AgentSpec, build_agent, kind_of, with_parameters
-from rollserve_server.envs import check_allowed
-from rollserve_server.errors import DomainError, InvalidValueError, NotReadyError, WorkerLostError, within
-from rollserve_server.pool.call import Account, Call, CallSettings, Delivery, Progress
-from rollserve_server.pool.plan import (
-    Anywhere,
-    Blocks,
-    Exactly,
-    LengthEstimate,
-    Placement,
-    RoundRobin,
-    Target,
-)
+from rollserve_server.agents import kind_of
+from rollserve_server.errors import InvalidValueError, NotReadyError
+from rollserve_server.pool.call import Call, CallSettings, Delivery, Progress
+from rollserve_server.pool.holdings import Holdings
+from rollserve_server.pool.plan import Anywhere, Blocks, Exactly, LengthEstimate, Placement, RoundRobin
 from rollserve_server.pool.slots import Slots
 from rollserve_server.pool.status import Counters, PoolStatus, WorkerStatus
 from rollserve_server.pool.streams import Streams
-from rollserve_server.sampling import EnvDescription, Worker, WorkerConfig
+from rollserve_server.sampling import EnvDescription, Stream, Worker, WorkerConfig
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from rollserve import EnvSpec
-    from rollserve_server.pool.backend import Backend, WorkerHandle
+    from rollserve_server.pool.account import Account
+    from rollserve_server.pool.backend import Backend
+    from rollserve_server.pool.config import PoolConfig, SampleRequest
+    from rollserve_server.pool.holdings import AgentUpdate
+    from rollserve_server.pool.streams import Lane
+    from rollserve_server.pool.versions import Versions
 
-__all__ = ["AgentUpdate", "EnvUpdated", "Pool", "PoolConfig", "SampleRequest"]
+__all__ = ["Beginning", "EnvUpdated", "Pool"]
 
 _T = TypeVar("_T")
 
-AgentUpdate = AgentSpec | Mapping[str, "np.ndarray"]
-"""A whole agent, or all parameters of the one that is there."""
-
 _EPISODES_REMEMBERED = 8.0
 """The weight that the lengths of episodes of the policies before have, in episodes."""
-
-
-@dataclass(frozen=True)
-class PoolConfig:
-    """How a pool is made.
-
-    Attributes:
-        num_workers: how many workers; None for one for each core.
-        num_rows: how many environments each of them steps at once.
-        worker_buffer_bytes: how much finished, undelivered data each of them holds.
-        window_bytes: how much of a call may be on its way from the workers to the client.
-        seed: the root seed of the pool's own sequence of episodes.
-        allowed_modules: modules that environments may come from.
-        progress_seconds: how often a call that delivers nothing tells of its progress.
-        start_seconds: how long workers may take to start.
-    """
-
-    num_workers: int | None
-    num_rows: int
-    worker_buffer_bytes: int
-    window_bytes: int
-    seed: int
-    allowed_modules: frozenset[str] = frozenset()
-    progress_seconds: float = 2.0
-    start_seconds: float = 120.0
-
-
-@dataclass(frozen=True)
-class SampleRequest:
-    """What a sampling call asks for.
-
-    Attributes:
-        target: which episodes.
-        max_message_bytes: the size that no message may exceed.
-        expected_policy_version: fail if the current one is another; None for any.
-        seed: the root seed of the episodes; None for the pool's own sequence.
-        first_index: the index of the first episode in the sequence of `seed`.
-    """
-
-    target: Target
-    max_message_bytes: int
-    expected_policy_version: int | None = None
-    seed: int | None = None
-    first_index: int = 0
 
 
 @dataclass(frozen=True)
@@ -96,27 +44,31 @@ class EnvUpdated:
     description: EnvDescription
 
 
+@dataclass(frozen=True)
+class Beginning:
+    """What a call's episodes are a function of, so that it can be repeated, or go on after an interruption."""
+
+    seed: int
+    first_episode_index: int
+    policy_version: int
+    env_version: int
+
+
 class Pool:
     """A sampler's workers.
 
-    One sampling call works at a time, in the order of their arrival; updates do not wait for it. Make a pool with
-    `start`.
+    Several sampling calls work at a time, each as if alone; more wait in the order of their arrival. Updates do not
+    wait for calls. Make a pool with `start`.
     """
 
-    def __init__(self, config: PoolConfig, slots: Slots) -> None:
+    def __init__(self, config: PoolConfig, slots: Slots, holdings: Holdings) -> None:
         self._config = config
         self._slots = slots
-        self._envs: list[EnvSpec] = []
-        self._env: EnvDescription
-        self._env_version = 0
-        self._agents: list[AgentSpec] = []
-        self._policy_version = 0
-        self._misfit: DomainError | None = None
-        self._estimate = LengthEstimate(None)
-        self._updating = asyncio.Lock()
-        self._sampling = asyncio.Lock()
-        self._call: Call | None = None
-        self._streams = Streams(config.seed)
+        self._holdings = holdings
+        self._estimates: dict[tuple[int, int | None], LengthEstimate] = {}
+        self._turns = asyncio.Semaphore(config.max_calls)
+        self._calls: set[Call] = set()
+        self._streams = Streams(config.seed, max_kept=config.max_calls)
         self._counters = Counters()
         self._forgetting: set[asyncio.Task[object]] = set()
         self._started = time.monotonic()
@@ -130,8 +82,10 @@ class Pool:
             NotFoundError, InvalidValueError, NotAllowedError: the environment cannot be made.
         """
         worker_config = WorkerConfig(config.num_rows, config.worker_buffer_bytes)
-        slots = Slots(backend, worker_config, config.start_seconds)
-        pool = cls(config, slots)
+        holdings = Holdings(config.num_kept_versions, config.allowed_modules)
+        slots = Slots(backend, worker_config, config.start_seconds, holdings.prepare)
+        holdings.attach(slots)
+        pool = cls(config, slots, holdings)
         try:
             await slots.start(config.num_workers or backend.default_num_workers())
             await pool.update_env([env])
@@ -157,27 +111,19 @@ class Pool:
         Raises:
             InvalidValueError: not one for each worker, or one is malformed or does not fit the spaces.
             NotReadyError: parameters came, and there is no agent.
-            WorkerLostError: a worker's process is gone.
+            WorkerLostError: a worker is lost and could not be replaced.
         """
-        async with self._updating:
-            self._check_count("updates", updates, per_worker)
-            agents = self._resolve(updates, per_worker)
-            for position, (update, agent) in enumerate(zip(self._spread(updates), agents, strict=False)):
-                element = _element("updates", position, per_worker)
-                with within(element if isinstance(update, Mapping) else f"{element}.agent.{kind_of(agent)}"):
-                    await asyncio.to_thread(self._check_fit, agent)
-            version, spread = self._policy_version + 1, self._spread(agents)
-            await self._ask_all(lambda index, worker: worker.call(Worker.add_agent, version, spread[index]))
-            self._agents, self._policy_version, self._misfit = agents, version, None
-            self._estimate.fade(_EPISODES_REMEMBERED)
-            self._forget_old_versions()
+        version = await self._holdings.update_agent(updates, per_worker=per_worker)
+        for estimate in self._estimates.values():
+            estimate.fade(_EPISODES_REMEMBERED)
+        self._forget_old_versions()
         return version
 
-    async def update_env(self, envs: Sequence[EnvSpec], *, per_worker: bool = False) -> EnvUpdated:
+    async def update_env(self, specs: Sequence[EnvSpec], *, per_worker: bool = False) -> EnvUpdated:
         """Gives all workers new environments, or none.
 
         Args:
-            envs: one for all workers, or one for each.
+            specs: one for all workers, or one for each.
             per_worker: which of the two.
 
         Returns:
@@ -186,55 +132,53 @@ class Pool:
         Raises:
             InvalidValueError: not one for each worker, one refuses its arguments, or their spaces differ.
             NotFoundError, NotAllowedError: an id, module or wrapper is unknown or not allowed.
-            WorkerLostError: a worker's process is gone.
+            WorkerLostError: a worker is lost and could not be replaced.
         """
-        async with self._updating:
-            self._check_count("environments", envs, per_worker)
-            for position, env in enumerate(envs):
-                with within(_element("environments", position, per_worker)):
-                    check_allowed(env, self._config.allowed_modules)
-            version, spread = self._env_version + 1, self._spread(envs)
-
-            async def add_env(index: int, worker: WorkerHandle) -> EnvDescription:
-                with within(_element("environments", index, per_worker)):
-                    return await worker.call(Worker.add_env, version, spread[index])
-
-            try:
-                descriptions = await self._ask_all(add_env)
-                _check_same_spaces(descriptions)
-            except DomainError:
-                self._forget_old_versions()
-                raise
-            self._envs, self._env, self._env_version = list(envs), descriptions[0], version
-            self._estimate = LengthEstimate(self._env.max_episode_steps)
-            self._misfit = await asyncio.to_thread(self._find_misfit)
+        try:
+            description = await self._holdings.update_env(specs, per_worker=per_worker)
+        finally:
             self._forget_old_versions()
-        return EnvUpdated(version, self._env)
+        return EnvUpdated(self._holdings.envs.number, description)
 
-    async def sample(self, request: SampleRequest) -> AsyncGenerator[Delivery | Progress | Account, None]:
-        """Samples episodes: deliveries in the order of the episodes, and progress between them, then the account.
+    async def sample(self, request: SampleRequest) -> AsyncGenerator[Beginning | Delivery | Progress | Account, None]:
+        """Samples episodes.
+
+        First comes what they are a function of, then deliveries in the order of the episodes and progress between
+        them, at last the account.
 
         Closing the iterator early ends the work.
 
         Raises:
-            NotReadyError: there is no agent, it does not fit, or it has not the expected version.
+            NotReadyError: there is no agent, it does not fit, it has not the expected version, or a version is not
+                held any more.
             EnvFailedError, OverLimitError, WorkerLostError: see `Call.run`.
         """
         arrived = time.monotonic()
-        async with self._sampling:
+        async with contextlib.AsyncExitStack() as stack:
+            turn = asyncio.create_task(self._turns.acquire())
+            stack.callback(self._give_up_turn, turn)
+            while not (await asyncio.wait({turn}, timeout=self._config.progress_seconds))[0]:
+                yield Progress(0)
             try:
-                call = self._call = self._begin_call(request)
-                call.account.queued_seconds = time.monotonic() - arrived
-                async with contextlib.aclosing(call.run()) as items:
+                versions = await self._check_versions(request)
+            except NotReadyError:
+                self._counters.num_failed_calls += 1
+                raise
+            lane = self._streams.take_lane() if request.seed is None else None
+            try:
+                call = self._begin_call(request, lane, *versions)
+                account = call.account
+                account.queued_seconds = time.monotonic() - arrived
+                async with self._running(call) as items:
+                    yield Beginning(
+                        account.seed, account.first_episode_index, account.policy_version, account.env_version
+                    )
                     async for item in items:
                         yield item
-                self._complete(call)
-            except BaseException as error:
-                self._break_off(error)
-                raise
             finally:
-                self._end_call()
-        yield call.account
+                if lane is not None:
+                    lane.busy = False
+        yield account
 
     def status(self) -> PoolStatus:
         """The state now."""
@@ -242,146 +186,108 @@ class Pool:
             WorkerStatus(slot.healthy, slot.identity, self._config.num_rows, slot.num_simulated_steps)
             for slot in self._slots
         ]
+        holdings, env = self._holdings, self._holdings.envs.current
         return PoolStatus(
-            env_specs=self._envs,
-            env_version=self._env_version,
-            env=self._env,
-            agent_kinds=[kind_of(agent) for agent in self._agents],
-            policy_version=self._policy_version,
+            env_specs=env.specs if env else (),
+            env_version=holdings.envs.number,
+            env=holdings.description,
+            agent_kinds=[kind_of(agent) for agent in holdings.agents.current or ()],
+            policy_version=holdings.agents.number,
             seed=self._config.seed,
-            next_index=self._streams.next_index,
+            next_index=self._streams.first_lane.next_index,
             workers=workers,
             counters=self._counters,
             uptime_seconds=time.monotonic() - self._started,
         )
 
-    def _check_count(self, name: str, updates: Sequence[object], per_worker: bool) -> None:
-        expected = len(self._slots) if per_worker else 1
-        if len(updates) != expected:
-            wanted = f"one for each of the {expected} workers"
-            raise InvalidValueError.of(f"per_worker.{name}", f"{len(updates)} elements", wanted)
+    def _give_up_turn(self, turn: asyncio.Task[bool]) -> None:
+        """Lets the next call have its turn, if this one has had its own."""
+        if not turn.cancel() and not turn.cancelled():
+            self._turns.release()
 
-    def _spread(self, values: Sequence[_T]) -> Sequence[_T]:
-        """One value for each worker."""
-        return values if len(values) == len(self._slots) else list(values) * len(self._slots)
-
-    def _resolve(self, updates: Sequence[AgentUpdate], per_worker: bool) -> list[AgentSpec]:
-        """The agents after the updates: one for all workers, or one for each."""
-        if any(isinstance(update, Mapping) for update in updates):
-            if not self._agents:
-                text = "parameters came, but there is no agent yet to take them: send a whole one first"
-                raise NotReadyError(text, reason="NO_AGENT")
-            if len(self._agents) > 1:
-                updates = self._spread(updates)
-        agents: list[AgentSpec] = []
-        for position, update in enumerate(updates):
-            with within(_element("updates", position, per_worker)):
-                if isinstance(update, Mapping):
-                    agents.append(with_parameters(self._spread(self._agents)[position], update))
-                else:
-                    agents.append(update)
-        return agents
-
-    def _check_fit(self, agent: AgentSpec) -> None:
-        """Raises InvalidValueError if the agent is malformed or does not fit the environment's spaces."""
-        build_agent(agent, self._env.observation_space, self._env.action_space, num_rows=1)
-
-    def _find_misfit(self) -> DomainError | None:
-        """Why the agents do not fit the environment, if they do not."""
-        try:
-            for agent in self._agents:
-                with within(kind_of(agent)):
-                    self._check_fit(agent)
-        except DomainError as error:
-            return error
-        return None
-
-    def _begin_call(self, request: SampleRequest) -> Call:
-        self._check_ready(request.expected_policy_version)
-        handles = self._slots.handles
-        own = request.seed is None
-        seed = self._streams.own_seed if request.seed is None else request.seed
-        first = self._streams.next_index if own else request.first_index
-        placement = self._placement(request.target, first)
-        stream = self._streams.open(seed, first, self._policy_version, self._env_version, placement, handles)
-        settings = CallSettings(
-            max_message_bytes=request.max_message_bytes,
-            bind_workers=not isinstance(placement, Anywhere),
-            window_bytes=self._config.window_bytes,
-            progress_seconds=self._config.progress_seconds,
-        )
-        return Call(request.target, stream, handles, self._config.num_rows, self._estimate, settings)
-
-    def _check_ready(self, expected_policy_version: int | None) -> None:
-        if not self._agents:
+    async def _check_versions(self, request: SampleRequest) -> tuple[int, int]:
+        """The versions of the agent and the environment that a call is to sample with."""
+        agents, envs = self._holdings.agents, self._holdings.envs
+        if not agents.number:
             raise NotReadyError("there is no agent yet: call UpdateAgent first", reason="NO_AGENT")
-        if self._misfit is not None:
-            text = f"the agent does not fit the environment since it was replaced: {self._misfit.message}"
-            raise NotReadyError(text, reason="AGENT_MISFIT")
-        if expected_policy_version not in (None, self._policy_version):
-            text = f"{expected_policy_version} came, but the current version is {self._policy_version}"
+        if request.expected_policy_version not in (None, agents.number):
+            text = f"{request.expected_policy_version} came, but the current version is {agents.number}"
             raise NotReadyError(text, reason="POLICY_VERSION", field="options.expected_policy_version")
+        policy_version = _version(agents, request.policy_version, "policy")
+        env_version = _version(envs, request.env_version, "environment")
+        misfit = await self._holdings.misfit(policy_version, env_version)
+        if misfit is not None:
+            text = f"the agent does not fit the environment since it was replaced: {misfit.message}"
+            raise NotReadyError(text, reason="AGENT_MISFIT")
+        return policy_version, env_version
 
-    def _placement(self, target: Target, first_index: int) -> Placement:
+    def _begin_call(self, request: SampleRequest, lane: Lane | None, policy_version: int, env_version: int) -> Call:
+        config, target = self._config, request.target
+        seed = request.seed if lane is None or request.seed is not None else lane.seed
+        first = request.first_index if lane is None else lane.next_index
+        max_episode_length = request.max_episode_length or config.max_episode_length
+        placement: Placement = Anywhere()
+        skipped = 0
         if isinstance(target, Exactly):
-            return Blocks(first_index, target.num_episodes_per_worker)
-        if len(self._agents) > 1 or len(self._envs) > 1:
-            return RoundRobin(len(self._slots))
-        return Anywhere()
+            num_episodes = target.num_episodes_per_worker * len(self._slots)
+            if target.num_skipped > num_episodes:
+                expected = f"at most the number of all, {num_episodes}"
+                raise InvalidValueError.of("skip_episode_count", target.num_skipped, expected)
+            placement, skipped = Blocks(first, target.num_episodes_per_worker), target.num_skipped
+        elif self._holdings.differ_between_workers(policy_version, env_version):
+            placement = RoundRobin(len(self._slots))
+        assert seed is not None  # noqa: S101  # either the request has one, or the lane
+        self._streams.drop_outdated(self._holdings.agents.number, self._holdings.envs.number)
+        wanted = Stream(0, seed, policy_version, env_version, max_episode_length)
+        stream = self._streams.open(wanted, first + skipped, placement, len(self._slots))
+        settings = CallSettings(request.max_message_bytes, config.window_bytes, config.progress_seconds)
+        estimate = self._estimate(env_version, max_episode_length)
+        return Call(target, stream, self._slots, config.num_rows, estimate, settings)
 
-    def _complete(self, call: Call) -> None:
-        """Takes in that a call has delivered everything."""
-        account, counters = call.account, self._counters
-        account.num_dropped_steps = self._streams.take_num_dropped_steps()
-        counters.num_completed_calls += 1
-        counters.num_steps += account.num_steps
-        counters.num_episodes += account.num_episodes
-        counters.message_bytes += account.message_bytes
-
-    def _break_off(self, error: BaseException) -> None:
-        """Takes in that a call ended early: what its workers were doing is dropped."""
-        if isinstance(error, Exception):
-            self._counters.num_failed_calls += 1
-        else:  # cancelled, or closed
-            self._counters.num_cancelled_calls += 1
-        if self._call is not None:
-            self._streams.drop([slot.handle for slot in self._slots])
-        if isinstance(error, WorkerLostError):
-            self._replace(error)
-
-    def _end_call(self) -> None:
-        """Makes room for the next call."""
-        if self._call is not None:
-            self._streams.settle(self._call.stream)
-            for slot, share in zip(self._slots, self._call.account.workers, strict=True):
-                slot.num_simulated_steps += share.num_simulated_steps
-        self._call = None
-        self._forget_old_versions()
-
-    async def _ask_all(self, ask: Callable[[int, WorkerHandle], Awaitable[_T]]) -> list[_T]:
-        """See Slots; a worker that is lost is replaced."""
+    @contextlib.asynccontextmanager
+    async def _running(self, call: Call) -> AsyncGenerator[AsyncGenerator[Delivery | Progress, None], None]:
+        """Runs a call, and takes in how it ends."""
+        self._calls.add(call)
+        counters = self._counters
         try:
-            return await self._slots.ask_all(ask)
-        except WorkerLostError as error:
-            self._replace(error)
+            async with contextlib.aclosing(call.run()) as items:
+                yield items
+        except BaseException as error:
+            if isinstance(error, Exception):
+                counters.num_failed_calls += 1
+            else:  # cancelled, or closed
+                counters.num_cancelled_calls += 1
+            self._streams.cancel(call.stream, failed_index=getattr(error, "episode_index", None))
             raise
+        else:
+            self._streams.take_dropped(call.account)
+            self._streams.keep(call.stream)
+            counters.num_completed_calls += 1
+            counters.num_steps += call.account.num_steps
+            counters.num_episodes += call.account.num_episodes
+            counters.message_bytes += call.account.message_bytes
+        finally:
+            self._calls.discard(call)
+            for slot, share in zip(self._slots, call.account.workers, strict=True):
+                slot.num_simulated_steps += share.num_simulated_steps
+            self._forget_old_versions()
 
-    def _replace(self, error: WorkerLostError) -> None:
-        self._slots.replace(error.worker_index, self._prepare)
-
-    async def _prepare(self, index: int, worker: WorkerHandle) -> None:
-        """Gives a new worker the agent and the environment of its place."""
-        async with self._updating:
-            await worker.call(Worker.add_env, self._env_version, self._spread(self._envs)[index])
-            if self._agents:
-                await worker.call(Worker.add_agent, self._policy_version, self._spread(self._agents)[index])
+    def _estimate(self, env_version: int, max_episode_length: int | None) -> LengthEstimate:
+        """What is known of the lengths of such episodes."""
+        self._estimates = {key: value for key, value in self._estimates.items() if key[0] in self._holdings.envs}
+        key = (env_version, max_episode_length)
+        if key not in self._estimates:
+            env = self._holdings.envs.get(env_version)
+            known = [env and env.description.max_episode_steps, max_episode_length]
+            self._estimates[key] = LengthEstimate(min((limit for limit in known if limit), default=None))
+        return self._estimates[key]
 
     def _forget_old_versions(self) -> None:
-        """Has the workers forget, in the background, what neither the next call nor the running one needs."""
-        envs, policies = {self._env_version}, {self._policy_version}
-        if self._call is not None:
-            envs.add(self._call.stream.stream.env_version)
-            policies.add(self._call.stream.stream.policy_version)
+        """Has the workers forget, in the background, what neither another call nor a running one needs."""
+        running = [call.stream.stream for call in self._calls]
+        envs, policies = self._holdings.to_keep()
+        envs |= {stream.env_version for stream in running}
+        policies |= {stream.policy_version for stream in running}
         for slot in self._slots:
             if slot.healthy:
                 task = asyncio.ensure_future(slot.handle.call(Worker.retain, envs, policies))
@@ -394,17 +300,11 @@ class Pool:
             task.exception()  # a worker that is lost is found out when it is needed
 
 
-def _element(name: str, index: int, per_worker: bool) -> str:
-    """The field of the request that an update comes from."""
-    return f"per_worker.{name}[{index}]" if per_worker else "all_workers"
-
-
-def _check_same_spaces(descriptions: Sequence[EnvDescription]) -> None:
-    first = descriptions[0]
-    for position, other in enumerate(descriptions):
-        for name in ("observation_space", "action_space"):
-            came, expected = getattr(other, name), getattr(first, name)
-            if came != expected:
-                raise InvalidValueError.of(
-                    f"per_worker.environments[{position}]: {name}", came, f"{expected}, as of the first,"
-                )
+def _version(versions: Versions[_T], wanted: int | None, name: str) -> int:
+    """The wanted version, or the current one. Raises NotReadyError if it is not there, or not any more."""
+    if wanted is None:
+        return versions.number
+    if versions.get(wanted) is None:
+        text = f"{wanted} came, one of {', '.join(map(str, versions))} was expected: no others are there"
+        raise NotReadyError(text, reason=f"{name.upper()}_VERSION", field=f"options.{name}_version")
+    return wanted

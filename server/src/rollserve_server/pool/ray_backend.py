@@ -35,6 +35,8 @@ __all__ = ["RayBackend", "RayOptions"]
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
+_CONTROL = "control"
+
 
 @dataclasses.dataclass(frozen=True)
 class RayOptions:
@@ -84,7 +86,9 @@ class RayBackend:
 
     def create_worker(self, worker_index: int, config: WorkerConfig) -> _RayWorker:
         """See Backend."""
-        actor = ray.remote(Worker).options(
+        # What stops a worker has to reach it while it works.
+        remote: Any = ray.remote(concurrency_groups={_CONTROL: 1})  # type: ignore[call-overload]
+        actor = remote(Worker).options(
             num_cpus=self._options.num_cpus,
             num_gpus=self._options.num_gpus,
             memory=self._options.memory,
@@ -114,6 +118,9 @@ class _RayWorker:
     def work(self, order: Order) -> tuple[asyncio.Future[Report], _RayPayload]:
         report, buffer = self._actor.work.options(num_returns=2).remote(order)
         return asyncio.ensure_future(self._wait(report)), _RayPayload(self, buffer)
+
+    def stop(self, stream_id: int) -> None:
+        self._actor.stop.options(concurrency_group=_CONTROL).remote(stream_id)
 
     def kill(self) -> None:
         ray.kill(self._actor)

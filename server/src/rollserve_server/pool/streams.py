@@ -1,86 +1,165 @@
-"""Where in which sequence of episodes the next call begins, and what workers still hold of it."""
+"""Where in which sequence of episodes calls begin, and what workers still hold for them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rollserve_server.pool.call import OpenStream
+import numpy as np
+
+from rollserve_server.pool.open_stream import OpenStream
 from rollserve_server.pool.plan import Ledger
 from rollserve_server.sampling import Stream, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rollserve_server.pool.backend import WorkerHandle
+    from rollserve_server.pool.account import Account
     from rollserve_server.pool.plan import Placement
 
-__all__ = ["Streams"]
+__all__ = ["Lane", "Streams"]
+
+
+@dataclass(eq=False)
+class Lane:
+    """A sequence of episodes for calls that name no seed: what one has, no other has. Calls at a time have several.
+
+    Attributes:
+        seed: its root seed.
+        next_index: where the next call begins.
+        busy: whether a call is using it.
+    """
+
+    seed: int
+    next_index: int = 0
+    busy: bool = False
 
 
 class Streams:
-    """Keeps one stream open from call to call. What another call cannot use of it is dropped, and counted.
+    """Keeps streams open from call to call. What no call can use any more is dropped, and counted."""
 
-    Attributes:
-        own_seed: the root seed of calls that name none.
-        next_index: where the next of them begins: no episode of that sequence is delivered twice.
-    """
+    def __init__(self, own_seed: int, max_kept: int) -> None:
+        """Begins without streams.
 
-    def __init__(self, own_seed: int) -> None:
-        self.own_seed = own_seed
-        self.next_index = 0
-        self._open: OpenStream | None = None
+        Args:
+            own_seed: the root seed of the first lane, from which those of the others derive.
+            max_kept: how many streams may be open while no call uses them.
+        """
+        self._lanes = [Lane(own_seed)]
+        self._max_kept = max_kept
+        self._kept: list[OpenStream] = []
         self._num_opened = 0
-        self._num_dropped_steps = 0
+        self._num_superseded_steps = 0
+        self._num_cancelled_steps = 0
         self._dropping: set[asyncio.Task[None]] = set()
 
-    def open(
-        self,
-        root_seed: int,
-        first_index: int,
-        policy_version: int,
-        env_version: int,
-        placement: Placement,
-        workers: Sequence[WorkerHandle],
-    ) -> OpenStream:
-        """The stream that is open, if it is the wanted one and stands at that index, or a new one."""
-        kept = self._open
-        if kept is not None:
-            wanted = Stream(kept.stream.stream_id, root_seed, policy_version, env_version)
-            if (kept.stream, kept.placement, kept.ledger.next_index) == (wanted, placement, first_index):
-                return kept
-            self.drop(workers)
+    @property
+    def first_lane(self) -> Lane:
+        """The one that calls have which come one after the other."""
+        return self._lanes[0]
+
+    def take_lane(self) -> Lane:
+        """The first lane that no call is using, which one is now."""
+        for lane in self._lanes:
+            if not lane.busy:
+                break
+        else:
+            words = np.random.SeedSequence(self.first_lane.seed, spawn_key=(len(self._lanes),)).generate_state(2)
+            lane = Lane(int(words[0]) << 32 | int(words[1]))
+            self._lanes.append(lane)
+        lane.busy = True
+        return lane
+
+    def open(self, wanted: Stream, first_index: int, placement: Placement, num_workers: int) -> OpenStream:
+        """The stream that a call is to have for itself: one that was kept and stands at that index, or a new one.
+
+        Args:
+            wanted: what its episodes are a function of; its name does not count.
+            first_index: the first episode that is to be delivered.
+            placement: where its episodes run.
+            num_workers: how many workers there are.
+        """
+        opened = None
+        for kept in list(self._kept):
+            if _kind(kept.stream) == _kind(wanted) and kept.placement == placement:
+                if opened is None and kept.ledger.next_index == first_index:
+                    opened = kept
+                    self._kept.remove(kept)
+            elif kept.stream.root_seed == wanted.root_seed:  # the sequence goes on in another way
+                self._kept.remove(kept)
+                self._supersede(kept)
+        return opened or self._new(wanted, first_index, placement, num_workers)
+
+    def keep(self, stream: OpenStream) -> None:
+        """Takes back the stream of a call that is complete."""
+        self._settle(stream, stream.ledger.next_index)
+        self._kept.append(stream)
+        while len(self._kept) > self._max_kept:
+            self._supersede(self._kept.pop(0))
+
+    def cancel(self, stream: OpenStream, failed_index: int | None = None) -> None:
+        """Takes back the stream of a call that has ended early: its workers stop and forget it.
+
+        Args:
+            stream: which stream.
+            failed_index: the episode that failed, if one did: no other call is to fail with it.
+        """
+        self._settle(stream, stream.ledger.next_index if failed_index is None else failed_index + 1)
+        self._num_cancelled_steps += stream.num_held_steps
+        self._drop(stream, cancelled=True)
+
+    def drop_outdated(self, policy_version: int, env_version: int) -> None:
+        """Drops what is kept of other versions than these."""
+        for kept in list(self._kept):
+            if (kept.stream.policy_version, kept.stream.env_version) != (policy_version, env_version):
+                self._kept.remove(kept)
+                self._supersede(kept)
+
+    def take_dropped(self, account: Account) -> None:
+        """Enters what was dropped since this was last asked into an account."""
+        account.num_superseded_steps += self._num_superseded_steps
+        account.num_cancelled_steps += self._num_cancelled_steps
+        account.num_carried_steps += self._num_superseded_steps + self._num_cancelled_steps
+        self._num_superseded_steps = self._num_cancelled_steps = 0
+
+    def _new(self, wanted: Stream, first_index: int, placement: Placement, num_workers: int) -> OpenStream:
         self._num_opened += 1
-        stream = Stream(self._num_opened, root_seed, policy_version, env_version)
-        self._open = OpenStream(stream, placement, Ledger(first_index), [deque() for _ in workers])
-        return self._open
+        root_seed, policy_version, env_version, max_episode_length = _kind(wanted)
+        stream = Stream(self._num_opened, root_seed, policy_version, env_version, max_episode_length)
+        return OpenStream.begin(stream, placement, Ledger(first_index), num_workers)
 
-    def settle(self, stream: OpenStream) -> None:
+    def _settle(self, stream: OpenStream, next_index: int) -> None:
         """Takes in that a call has ended: what it claimed, and may have delivered, does not come again."""
-        if stream.stream.root_seed == self.own_seed:
-            self.next_index = max(self.next_index, stream.ledger.next_index)
+        for lane in self._lanes:
+            if stream.stream.root_seed == lane.seed:
+                lane.next_index = max(lane.next_index, next_index)
 
-    def drop(self, workers: Sequence[WorkerHandle]) -> None:
-        """Gives up the open stream: its workers forget it."""
-        stream, self._open = self._open, None
-        if stream is None:
-            return
-        self._num_dropped_steps += stream.num_held_steps
-        task = asyncio.create_task(self._finish_dropping(stream, list(workers)))
+    def _supersede(self, stream: OpenStream) -> None:
+        self._num_superseded_steps += stream.num_held_steps
+        self._drop(stream, cancelled=False)
+
+    def _drop(self, stream: OpenStream, *, cancelled: bool) -> None:
+        for handle in stream.handles:
+            if handle is not None:
+                handle.stop(stream.stream.stream_id)
+        task = asyncio.create_task(self._finish_dropping(stream, cancelled=cancelled))
         self._dropping.add(task)
         task.add_done_callback(self._dropping.discard)
 
-    def take_num_dropped_steps(self) -> int:
-        """How many steps were dropped since this was last asked."""
-        num_steps, self._num_dropped_steps = self._num_dropped_steps, 0
-        return num_steps
-
-    async def _finish_dropping(self, stream: OpenStream, workers: Sequence[WorkerHandle]) -> None:
+    async def _finish_dropping(self, stream: OpenStream, *, cancelled: bool) -> None:
         """Has the workers forget the stream, and counts what they had still been doing for it."""
-        forgetting = [worker.call(Worker.close_stream, stream.stream.stream_id) for worker in workers]
+        handles = [handle for handle in stream.handles if handle is not None]
+        forgetting = [handle.call(Worker.close_stream, stream.stream.stream_id) for handle in handles]
         await asyncio.gather(*forgetting, return_exceptions=True)
         coming = [in_flight.report for queue in stream.in_flight for in_flight in queue]
         for report in await asyncio.gather(*coming, return_exceptions=True):
-            if not isinstance(report, BaseException):
-                self._num_dropped_steps += report.num_simulated_steps
+            if isinstance(report, BaseException):
+                continue
+            if cancelled:
+                self._num_cancelled_steps += report.num_simulated_steps
+            else:
+                self._num_superseded_steps += report.num_simulated_steps
+
+
+def _kind(stream: Stream) -> tuple[int, int, int, int | None]:
+    """What a stream's episodes are a function of, beside their indices."""
+    return stream.root_seed, stream.policy_version, stream.env_version, stream.max_episode_length

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+import heapq
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,14 +24,15 @@ __all__ = ["Collector"]
 
 
 class Collector:
-    """Runs episodes of one stream in rows of environments.
+    """Runs episodes of one stream in rows of environments, each up to its end or a number of steps.
 
     Any row may run any episode: an episode's content is a function of the root seed, its index, the agent and the
     environment.
     """
 
-    def __init__(self, root_seed: int, envs: RowEnvs, agent: Agent) -> None:
+    def __init__(self, root_seed: int, envs: RowEnvs, agent: Agent, max_episode_length: int | None = None) -> None:
         self._root_seed = root_seed
+        self._max_episode_length = max_episode_length
         self._envs = envs
         self._agent = agent
         self._noise = RowNoise(envs.num_rows, agent)
@@ -41,8 +42,9 @@ class Collector:
         self._actions = self._recorder.columns("actions")
         self._rewards = self._recorder.columns("rewards")
         self._agent_infos = self._recorder.columns("agent_infos")
-        self._queue: deque[int] = deque()
+        self._queue: list[int] = []
         self._free = list(reversed(range(envs.num_rows)))
+        self._steps_left = np.zeros(envs.num_rows, np.int64)
         self._running: dict[int, Episode] = {}
 
     @property
@@ -66,17 +68,21 @@ class Collector:
         return self._infos.dropped
 
     def enqueue(self, indices: Iterable[int]) -> None:
-        """Has the episodes run, beginning in this order as rows are free."""
-        self._queue.extend(indices)
+        """Has the episodes run, beginning with the lowest index as rows are free."""
+        for index in indices:
+            heapq.heappush(self._queue, index)
 
-    def begin(self) -> None:
+    def begin(self, before: int | None = None) -> None:
         """Begins waiting episodes in rows that are free.
+
+        Args:
+            before: only those of lower indices; None for all.
 
         Raises:
             EnvFailedError: an environment raised an error at its reset.
         """
-        while self._free and self._queue:
-            row, index = self._free.pop(), self._queue.popleft()
+        while self._free and self._queue and (before is None or self._queue[0] < before):
+            row, index = self._free.pop(), heapq.heappop(self._queue)
             env_seed = self._noise.begin(row, self._root_seed, index)
             try:
                 info = self._envs.reset(row, env_seed)
@@ -86,6 +92,7 @@ class Collector:
             reset_infos = {key: np.array(value) for key, value in self._infos.read(info)}
             episode = self._running[row] = Episode(index, env_seed, reset_infos)
             self._recorder.begin(row, episode)
+            self._steps_left[row] = self._max_episode_length or -1
 
     def step(self) -> list[Episode]:
         """Steps all rows that have an episode; returns the episodes that ended.
@@ -109,6 +116,9 @@ class Collector:
         for row, info in infos:
             for key, value in self._infos.read(info):
                 recorder.write_info(row, key, value)
+        if self._max_episode_length is not None:
+            self._steps_left -= 1
+            envs.truncated |= self._steps_left == 0
         ended = envs.terminated | envs.truncated
         finished = [self._finish(row) for row in rows if ended[row]] if ended.any() else []
         recorder.advance()
@@ -117,13 +127,6 @@ class Collector:
     def release(self, episode: Episode) -> None:
         """Forgets a finished episode: its columns may be overwritten."""
         self._recorder.release(episode)
-
-    def abandon(self) -> int:
-        """Forgets the episodes that are waiting or running; returns how many steps those had."""
-        self._queue.clear()
-        num_steps = sum(map(self._recorder.length, self._running))
-        self._running.clear()
-        return num_steps
 
     def _finish(self, row: int) -> Episode:
         episode = self._running.pop(row)
@@ -148,4 +151,4 @@ def _column_keys(envs: RowEnvs, agent: Agent) -> Iterator[ColumnKey]:
 
 def _located(error: EnvFailedError, index: int, env_seed: int, num_steps: int) -> EnvFailedError:
     where = f"episode {index} (environment seed {env_seed}), after {num_steps} steps"
-    return EnvFailedError(f"{where}: {error.message}", row=error.row)
+    return EnvFailedError(f"{where}: {error.message}", error.row, index)

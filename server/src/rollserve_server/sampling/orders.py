@@ -29,8 +29,8 @@ class WorkerConfig:
     """What a worker is made with.
 
     Attributes:
-        num_rows: how many environments it steps at once.
-        buffer_bytes: how much finished, undelivered data it holds before it begins no more episodes.
+        num_rows: how many environments it steps at once for each stream.
+        buffer_bytes: how much finished, undelivered data of a stream it holds before it begins no more episodes.
     """
 
     num_rows: int
@@ -62,19 +62,21 @@ class EnvDescription:
 
 @dataclass(frozen=True)
 class Stream:
-    """A sequence of episodes: each is a function of the three values below and its index.
+    """A sequence of episodes: each is a function of the four values below and its index.
 
     Attributes:
-        stream_id: the pool's name for it.
+        stream_id: the pool's name for it; it comes only once.
         root_seed: from 0 to 2**64 - 1.
         policy_version: which agent acts.
         env_version: which environment it acts in.
+        max_episode_length: how many steps an episode may have, or None for what the environment allows.
     """
 
     stream_id: int
     root_seed: int
     policy_version: int
     env_version: int
+    max_episode_length: int | None = None
 
 
 @dataclass(frozen=True)
@@ -85,11 +87,13 @@ class Claim:
         claim_id: the call's name for it.
         start: the index of the first episode.
         stop: one more than the index of the last.
+        first_step: of the first episode, the step to go on with: those before it have been delivered.
     """
 
     claim_id: int
     start: int
     stop: int
+    first_step: int = 0
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ class Order:
 
     Attributes:
         stream: what to work on.
-        begin: ranges of episodes to begin, in this order, when rows are free.
+        begin: ranges of episodes to begin when rows are free, the lowest index first.
         deliver: claims to write messages for; one that does not fit into a parcel is to be named again.
         max_message_bytes: the size that no message may exceed.
         bind_worker: whether the messages tell the worker's index.
@@ -137,11 +141,15 @@ class Parcel:
     Attributes:
         claim_id: which claim.
         messages: where they stand in the buffer that comes with the report.
+        start: the index of the episode, and its step, that the first of them begins with.
+        stop: the same for what comes after the last of them.
         complete: whether these are the claim's last.
     """
 
     claim_id: int
     messages: tuple[Message, ...]
+    start: tuple[int, int]
+    stop: tuple[int, int]
     complete: bool
 
 

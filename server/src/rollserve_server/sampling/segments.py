@@ -65,7 +65,7 @@ class Segment(NamedTuple):
 
 
 def cut_into_messages(
-    episodes: Sequence[Episode], max_message_bytes: int, dropped_infos: Counter[str]
+    episodes: Sequence[Episode], max_message_bytes: int, dropped_infos: Counter[str], first_step: int = 0
 ) -> Iterator[Sequence[Segment]]:
     """The segments of each message, in order. An episode too long for a message is cut, and goes on in the next.
 
@@ -74,12 +74,14 @@ def cut_into_messages(
         max_message_bytes: the size that no message may exceed.
         dropped_infos: counted up, by name, for values of infos that differ in shape within an episode and so are
             dropped.
+        first_step: of the first episode, the step to begin with.
 
     Raises:
         OverLimitError: a single step does not fit into a message.
     """
     for group in _groups_of_one_shape(episodes, dropped_infos):
-        yield from _cut(group, _Sizes.of(group), max_message_bytes)
+        yield from _cut(group, _Sizes.of(group), max_message_bytes, first_step)
+        first_step = 0
 
 
 def info_keys(episodes: Sequence[Episode]) -> set[ColumnKey]:
@@ -150,7 +152,7 @@ class _Sizes(NamedTuple):
         return cls(message, segment, step)
 
 
-def _cut(episodes: Sequence[Episode], sizes: _Sizes, limit: int) -> Iterator[list[Segment]]:
+def _cut(episodes: Sequence[Episode], sizes: _Sizes, limit: int, first_step: int) -> Iterator[list[Segment]]:
     smallest = sizes.message + sizes.segment + sizes.step
     if smallest > limit:
         text = f"{limit} came, but a message with a single step takes {smallest} bytes"
@@ -162,7 +164,7 @@ def _cut(episodes: Sequence[Episode], sizes: _Sizes, limit: int) -> Iterator[lis
         if segments and sizes.segment + episode.length * sizes.step > room:
             yield segments
             segments, room = [], goal - sizes.message
-        start = 0
+        start, first_step = first_step, 0
         while sizes.segment + (episode.length - start) * sizes.step > room:
             stop = start + (room - sizes.segment) // sizes.step
             yield [Segment(episode, start, stop)]

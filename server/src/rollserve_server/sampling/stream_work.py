@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,29 +35,35 @@ class StreamWork:
 
     Attributes:
         stream: which stream.
+        envs: the environments, which it has for itself.
+        num_simulated_steps: steps made so far.
     """
 
     def __init__(self, stream: Stream, envs: RowEnvs, agent: Agent) -> None:
         self.stream = stream
-        self._collector = Collector(stream.root_seed, envs, agent)
+        self.envs = envs
+        self.num_simulated_steps = 0
+        self._collector = Collector(stream.root_seed, envs, agent, stream.max_episode_length)
         self._finished: dict[int, Episode] = {}
         self._held_bytes = 0
-        self._writers: dict[int, _Writer] = {}
+        self._writers: dict[Claim, _Writer] = {}
         self._dropped_infos: Counter[str] = Counter()
 
     def enqueue(self, ranges: Sequence[range]) -> None:
         """Has the episodes of these indices run, in this order."""
         self._collector.enqueue(itertools.chain.from_iterable(ranges))
 
-    def sample(self, seconds: float, buffer_bytes: int) -> tuple[list[tuple[int, int, int]], int]:
+    def sample(self, seconds: float, buffer_bytes: int, is_stopped: Callable[[], bool]) -> list[tuple[int, int, int]]:
         """Steps until the time is over, nothing runs, or rows get idle because no episode waits any more.
 
         Args:
             seconds: how long at most; at least one step is made.
-            buffer_bytes: how much finished data may be held before no more episodes begin.
+            buffer_bytes: how much finished data may be held before no more episodes begin, but for those before all
+                that are held: these may wait for them.
+            is_stopped: asked before each step; nothing more is done once it says so.
 
         Returns:
-            Of each episode that ended, its index, steps and approximate bytes; and how many steps were made.
+            Of each episode that ended, its index, steps and approximate bytes.
 
         Raises:
             EnvFailedError: an environment raised an error.
@@ -65,14 +71,17 @@ class StreamWork:
         collector = self._collector
         until = time.perf_counter() + seconds
         had_waiting = collector.num_waiting > 0
-        finished, num_steps = [], 0
-        while True:
+        finished = []
+        while not is_stopped():
             if self._held_bytes < buffer_bytes:
                 collector.begin()
+            elif collector.num_waiting:
+                collector.begin(before=min(self._finished))
             if not collector.num_running:
                 break
-            num_steps += collector.num_running
+            num_steps = collector.num_running
             ended = collector.step()
+            self.num_simulated_steps += num_steps
             for episode in ended:
                 num_bytes = episode.length * collector.step_bytes
                 self._held_bytes += num_bytes
@@ -81,7 +90,7 @@ class StreamWork:
             ran_dry = ended and had_waiting and not collector.num_waiting
             if ran_dry or time.perf_counter() >= until:
                 break
-        return finished, num_steps
+        return finished
 
     def write(
         self, claims: Sequence[Claim], encoding: Encoding, max_message_bytes: int
@@ -100,10 +109,11 @@ class StreamWork:
         for claim in claims:
             if num_bytes >= _PARCELS_BYTES:
                 break
-            writer = self._writers.pop(claim.claim_id, None)
+            writer = self._writers.pop(claim, None)
             if writer is None:
                 writer = self._begin_writing(claim, max_message_bytes)
             its_messages = []
+            start = writer.position
             while writer.segments is not None and num_bytes < _PARCELS_BYTES:
                 message = encode(writer.segments, encoding)
                 place = Message(num_bytes, message.num_bytes, message.num_steps, message.num_episodes)
@@ -112,9 +122,9 @@ class StreamWork:
                 num_bytes += message.num_bytes
                 writer.advance()
             complete = writer.segments is None
-            parcels.append(Parcel(claim.claim_id, tuple(its_messages), complete))
+            parcels.append(Parcel(claim.claim_id, tuple(its_messages), start, writer.position, complete))
             if not complete:
-                self._writers[claim.claim_id] = writer
+                self._writers[claim] = writer
         buffer = _write_all(messages, num_bytes)
         for claim, parcel in zip(claims, parcels, strict=False):
             if parcel.complete:
@@ -128,13 +138,10 @@ class StreamWork:
         self._collector.dropped_infos.clear()
         return dropped
 
-    def abandon(self) -> int:
-        """Ends the work; returns how many steps, finished or not, were not delivered."""
-        return self._collector.abandon() + sum(episode.length for episode in self._finished.values())
-
     def _begin_writing(self, claim: Claim, max_message_bytes: int) -> _Writer:
         episodes = [self._finished[index] for index in range(claim.start, claim.stop)]
-        return _Writer(cut_into_messages(episodes, max_message_bytes, self._dropped_infos))
+        messages = cut_into_messages(episodes, max_message_bytes, self._dropped_infos, claim.first_step)
+        return _Writer(messages, (claim.start, claim.first_step))
 
     def _release(self, claim: Claim) -> None:
         for index in range(claim.start, claim.stop):
@@ -148,14 +155,18 @@ class _Writer:
 
     Attributes:
         segments: what the next message holds, or None after the last.
+        position: the index of the episode, and its step, that the next message begins with.
     """
 
-    def __init__(self, messages: Iterator[Sequence[Segment]]) -> None:
+    def __init__(self, messages: Iterator[Sequence[Segment]], position: tuple[int, int]) -> None:
         self._messages = messages
-        self.segments: Sequence[Segment] | None = None
-        self.advance()
+        self.segments = next(messages, None)
+        self.position = position
 
     def advance(self) -> None:
+        if self.segments:
+            last = self.segments[-1]
+            self.position = (last.episode.index + 1, 0) if last.ends else (last.episode.index, last.stop)
         self.segments = next(self._messages, None)
 
 

@@ -1,10 +1,11 @@
-"""A worker: environments and agents by version, and the stream of episodes that it works on."""
+"""A worker: environments and agents by version, and the streams of episodes that it works on."""
 
 from __future__ import annotations
 
 import os
 import socket
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,16 +38,17 @@ __all__ = ["Worker"]
 
 
 class Worker:
-    """Runs episodes and writes them as messages. Its methods are called one at a time."""
+    """Runs episodes and writes them as messages. Its methods are called one at a time, but for `stop`."""
 
     def __init__(self, worker_index: int, config: WorkerConfig) -> None:
         # Workers share the machine's cores; with one thread each they are fastest.
         threadpoolctl.threadpool_limits(1)
         self._index = worker_index
         self._config = config
-        self._envs: dict[int, RowEnvs] = {}
+        self._envs: dict[int, _EnvVersion] = {}
         self._agents: dict[int, AgentSpec] = {}
-        self._work: StreamWork | None = None
+        self._streams: dict[int, StreamWork] = {}
+        self._stopped: set[int] = set()
 
     def identity(self) -> WorkerIdentity:
         """Where the worker runs."""
@@ -58,7 +60,10 @@ class Worker:
         Raises:
             NotFoundError, InvalidValueError: see `make_env`.
         """
-        envs = self._envs[version] = RowEnvs(spec, self._config.num_rows)
+        envs = RowEnvs(spec, self._config.num_rows)
+        if version in self._envs:  # of an update that was not completed
+            self._envs[version].close()
+        self._envs[version] = _EnvVersion(spec, [envs])
         return EnvDescription(envs.observation_space, envs.action_space, envs.max_episode_steps)
 
     def add_agent(self, version: int, spec: AgentSpec) -> None:
@@ -66,28 +71,34 @@ class Worker:
         self._agents[version] = spec
 
     def retain(self, env_versions: Collection[int], policy_versions: Collection[int]) -> None:
-        """Forgets all environments and agents but those of these versions."""
+        """Forgets all environments and agents but those of these versions.
+
+        Of the environments that are left, only those of the newest stand ready when no stream needs them.
+        """
         for version in self._envs.keys() - set(env_versions):
             self._envs.pop(version).close()
+        for version in self._envs.keys() - {max(env_versions, default=0)}:
+            self._envs[version].close()
         for version in self._agents.keys() - set(policy_versions):
             del self._agents[version]
 
     def work(self, order: Order) -> tuple[Report, NDArray[np.uint8]]:
-        """Does a slice of work. Work on another stream than before forgets that one.
+        """Does a slice of work.
 
         Returns:
             What came of it, and the buffer with the messages that it tells of.
         """
+        stream_id = order.stream.stream_id
         work = self._open(order.stream)
         work.enqueue(order.begin)
-        began = time.perf_counter()
-        sampled = began
+        num_steps_before = work.num_simulated_steps
+        began = sampled = time.perf_counter()
         finished: list[tuple[int, int, int]] = []
         parcels: list[Parcel] = []
-        num_steps, buffer, failure = 0, np.empty(0, np.uint8), None
+        buffer, failure = np.empty(0, np.uint8), None
         try:
             if order.seconds > 0:
-                finished, num_steps = work.sample(order.seconds, self._config.buffer_bytes)
+                finished = work.sample(order.seconds, self._config.buffer_bytes, lambda: stream_id in self._stopped)
             sampled = time.perf_counter()
             encoding = Encoding(order.stream.policy_version, self._index if order.bind_worker else None)
             parcels, buffer = work.write(order.deliver, encoding, order.max_message_bytes)
@@ -96,7 +107,7 @@ class Worker:
         report = Report(
             finished=tuple(finished),
             parcels=tuple(parcels),
-            num_simulated_steps=num_steps,
+            num_simulated_steps=work.num_simulated_steps - num_steps_before,
             sampling_seconds=sampled - began,
             encoding_seconds=time.perf_counter() - sampled,
             dropped_infos=work.take_dropped_infos(),
@@ -104,22 +115,52 @@ class Worker:
         )
         return report, buffer
 
-    def close_stream(self, stream_id: int) -> int:
-        """Forgets the work on a stream; returns how many steps of it were not delivered."""
-        if self._work is None or self._work.stream.stream_id != stream_id:
-            return 0
-        num_steps = self._work.abandon()
-        self._work = None
-        return num_steps
+    def stop(self, stream_id: int) -> None:
+        """Ends the work on a stream with the vector step that is being made. May be called while `work` runs."""
+        self._stopped.add(stream_id)
+
+    def close_stream(self, stream_id: int) -> None:
+        """Forgets the work on a stream, which has been stopped. Its environments are free for others."""
+        self._stopped.discard(stream_id)
+        work = self._streams.pop(stream_id, None)
+        if work is not None:
+            version = self._envs.get(work.stream.env_version)
+            if version is None:
+                work.envs.close()
+            else:
+                version.free.append(work.envs)
 
     def close(self) -> None:
         """Closes all environments."""
+        for work in self._streams.values():
+            work.envs.close()
         self.retain((), ())
 
     def _open(self, stream: Stream) -> StreamWork:
-        if self._work is None or self._work.stream != stream:
-            envs = self._envs[stream.env_version]
-            spec = self._agents[stream.policy_version]
-            agent = build_agent(spec, envs.observation_space, envs.action_space, envs.num_rows)
-            self._work = StreamWork(stream, envs, agent)
-        return self._work
+        work = self._streams.get(stream.stream_id)
+        if work is None:
+            version = self._envs[stream.env_version]
+            envs = version.free.pop() if version.free else RowEnvs(version.spec, self._config.num_rows)
+            agent = build_agent(
+                self._agents[stream.policy_version], envs.observation_space, envs.action_space, envs.num_rows
+            )
+            work = self._streams[stream.stream_id] = StreamWork(stream, envs, agent)
+        return work
+
+
+@dataclass
+class _EnvVersion:
+    """A version of the environment.
+
+    Attributes:
+        spec: how to make it.
+        free: rows of it that no stream uses.
+    """
+
+    spec: EnvSpec
+    free: list[RowEnvs]
+
+    def close(self) -> None:
+        """Closes the rows that no stream uses."""
+        while self.free:
+            self.free.pop().close()

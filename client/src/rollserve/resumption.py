@@ -1,0 +1,139 @@
+"""Going on after an interruption: what of a stream has come, and which call brings the rest."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import random
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rollserve.v1 import sampler_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from rollserve.account import Account
+    from rollserve.episode_batch import EpisodeBatch
+    from rollserve.v1 import episode_batch_pb2
+
+__all__ = ["Backoff", "Request", "Resumption"]
+
+Request = pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest
+"""What asks for a stream."""
+
+
+class Resumption:
+    """Where a stream is, whatever calls bring it: nothing comes twice, and nothing is left out.
+
+    Attributes:
+        num_resumptions: how often it was taken up again.
+    """
+
+    def __init__(self, request: Request) -> None:
+        """Begins with the first call's request."""
+        self.num_resumptions = 0
+        self._request = request
+        self._beginning: episode_batch_pb2.Beginning | None = None
+        # Of the episodes that came whole: how many, their steps, and those of the last one.
+        self._num_episodes = 0
+        self._num_steps = 0
+        self._num_last_steps = 0
+        # Of the one that has come in part: its steps.
+        self._num_partial_steps = 0
+        # Of the call that is running: the steps to leave out, and what was whole before its first episode.
+        self._num_steps_to_skip = 0
+        self._before = (0, 0)
+
+    @property
+    def possible(self) -> bool:
+        """Whether it is known how to go on."""
+        return self._beginning is not None
+
+    def begin(self, beginning: episode_batch_pb2.Beginning) -> None:
+        """Takes in a call's first message."""
+        if self._beginning is None:
+            self._beginning = beginning
+
+    def take(self, batch: EpisodeBatch) -> EpisodeBatch | None:
+        """What of a batch has not come before."""
+        num_skipped = min(self._num_steps_to_skip, batch.num_steps)
+        self._num_steps_to_skip -= num_skipped
+        if num_skipped == batch.num_steps:
+            return None
+        batch = batch.without_first_steps(num_skipped)
+        ends = np.flatnonzero(batch.terminated | batch.truncated)
+        if len(ends):
+            num_steps = np.cumsum(batch.lengths)
+            num_whole = int(num_steps[ends[-1]])
+            num_before_last = int(num_steps[ends[-2]]) if len(ends) > 1 else -self._num_partial_steps
+            self._num_last_steps = num_whole - num_before_last
+            self._num_episodes += len(ends)
+            self._num_steps += num_whole + self._num_partial_steps
+            self._num_partial_steps = batch.num_steps - num_whole
+        else:
+            self._num_partial_steps += batch.num_steps
+        return batch
+
+    def rest(self) -> Request:
+        """The request that brings what has not come. `possible` has to be true."""
+        beginning = self._beginning
+        assert beginning is not None  # noqa: S101  # the caller has asked
+        self.num_resumptions += 1
+        num_episodes, num_steps, skipped = self._num_episodes, self._num_steps, self._num_partial_steps
+        if isinstance(self._request, pb.ObtainSamplesRequest) and num_steps >= self._request.step_count:
+            # Only the account is missing, and there is no asking for no steps: the last episode comes once more.
+            num_episodes, num_steps, skipped = num_episodes - 1, num_steps - self._num_last_steps, self._num_last_steps
+        self._before, self._num_steps_to_skip = (num_episodes, num_steps), skipped
+        rest = copy.deepcopy(self._request)
+        options = rest.options
+        options.ClearField("expected_policy_version")  # it was the expected one when the stream began
+        options.seed = beginning.seed
+        options.policy_version = beginning.policy_version
+        options.environment_version = beginning.environment_version
+        options.first_episode_index = beginning.first_episode_index
+        if isinstance(rest, pb.ObtainSamplesRequest):
+            options.first_episode_index += num_episodes
+            rest.step_count -= num_steps
+        else:
+            options.first_episode_index -= rest.skip_episode_count
+            rest.skip_episode_count += num_episodes
+        return rest
+
+    def whole(self, account: Account) -> Account:
+        """The account of the stream, given that of its last call."""
+        num_episodes, num_steps = self._before
+        if not self.num_resumptions or self._beginning is None:
+            return account
+        return dataclasses.replace(
+            account,
+            num_episodes=account.num_episodes + num_episodes,
+            num_steps=account.num_steps + num_steps,
+            num_carried_steps=account.num_carried_steps + num_steps,
+            first_episode_index=self._beginning.first_episode_index,
+            num_resumptions=self.num_resumptions,
+        )
+
+
+class Backoff:
+    """How long to wait before the next attempt: twice as long each time, up to a limit, and a little at random."""
+
+    _FIRST_SECONDS, _MOST_SECONDS = 0.1, 5.0
+
+    def __init__(self, patience_seconds: float) -> None:
+        """Begins to count; attempts are to end after so many seconds without success."""
+        self._patience_seconds = patience_seconds
+        self.succeed()
+
+    def succeed(self) -> None:
+        """Takes in that an attempt has brought something."""
+        self._since = time.monotonic()
+        self._seconds = self._FIRST_SECONDS
+
+    def next_seconds(self) -> float | None:
+        """How long to wait, or None if there has been no success for too long."""
+        seconds = self._seconds * random.uniform(0.5, 1.0)
+        if time.monotonic() + seconds - self._since > self._patience_seconds:
+            return None
+        self._seconds = min(2 * self._seconds, self._MOST_SECONDS)
+        return seconds

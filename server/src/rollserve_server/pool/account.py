@@ -1,0 +1,60 @@
+"""What becomes of all that is simulated for a call."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+__all__ = ["Account", "WorkerAccount"]
+
+
+@dataclass
+class WorkerAccount:
+    """One worker's share in a call: what was simulated and delivered, and its time."""
+
+    num_simulated_steps: int = 0
+    num_steps: int = 0
+    num_episodes: int = 0
+    sampling_seconds: float = 0.0
+    encoding_seconds: float = 0.0
+
+
+@dataclass
+class Account:
+    """What became of everything that was simulated; see Account in `protos/rollserve/v1/episode_batch.proto`.
+
+    Carried and simulated steps together are as many as those that were delivered, kept, superseded, cancelled or lost.
+    """
+
+    seed: int
+    first_episode_index: int
+    policy_version: int
+    env_version: int
+    workers: list[WorkerAccount]
+    num_carried_steps: int = 0
+    num_kept_steps: int = 0
+    num_superseded_steps: int = 0
+    num_cancelled_steps: int = 0
+    num_lost_steps: int = 0
+    num_retried_episodes: int = 0
+    message_bytes: int = 0
+    dropped_infos: Counter[str] = field(default_factory=Counter)
+    queued_seconds: float = 0.0
+    waiting_seconds: float = 0.0
+    sending_seconds: float = 0.0
+    elapsed_seconds: float = 0.0
+
+    @property
+    def num_simulated_steps(self) -> int:
+        """Steps simulated while the call ran."""
+        return sum(worker.num_simulated_steps for worker in self.workers)
+
+    @property
+    def num_steps(self) -> int:
+        """Steps delivered."""
+        return sum(worker.num_steps for worker in self.workers)
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes delivered."""
+        return sum(worker.num_episodes for worker in self.workers)

@@ -1,0 +1,68 @@
+"""How a pool is made, and what is asked of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rollserve_server.pool.plan import Target
+
+__all__ = ["PoolConfig", "SampleRequest"]
+
+
+@dataclass(frozen=True)
+class PoolConfig:
+    """How a pool is made.
+
+    Attributes:
+        num_workers: how many workers; None for one for each core.
+        num_rows: how many environments each of them steps at once for a call.
+        worker_buffer_bytes: how much finished, undelivered data each of them holds for a call.
+        window_bytes: how much of a call may be on its way from the workers to the client.
+        seed: the root seed of the pool's own sequence of episodes.
+        max_episode_length: how many steps an episode may have; None for what the environment allows.
+        max_calls: how many calls may sample at the same time; more wait for their turn.
+        num_kept_versions: how many versions of agents and environments can be sampled with, the current ones among
+            them.
+        allowed_modules: modules that environments may come from.
+        progress_seconds: how often a call that delivers nothing tells of its progress.
+        start_seconds: how long workers may take to start.
+    """
+
+    num_workers: int | None
+    num_rows: int
+    worker_buffer_bytes: int
+    window_bytes: int
+    seed: int
+    max_episode_length: int | None = None
+    max_calls: int = 4
+    num_kept_versions: int = 4
+    allowed_modules: frozenset[str] = frozenset()
+    progress_seconds: float = 2.0
+    start_seconds: float = 120.0
+
+
+@dataclass(frozen=True)
+class SampleRequest:
+    """What a sampling call asks for.
+
+    Attributes:
+        target: which episodes.
+        max_message_bytes: the size that no message may exceed.
+        expected_policy_version: fail if the current one is another; None for any.
+        policy_version: the version that is to act; None for the current one.
+        env_version: the version of the environment to act in; None for the current one.
+        seed: the root seed of the episodes; None for the pool's own sequence.
+        first_index: the index of the first episode in the sequence of `seed`.
+        max_episode_length: how many steps an episode may have; None for what the pool allows.
+    """
+
+    target: Target
+    max_message_bytes: int
+    expected_policy_version: int | None = None
+    policy_version: int | None = None
+    env_version: int | None = None
+    seed: int | None = None
+    first_index: int = 0
+    max_episode_length: int | None = None

@@ -1,0 +1,223 @@
+"""The agents and environments that the workers hold, by version, and how they get new ones."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from rollserve_server.agents import AgentSpec, build_agent, kind_of, with_parameters
+from rollserve_server.envs import check_allowed
+from rollserve_server.errors import DomainError, InvalidValueError, NotReadyError, within
+from rollserve_server.pool.versions import Versions
+from rollserve_server.sampling import EnvDescription, Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    import numpy as np
+
+    from rollserve import EnvSpec
+    from rollserve_server.pool.backend import WorkerHandle
+    from rollserve_server.pool.slots import Slots
+
+__all__ = ["AgentUpdate", "EnvVersion", "Holdings"]
+
+_T = TypeVar("_T")
+
+AgentUpdate = AgentSpec | Mapping[str, "np.ndarray"]
+"""A whole agent, or all parameters of the one that is there."""
+
+
+@dataclass(frozen=True)
+class EnvVersion:
+    """A version of the environments.
+
+    Attributes:
+        specs: one for all workers, or one for each.
+        description: what is known of them.
+    """
+
+    specs: Sequence[EnvSpec]
+    description: EnvDescription
+
+
+class Holdings:
+    """Updates all workers or none, one update at a time.
+
+    Attributes:
+        agents: the last versions of the agents: one for all workers, or one for each.
+        envs: the last versions of the environments.
+    """
+
+    def __init__(self, num_kept_versions: int, allowed_modules: Collection[str]) -> None:
+        """Begins with nothing; `attach` has to follow.
+
+        Args:
+            num_kept_versions: how many versions the workers hold, the current one among them.
+            allowed_modules: modules that environments may come from.
+        """
+        self.agents: Versions[Sequence[AgentSpec]] = Versions(num_kept_versions)
+        self.envs: Versions[EnvVersion] = Versions(num_kept_versions)
+        self._allowed_modules = allowed_modules
+        self._updating = asyncio.Lock()
+        self._misfits: dict[tuple[int, int], DomainError | None] = {}
+        self._slots: Slots
+        # What an update is giving to the workers, beside the versions that are there.
+        self._coming: set[tuple[str, int]] = set()
+
+    def attach(self, slots: Slots) -> None:
+        """Says who the workers are."""
+        self._slots = slots
+
+    async def update_agent(self, updates: Sequence[AgentUpdate], *, per_worker: bool) -> int:
+        """See `Pool.update_agent`."""
+        async with self._updating:
+            self._check_count("updates", updates, per_worker)
+            agents = self._resolve(updates, per_worker)
+            for position, (update, agent) in enumerate(zip(self._spread(updates), agents, strict=False)):
+                element = _element("updates", position, per_worker)
+                with within(element if isinstance(update, Mapping) else f"{element}.agent.{kind_of(agent)}"):
+                    await asyncio.to_thread(_check_fit, agent, self.description)
+            version, spread = self.agents.number + 1, self._spread(agents)
+            with self._giving("agent", version):
+                await self._slots.ask_all(lambda index, worker: worker.call(Worker.add_agent, version, spread[index]))
+                self.agents.add(agents)
+            self._misfits[self.agents.number, self.envs.number] = None
+        return version
+
+    async def update_env(self, specs: Sequence[EnvSpec], *, per_worker: bool) -> EnvDescription:
+        """See `Pool.update_env`."""
+        async with self._updating:
+            self._check_count("environments", specs, per_worker)
+            for position, spec in enumerate(specs):
+                with within(_element("environments", position, per_worker)):
+                    check_allowed(spec, self._allowed_modules)
+            version, spread = self.envs.number + 1, self._spread(specs)
+
+            async def add_env(index: int, worker: WorkerHandle) -> EnvDescription:
+                with within(_element("environments", index, per_worker)):
+                    return await worker.call(Worker.add_env, version, spread[index])
+
+            with self._giving("env", version):
+                descriptions = await self._slots.ask_all(add_env)
+                _check_same_spaces(descriptions)
+                self.envs.add(EnvVersion(list(specs), descriptions[0]))
+        return descriptions[0]
+
+    async def prepare(self, index: int, worker: WorkerHandle) -> None:
+        """Gives a new worker all that the others hold, also what they are given meanwhile."""
+        held: set[tuple[str, int]] = set()
+        while missing := self._held() - held:
+            kind, version = min(missing)
+            if kind == "env":
+                env = self.envs.get(version)
+                if env is not None:
+                    await worker.call(Worker.add_env, version, self._spread(env.specs)[index])
+            else:
+                agents = self.agents.get(version)
+                if agents is not None:
+                    await worker.call(Worker.add_agent, version, self._spread(agents)[index])
+            held.add((kind, version))
+
+    @property
+    def description(self) -> EnvDescription:
+        """Of the current environments."""
+        assert self.envs.current is not None  # noqa: S101  # a pool starts with one
+        return self.envs.current.description
+
+    def to_keep(self) -> tuple[set[int], set[int]]:
+        """The versions of environments and of agents that workers are not to forget."""
+        kept = self._held() | self._coming
+        return {number for kind, number in kept if kind == "env"}, {number for kind, number in kept if kind == "agent"}
+
+    def differ_between_workers(self, policy_version: int, env_version: int) -> bool:
+        """Whether workers have agents or environments of their own."""
+        agents, env = self.agents.get(policy_version), self.envs.get(env_version)
+        return len(agents or ()) > 1 or (env is not None and len(env.specs) > 1)
+
+    async def misfit(self, policy_version: int, env_version: int) -> DomainError | None:
+        """Why the agents of a version do not fit the environments of another, if they do not. Both are held."""
+        pair = (policy_version, env_version)
+        if pair not in self._misfits:
+            self._misfits = {known: value for known, value in self._misfits.items() if self._holds(known)}
+            self._misfits[pair] = await asyncio.to_thread(self._find_misfit, *pair)
+        return self._misfits[pair]
+
+    def _find_misfit(self, policy_version: int, env_version: int) -> DomainError | None:
+        env = self.envs.get(env_version)
+        try:
+            for agent in self.agents.get(policy_version) or ():
+                with within(kind_of(agent)):
+                    if env is not None:
+                        _check_fit(agent, env.description)
+        except DomainError as error:
+            return error
+        return None
+
+    def _holds(self, pair: tuple[int, int]) -> bool:
+        policy_version, env_version = pair
+        return policy_version in self.agents and env_version in self.envs
+
+    def _held(self) -> set[tuple[str, int]]:
+        return {("agent", version) for version in self.agents} | {("env", version) for version in self.envs}
+
+    @contextlib.contextmanager
+    def _giving(self, kind: str, version: int) -> Iterator[None]:
+        """Has the workers keep a version that they are being given."""
+        self._coming.add((kind, version))
+        try:
+            yield
+        finally:
+            self._coming.discard((kind, version))
+
+    def _check_count(self, name: str, updates: Sequence[object], per_worker: bool) -> None:
+        expected = len(self._slots) if per_worker else 1
+        if len(updates) != expected:
+            wanted = f"one for each of the {expected} workers"
+            raise InvalidValueError.of(f"per_worker.{name}", f"{len(updates)} elements", wanted)
+
+    def _spread(self, values: Sequence[_T]) -> Sequence[_T]:
+        """One value for each worker."""
+        return values if len(values) == len(self._slots) else list(values) * len(self._slots)
+
+    def _resolve(self, updates: Sequence[AgentUpdate], per_worker: bool) -> list[AgentSpec]:
+        """The agents after the updates: one for all workers, or one for each."""
+        held = self.agents.current or ()
+        if any(isinstance(update, Mapping) for update in updates):
+            if not held:
+                text = "parameters came, but there is no agent yet to take them: send a whole one first"
+                raise NotReadyError(text, reason="NO_AGENT")
+            if len(held) > 1:
+                updates = self._spread(updates)
+        agents: list[AgentSpec] = []
+        for position, update in enumerate(updates):
+            with within(_element("updates", position, per_worker)):
+                if isinstance(update, Mapping):
+                    agents.append(with_parameters(self._spread(held)[position], update))
+                else:
+                    agents.append(update)
+        return agents
+
+
+def _element(name: str, index: int, per_worker: bool) -> str:
+    """The field of the request that an update comes from."""
+    return f"per_worker.{name}[{index}]" if per_worker else "all_workers"
+
+
+def _check_fit(agent: AgentSpec, env: EnvDescription) -> None:
+    """Raises InvalidValueError if the agent is malformed or does not fit the environment's spaces."""
+    build_agent(agent, env.observation_space, env.action_space, num_rows=1)
+
+
+def _check_same_spaces(descriptions: Sequence[EnvDescription]) -> None:
+    first = descriptions[0]
+    for position, other in enumerate(descriptions):
+        for name in ("observation_space", "action_space"):
+            came, expected = getattr(other, name), getattr(first, name)
+            if came != expected:
+                raise InvalidValueError.of(
+                    f"per_worker.environments[{position}]: {name}", came, f"{expected}, as of the first,"
+                )
