@@ -214,7 +214,8 @@ class SampleStream(Iterator["EpisodeBatch"]):
                 self.close()
                 self._reader.end()
                 raise
-            self._backoff.succeed()
+            if not response.HasField("beginning"):
+                self._backoff.succeed()
             batch = self._reader.read(response)
             if batch is not None:
                 return batch

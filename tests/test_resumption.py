@@ -1,0 +1,102 @@
+"""A stream that breaks and is taken up again brings what an unbroken one does: nothing twice, nothing missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from cutting_proxy import cutting_proxy
+from support import equal
+
+import rollserve
+from rollserve_server.local import LocalServer
+
+CALLS: dict[str, Callable[[rollserve.Sampler], rollserve.EpisodeBatch]] = {
+    "at least": lambda sampler: sampler.obtain_samples(60_000, seed=3, first_episode_index=5),
+    "exactly": lambda sampler: sampler.obtain_exact_episodes(700, seed=3),
+}
+
+
+def adds_up(account: rollserve.Account) -> bool:
+    told = account.num_steps + account.num_kept_steps + account.num_dropped_steps
+    return account.num_carried_steps + account.num_simulated_steps == told
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("seed", range(5))
+def test_a_broken_stream_goes_on(sampler: rollserve.Sampler, server: LocalServer, call: str, seed: int) -> None:
+    expected = CALLS[call](sampler)
+    with (
+        cutting_proxy(server.address, num_cuts=4, max_bytes=1_500_000, seed=seed) as proxy,
+        rollserve.connect(proxy.address) as distant,
+    ):
+        distant.status()
+        batch = CALLS[call](distant)
+        # The last cuts may not have been reached.
+        assert proxy.num_cuts > 0
+    assert equal(batch, expected)
+    account = batch.account
+    assert account is not None
+    assert 0 < account.num_resumptions <= proxy.num_cuts
+    assert (account.num_episodes, account.num_steps) == (len(batch), batch.num_steps)
+    assert account.first_episode_index == batch.episode_indices[0]
+    assert adds_up(account)
+
+
+def test_a_stream_that_breaks_within_an_episode_goes_on_there(sampler: rollserve.Sampler, server: LocalServer) -> None:
+    sampler.update_env("sample_envs:Big", kwargs={"observation_bytes": 1 << 18, "length": 100})
+    sampler.update_agent(rollserve.RandomAgent())
+    with (
+        cutting_proxy(server.address, num_cuts=5, max_bytes=20 << 20, seed=1) as proxy,
+        rollserve.connect(proxy.address) as distant,
+        distant.stream_samples(150, seed=1) as stream,
+    ):
+        parts = list(stream)
+        account = stream.end()
+    assert account.num_resumptions > 1
+    steps = [int(step) for part in parts for step in part.observations[:, 0]]
+    assert steps == [*range(100)] * 2
+    batch = rollserve.EpisodeBatch.concatenate(*parts).joined()
+    assert batch.lengths.tolist() == [100, 100]
+    assert batch.first_steps.tolist() == [0, 0]
+
+
+def test_it_goes_on_at_its_version_after_an_update(sampler: rollserve.Sampler, server: LocalServer) -> None:
+    expected = sampler.obtain_samples(60_000, seed=3)
+    agents = [rollserve.RandomAgent(), rollserve.RandomAgent()]
+    with (
+        cutting_proxy(server.address, num_cuts=1, max_bytes=800_000, seed=0) as proxy,
+        rollserve.connect(proxy.address) as distant,
+    ):
+        version = sampler.status().policy_version
+        with distant.stream_samples(60_000, seed=3, expected_policy_version=version) as stream:
+            parts = [next(stream)]
+            for agent in agents:
+                sampler.update_agent(agent)
+            parts += stream
+            account = stream.end()
+    assert account.num_resumptions == 1
+    assert account.policy_version == version
+    batch = rollserve.EpisodeBatch.concatenate(*parts).joined()
+    assert np.array_equal(batch.observations, expected.observations)
+
+
+async def test_for_asyncio_too(sampler: rollserve.Sampler, server: LocalServer) -> None:
+    expected = sampler.obtain_samples(60_000, seed=3)
+    with cutting_proxy(server.address, num_cuts=3, max_bytes=1_500_000, seed=2) as proxy:
+        async with rollserve.aconnect(proxy.address) as distant:
+            await distant.status()
+            batch = await distant.obtain_samples(60_000, seed=3)
+    assert equal(batch, expected)
+    assert batch.account is not None
+    assert batch.account.num_resumptions > 0
+
+
+def test_without_end_it_is_an_error(sampler: rollserve.Sampler, server: LocalServer) -> None:
+    with (
+        cutting_proxy(server.address, num_cuts=10**6, max_bytes=2000, seed=2) as proxy,
+        rollserve.connect(proxy.address) as distant,
+        pytest.raises(rollserve.UnavailableError),
+    ):
+        distant.obtain_samples(60_000, seed=3, timeout=2)
