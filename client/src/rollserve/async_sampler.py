@@ -158,10 +158,11 @@ class AsyncSampleStream(AsyncIterator["EpisodeBatch"]):
             except grpc.RpcError as error:
                 await self._resume(error)
                 continue
-            self._backoff.succeed()
             if response is grpc.aio.EOF:
                 self._reader.end()
                 raise StopAsyncIteration
+            if not response.HasField("beginning"):
+                self._backoff.succeed()
             batch = self._reader.read(response)
             if batch is not None:
                 return batch
