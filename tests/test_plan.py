@@ -74,7 +74,8 @@ class Workers:
                 self.queues[worker] += indices
             finished, num_steps = self._work(worker)
             self.num_steps += num_steps
-            estimate.observe(num_steps, len(finished))
+            estimate.observe(num_steps, [self._length(index) for index in finished])
+            plan.simulate(num_steps)
             for index in finished:
                 self._finished[worker][index] = self._length(index)
                 plan.finish(index, self._length(index), 100 * self._length(index))
@@ -249,7 +250,7 @@ def test_nothing_begins_after_the_end(target: Target) -> None:
 
 def test_no_more_is_begun_than_the_expected_length_asks_for() -> None:
     estimate = LengthEstimate(None)
-    estimate.observe(20_000, 1000)
+    estimate.observe(20_000, [20] * 1000)
     plan = Plan(AtLeast(2048), Anywhere(), Ledger(0), estimate, num_workers=2)
     begun = [len(indices) for worker in (0, 1) for indices in plan.begin(worker, 1000)]
     assert sum(begun) == 103
@@ -261,12 +262,12 @@ def test_the_estimate_is_not_biased_to_short_episodes() -> None:
     estimate = LengthEstimate(None)
     assert estimate.mean is None
     for _ in range(100):
-        estimate.observe(num_steps=50, num_episodes=0)
-    estimate.observe(num_steps=50, num_episodes=10)
+        estimate.observe(50, [])
+    estimate.observe(50, [1] * 10)
     assert estimate.mean == pytest.approx(505)
     estimate.fade(1)
     assert estimate.mean == pytest.approx(505)
-    estimate.observe(num_steps=495, num_episodes=99)
+    estimate.observe(495, [5] * 99)
     assert estimate.mean == pytest.approx(10)
 
 
@@ -280,8 +281,8 @@ def test_where_nothing_is_known_one_episode_on_each_worker_tells() -> None:
     estimate = LengthEstimate(None)
     plan = Plan(AtLeast(1000), Anywhere(), Ledger(0), estimate, num_workers=3)
     assert [plan.begin(worker, 100) for worker in (0, 1, 2, 0)] == [[range(1)], [range(1, 2)], [range(2, 3)], []]
-    estimate.observe(30, 0)
+    estimate.observe(30, [])
     assert plan.begin(0, 100) == []
     plan.finish(1, 10, 1000)
-    estimate.observe(0, 1)
+    estimate.observe(0, [10])
     assert plan.begin(0, 100) != []

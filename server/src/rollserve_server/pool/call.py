@@ -93,7 +93,8 @@ class Call:
         self._settings = settings
         ledger, placement = stream.ledger, stream.placement
         self._pinned = not isinstance(placement, Anywhere)
-        self._plan = Plan(target, placement, ledger, estimate, len(slots))
+        num_partial_steps = stream.num_held_steps - sum(num_steps for num_steps, _ in ledger.sizes.values())
+        self._plan = Plan(target, placement, ledger, estimate, len(slots), num_partial_steps)
         self._claims = Claims(settings.window_bytes, pinned=self._pinned)
         # So that one gateway hears of many workers as often as of few.
         self._slice_seconds = _SLICE_SECONDS * max(1.0, len(slots) / 8)
@@ -236,7 +237,8 @@ class Call:
         share.num_simulated_steps += report.num_simulated_steps
         self.account.dropped_infos.update(report.dropped_infos)
         self.stream.held_steps[worker] += report.num_simulated_steps
-        self._estimate.observe(report.num_simulated_steps, len(report.finished))
+        self._estimate.observe(report.num_simulated_steps, [num_steps for _, num_steps, _ in report.finished])
+        self._plan.simulate(report.num_simulated_steps)
         self._num_finished_last[worker] = len(report.finished)
         for index, num_steps, num_bytes in report.finished:
             if not self._claims.finish(index):

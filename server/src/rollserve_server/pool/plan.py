@@ -7,6 +7,8 @@ alone. Workers only decide how long it takes.
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 __all__ = [
@@ -108,6 +110,7 @@ class LengthEstimate:
     """
 
     _MOST_EPISODES = 256.0
+    _MOST_SPREAD = 1.0
     _MOST_STEPS = 2**50
     _PRIOR_EPISODES = 0.25
 
@@ -115,16 +118,25 @@ class LengthEstimate:
         # At first episodes are taken to be as long as their limit: better to begin too few than too many.
         self._steps = min(max_episode_steps or 0, self._MOST_STEPS) * self._PRIOR_EPISODES
         self._episodes = self._PRIOR_EPISODES if max_episode_steps else 0.0
+        self._lengths: deque[int] = deque(maxlen=int(self._MOST_EPISODES))
 
     @property
     def mean(self) -> float | None:
         """Steps per episode, or None if nothing is known."""
         return max(self._steps / self._episodes, 1.0) if self._episodes else None
 
-    def observe(self, num_steps: int, num_episodes: int) -> None:
-        """Takes in that so many steps were made, and so many episodes ended with them."""
+    @property
+    def spread(self) -> float:
+        """The squared ratio of the lengths' standard deviation to their mean: 0 if all are equal, 1 if geometric."""
+        mean = math.fsum(self._lengths) / max(len(self._lengths), 1)
+        variance = math.fsum((length - mean) ** 2 for length in self._lengths) / max(len(self._lengths) - 1, 1)
+        return min(variance / mean**2, self._MOST_SPREAD) if mean else 0.0
+
+    def observe(self, num_steps: int, lengths: Sequence[int]) -> None:
+        """Takes in that so many steps were made, and that episodes of these lengths ended with them."""
         self._steps += num_steps
-        self._episodes += num_episodes
+        self._episodes += len(lengths)
+        self._lengths.extend(lengths)
         self.fade(self._MOST_EPISODES)
 
     def fade(self, num_episodes: float) -> None:
@@ -170,6 +182,7 @@ class Plan:
         ledger: Ledger,
         estimate: LengthEstimate,
         num_workers: int,
+        num_partial_steps: int = 0,
     ) -> None:
         """Plans a call.
 
@@ -179,7 +192,9 @@ class Plan:
             ledger: of the stream.
             estimate: of the lengths of the stream's episodes; is asked, not changed.
             num_workers: how many workers there are.
+            num_partial_steps: the steps that the ledger's unfinished episodes have.
         """
+        self._num_partial_steps = num_partial_steps
         self._target = target
         self._placement = placement
         self._ledger = ledger
@@ -224,8 +239,13 @@ class Plan:
             self._ledger.workers.update(dict.fromkeys(indices, worker))
         return ranges
 
+    def simulate(self, num_steps: int) -> None:
+        """Takes in that so many steps were made, those of episodes that end with them included."""
+        self._num_partial_steps += num_steps
+
     def finish(self, index: int, num_steps: int, num_bytes: int) -> None:
         """Takes in that an episode has ended, with so many steps and approximate bytes."""
+        self._num_partial_steps = max(self._num_partial_steps - num_steps, 0)
         self.num_open[self._ledger.workers[index]] -= 1
         self._ledger.sizes[index] = (num_steps, num_bytes)
         self._known_steps += num_steps
@@ -247,6 +267,8 @@ class Plan:
                 self._claimed_steps -= num_steps
         if self._scan.num_bytes and self._scan.worker == worker:
             self._scan = _Scan(ledger.next_index)
+        if self.num_open[worker]:
+            self._num_partial_steps -= self._num_partial_steps * self.num_open[worker] // sum(self.num_open)
         self.num_open[worker] = 0
         self._num_begun -= len(lost)
         self._next_of_worker[worker] = self._first
@@ -290,6 +312,10 @@ class Plan:
             return self._end() - self._first - self._num_begun
         num_open = sum(self.num_open)
         missing_steps = self._target.num_steps - self._known_steps
+        # What goes on for long goes on for longer: the expected length of an episode that has s steps is between the
+        # mean, if all are equal, and the mean and s, if the end may come at any time.
+        if num_open:
+            missing_steps -= round(self._estimate.spread * self._num_partial_steps)
         mean = self._estimate.mean
         if mean is None:
             # One on each worker tells: a worker steps its environments one after the other anyway.

@@ -32,7 +32,7 @@ __all__ = ["Beginning", "EnvUpdated", "Pool"]
 
 _T = TypeVar("_T")
 
-_EPISODES_REMEMBERED = 8.0
+_EPISODES_REMEMBERED = 32.0
 """The weight that the lengths of episodes of the policies before have, in episodes."""
 
 
