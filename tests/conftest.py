@@ -10,6 +10,8 @@ from support import server_environment
 
 import rollserve
 from rollserve_server.local import LocalServer, local_server
+from rollserve_server.pool import Backend, InProcessBackend
+from rollserve_server.pool.ray_backend import RayBackend, RayOptions
 
 # The same examples on every machine; `--hypothesis-profile=default` draws others each time.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
@@ -35,3 +37,24 @@ def sampler(server: LocalServer) -> Iterator[rollserve.Sampler]:
         agent = rollserve.MlpAgent.initial(updated.observation_space, updated.action_space, seed=0)
         connected.update_agent(agent)
         yield connected
+
+
+@pytest.fixture(scope="session")
+def ray_backend() -> Iterator[RayBackend]:
+    """Workers as Ray's actors, in a cluster of this process that tests share."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in server_environment().items():
+            patch.setenv(name, value)
+        # Several pools are there at once, each with workers that want a core.
+        backend = RayBackend(RayOptions(num_cpus=0.5), num_workers=8)
+        yield backend
+        backend.close()
+
+
+@pytest.fixture(params=["in-process", "ray"])
+def backend(request: pytest.FixtureRequest) -> Backend:
+    """Each of the two ways to run workers."""
+    if request.param == "ray":
+        ray: RayBackend = request.getfixturevalue("ray_backend")
+        return ray
+    return InProcessBackend()

@@ -144,6 +144,22 @@ class FailsForSomeSeeds(gymnasium.Env[np.ndarray, int]):
         return np.zeros(1, np.float32), 1.0, True, False, {}
 
 
+class OneOrThousand(gymnasium.Env[np.ndarray, int]):
+    """Ends after one step or after a thousand, with equal chance."""
+
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._left = 1 if self.np_random.random() < 0.5 else 1000
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._left -= 1
+        return np.zeros(1, np.float32), 1.0, self._left == 0, False, {}
+
+
 class Slow(gymnasium.Env[np.ndarray, int]):
     """Takes its time for each step."""
 

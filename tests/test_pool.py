@@ -9,84 +9,26 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
 
 import numpy as np
 import psutil
 import pytest
-from support import equal, server_environment
+from pools import CARTPOLE, adds_up, pool_of, sample
+from support import equal
 
 import rollserve
-from rollserve.messages import StreamReader, join_batches
-from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.agents import ConstantSpec, MlpSpec, RandomSpec
 from rollserve_server.errors import EnvFailedError, InvalidValueError, NotReadyError, WorkerLostError
-from rollserve_server.gateway.translate import account_to_proto
 from rollserve_server.pool import (
-    Account,
     AtLeast,
     Backend,
     Delivery,
     Exactly,
-    InProcessBackend,
-    Pool,
-    PoolConfig,
     Progress,
     SampleRequest,
     Target,
 )
-from rollserve_server.pool.ray_backend import RayBackend, RayOptions
-
-CARTPOLE = rollserve.EnvSpec("CartPole-v1")
-CONFIG = PoolConfig(
-    num_workers=2, num_rows=4, worker_buffer_bytes=1 << 26, window_bytes=1 << 26, seed=7, start_seconds=60
-)
-
-
-@pytest.fixture(scope="module")
-def ray_backend() -> Iterator[RayBackend]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in server_environment().items():
-            patch.setenv(name, value)
-        # Several pools are there at once, each with workers that want a core.
-        backend = RayBackend(RayOptions(num_cpus=0.5), num_workers=8)
-        yield backend
-        backend.close()
-
-
-@pytest.fixture(params=["in-process", "ray"])
-def backend(request: pytest.FixtureRequest) -> Backend:
-    if request.param == "ray":
-        ray: RayBackend = request.getfixturevalue("ray_backend")
-        return ray
-    return InProcessBackend()
-
-
-@contextlib.asynccontextmanager
-async def pool_of(backend: Backend, env: rollserve.EnvSpec = CARTPOLE, **changes: Any) -> AsyncIterator[Pool]:
-    config = PoolConfig(**{**CONFIG.__dict__, **changes})
-    pool = await Pool.start(backend, config, env)
-    try:
-        yield pool
-    finally:
-        await pool.close()
-
-
-async def sample(pool: Pool, target: Target, **options: Any) -> rollserve.EpisodeBatch:
-    """What a client would make of the pool's deliveries."""
-    reader, parts = StreamReader(pb.ObtainSamplesRequest()), []
-    async with contextlib.aclosing(pool.sample(SampleRequest(target, 1 << 22, **options))) as items:
-        async for item in items:
-            if isinstance(item, Delivery):
-                for message in item.messages:
-                    data = item.buffer[message.offset : message.offset + message.size].tobytes()
-                    batch = reader.read(pb.ObtainSamplesResponse.FromString(data))
-                    assert batch is not None
-                    parts.append(batch)
-            elif isinstance(item, Account):
-                reader.read(pb.ObtainSamplesResponse(account=account_to_proto(item)))
-    return join_batches(parts, reader.end())
+from rollserve_server.pool.ray_backend import RayBackend
 
 
 def mlp(seed: int = 0) -> MlpSpec:
@@ -374,11 +316,6 @@ async def test_an_environment_that_kills_its_worker_is_told_of(ray_backend: RayB
         await pool.update_agent([RandomSpec()])
         with pytest.raises(WorkerLostError, match=r"it ran episode \d+, which 3 workers were lost with before"):
             await sample(pool, AtLeast(100))
-
-
-def adds_up(account: rollserve.Account) -> bool:
-    told = account.num_steps + account.num_kept_steps + account.num_dropped_steps
-    return account.num_carried_steps + account.num_simulated_steps == told
 
 
 async def test_earlier_versions_can_be_sampled_for_a_while(backend: Backend) -> None:

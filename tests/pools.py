@@ -1,0 +1,49 @@
+"""Pools without a gateway, and what a client would make of their deliveries."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import rollserve
+from rollserve.messages import StreamReader, join_batches
+from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.gateway.translate import account_to_proto
+from rollserve_server.pool import Account, Backend, Delivery, Pool, PoolConfig, SampleRequest, Target
+
+CARTPOLE = rollserve.EnvSpec("CartPole-v1")
+CONFIG = PoolConfig(
+    num_workers=2, num_rows=4, worker_buffer_bytes=1 << 26, window_bytes=1 << 26, seed=7, start_seconds=60
+)
+
+
+@contextlib.asynccontextmanager
+async def pool_of(backend: Backend, env: rollserve.EnvSpec = CARTPOLE, **changes: Any) -> AsyncIterator[Pool]:
+    config = PoolConfig(**{**CONFIG.__dict__, **changes})
+    pool = await Pool.start(backend, config, env)
+    try:
+        yield pool
+    finally:
+        await pool.close()
+
+
+async def sample(pool: Pool, target: Target, **options: Any) -> rollserve.EpisodeBatch:
+    """What a client would make of the pool's deliveries."""
+    reader, parts = StreamReader(pb.ObtainSamplesRequest()), []
+    async with contextlib.aclosing(pool.sample(SampleRequest(target, 1 << 22, **options))) as items:
+        async for item in items:
+            if isinstance(item, Delivery):
+                for message in item.messages:
+                    data = item.buffer[message.offset : message.offset + message.size].tobytes()
+                    batch = reader.read(pb.ObtainSamplesResponse.FromString(data))
+                    assert batch is not None
+                    parts.append(batch)
+            elif isinstance(item, Account):
+                reader.read(pb.ObtainSamplesResponse(account=account_to_proto(item)))
+    return join_batches(parts, reader.end())
+
+
+def adds_up(account: rollserve.Account) -> bool:
+    told = account.num_steps + account.num_kept_steps + account.num_dropped_steps
+    return account.num_carried_steps + account.num_simulated_steps == told

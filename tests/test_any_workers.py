@@ -1,0 +1,158 @@
+"""The same request gives the same bytes whatever runs it: so many workers and rows, slow ones, killed ones."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import numpy as np
+import pytest
+from pools import adds_up, pool_of, sample
+from support import equal
+
+import rollserve
+from rollserve_server.agents import AgentSpec, MlpSpec, RandomSpec
+from rollserve_server.pool import AtLeast, Backend, Exactly, InProcessBackend, Payload, Pool, Target, WorkerHandle
+from rollserve_server.pool.ray_backend import RayBackend
+from rollserve_server.sampling import Order, Report, Worker, WorkerConfig
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+PONG = rollserve.EnvSpec(
+    "ALE/Pong-v5",
+    {"frameskip": 1, "max_episode_steps": 120},
+    [
+        rollserve.Wrapper("AtariPreprocessing", {"screen_size": 84, "noop_max": 0}),
+        rollserve.Wrapper("FrameStackObservation", {"stack_size": 4}),
+    ],
+)
+CASES: dict[str, tuple[rollserve.EnvSpec, int]] = {
+    "CartPole": (rollserve.EnvSpec("CartPole-v1"), 5000),
+    "HalfCheetah": (rollserve.EnvSpec("HalfCheetah-v5", {"max_episode_steps": 150}), 3000),
+    "Pong": (PONG, 600),
+}
+
+
+def agent_for(env: rollserve.EnvSpec, observation_space: Any, action_space: Any) -> AgentSpec:
+    if env is PONG:
+        return RandomSpec()
+    agent = rollserve.MlpAgent.initial(observation_space, action_space, seed=1)
+    return MlpSpec(agent.layer_sizes, agent.activation, agent.head, agent.parameters)
+
+
+@contextlib.asynccontextmanager
+async def prepared(backend: Backend, case: str, **changes: Any) -> AsyncIterator[tuple[Pool, int]]:
+    env, num_steps = CASES[case]
+    async with pool_of(backend, env, **changes) as pool:
+        spaces = {
+            "CartPole": (box(4), rollserve.spaces.Discrete(2)),
+            "HalfCheetah": (box(17), box(6)),
+            "Pong": (None, None),
+        }
+        await pool.update_agent([agent_for(env, *spaces[case])])
+        yield pool, num_steps
+
+
+def box(size: int) -> rollserve.spaces.Box:
+    return rollserve.spaces.Box(np.float32(-1), np.float32(1), (size,), np.dtype(np.float32))
+
+
+class SlowBackend:
+    """Workers of which some are slow, each time others: they finish in any order."""
+
+    def __init__(self, backend: Backend, seed: int) -> None:
+        self._backend = backend
+        self._random = random.Random(seed)
+
+    def create_worker(self, worker_index: int, config: WorkerConfig) -> WorkerHandle:
+        return SlowWorker(self._backend.create_worker(worker_index, config), self._random)
+
+    def default_num_workers(self) -> int:
+        return self._backend.default_num_workers()
+
+    def close(self) -> None:
+        self._backend.close()
+
+
+class SlowWorker:
+    def __init__(self, worker: WorkerHandle, source: random.Random) -> None:
+        self._worker = worker
+        self._random = source
+
+    async def call(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        return await self._worker.call(method, *args, **kwargs)
+
+    def work(self, order: Order) -> tuple[asyncio.Future[Report], Payload]:
+        report, payload = self._worker.work(order)
+        return asyncio.ensure_future(self._delayed(report)), payload
+
+    async def _delayed(self, report: asyncio.Future[Report]) -> Report:
+        await asyncio.sleep(self._random.choice([0.0, 0.0, 0.0, 0.02, 0.1]))
+        return await report
+
+    def stop(self, stream_id: int) -> None:
+        self._worker.stop(stream_id)
+
+    def kill(self) -> None:
+        self._worker.kill()
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_however_many_workers_and_rows_and_however_slow(case: str) -> None:
+    async with prepared(InProcessBackend(), case, num_workers=1, num_rows=1) as (pool, num_steps):
+        expected = await sample(pool, AtLeast(num_steps), seed=9)
+    for num_workers, num_rows, slow in ((1, 16, False), (2, 4, True), (3, 1, True), (5, 4, True)):
+        backend: Backend = InProcessBackend()
+        if slow:
+            backend = SlowBackend(backend, seed=num_workers)
+        async with prepared(backend, case, num_workers=num_workers, num_rows=num_rows) as (pool, _):
+            batch = await sample(pool, AtLeast(num_steps), seed=9)
+            assert equal(batch, expected), (num_workers, num_rows)
+            assert batch.account is not None
+            assert adds_up(batch.account)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("target", [AtLeast, Exactly])
+async def test_whoever_is_killed(ray_backend: RayBackend, case: str, target: Callable[[int], Target]) -> None:
+    async with prepared(ray_backend, case, num_workers=3, num_rows=2) as (pool, num_steps):
+        wanted = target(num_steps if target is AtLeast else 2 + num_steps // 500)
+        expected = await sample(pool, wanted, seed=9)
+        source = random.Random(case)
+        num_lost = 0
+        for _ in range(3):
+            running = asyncio.create_task(sample(pool, wanted, seed=9))
+            await asyncio.sleep(source.uniform(0.01, 0.1))
+            victim = source.choice([worker for worker in pool.status().workers if worker.healthy])
+            os.kill(victim.identity.process_id, signal.SIGKILL)
+            batch = await running
+            assert equal(batch, expected)
+            assert batch.account is not None
+            assert adds_up(batch.account)
+            num_lost += batch.account.num_retried_episodes
+        assert num_lost > 0
+
+
+async def test_short_episodes_are_not_preferred(ray_backend: RayBackend) -> None:
+    """Half of the episodes have one step, the others a thousand; in 200 calls each index comes, once and in order."""
+    env = rollserve.EnvSpec("sample_envs:OneOrThousand")
+    async with pool_of(ray_backend, env, num_rows=16, allowed_modules=frozenset({"sample_envs"})) as pool:
+        await pool.update_agent([RandomSpec()])
+        lengths, next_index = [], 0
+        for call in range(200):
+            batch = await sample(pool, AtLeast(4000))
+            assert batch.episode_indices.tolist() == list(range(next_index, next_index + len(batch)))
+            assert batch.num_steps - batch.lengths[-1] < 4000 <= batch.num_steps
+            next_index += len(batch)
+            lengths += batch.lengths.tolist()
+            if call % 3 == 0:
+                await pool.update_agent([RandomSpec()])
+    share = np.mean(np.array(lengths) == 1)
+    # As many as the coins say: a call ends with a long episode, which shifts the share by less than its error.
+    assert abs(share - 0.5) < 3 * 0.5 / np.sqrt(len(lengths)) + 200 / len(lengths)
