@@ -113,18 +113,21 @@ class Failing(gymnasium.Env[np.ndarray, int]):
 
 
 class Deadly(gymnasium.Env[np.ndarray, int]):
-    """Takes its process with it."""
+    """Takes its process with it after a while."""
 
     observation_space = spaces.Box(-1, 1, (1,), np.float32)
     action_space = spaces.Discrete(2)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
+        self._steps_left = 100
         return np.zeros(1, np.float32), {}
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        os.kill(os.getpid(), signal.SIGKILL)
-        raise AssertionError
+        self._steps_left -= 1
+        if not self._steps_left:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return np.zeros(1, np.float32), 0.0, False, False, {}
 
 
 class FailsForSomeSeeds(gymnasium.Env[np.ndarray, int]):
@@ -158,6 +161,51 @@ class OneOrThousand(gymnasium.Env[np.ndarray, int]):
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self._left -= 1
         return np.zeros(1, np.float32), 1.0, self._left == 0, False, {}
+
+
+class Unseeded(gymnasium.Env[np.ndarray, int]):
+    """Draws from a generator that no reset seeds."""
+
+    observation_space = spaces.Box(0, 1, (1,), np.float64)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self._generator = np.random.default_rng()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._observation(), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self._observation(), 1.0, bool(self.np_random.random() < 0.1), False, {}
+
+    def _observation(self) -> np.ndarray:
+        return self._generator.random(1)
+
+
+class Clock(Unseeded):
+    """Shows the time."""
+
+    observation_space = spaces.Box(0, np.inf, (1,), np.float64)
+
+    def _observation(self) -> np.ndarray:
+        return np.array([time.time()])
+
+
+class Curriculum(Unseeded):
+    """Gets harder with each episode."""
+
+    observation_space = spaces.Box(0, np.inf, (1,), np.float64)
+
+    def __init__(self) -> None:
+        self._num_episodes = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self._num_episodes += 1
+        return super().reset(seed=seed)
+
+    def _observation(self) -> np.ndarray:
+        return np.array([float(self._num_episodes)])
 
 
 class Slow(gymnasium.Env[np.ndarray, int]):

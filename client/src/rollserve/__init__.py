@@ -23,6 +23,7 @@ from rollserve.errors import (
     StoppedError,
     UnavailableError,
 )
+from rollserve.reproducibility import Reproducibility
 from rollserve.requests import EnvUpdate
 from rollserve.sampler import Sampler, SampleStream, connect
 from rollserve.status import Counters, SamplerStatus, WorkerStatus
@@ -44,6 +45,7 @@ __all__ = [
     "MlpAgent",
     "PreconditionError",
     "RandomAgent",
+    "Reproducibility",
     "RollserveError",
     "SampleStream",
     "Sampler",

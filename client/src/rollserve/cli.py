@@ -156,7 +156,7 @@ def _describe(status: SamplerStatus) -> str:
         f"environment: {', '.join(map(_describe_env, status.envs))} (version {status.env_version})",
         f"observations: {status.observation_space}, actions: {status.action_space}",
         f"agent: {', '.join(status.agent_kinds) or 'none yet'} (version {status.policy_version})",
-        f"seed {status.seed}, next episode {status.next_episode_index}",
+        f"seed {status.seed}, next episode {status.next_episode_index}, reproducible by {status.reproducibility.value}",
         f"calls: {counters.num_completed_calls} completed, {counters.num_failed_calls} failed, "
         f"{counters.num_cancelled_calls} cancelled",
         f"delivered: {counters.num_episodes} episodes, {counters.num_steps} steps, {counters.message_bytes} bytes; "

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from rollserve.agents import Agent, agent_to_proto, parameters_to_proto
 from rollserve.environments import EnvSpec, Wrapper, env_spec_to_proto
+from rollserve.reproducibility import Reproducibility, reproducibility_from_proto
 from rollserve.spaces import Space, space_from_proto
 from rollserve.v1 import sampler_service_pb2 as pb
 
@@ -59,11 +60,12 @@ class SamplingOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class EnvUpdate:
-    """The workers' new environments: their version, and their spaces."""
+    """The workers' new environments: their version, their spaces, and what of their episodes comes again."""
 
     env_version: int
     observation_space: Space
     action_space: Space
+    reproducibility: Reproducibility
 
 
 def update_agent_request(
@@ -134,6 +136,7 @@ def env_update_from_proto(response: pb.UpdateEnvResponse) -> EnvUpdate:
         response.environment_version,
         space_from_proto(response.observation_space),
         space_from_proto(response.action_space),
+        reproducibility_from_proto(response.reproducibility),
     )
 
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rollserve.v1 import episode_batch_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
     from rollserve.account import Account
     from rollserve.episode_batch import EpisodeBatch
-    from rollserve.v1 import episode_batch_pb2
 
 __all__ = ["Backoff", "Request", "Resumption"]
 
@@ -47,8 +47,9 @@ class Resumption:
 
     @property
     def possible(self) -> bool:
-        """Whether it is known how to go on."""
-        return self._beginning is not None
+        """Whether it is known how to go on, and the rest would be that of the same episodes."""
+        beginning = self._beginning
+        return beginning is not None and beginning.reproducibility == episode_batch_pb2.REPRODUCIBILITY_EPISODE
 
     def begin(self, beginning: episode_batch_pb2.Beginning) -> None:
         """Takes in a call's first message."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollserve.environments import EnvSpec, env_spec_from_proto
+from rollserve.reproducibility import Reproducibility, reproducibility_from_proto
 from rollserve.spaces import Space, space_from_proto
 from rollserve.v1 import sampler_service_pb2 as pb
 
@@ -63,6 +64,7 @@ class SamplerStatus:
         action_space: where actions come from.
         agent_kinds: the kind of each worker's agent, or one for all; empty before there is one.
         policy_version: the version of the policy; 0 before there is one.
+        reproducibility: what of the environments' episodes comes again.
         seed: the root seed of the sampler's own sequence of episodes.
         next_episode_index: the index in that sequence that the next call begins with.
         workers: the workers.
@@ -77,6 +79,7 @@ class SamplerStatus:
     action_space: Space
     agent_kinds: Sequence[str]
     policy_version: int
+    reproducibility: Reproducibility
     seed: int
     next_episode_index: int
     workers: Sequence[WorkerStatus]
@@ -115,6 +118,7 @@ def status_from_proto(message: pb.GetSamplerResponse) -> SamplerStatus:
         action_space=space_from_proto(message.action_space),
         agent_kinds=tuple(message.agent_kinds),
         policy_version=message.policy_version,
+        reproducibility=reproducibility_from_proto(message.reproducibility),
         seed=message.seed,
         next_episode_index=message.next_episode_index,
         workers=workers,

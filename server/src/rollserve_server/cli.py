@@ -11,6 +11,7 @@ import pydantic
 import yaml
 
 from rollserve_server import __version__
+from rollserve_server.check_env_cli import check_env_command
 from rollserve_server.settings import Settings
 
 __all__ = ["main"]
@@ -23,6 +24,7 @@ _HELP = f"""Sample episodes of a policy acting in environments, for trainers in 
     rollserve-server --env CartPole-v1 --workers 2
     rollserve-server --env ALE/Pong-v5 --listen 0.0.0.0:50051
     rollserve-server --config rollserve.yaml
+    rollserve-server check-env CartPole-v1
 
 Each option can also be set by an environment variable, named like it with {_PREFIX} in front ({_PREFIX}WORKERS=2), or
 by a key of a YAML file (workers: 2). A flag goes before the variable, the variable before the file.
@@ -77,6 +79,8 @@ def _read_config(context: click.Context, _: click.Parameter, path: Path | None) 
 
 
 def _run(context: click.Context, /, **options: Any) -> None:
+    if context.invoked_subcommand is not None:
+        return
     given = {name: value for name, value in options.items() if value not in (None, ())}
     try:
         settings = Settings(**given)
@@ -115,8 +119,11 @@ _CONFIG = click.Option(
     callback=_read_config,
 )
 
-main = click.Command(
+main = click.Group(
     "rollserve-server",
+    commands=[check_env_command],
+    invoke_without_command=True,
+    subcommand_metavar="[check-env …]",
     callback=click.pass_context(_run),
     params=[
         *(_option(name, field) for name, field in Settings.model_fields.items()),

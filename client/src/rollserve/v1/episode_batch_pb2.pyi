@@ -8,11 +8,52 @@ import collections.abc
 import google.protobuf.descriptor
 import google.protobuf.duration_pb2
 import google.protobuf.internal.containers
+import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
 import rollserve.v1.tensor_pb2
+import sys
 import typing
 
+if sys.version_info >= (3, 10):
+    import typing as typing_extensions
+else:
+    import typing_extensions
+
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
+
+class _Reproducibility:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _ReproducibilityEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Reproducibility.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    REPRODUCIBILITY_UNSPECIFIED: _Reproducibility.ValueType  # 0
+    """Not set; never sent."""
+    REPRODUCIBILITY_EPISODE: _Reproducibility.ValueType  # 1
+    """Every episode, to the last bit, however many workers there are and whatever ran before. Only environment infos may
+    differ, which can tell the time.
+    """
+    REPRODUCIBILITY_WORKER: _Reproducibility.ValueType  # 2
+    """At best what one worker does from its start on: the environment remembers earlier episodes, draws numbers that no
+    seed governs, or looks at the clock. A quick look at each new environment finds most of these; not finding one
+    proves nothing, see `rollserve-server check-env`.
+    """
+
+class Reproducibility(_Reproducibility, metaclass=_ReproducibilityEnumTypeWrapper):
+    """What comes again when the same seed, indices and versions are asked for again."""
+
+REPRODUCIBILITY_UNSPECIFIED: Reproducibility.ValueType  # 0
+"""Not set; never sent."""
+REPRODUCIBILITY_EPISODE: Reproducibility.ValueType  # 1
+"""Every episode, to the last bit, however many workers there are and whatever ran before. Only environment infos may
+differ, which can tell the time.
+"""
+REPRODUCIBILITY_WORKER: Reproducibility.ValueType  # 2
+"""At best what one worker does from its start on: the environment remembers earlier episodes, draws numbers that no
+seed governs, or looks at the clock. A quick look at each new environment finds most of these; not finding one
+proves nothing, see `rollserve-server check-env`.
+"""
+global___Reproducibility = Reproducibility
 
 @typing.final
 class EpisodeBatch(google.protobuf.message.Message):
@@ -182,6 +223,7 @@ class Beginning(google.protobuf.message.Message):
     FIRST_EPISODE_INDEX_FIELD_NUMBER: builtins.int
     POLICY_VERSION_FIELD_NUMBER: builtins.int
     ENVIRONMENT_VERSION_FIELD_NUMBER: builtins.int
+    REPRODUCIBILITY_FIELD_NUMBER: builtins.int
     seed: builtins.int
     """The root seed of the sequence of episodes. All 64 bits count: in JavaScript, take it as a string or BigInt."""
     first_episode_index: builtins.int
@@ -190,6 +232,8 @@ class Beginning(google.protobuf.message.Message):
     """The version of the policy that acts."""
     environment_version: builtins.int
     """The version of the environment that is acted in."""
+    reproducibility: global___Reproducibility.ValueType
+    """What of this comes again. A stream of class WORKER that breaks cannot be taken up again."""
     def __init__(
         self,
         *,
@@ -197,8 +241,9 @@ class Beginning(google.protobuf.message.Message):
         first_episode_index: builtins.int = ...,
         policy_version: builtins.int = ...,
         environment_version: builtins.int = ...,
+        reproducibility: global___Reproducibility.ValueType = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["environment_version", b"environment_version", "first_episode_index", b"first_episode_index", "policy_version", b"policy_version", "seed", b"seed"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["environment_version", b"environment_version", "first_episode_index", b"first_episode_index", "policy_version", b"policy_version", "reproducibility", b"reproducibility", "seed", b"seed"]) -> None: ...
 
 global___Beginning = Beginning
 

@@ -211,8 +211,11 @@ class UpdateEnvResponse(google.protobuf.message.Message):
     ENVIRONMENT_VERSION_FIELD_NUMBER: builtins.int
     OBSERVATION_SPACE_FIELD_NUMBER: builtins.int
     ACTION_SPACE_FIELD_NUMBER: builtins.int
+    REPRODUCIBILITY_FIELD_NUMBER: builtins.int
     environment_version: builtins.int
     """The version of the new environments: one more than before."""
+    reproducibility: rollserve.v1.episode_batch_pb2.Reproducibility.ValueType
+    """What of their episodes comes again."""
     @property
     def observation_space(self) -> rollserve.v1.space_pb2.Space:
         """The space that their observations come from."""
@@ -227,9 +230,10 @@ class UpdateEnvResponse(google.protobuf.message.Message):
         environment_version: builtins.int = ...,
         observation_space: rollserve.v1.space_pb2.Space | None = ...,
         action_space: rollserve.v1.space_pb2.Space | None = ...,
+        reproducibility: rollserve.v1.episode_batch_pb2.Reproducibility.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["action_space", b"action_space", "observation_space", b"observation_space"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "environment_version", b"environment_version", "observation_space", b"observation_space"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "environment_version", b"environment_version", "observation_space", b"observation_space", "reproducibility", b"reproducibility"]) -> None: ...
 
 global___UpdateEnvResponse = UpdateEnvResponse
 
@@ -285,9 +289,8 @@ class SamplingOptions(google.protobuf.message.Message):
     """If set, the version of the environment to act in, instead of the current one; as of `policy_version`."""
     seed: builtins.int
     """If set, the root seed of the episodes: the same seed, first episode index, policy and environment give the same
-    episodes, however many workers there are. That holds for environments whose episodes depend on nothing but the seed
-    of their reset and the actions: not with wrappers that remember earlier episodes, such as NormalizeObservation, nor
-    for infos that tell the time. If not set, the sampler goes on in its own sequence, where no episode comes twice;
+    episodes, however many workers there are, if the environment allows it (see Reproducibility). If not set, the
+    sampler goes on in its own sequence, where no episode comes twice;
     calls at the same time each have one of their own. The stream's first message names its seed and the index of the
     first episode. All 64 bits count: in JavaScript, use a string or BigInt.
     """
@@ -487,6 +490,7 @@ class GetSamplerResponse(google.protobuf.message.Message):
     NEXT_EPISODE_INDEX_FIELD_NUMBER: builtins.int
     WORKERS_FIELD_NUMBER: builtins.int
     COUNTERS_FIELD_NUMBER: builtins.int
+    REPRODUCIBILITY_FIELD_NUMBER: builtins.int
     sampler: builtins.str
     """The sampler's name."""
     server_version: builtins.str
@@ -499,6 +503,8 @@ class GetSamplerResponse(google.protobuf.message.Message):
     """The root seed of the sampler's own sequence of episodes. All 64 bits count: in JavaScript, a string or BigInt."""
     next_episode_index: builtins.int
     """The index in that sequence of the episode that the next call begins with."""
+    reproducibility: rollserve.v1.episode_batch_pb2.Reproducibility.ValueType
+    """What of the environments' episodes comes again."""
     @property
     def environments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.environment_pb2.Environment]:
         """The environment of each worker, or one for all."""
@@ -538,9 +544,10 @@ class GetSamplerResponse(google.protobuf.message.Message):
         next_episode_index: builtins.int = ...,
         workers: collections.abc.Iterable[global___Worker] | None = ...,
         counters: global___Counters | None = ...,
+        reproducibility: rollserve.v1.episode_batch_pb2.Reproducibility.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["action_space", b"action_space", "counters", b"counters", "observation_space", b"observation_space"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agent_kinds", b"agent_kinds", "counters", b"counters", "environment_version", b"environment_version", "environments", b"environments", "next_episode_index", b"next_episode_index", "observation_space", b"observation_space", "policy_version", b"policy_version", "sampler", b"sampler", "seed", b"seed", "server_version", b"server_version", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agent_kinds", b"agent_kinds", "counters", b"counters", "environment_version", b"environment_version", "environments", b"environments", "next_episode_index", b"next_episode_index", "observation_space", b"observation_space", "policy_version", b"policy_version", "reproducibility", b"reproducibility", "sampler", b"sampler", "seed", b"seed", "server_version", b"server_version", "workers", b"workers"]) -> None: ...
 
 global___GetSamplerResponse = GetSamplerResponse
 

@@ -2,14 +2,21 @@
 
 from rollserve_server.envs.leaves import Leaf, describe_space, leaves_of_space
 from rollserve_server.envs.making import check_allowed, make_env, module_of
+from rollserve_server.envs.purity import Difference, Reproducibility, Trace, classify, differences, trace_episode
 from rollserve_server.envs.rows import RowEnvs
 
 __all__ = [
+    "Difference",
     "Leaf",
+    "Reproducibility",
     "RowEnvs",
+    "Trace",
     "check_allowed",
+    "classify",
     "describe_space",
+    "differences",
     "leaves_of_space",
     "make_env",
     "module_of",
+    "trace_episode",
 ]

@@ -9,6 +9,7 @@ import numpy as np
 
 from rollserve_server.envs.leaves import assemble_rows, leaves_of_space, store_value
 from rollserve_server.envs.making import make_env
+from rollserve_server.envs.purity import classify
 from rollserve_server.errors import EnvFailedError
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from gymnasium import Space
 
     from rollserve import EnvSpec
+    from rollserve_server.envs.purity import Reproducibility
 
 __all__ = ["RowEnvs"]
 
@@ -64,6 +66,10 @@ class RowEnvs:
     def num_rows(self) -> int:
         """M."""
         return len(self._envs)
+
+    def classify(self) -> Reproducibility:
+        """What of the environment comes again, as far as a quick look at some rows can tell. They must be unused."""
+        return classify(self._envs[:2])
 
     def reset(self, row: int, seed: int) -> Mapping[str, Any]:
         """Begins an episode in a row, and returns the environment's infos.

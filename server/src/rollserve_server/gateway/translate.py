@@ -15,7 +15,7 @@ from rollserve.v1 import agent_pb2, environment_pb2, episode_batch_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server import __version__
 from rollserve_server.agents import AgentSpec, ConstantSpec, MlpSpec, RandomSpec
-from rollserve_server.envs import describe_space
+from rollserve_server.envs import Reproducibility, describe_space
 from rollserve_server.errors import InvalidValueError, within
 from rollserve_server.pool import Account, AtLeast, Beginning, Exactly, SampleRequest, Target
 
@@ -48,6 +48,10 @@ _OptionalField = Literal[
 _ACTIVATIONS: dict[agent_pb2.Activation.ValueType, Activation] = {
     agent_pb2.ACTIVATION_TANH: "tanh",
     agent_pb2.ACTIVATION_RELU: "relu",
+}
+_REPRODUCIBILITIES = {
+    Reproducibility.EPISODE: episode_batch_pb2.REPRODUCIBILITY_EPISODE,
+    Reproducibility.WORKER: episode_batch_pb2.REPRODUCIBILITY_WORKER,
 }
 _HEADS: dict[str, Head] = {"categorical": "categorical", "diagonal_gaussian": "diagonal_gaussian"}
 
@@ -135,6 +139,7 @@ def beginning_to_proto(beginning: Beginning) -> pb.ObtainSamplesResponse:
             first_episode_index=beginning.first_episode_index,
             policy_version=beginning.policy_version,
             environment_version=beginning.env_version,
+            reproducibility=_REPRODUCIBILITIES[beginning.reproducibility],
         )
     )
 
@@ -145,6 +150,7 @@ def env_updated_to_proto(updated: EnvUpdated) -> pb.UpdateEnvResponse:
         environment_version=updated.version,
         observation_space=space_to_proto(describe_space(updated.description.observation_space)),
         action_space=space_to_proto(describe_space(updated.description.action_space)),
+        reproducibility=_REPRODUCIBILITIES[updated.description.reproducibility],
     )
 
 
@@ -220,6 +226,7 @@ def status_to_proto(sampler: str, status: PoolStatus) -> pb.GetSamplerResponse:
         next_episode_index=status.next_index,
         workers=workers,
         counters=counters,
+        reproducibility=_REPRODUCIBILITIES[status.env.reproducibility],
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rollserve_server.envs import Reproducibility
 from rollserve_server.errors import WorkerLostError
 from rollserve_server.pool.account import Account, WorkerAccount
 from rollserve_server.pool.claims import Claims, Written
@@ -74,6 +75,7 @@ class Call:
 
     Attributes:
         stream: what it delivers a part of.
+        reproducibility: what of it comes again.
         account: what was done so far; whole at the end.
     """
 
@@ -85,8 +87,10 @@ class Call:
         num_rows: int,
         estimate: LengthEstimate,
         settings: CallSettings,
+        reproducibility: Reproducibility,
     ) -> None:
         self.stream = stream
+        self.reproducibility = reproducibility
         self._slots = slots
         self._num_rows = num_rows
         self._estimate = estimate
@@ -268,6 +272,10 @@ class Call:
 
     def _retry(self, lost: Sequence[int], error: WorkerLostError) -> None:
         """Takes in that episodes are to run again. Raises the error if that has happened too often."""
+        cut = self._claims.cut_episode()
+        if cut is not None and self.reproducibility is Reproducibility.WORKER:
+            text = f"{error.text}; a part of episode {cut} was delivered, which cannot be run again: its environment is"
+            raise WorkerLostError(f"{text} no function of its seed", error.worker_index)
         self._num_losses.update(lost)
         self.account.num_retried_episodes += len(lost)
         worst, num_losses = max(self._num_losses.items(), key=lambda item: item[1], default=(0, 0))

@@ -175,6 +175,11 @@ class Claims:
                 lost += self._remake(claim, position)
         return lost
 
+    def cut_episode(self) -> int | None:
+        """An episode that is to be run again though a part of it is written, if there is one."""
+        cut = (claim.claim.start for claim in self._claims.values() if claim.missing and claim.claim.first_step)
+        return next(cut, None)
+
     def held_of(self, worker: int) -> Iterator[Written]:
         """What a worker wrote and is not delivered."""
         return (written for claim in self._claims.values() for written in claim.parcels if written.worker == worker)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from rollserve_server.agents import AgentSpec, build_agent, kind_of, with_parameters
-from rollserve_server.envs import check_allowed
+from rollserve_server.envs import Reproducibility, check_allowed
 from rollserve_server.errors import DomainError, InvalidValueError, NotReadyError, within
 from rollserve_server.pool.versions import Versions
 from rollserve_server.sampling import EnvDescription, Worker
@@ -104,8 +105,8 @@ class Holdings:
             with self._giving("env", version):
                 descriptions = await self._slots.ask_all(add_env)
                 _check_same_spaces(descriptions)
-                self.envs.add(EnvVersion(list(specs), descriptions[0]))
-        return descriptions[0]
+                self.envs.add(EnvVersion(list(specs), _in_all(descriptions)))
+        return self.description
 
     async def prepare(self, index: int, worker: WorkerHandle) -> None:
         """Gives a new worker all that the others hold, also what they are given meanwhile."""
@@ -210,6 +211,13 @@ def _element(name: str, index: int, per_worker: bool) -> str:
 def _check_fit(agent: AgentSpec, env: EnvDescription) -> None:
     """Raises InvalidValueError if the agent is malformed or does not fit the environment's spaces."""
     build_agent(agent, env.observation_space, env.action_space, num_rows=1)
+
+
+def _in_all(descriptions: Sequence[EnvDescription]) -> EnvDescription:
+    """What is known of all workers' environments, which have the same spaces."""
+    impure = any(each.reproducibility is Reproducibility.WORKER for each in descriptions)
+    reproducibility = Reproducibility.WORKER if impure else Reproducibility.EPISODE
+    return dataclasses.replace(descriptions[0], reproducibility=reproducibility)
 
 
 def _check_same_spaces(descriptions: Sequence[EnvDescription]) -> None:

@@ -21,6 +21,7 @@ from rollserve_server.sampling import EnvDescription, Stream, Worker, WorkerConf
 
 if TYPE_CHECKING:
     from rollserve import EnvSpec
+    from rollserve_server.envs import Reproducibility
     from rollserve_server.pool.account import Account
     from rollserve_server.pool.backend import Backend
     from rollserve_server.pool.config import PoolConfig, SampleRequest
@@ -52,6 +53,7 @@ class Beginning:
     first_episode_index: int
     policy_version: int
     env_version: int
+    reproducibility: Reproducibility
 
 
 class Pool:
@@ -171,7 +173,11 @@ class Pool:
                 account.queued_seconds = time.monotonic() - arrived
                 async with self._running(call) as items:
                     yield Beginning(
-                        account.seed, account.first_episode_index, account.policy_version, account.env_version
+                        account.seed,
+                        account.first_episode_index,
+                        account.policy_version,
+                        account.env_version,
+                        call.reproducibility,
                     )
                     async for item in items:
                         yield item
@@ -242,7 +248,10 @@ class Pool:
         stream = self._streams.open(wanted, first + skipped, placement, len(self._slots))
         settings = CallSettings(request.max_message_bytes, config.window_bytes, config.progress_seconds)
         estimate = self._estimate(env_version, max_episode_length)
-        return Call(target, stream, self._slots, config.num_rows, estimate, settings)
+        env = self._holdings.envs.get(env_version)
+        assert env is not None  # noqa: S101  # its version has been checked
+        reproducibility = env.description.reproducibility
+        return Call(target, stream, self._slots, config.num_rows, estimate, settings, reproducibility)
 
     @contextlib.asynccontextmanager
     async def _running(self, call: Call) -> AsyncGenerator[AsyncGenerator[Delivery | Progress, None], None]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gymnasium import Space
 
+    from rollserve_server.envs import Reproducibility
     from rollserve_server.errors import DomainError
 
 __all__ = [
@@ -53,11 +54,13 @@ class EnvDescription:
         observation_space: of one row.
         action_space: of one row.
         max_episode_steps: the step limit that it is known to have, or None.
+        reproducibility: what of it comes again, as far as a quick look can tell.
     """
 
     observation_space: Space[Any]
     action_space: Space[Any]
     max_episode_steps: int | None
+    reproducibility: Reproducibility
 
 
 @dataclass(frozen=True)

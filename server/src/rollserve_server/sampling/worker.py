@@ -55,7 +55,7 @@ class Worker:
         return WorkerIdentity(os.getpid(), socket.gethostname())
 
     def add_env(self, version: int, spec: EnvSpec) -> EnvDescription:
-        """Makes the rows of an environment, beside those that are there.
+        """Makes the rows of an environment, beside those that are there, and looks at what they do.
 
         Raises:
             NotFoundError, InvalidValueError: see `make_env`.
@@ -64,7 +64,8 @@ class Worker:
         if version in self._envs:  # of an update that was not completed
             self._envs[version].close()
         self._envs[version] = _EnvVersion(spec, [envs])
-        return EnvDescription(envs.observation_space, envs.action_space, envs.max_episode_steps)
+        reproducibility = envs.classify()
+        return EnvDescription(envs.observation_space, envs.action_space, envs.max_episode_steps, reproducibility)
 
     def add_agent(self, version: int, spec: AgentSpec) -> None:
         """Takes an agent, beside those that are there. The caller has checked that it fits its environment."""

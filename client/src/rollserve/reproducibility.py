@@ -1,0 +1,31 @@
+"""What comes again when the same is asked for again."""
+
+from __future__ import annotations
+
+import enum
+
+from rollserve.v1 import episode_batch_pb2
+
+__all__ = ["Reproducibility", "reproducibility_from_proto"]
+
+
+class Reproducibility(enum.Enum):
+    """What the same seed, indices and versions bring again."""
+
+    UNKNOWN = "unknown"
+    """What a server says that is newer than this client."""
+    EPISODE = "episode"
+    """Every episode, to the last bit, however many workers there are and whatever ran before."""
+    WORKER = "worker"
+    """At best what one worker does from its start on: the environment is no function of its seed."""
+
+
+_BY_NUMBER = {
+    episode_batch_pb2.REPRODUCIBILITY_EPISODE: Reproducibility.EPISODE,
+    episode_batch_pb2.REPRODUCIBILITY_WORKER: Reproducibility.WORKER,
+}
+
+
+def reproducibility_from_proto(number: episode_batch_pb2.Reproducibility.ValueType) -> Reproducibility:
+    """The class that the wire's number stands for."""
+    return _BY_NUMBER.get(number, Reproducibility.UNKNOWN)

@@ -1,0 +1,145 @@
+"""Whether an environment's episodes are functions of the seed of their reset and of the actions alone.
+
+Not those of environments that remember earlier episodes (running normalisers, curricula), draw from generators that no
+reset seeds, or look at the clock.
+"""
+
+from __future__ import annotations
+
+import copy
+import enum
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import gymnasium
+
+__all__ = ["Difference", "Reproducibility", "Trace", "classify", "differences", "trace_episode"]
+
+_QUICK_EPISODES = 2
+_QUICK_STEPS = 32
+_QUICK_SECONDS = 0.2
+
+
+class Reproducibility(enum.Enum):
+    """What comes again when the same is asked for again."""
+
+    EPISODE = "episode"
+    """Every episode, whatever ran before it and wherever."""
+    WORKER = "worker"
+    """At best what one worker does from its start on: the environment is no function of its seed."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """An episode as it went: for its reset and each step, all that the environment said, by name."""
+
+    seed: int
+    steps: Sequence[Mapping[str, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where two traces of what should be one episode differ first in a value.
+
+    Attributes:
+        name: of the value, such as `observations` or `environment_infos/x`.
+        seed: of the episode.
+        step: how many steps were made before.
+        values: what the two say; empty where one says nothing.
+    """
+
+    name: str
+    seed: int
+    step: int
+    values: tuple[str, str]
+
+    @property
+    def counts(self) -> bool:
+        """Whether it makes another episode: infos may tell the time."""
+        return not self.name.startswith(("environment_infos", "episode_infos"))
+
+
+def trace_episode(env: gymnasium.Env[Any, Any], seed: int, max_steps: int, until: float | None = None) -> Trace:
+    """Runs an episode with random actions, which are a function of the seed.
+
+    Args:
+        env: the environment.
+        seed: of its reset, and of the actions.
+        max_steps: how many steps at most.
+        until: when to stop, as `time.perf_counter` tells it; None for never.
+    """
+    actions = copy.deepcopy(env.action_space)
+    actions.seed(seed)
+    observation, info = env.reset(seed=seed)
+    steps = [dict(_leaves({"observations": observation, "episode_infos": info}))]
+    for _ in range(max_steps):
+        observation, reward, terminated, truncated, info = env.step(actions.sample())
+        said = {"observations": observation, "rewards": reward, "terminated": terminated, "truncated": truncated}
+        steps.append(dict(_leaves({**said, "environment_infos": info})))
+        if terminated or truncated or (until is not None and time.perf_counter() > until):
+            break
+    return Trace(seed, steps)
+
+
+def differences(one: Trace, other: Trace) -> list[Difference]:
+    """Of each value that the traces do not agree on, the first place, as far as both go."""
+    found: dict[str, Difference] = {}
+    for step, (first, second) in enumerate(zip(one.steps, other.steps, strict=False)):
+        for name in sorted(first.keys() | second.keys()):
+            values = first.get(name), second.get(name)
+            if name not in found and not _same(*values):
+                texts = ["" if value is None else np.array2string(value, threshold=8) for value in values]
+                found[name] = Difference(name, one.seed, step, (texts[0], texts[1]))
+    return list(found.values())
+
+
+def classify(envs: Sequence[gymnasium.Env[Any, Any]]) -> Reproducibility:
+    """What can be told in a fraction of a second.
+
+    Args:
+        envs: two environments made alike, that have not been used; one is enough to find what no seed governs.
+    """
+    if any(env.spec is not None and env.spec.nondeterministic for env in envs):
+        return Reproducibility.WORKER
+    until = time.perf_counter() + _QUICK_SECONDS
+    seeds = range(_QUICK_EPISODES)
+    try:
+        traces: dict[int, Trace] = {}
+        for env, order in zip(envs, (seeds, reversed(seeds)), strict=False):
+            for seed in order:
+                trace = trace_episode(env, seed, _QUICK_STEPS, until)
+                known = traces.setdefault(seed, trace)
+                if any(difference.counts for difference in differences(known, trace)):
+                    return Reproducibility.WORKER
+    except Exception:  # what is wrong with it is told when it is sampled
+        return Reproducibility.EPISODE
+    return Reproducibility.EPISODE
+
+
+def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, np.ndarray]]:
+    """All numbers and arrays of numbers, by name."""
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _leaves(part, f"{name}/{key}" if name else str(key))
+    elif isinstance(value, tuple):
+        for position, part in enumerate(value):
+            yield from _leaves(part, f"{name}/{position}")
+    else:
+        try:
+            array = np.asarray(value)
+        except ValueError:  # ragged
+            return
+        if array.dtype.kind in "biuf":
+            # Environments may change what they have given.
+            yield name, array.copy()
+
+
+def _same(one: np.ndarray | None, other: np.ndarray | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
