@@ -34,6 +34,7 @@ def test_public_names() -> None:
         "MlpAgent",
         "PreconditionError",
         "RandomAgent",
+        "Reproducibility",
         "RollserveError",
         "SampleStream",
         "Sampler",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import enum
 import json
 import sys
 import time
@@ -180,6 +181,8 @@ def _to_json(value: object) -> object:
     """What `json` cannot write by itself."""
     if isinstance(value, Space):
         return str(value)
+    if isinstance(value, enum.Enum):
+        return value.value
     if dataclasses.is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
