@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import rollserve
@@ -47,3 +48,9 @@ async def sample(pool: Pool, target: Target, **options: Any) -> rollserve.Episod
 def adds_up(account: rollserve.Account) -> bool:
     told = account.num_steps + account.num_kept_steps + account.num_dropped_steps
     return account.num_carried_steps + account.num_simulated_steps == told
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Waits until something has come true that nothing tells of."""
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)

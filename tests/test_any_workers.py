@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import pytest
-from pools import adds_up, pool_of, sample
+from pools import adds_up, pool_of, sample, until
 from support import equal
 
 import rollserve
@@ -156,3 +156,38 @@ async def test_short_episodes_are_not_preferred(ray_backend: RayBackend) -> None
     share = np.mean(np.array(lengths) == 1)
     # As many as the coins say: a call ends with a long episode, which shifts the share by less than its error.
     assert abs(share - 0.5) < 3 * 0.5 / np.sqrt(len(lengths)) + 200 / len(lengths)
+
+
+@pytest.mark.parametrize("hidden_size", [64, 256])
+async def test_a_row_does_not_depend_on_its_neighbours(hidden_size: int) -> None:
+    """Whole episodes of continuous actions: one different bit would make another trajectory of each."""
+    agent = rollserve.MlpAgent.initial(box(17), box(6), hidden_sizes=(hidden_size, hidden_size), seed=1)
+    spec = MlpSpec(agent.layer_sizes, agent.activation, agent.head, agent.parameters)
+    batches = []
+    for num_rows in (1, 3, 4, 16, 64):
+        env = rollserve.EnvSpec("HalfCheetah-v5")
+        async with pool_of(InProcessBackend(), env, num_workers=1, num_rows=num_rows) as pool:
+            await pool.update_agent([spec])
+            batches.append(await sample(pool, Exactly(16), seed=5))
+    assert batches[0].lengths.tolist() == [1000] * 16
+    assert all(equal(batch, batches[0]) for batch in batches[1:])
+
+
+async def test_a_cancelled_call_stops_within_a_vector_step(backend: Backend) -> None:
+    env = rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": 0.1, "length": 1000})
+    options = {"num_workers": 1, "num_rows": 4, "allowed_modules": frozenset({"sample_envs"})}
+    async with pool_of(backend, env, **options) as pool:
+        await pool.update_agent([RandomSpec()])
+        running = asyncio.create_task(sample(pool, Exactly(4)))
+        await until(lambda: bool(pool._calls))
+        (call,) = pool._calls
+        await until(lambda: call.account.num_simulated_steps > 0)
+        known = call.account.num_simulated_steps
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        # The next one would take long, too; that it begins shows what has become of the other.
+        batch = await sample(pool, AtLeast(1), max_episode_length=2)
+        assert batch.account is not None
+        assert batch.account.num_cancelled_steps == known + 4
+        assert adds_up(batch.account)
