@@ -60,6 +60,8 @@ def test_what_is_derived() -> None:
     assert batch.padded("step_types").dtype == np.uint8
     assert batch.padded("next_observations")[0, :, 0].tolist() == [1, 2, 3]
     assert repr(batch) == "EpisodeBatch(4 segments, 7 steps, 2 terminated, 1 truncated)"
+    assert repr(make([3, 1])) == "EpisodeBatch(2 episodes, 4 steps, 1 terminated, 1 truncated)"
+    assert repr(make([3, 1], first_steps=np.array([5, 0]))).startswith("EpisodeBatch(2 segments, ")
 
 
 def test_both_flags_are_terminal_and_a_fragment_has_neither() -> None:
@@ -186,6 +188,11 @@ def test_infos_that_a_batch_lacks_become_gaps() -> None:
         ("policy_versions", np.zeros(3, np.int64), "policy_versions: 3 rows"),
         ("first_steps", np.zeros(2), "first_steps: dtype float64"),
         ("env_seeds", np.zeros(3, np.int64), "env_seeds: 3 rows"),
+        (
+            "env_seeds",
+            np.array([1, 2**63], np.uint64),
+            "env_seeds: 9223372036854775808 came, at most 9223372036854775807",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(name: str, value: Any, message: str) -> None:
@@ -213,6 +220,67 @@ def test_files_and_pickles(tmp_path: Path, nested: bool) -> None:
     np.savez(tmp_path / "other.npz", x=np.zeros(1))
     with pytest.raises(ValueError, match="not a saved batch"):
         EpisodeBatch.load(tmp_path / "other.npz")
+
+
+@pytest.mark.parametrize("dtype", [np.uint64, np.uint8, np.int32])
+def test_integers_of_other_types_mean_the_same(dtype: type[np.integer]) -> None:
+    names = ("lengths", "policy_versions", "episode_indices", "first_steps", "env_seeds", "worker_indices")
+    expected = make([3, 1, 2], env_seeds=np.array([4, 5, 6]), worker_indices=np.zeros(3, np.int64))
+    batch = dataclasses.replace(expected, **{name: getattr(expected, name).astype(dtype) for name in names})
+    assert equal(batch, expected)
+    assert batch.returns.tolist() == [3, 1, 2]
+    assert batch.step_types.tolist() == expected.step_types.tolist()
+    assert batch.next_observations.tolist() == expected.next_observations.tolist()
+    assert [len(part.rewards) for part in batch.split()] == [3, 1, 2]
+    assert equal(batch.without_first_steps(2), expected.without_first_steps(2))
+
+
+@given(LENGTHS, st.data())
+def test_without_first_steps(lengths: list[int], data: st.DataObject) -> None:
+    batch = make(lengths)
+    num_steps = data.draw(st.integers(0, sum(lengths)))
+    rest = batch.without_first_steps(num_steps)
+    assert rest.rewards.tolist() == batch.rewards[num_steps:].tolist()
+    assert np.array_equal(rest.observations, batch.observations[num_steps:])
+    assert rest.num_steps == rest.lengths.sum()
+    # Each segment still tells which steps of its episode it has, and what came after the last one.
+    assert (rest.first_steps + rest.lengths).tolist() == lengths[len(lengths) - len(rest) :]
+    assert (rest.first_steps[1:] == 0).all()
+    for name in ("last_observations", "terminated", "truncated", "episode_indices"):
+        assert np.array_equal(getattr(rest, name), getattr(batch, name)[len(lengths) - len(rest) :])
+    assert batch.lengths.tolist() == lengths
+    with pytest.raises(ValueError, match=f"{sum(lengths) + 1} came"):
+        batch.without_first_steps(sum(lengths) + 1)
+
+
+@pytest.mark.parametrize("name", ["a.npy", "empty", "text", "no.zip", "cut.npz", "pickled.npz", "missing.npz"])
+def test_files_that_are_something_else(tmp_path: Path, name: str) -> None:
+    batch = make([3, 1])
+    path = tmp_path / name
+    match name:
+        case "a.npy":
+            np.save(path, np.zeros(3))
+        case "empty":
+            path.touch()
+        case "text":
+            path.write_text("steps,return\n")
+        case "no.zip":
+            path.write_bytes(b"PK\x03\x04" + bytes(100))
+        case "cut.npz":
+            batch.save(path)
+            path.write_bytes(path.read_bytes()[:-100])
+        case "pickled.npz":
+            np.savez(path, rewards=np.array([None]))
+        case "missing.npz":
+            np.savez(path, rewards=np.zeros(1))
+    with pytest.raises(ValueError, match=f"{name}: not a saved batch: ") as caught:
+        EpisodeBatch.load(path)
+    assert name == "pickled.npz" or "pickle" not in str(caught.value)
+
+
+def test_files_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        EpisodeBatch.load(tmp_path / "batch.npz")
 
 
 def test_an_empty_batch() -> None:

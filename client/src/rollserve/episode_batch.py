@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import zipfile
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +23,7 @@ __all__ = ["EpisodeBatch", "StepType"]
 
 _STEP_COLUMNS = ("observations", "actions", "rewards", "agent_infos", "env_infos")
 _SEGMENT_COLUMNS = ("last_observations", "episode_infos")
+_INTEGER_HEADERS = ("lengths", "policy_versions", "episode_indices", "first_steps")
 _OPTIONAL_HEADERS = ("env_seeds", "worker_indices")
 _HEADERS = (
     "lengths",
@@ -32,6 +35,10 @@ _HEADERS = (
     *_OPTIONAL_HEADERS,
 )
 _INFOS = ("agent_infos", "env_infos", "episode_infos")
+
+_ZIP_BEGINNING = b"PK\x03\x04"
+_UNREADABLE = (EOFError, LookupError, RuntimeError, TypeError, ValueError, zipfile.BadZipFile, zlib.error)
+"""What reading a file raises that is not a saved batch, whatever it is."""
 
 
 class StepType(enum.IntEnum):
@@ -75,6 +82,8 @@ class EpisodeBatch:
         worker_indices: (N,), int64, where the request bound episodes to workers, or None.
         account: what the call did, where the batch is the whole result of one.
 
+    Integers of another type become int64.
+
     Raises:
         ValueError: a column is not an array, or not as long as the others ask for; the message names it.
     """
@@ -108,13 +117,18 @@ class EpisodeBatch:
             if getattr(self, name) is None:
                 object.__setattr__(self, name, default)
         self._check()
+        for name in (*_INTEGER_HEADERS, *_OPTIONAL_HEADERS):
+            header = getattr(self, name)
+            if header is not None:
+                object.__setattr__(self, name, _as_int64(name, header))
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def __repr__(self) -> str:
         ended = f"{int(self.terminated.sum())} terminated, {int(self.truncated.sum())} truncated"
-        return f"EpisodeBatch({len(self)} segments, {self.num_steps} steps, {ended})"
+        whole = (self.first_steps == 0) & (self.terminated | self.truncated)
+        return f"EpisodeBatch({len(self)} {'episodes' if whole.all() else 'segments'}, {self.num_steps} steps, {ended})"
 
     @property
     def num_steps(self) -> int:
@@ -181,7 +195,7 @@ class EpisodeBatch:
     def split(self) -> list[EpisodeBatch]:
         """Each segment as a batch of its own, whose arrays are views of this one's."""
         return [
-            self._select(slice(start, start + length), slice(position, position + 1))
+            EpisodeBatch(**self._columns(slice(start, start + length), slice(position, position + 1)))
             for position, (start, length) in enumerate(zip(self._starts, self.lengths, strict=True))
         ]
 
@@ -241,14 +255,13 @@ class EpisodeBatch:
             raise ValueError(f"{num_steps} came, a number from 0 to {self.num_steps} was expected")
         ends = np.cumsum(self.lengths)
         num_dropped = int(np.searchsorted(ends, num_steps, side="right"))
-        rest = self._select(slice(num_steps, None), slice(num_dropped, None))
+        columns = self._columns(slice(num_steps, None), slice(num_dropped, None))
         cut = num_steps - (int(ends[num_dropped - 1]) if num_dropped else 0)
-        if not cut:
-            return rest
-        lengths, first_steps = rest.lengths.copy(), rest.first_steps.copy()
-        lengths[0] -= cut
-        first_steps[0] += cut
-        return dataclasses.replace(rest, lengths=lengths, first_steps=first_steps)
+        if cut:
+            columns["lengths"], columns["first_steps"] = columns["lengths"].copy(), columns["first_steps"].copy()
+            columns["lengths"][0] -= cut
+            columns["first_steps"][0] += cut
+        return EpisodeBatch(**columns)
 
     def to_list(self) -> list[dict[str, Any]]:
         """Each segment as a dict of its columns: arrays of steps, and the values of its headers."""
@@ -289,7 +302,10 @@ class EpisodeBatch:
         return cls.concatenate(*batches)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the columns to a file that `load` and `numpy.load` read; nothing in it is pickled. Not the account."""
+        """Writes the columns to a file that `load` and `numpy.load` read; nothing in it is pickled. Not the account.
+
+        The file has just the name that is given: no ending is added.
+        """
         arrays: dict[str, np.ndarray] = {}
         for name in (*_STEP_COLUMNS, *_SEGMENT_COLUMNS, *_HEADERS):
             columns = getattr(self, name)
@@ -307,18 +323,11 @@ class EpisodeBatch:
         Raises:
             ValueError: the file is not such a file; the message says why.
         """
-        columns: dict[str, Any] = {name: {} for name in _INFOS}
-        with np.load(path, allow_pickle=False) as file:
-            for name in file.files:
-                column, slash, leaf = name.partition("/")
-                if slash:
-                    columns.setdefault(column, {})[leaf] = file[name]
-                else:
-                    columns[column] = file[name]
-        try:
-            return cls(**columns)
-        except TypeError as error:
-            raise ValueError(f"{path}: not a saved batch: {error}") from None
+        with open(path, "rb") as file:
+            try:
+                return cls(**_read_columns(file))
+            except _UNREADABLE as error:
+                raise ValueError(f"{path}: not a saved batch: {error}") from None
 
     @property
     def _starts(self) -> np.ndarray:
@@ -326,14 +335,15 @@ class EpisodeBatch:
         starts: np.ndarray = np.cumsum(self.lengths) - self.lengths
         return starts
 
-    def _select(self, steps: slice, segments: slice) -> EpisodeBatch:
+    def _columns(self, steps: slice, segments: slice) -> dict[str, Any]:
+        """All columns' rows of some steps, which are those of some segments, as views."""
         columns: dict[str, Any] = {}
         for name in _STEP_COLUMNS:
             columns[name] = map_columns(lambda array: array[steps], getattr(self, name))
         for name in (*_SEGMENT_COLUMNS, *_HEADERS):
             header = getattr(self, name)
             columns[name] = None if header is None else map_columns(lambda array: array[segments], header)
-        return EpisodeBatch(**columns)
+        return columns
 
     def _check(self) -> None:
         num_segments = len(self.lengths)
@@ -357,6 +367,31 @@ class EpisodeBatch:
             if not isinstance(getattr(self, name), Mapping):
                 raise ValueError(f"{name}: {type(getattr(self, name)).__name__} came, a mapping was expected")
         _check_last_observations(self.observations, self.last_observations)
+
+
+def _read_columns(file: IO[bytes]) -> dict[str, Any]:
+    """The columns in a file, or one of many errors that numpy has for files that are something else."""
+    beginning = file.read(len(_ZIP_BEGINNING))
+    file.seek(0)
+    if beginning != _ZIP_BEGINNING:  # else numpy takes it for a pickle
+        raise ValueError("it does not begin as a .npz file does")
+    columns: dict[str, Any] = {name: {} for name in _INFOS}
+    with np.load(file, allow_pickle=False) as arrays:
+        for name in arrays.files:
+            column, slash, leaf = name.partition("/")
+            if slash:
+                columns.setdefault(column, {})[leaf] = arrays[name]
+            else:
+                columns[column] = arrays[name]
+    return columns
+
+
+def _as_int64(name: str, header: np.ndarray) -> np.ndarray:
+    """The integers as int64, or ValueError if one is larger."""
+    most = np.iinfo(np.int64).max
+    if header.dtype == np.uint64 and header.max(initial=0) > most:
+        raise ValueError(f"{name}: {header.max()} came, at most {most} was expected")
+    return header.astype(np.int64, copy=False)
 
 
 def _check_header(name: str, array: object, kinds: str, length: int | None) -> None:
