@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import rollserve
@@ -15,6 +18,13 @@ TESTS = Path(__file__).parent
 def server_environment() -> dict[str, str]:
     """What a server needs to find the environments of the tests."""
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))}
+
+
+@contextlib.contextmanager
+def silent_address() -> Iterator[str]:
+    """Where connections are taken, and nothing is ever said."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 def equal(first: rollserve.EpisodeBatch, second: rollserve.EpisodeBatch) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 
 import pytest
-from support import equal
+from cutting_proxy import cutting_proxy
+from support import equal, silent_address
 
 import rollserve
 from rollserve_server.local import LocalServer
@@ -61,6 +63,103 @@ async def test_silence_and_cancellation(sampler: rollserve.Sampler, server: Loca
                 break
             await asyncio.sleep(0.05)
     assert sampler.status().counters.num_cancelled_calls == before + 2
+
+
+async def test_closing_ends_calls_and_refuses_later_ones(server: LocalServer, sampler: rollserve.Sampler) -> None:
+    sampler.update_env("sample_envs:Slow", kwargs={"step_seconds": 0.1, "length": 1000})
+    sampler.update_agent(rollserve.RandomAgent())
+    asynchronous = rollserve.aconnect(server.address)
+    stream = asynchronous.stream_samples(1)
+    reading = asyncio.create_task(anext(stream))
+    await asyncio.sleep(0.3)
+    stream.close()
+    with pytest.raises(rollserve.CancelledError, match="the stream was closed"):
+        await reading
+    with pytest.raises(rollserve.CancelledError, match="the stream was closed"):
+        await anext(stream)
+    obtaining = asyncio.create_task(asynchronous.obtain_samples(1))
+    updating = asyncio.create_task(
+        asynchronous.update_env("sample_envs:Slow", kwargs={"step_seconds": 0.1, "length": 1000})
+    )
+    await asyncio.sleep(0)  # both have begun
+    await asyncio.sleep(0)
+    await asynchronous.close()
+    for task in (obtaining, updating):
+        with pytest.raises(rollserve.CancelledError):
+            await task
+    with pytest.raises(rollserve.CancelledError, match="the sampler was closed"):
+        await asynchronous.status()
+    with pytest.raises(rollserve.CancelledError, match="the sampler was closed"):
+        asynchronous.stream_samples(1)
+
+
+async def test_limits_of_asyncio_still_work(server: LocalServer, sampler: rollserve.Sampler) -> None:
+    sampler.update_env("sample_envs:Slow", kwargs={"step_seconds": 0.1, "length": 1000})
+    sampler.update_agent(rollserve.RandomAgent())
+    async with rollserve.aconnect(server.address) as asynchronous:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await asynchronous.obtain_samples(1)
+        stream = asynchronous.stream_samples(1)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(stream), 0.3)
+
+
+async def test_a_stream_that_is_closed_is_not_taken_up_again(sampler: rollserve.Sampler, server: LocalServer) -> None:
+    with cutting_proxy(server.address, num_cuts=10**6, max_bytes=800_000, seed=0) as proxy:
+        async with rollserve.aconnect(proxy.address) as distant:
+            stream = distant.stream_samples(100_000_000, seed=3)
+            asyncio.get_running_loop().call_later(1, stream.close)
+            with pytest.raises(rollserve.CancelledError, match="the stream was closed"):
+                async for _ in stream:
+                    pass
+
+
+async def test_a_stream_that_is_left_alone_is_cancelled(server: LocalServer, sampler: rollserve.Sampler) -> None:
+    sampler.update_env("sample_envs:Slow", kwargs={"step_seconds": 0.02, "length": 5})
+    sampler.update_agent(rollserve.RandomAgent())
+    before = sampler.status().counters.num_cancelled_calls
+    async with rollserve.aconnect(server.address) as asynchronous:
+        async for _ in asynchronous.stream_samples(100_000):
+            break
+        gc.collect()
+        for _ in range(100):
+            if sampler.status().counters.num_cancelled_calls > before:
+                break
+            await asyncio.sleep(0.05)
+        assert sampler.status().counters.num_cancelled_calls == before + 1
+
+
+def test_a_stream_may_outlive_its_loop(server: LocalServer, sampler: rollserve.Sampler) -> None:
+    async def left() -> list[rollserve.AsyncSampleStream]:
+        async with rollserve.aconnect(server.address) as asynchronous:
+            stream = asynchronous.stream_samples(1000)
+            await anext(stream)
+            return [stream]
+
+    streams = asyncio.run(left())
+    del streams[:]
+    gc.collect()
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), 1e300])
+async def test_there_need_be_no_limit(server: LocalServer, sampler: rollserve.Sampler, seconds: float) -> None:
+    async with rollserve.aconnect(server.address, timeout=seconds) as unlimited:
+        version = await unlimited.update_agent(rollserve.RandomAgent())
+        assert (await unlimited.status(timeout=seconds)).policy_version == version
+        assert (await unlimited.obtain_samples(100, deadline=seconds)).num_steps >= 100
+
+
+async def test_errors_name_the_limit(server: LocalServer, sampler: rollserve.Sampler) -> None:
+    sampler.update_env("sample_envs:Slow", kwargs={"step_seconds": 0.1, "length": 1000})
+    sampler.update_agent(rollserve.RandomAgent())
+    async with rollserve.aconnect(server.address) as asynchronous:
+        with pytest.raises(rollserve.DeadlineError, match=r"deadline: the call was not over after 0\.3 s"):
+            await asynchronous.obtain_samples(1, deadline=0.3)
+    with silent_address() as address:
+        async with rollserve.aconnect(address) as silent:
+            with pytest.raises(rollserve.DeadlineError, match=r"timeout: no answer for 0\.3 s"):
+                await silent.status(timeout=0.3)
 
 
 def test_both_clients_have_the_same_methods() -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import threading
+import time
 from collections.abc import Iterator
 
 import grpc
 import numpy as np
 import pytest
+from cutting_proxy import cutting_proxy
+from support import silent_address
 
 import rollserve
-from rollserve.messages import batch_from_proto
+from rollserve.messages import StreamReader, batch_from_proto
+from rollserve.tensors import named_tensors_to_proto, tensor_to_proto
+from rollserve.v1 import episode_batch_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.local import LocalServer
@@ -115,5 +122,89 @@ def test_silence_and_deadlines_end_a_call(sampler: rollserve.Sampler) -> None:
     with pytest.raises(rollserve.DeadlineError, match=r"no progress for 0\.5 s") as caught:
         sampler.obtain_samples(1, timeout=0.5)
     assert caught.value.reason == "NO_PROGRESS"
-    with pytest.raises(rollserve.DeadlineError):
+    with pytest.raises(rollserve.DeadlineError, match=r"deadline: the call was not over after 0\.5 s"):
         sampler.obtain_samples(1, deadline=0.5)
+    with (
+        silent_address() as address,
+        rollserve.connect(address, timeout=0.5) as silent,
+        pytest.raises(rollserve.DeadlineError, match=r"timeout: no answer for 0\.5 s"),
+    ):
+        silent.status()
+
+
+@pytest.mark.parametrize("timeout", [float("inf"), 1e300])
+def test_there_need_be_no_limit(server: LocalServer, sampler: rollserve.Sampler, timeout: float) -> None:
+    with rollserve.connect(server.address, timeout=timeout) as unlimited:
+        assert unlimited.update_agent(rollserve.RandomAgent()) == unlimited.status(timeout=timeout).policy_version
+        assert unlimited.obtain_samples(100, deadline=timeout).num_steps >= 100
+
+
+def test_closing_ends_calls_and_refuses_later_ones(server: LocalServer, sampler: rollserve.Sampler) -> None:
+    sampler.update_env("sample_envs:Slow", kwargs={"step_seconds": 0.1, "length": 1000})
+    sampler.update_agent(rollserve.RandomAgent())
+    other = rollserve.connect(server.address)
+    with other.stream_samples(1) as stream:
+        threading.Timer(0.3, stream.close).start()
+        with pytest.raises(rollserve.CancelledError, match="the stream was closed"):
+            next(stream)
+        with pytest.raises(rollserve.CancelledError, match="the stream was closed"):
+            next(stream)
+    threading.Timer(0.3, other.close).start()
+    with pytest.raises(rollserve.CancelledError):
+        other.obtain_samples(1)
+    for call in (other.status, lambda: other.obtain_samples(1), lambda: other.stream_exact_episodes(1)):
+        with pytest.raises(rollserve.CancelledError, match="the sampler was closed"):
+            call()
+
+
+def test_a_stream_that_is_closed_is_not_taken_up_again(sampler: rollserve.Sampler, server: LocalServer) -> None:
+    with (
+        cutting_proxy(server.address, num_cuts=10**6, max_bytes=800_000, seed=0) as proxy,
+        rollserve.connect(proxy.address) as distant,
+        distant.stream_samples(100_000_000, seed=3) as stream,
+    ):
+        threading.Timer(1, stream.close).start()
+        with pytest.raises(rollserve.CancelledError, match="the stream was closed"):
+            for _ in stream:
+                pass
+
+
+def test_a_stream_that_is_left_alone_is_cancelled(sampler: rollserve.Sampler) -> None:
+    sampler.update_env("sample_envs:Slow", kwargs={"step_seconds": 0.02, "length": 5})
+    sampler.update_agent(rollserve.RandomAgent())
+    before = sampler.status().counters.num_cancelled_calls
+    for _ in sampler.stream_samples(100_000):
+        break
+    gc.collect()
+    for _ in range(100):
+        if sampler.status().counters.num_cancelled_calls > before:
+            break
+        time.sleep(0.05)
+    assert sampler.status().counters.num_cancelled_calls == before + 1
+
+
+def test_steps_that_came_are_known_to_be_simulated() -> None:
+    episode = episode_batch_pb2.EpisodeBatch(
+        lengths=[2],
+        terminated=[True],
+        truncated=[False],
+        policy_versions=[1],
+        environment_seeds=[1],
+        episode_indices=[0],
+        first_steps=[0],
+        rewards=tensor_to_proto(np.zeros(2)),
+        observations=named_tensors_to_proto({"": np.zeros((2, 1))}),
+        last_observations=named_tensors_to_proto({"": np.zeros((1, 1))}),
+        actions=named_tensors_to_proto({"": np.zeros(2)}),
+    )
+    reader = StreamReader(pb.ObtainSamplesRequest(step_count=6))
+    known = []
+    for response in (
+        pb.ObtainSamplesResponse(batch=episode),
+        pb.ObtainSamplesResponse(batch=episode),
+        pb.ObtainSamplesResponse(progress=episode_batch_pb2.Progress(simulated_step_count=7)),
+        pb.ObtainSamplesResponse(batch=episode),
+    ):
+        reader.read(response)
+        known.append(reader.num_simulated_steps)
+    assert known == [2, 4, 7, 7]

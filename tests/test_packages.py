@@ -39,6 +39,7 @@ def test_public_names() -> None:
         "SampleStream",
         "Sampler",
         "SamplerStatus",
+        "SamplingOptions",
         "ServerError",
         "StepType",
         "StoppedError",

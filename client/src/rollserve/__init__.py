@@ -6,6 +6,8 @@
 ...     batch = sampler.obtain_samples(10_000)
 """
 
+import importlib.metadata
+
 from rollserve import spaces
 from rollserve.account import Account, WorkerAccount
 from rollserve.agents import Agent, ConstantAgent, MlpAgent, RandomAgent
@@ -24,9 +26,11 @@ from rollserve.errors import (
     UnavailableError,
 )
 from rollserve.reproducibility import Reproducibility
-from rollserve.requests import EnvUpdate
+from rollserve.requests import EnvUpdate, SamplingOptions
 from rollserve.sampler import Sampler, SampleStream, connect
 from rollserve.status import Counters, SamplerStatus, WorkerStatus
+
+__version__ = importlib.metadata.version("rollserve")
 
 __all__ = [
     "Account",
@@ -50,6 +54,7 @@ __all__ = [
     "SampleStream",
     "Sampler",
     "SamplerStatus",
+    "SamplingOptions",
     "ServerError",
     "StepType",
     "StoppedError",

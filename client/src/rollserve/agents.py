@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+import numbers
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
+from rollserve.checks import check_type
 from rollserve.spaces import Box, Discrete, Space
 from rollserve.tensors import named_tensors_to_proto
 from rollserve.v1 import agent_pb2
@@ -40,12 +42,21 @@ class MlpAgent:
             layer i from 0; with the head `diagonal_gaussian` also `log_std` of shape (outputs of the last layer,).
         head: `categorical` for a Discrete action space (the output is the logits), `diagonal_gaussian` for a Box (the
             output is the mean).
-        activation: the function of the hidden layers.
+        activation: the function of the hidden layers, `tanh` or `relu`.
+
+    Raises:
+        TypeError: the parameters are not a mapping.
+        ValueError: there is no such head or activation.
     """
 
     parameters: Mapping[str, np.ndarray]
     head: Head
     activation: Activation = "tanh"
+
+    def __post_init__(self) -> None:
+        check_type("parameters", self.parameters, Mapping, "a mapping from names to arrays")
+        _check_choice("head", self.head, get_args(Head))
+        _check_choice("activation", self.activation, get_args(Activation))
 
     @property
     def layer_sizes(self) -> tuple[int, ...]:
@@ -70,7 +81,7 @@ class MlpAgent:
         observation_space: Space,
         action_space: Space,
         *,
-        hidden_sizes: tuple[int, ...] = (64, 64),
+        hidden_sizes: Sequence[int] = (64, 64),
         activation: Activation = "tanh",
         seed: int | None = None,
     ) -> MlpAgent:
@@ -79,9 +90,24 @@ class MlpAgent:
         Weights are normal with variance 1 / inputs, the last layer's a hundredth of that in deviation, so that the
         first policy is close to uniform; biases and `log_std` are 0.
 
+        Args:
+            observation_space: where observations come from, as `update_env` and `status` give it.
+            action_space: where actions come from, likewise.
+            hidden_sizes: the size of each hidden layer.
+            activation: the function of the hidden layers.
+            seed: of the weights; another each time unless given.
+
         Raises:
-            ValueError: the action space is neither Discrete nor a Box of floats.
+            TypeError: a space is none of `rollserve.spaces`, or the sizes are not a sequence of integers.
+            ValueError: the action space is neither Discrete nor a Box of floats, or a size is not positive.
         """
+        for name, space in (("observation_space", observation_space), ("action_space", action_space)):
+            check_type(name, space, Space, "a space of rollserve.spaces, as update_env and status give it,")
+        check_type("hidden_sizes", hidden_sizes, Sequence, "a sequence such as (64, 64)")
+        for position, size in enumerate(hidden_sizes):
+            check_type(f"hidden_sizes[{position}]", size, numbers.Integral, "an integer")
+            if size < 1:
+                raise ValueError(f"hidden_sizes[{position}]: {size} came, at least 1 was expected")
         match action_space:
             case Discrete(n=outputs):
                 head: Head = "categorical"
@@ -143,6 +169,11 @@ def agent_to_proto(agent: Agent) -> agent_pb2.Agent:
             leaves = action if isinstance(action, Mapping) else {"": action}
             tensors = named_tensors_to_proto({name: np.asarray(leaf) for name, leaf in leaves.items()})
             return agent_pb2.Agent(constant=agent_pb2.ConstantAgent(action=tensors))
+
+
+def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name}: {value!r} came, {' or '.join(map(repr, choices))} was expected")
 
 
 def parameters_to_proto(parameters: Mapping[str, np.ndarray]) -> agent_pb2.Parameters:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
@@ -10,11 +11,13 @@ import grpc
 import grpc.aio
 
 from rollserve import requests
-from rollserve.errors import error_from_rpc
+from rollserve.checks import check_connection, check_seconds
+from rollserve.errors import closed_error
 from rollserve.messages import StreamReader, join_batches
 from rollserve.resumption import Backoff
-from rollserve.sampler import DEFAULT_TIMEOUT, TimeLimits, channel_options, is_passing, silence_error
+from rollserve.sampler import channel_options, is_passing
 from rollserve.status import SamplerStatus, status_from_proto
+from rollserve.time_limits import DEFAULT_TIMEOUT, TimeLimits, answer_error, countable
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncSampleStream", "AsyncSampler", "aconnect"]
 
-_Request = TypeVar("_Request")
 _Result = TypeVar("_Result")
 
 
@@ -39,6 +41,7 @@ def aconnect(
     max_message_bytes: int | None = None,
 ) -> AsyncSampler:
     """As `rollserve.connect`, for `async with`. To be called in a running event loop."""
+    check_connection(target, sampler, timeout, max_message_bytes)
     channel = grpc.aio.insecure_channel(target, options=channel_options(max_message_bytes))
     return AsyncSampler(channel, sampler=sampler, timeout=timeout, max_message_bytes=max_message_bytes)
 
@@ -54,6 +57,7 @@ class AsyncSampler:
         self._name = sampler
         self._timeout = timeout
         self._max_message_bytes = max_message_bytes
+        self._closed = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -62,7 +66,8 @@ class AsyncSampler:
         await self.close()
 
     async def close(self) -> None:
-        """Closes the connection and ends calls that are running."""
+        """Closes the connection and ends calls that are running: they raise a CancelledError, as do later ones."""
+        self._closed = True
         await self._channel.close()
 
     async def update_agent(
@@ -105,14 +110,14 @@ class AsyncSampler:
     def stream_samples(self, num_steps: int, **options: Unpack[SamplingOptions]) -> AsyncSampleStream:
         """As `rollserve.Sampler.stream_samples`, for `async for`."""
         request = requests.samples_request(self._name, num_steps, self._max_message_bytes, options)
-        return AsyncSampleStream(self._stub.ObtainSamples, request, self._time_limits(options))
+        return AsyncSampleStream(self._opened(self._stub.ObtainSamples), request, self._time_limits(options))
 
     def stream_exact_episodes(
         self, num_episodes_per_worker: int, **options: Unpack[SamplingOptions]
     ) -> AsyncSampleStream:
         """As `rollserve.Sampler.stream_exact_episodes`, for `async for`."""
         request = requests.exact_episodes_request(self._name, num_episodes_per_worker, self._max_message_bytes, options)
-        return AsyncSampleStream(self._stub.ObtainExactEpisodes, request, self._time_limits(options))
+        return AsyncSampleStream(self._opened(self._stub.ObtainExactEpisodes), request, self._time_limits(options))
 
     async def status(self, *, timeout: float | None = None) -> SamplerStatus:
         """As `rollserve.Sampler.status`."""
@@ -123,13 +128,27 @@ class AsyncSampler:
         timeout = options.get("timeout")
         return TimeLimits(self._timeout if timeout is None else timeout, options.get("deadline"))
 
-    async def _call(
-        self, method: Callable[..., Awaitable[_Result]], request: _Request, timeout: float | None
-    ) -> _Result:
+    async def _call(self, method: Callable[..., Awaitable[_Result]], request: object, timeout: float | None) -> _Result:
+        seconds = self._timeout if timeout is None else timeout
+        check_seconds("timeout", seconds, positive=True)
         try:
-            return await method(request, timeout=self._timeout if timeout is None else timeout)
+            return await self._opened(method)(request, timeout=countable(seconds))
         except grpc.RpcError as error:
-            raise error_from_rpc(error) from error
+            raise answer_error(error, seconds) from error
+        except asyncio.CancelledError:
+            if _task_is_cancelled():
+                raise
+            raise closed_error("sampler") from None
+
+    def _opened(self, method: Callable[..., _Result]) -> Callable[..., _Result]:
+        """The method, which raises an error of this package when the sampler is closed."""
+
+        def call(*arguments: Any, **options: Any) -> _Result:
+            if self._closed:
+                raise closed_error("sampler")
+            return method(*arguments, **options)
+
+        return call
 
 
 class AsyncSampleStream(AsyncIterator["EpisodeBatch"]):
@@ -140,6 +159,8 @@ class AsyncSampleStream(AsyncIterator["EpisodeBatch"]):
         self._limits = limits
         self._reader = StreamReader(request)
         self._backoff = Backoff(limits.timeout)
+        self._closed = False
+        self._loop = asyncio.get_running_loop()
         self._call = method(request, timeout=limits.remaining())
 
     async def __aenter__(self) -> Self:
@@ -148,13 +169,22 @@ class AsyncSampleStream(AsyncIterator["EpisodeBatch"]):
     async def __aexit__(self, *exception: object) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        if hasattr(self, "_call") and not self._call.done():  # else no call was begun, or it is over
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._call.cancel)  # this may be any thread
+
     async def __anext__(self) -> EpisodeBatch:
         while True:
             try:
-                response = await asyncio.wait_for(self._call.read(), self._limits.timeout)
+                response = await asyncio.wait_for(self._call.read(), countable(self._limits.timeout))
             except TimeoutError:
                 self.close()
-                raise silence_error(self._limits.timeout) from None
+                raise self._limits.silence_error() from None
+            except asyncio.CancelledError:
+                if _task_is_cancelled():
+                    raise
+                raise closed_error("stream") from None
             except grpc.RpcError as error:
                 await self._resume(error)
                 continue
@@ -172,8 +202,10 @@ class AsyncSampleStream(AsyncIterator["EpisodeBatch"]):
         resumption = self._reader.resumption
         pause = self._backoff.next_seconds() if is_passing(error) and resumption.possible else None
         if pause is None:
-            raise error_from_rpc(error) from error
+            raise self._limits.error_from_rpc(error) from error
         await asyncio.sleep(pause)
+        if self._closed:
+            raise closed_error("stream")
         self._call = self._method(resumption.rest(), timeout=self._limits.remaining())
 
     @property
@@ -191,4 +223,11 @@ class AsyncSampleStream(AsyncIterator["EpisodeBatch"]):
 
     def close(self) -> None:
         """Cancels the call unless it is over."""
+        self._closed = True
         self._call.cancel()
+
+
+def _task_is_cancelled() -> bool:
+    """Whether a CancelledError of asyncio means this task; gRPC raises one too where a call was cancelled."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from rollserve.checks import check_text, check_type
 from rollserve.v1 import environment_pb2
 
 __all__ = ["EnvSpec", "Wrapper", "env_spec_from_proto", "env_spec_to_proto", "kwargs_from_json"]
@@ -13,10 +14,18 @@ __all__ = ["EnvSpec", "Wrapper", "env_spec_from_proto", "env_spec_to_proto", "kw
 
 @dataclass(frozen=True)
 class Wrapper:
-    """A wrapper of `gymnasium.wrappers` by its name, with its keyword arguments as JSON has them."""
+    """A wrapper of `gymnasium.wrappers` by its name, with its keyword arguments as JSON has them.
+
+    Raises:
+        TypeError: the name is not a string, or the arguments are not a mapping.
+    """
 
     name: str
     kwargs: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_type("name", self.name, str, "a string")
+        check_type("kwargs", self.kwargs, Mapping, "a mapping")
 
 
 @dataclass(frozen=True)
@@ -28,11 +37,21 @@ class EnvSpec:
             server's operator allows.
         kwargs: the keyword arguments of `gymnasium.make` or of the class, as JSON has them.
         wrappers: wrappers around the environment, innermost first.
+
+    Raises:
+        TypeError: one of them is of another type.
     """
 
     id: str
     kwargs: Mapping[str, object] = field(default_factory=dict)
     wrappers: Sequence[Wrapper] = ()
+
+    def __post_init__(self) -> None:
+        check_type("id", self.id, str, "a string")
+        check_type("kwargs", self.kwargs, Mapping, "a mapping")
+        check_type("wrappers", self.wrappers, Sequence, "a sequence of Wrappers")
+        for position, wrapper in enumerate(self.wrappers):
+            check_type(f"wrappers[{position}]", wrapper, Wrapper, 'a Wrapper, such as Wrapper("TimeLimit", {…}),')
 
 
 def env_spec_to_proto(spec: EnvSpec) -> environment_pb2.Environment:
@@ -40,7 +59,11 @@ def env_spec_to_proto(spec: EnvSpec) -> environment_pb2.Environment:
 
     Raises:
         ValueError: an argument cannot be written as JSON.
+        InvalidArgumentError: a name cannot be encoded.
     """
+    check_text("id", spec.id)
+    for position, wrapper in enumerate(spec.wrappers):
+        check_text(f"wrappers[{position}].name", wrapper.name)
     wrappers = [
         environment_pb2.Wrapper(name=wrapper.name, kwargs_json=_to_json(wrapper.name, wrapper.kwargs))
         for wrapper in spec.wrappers

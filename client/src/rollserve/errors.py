@@ -25,6 +25,7 @@ __all__ = [
     "ServerError",
     "StoppedError",
     "UnavailableError",
+    "closed_error",
     "error_from_rpc",
 ]
 
@@ -104,6 +105,11 @@ def error_from_rpc(error: grpc.RpcError) -> RollserveError:
     metadata: dict[str, str | bytes] = dict(error.trailing_metadata() or ())  # type: ignore[arg-type]
     kind = _BY_CODE.get(code, ServerError)
     return kind(details, code=code, reason=str(metadata.get("rollserve-reason", "")))
+
+
+def closed_error(what: str) -> CancelledError:
+    """The error for a call on something that the caller has closed."""
+    return CancelledError(f"the {what} was closed", code=grpc.StatusCode.CANCELLED)
 
 
 def _rebuild(kind: type[RollserveError], message: str, code: grpc.StatusCode, reason: str) -> RollserveError:

@@ -34,13 +34,15 @@ class StreamReader:
 
     Attributes:
         resumption: how to go on after an interruption.
-        num_simulated_steps: how many steps the call is known to have simulated so far.
+        num_simulated_steps: how many steps are known to have been simulated so far: as many as the server has told of,
+            and at least as many as came.
     """
 
     def __init__(self, request: Request) -> None:
         """Begins with the first call's request."""
         self.resumption = Resumption(request)
         self.num_simulated_steps = 0
+        self._num_received_steps = 0
         self._account: Account | None = None
 
     def read(self, response: Response) -> EpisodeBatch | None:
@@ -57,10 +59,12 @@ class StreamReader:
                     batch = batch_from_proto(response.batch)
                 except ValueError as error:
                     raise _malformed(str(error)) from error
-                self.num_simulated_steps = max(self.num_simulated_steps, batch.num_steps)
-                return self.resumption.take(batch)
+                new = self.resumption.take(batch)
+                self._num_received_steps += 0 if new is None else new.num_steps
+                self.num_simulated_steps = max(self.num_simulated_steps, self._num_received_steps)
+                return new
             case "progress":
-                self.num_simulated_steps = response.progress.simulated_step_count
+                self.num_simulated_steps = max(self.num_simulated_steps, response.progress.simulated_step_count)
             case "account":
                 self._account = account_from_proto(response.account)
                 self.num_simulated_steps = self._account.num_simulated_steps

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
 from rollserve.agents import Agent, agent_to_proto, parameters_to_proto
+from rollserve.checks import check_integer, check_type
 from rollserve.environments import EnvSpec, Wrapper, env_spec_to_proto
 from rollserve.reproducibility import Reproducibility, reproducibility_from_proto
 from rollserve.spaces import Space, space_from_proto
@@ -31,7 +32,7 @@ AgentUpdate = Agent | Mapping[str, "np.ndarray"]
 
 
 class SamplingOptions(TypedDict, total=False):
-    """Options of every call that samples.
+    """Options of every call that samples, for its keyword arguments.
 
     Keys:
         seed: the root seed of the episodes, from 0 to 2**64 - 1. The same seed, first episode index, policy and
@@ -45,7 +46,7 @@ class SamplingOptions(TypedDict, total=False):
         env_version: the version of the environment to act in, instead of the current one.
         timeout: seconds without progress after which the call ends with a DeadlineError; as given to `connect` unless
             given here.
-        deadline: seconds that the whole call may take; no limit unless given.
+        deadline: seconds that the whole call may take before it ends with a DeadlineError; no limit unless given.
     """
 
     seed: int | None
@@ -56,6 +57,11 @@ class SamplingOptions(TypedDict, total=False):
     env_version: int | None
     timeout: float | None
     deadline: float | None
+
+
+_UNSIGNED_OPTIONS = ("seed", "first_episode_index")
+_SIGNED_OPTIONS = ("max_episode_length", "expected_policy_version", "policy_version", "env_version")
+"""Options that are sent as integers of 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -74,14 +80,15 @@ def update_agent_request(
     """The request for one agent for all, or one for each worker.
 
     Raises:
-        TypeError: neither came, or both.
+        TypeError: neither came, or both, or something that is no update.
         ValueError: an array's dtype has no place on the wire.
     """
     _check_exclusive("agent", agent, per_worker)
     if per_worker is not None:
-        updates = [_agent_update(update) for update in per_worker]
+        check_type("per_worker", per_worker, Sequence, "a sequence of updates")
+        updates = [_agent_update(f"per_worker[{worker}]", update) for worker, update in enumerate(per_worker)]
         return pb.UpdateAgentRequest(sampler=sampler, per_worker=pb.AgentUpdatePerWorker(updates=updates))
-    return pb.UpdateAgentRequest(sampler=sampler, all_workers=_agent_update(agent))
+    return pb.UpdateAgentRequest(sampler=sampler, all_workers=_agent_update("agent", agent))
 
 
 def update_env_request(
@@ -94,7 +101,7 @@ def update_env_request(
     """The request for one environment for all, by id or spec, or one for each worker.
 
     Raises:
-        TypeError: neither came, or both, or arguments beside a spec that has its own.
+        TypeError: neither came, or both, or arguments beside a spec that has its own, or something that is no spec.
         ValueError: an argument cannot be written as JSON.
     """
     _check_exclusive("env", env, per_worker)
@@ -103,17 +110,27 @@ def update_env_request(
     elif kwargs or wrappers:
         raise TypeError("kwargs and wrappers go with an id; an EnvSpec has its own")
     if per_worker is not None:
+        check_type("per_worker", per_worker, Sequence, "a sequence of EnvSpecs")
+        for worker, spec in enumerate(per_worker):
+            check_type(f"per_worker[{worker}]", spec, EnvSpec, "an EnvSpec")
         environments = [env_spec_to_proto(spec) for spec in per_worker]
         update = pb.EnvironmentPerWorker(environments=environments)
         return pb.UpdateEnvRequest(sampler=sampler, per_worker=update)
-    assert env is not None  # noqa: S101  # checked above
+    if not isinstance(env, EnvSpec):
+        raise TypeError(f"env: {type(env).__name__} came, an id or an EnvSpec was expected")
     return pb.UpdateEnvRequest(sampler=sampler, all_workers=env_spec_to_proto(env))
 
 
 def samples_request(
     sampler: str, num_steps: int, max_message_bytes: int | None, options: SamplingOptions
 ) -> pb.ObtainSamplesRequest:
-    """The request for at least a number of steps."""
+    """The request for at least a number of steps.
+
+    Raises:
+        TypeError: an option is unknown, or something is no integer.
+        InvalidArgumentError: an integer is out of the range of those that can be sent.
+    """
+    check_integer("num_steps", num_steps, 64, signed=True)
     return pb.ObtainSamplesRequest(
         sampler=sampler, step_count=num_steps, options=_sampling_options(max_message_bytes, options)
     )
@@ -122,7 +139,8 @@ def samples_request(
 def exact_episodes_request(
     sampler: str, num_episodes_per_worker: int, max_message_bytes: int | None, options: SamplingOptions
 ) -> pb.ObtainExactEpisodesRequest:
-    """The request for a number of episodes of each worker."""
+    """The request for a number of episodes of each worker; raises as `samples_request` does."""
+    check_integer("num_episodes_per_worker", num_episodes_per_worker, 64, signed=True)
     return pb.ObtainExactEpisodesRequest(
         sampler=sampler,
         episode_count_per_worker=num_episodes_per_worker,
@@ -144,6 +162,9 @@ def _sampling_options(max_message_bytes: int | None, options: SamplingOptions) -
     unknown = options.keys() - SamplingOptions.__annotations__.keys()
     if unknown:
         raise TypeError(f"unexpected options: {', '.join(sorted(unknown))}")
+    for name, value in options.items():
+        if value is not None and name in (*_UNSIGNED_OPTIONS, *_SIGNED_OPTIONS):
+            check_integer(name, value, 64, signed=name in _SIGNED_OPTIONS)
     return pb.SamplingOptions(
         seed=options.get("seed"),
         first_episode_index=options.get("first_episode_index"),
@@ -155,11 +176,11 @@ def _sampling_options(max_message_bytes: int | None, options: SamplingOptions) -
     )
 
 
-def _agent_update(update: AgentUpdate | None) -> pb.AgentUpdate:
+def _agent_update(name: str, update: AgentUpdate | None) -> pb.AgentUpdate:
     if isinstance(update, Mapping):
         return pb.AgentUpdate(parameters=parameters_to_proto(update))
     if not isinstance(update, Agent):
-        raise TypeError(f"{type(update).__name__} came, an agent or a mapping of parameters was expected")
+        raise TypeError(f"{name}: {type(update).__name__} came, an agent or a mapping of parameters was expected")
     return pb.AgentUpdate(agent=agent_to_proto(update))
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 import grpc
 
 from rollserve import requests
-from rollserve.errors import DeadlineError, error_from_rpc
+from rollserve.checks import check_connection, check_seconds
+from rollserve.errors import closed_error
 from rollserve.messages import StreamReader, join_batches
 from rollserve.resumption import Backoff
 from rollserve.status import SamplerStatus, status_from_proto
+from rollserve.time_limits import DEFAULT_TIMEOUT, TimeLimits, answer_error, countable
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
@@ -25,21 +27,8 @@ if TYPE_CHECKING:
     from rollserve.requests import AgentUpdate, EnvUpdate, SamplingOptions
     from rollserve.resumption import Request
 
-__all__ = [
-    "DEFAULT_TIMEOUT",
-    "SampleStream",
-    "Sampler",
-    "TimeLimits",
-    "channel_options",
-    "connect",
-    "is_passing",
-    "silence_error",
-]
+__all__ = ["SampleStream", "Sampler", "channel_options", "connect", "is_passing"]
 
-DEFAULT_TIMEOUT = 60.0
-"""Seconds that a call may go without an answer or a sign of progress."""
-
-_Request = TypeVar("_Request")
 _Result = TypeVar("_Result")
 
 
@@ -50,15 +39,20 @@ def connect(
     timeout: float = DEFAULT_TIMEOUT,
     max_message_bytes: int | None = None,
 ) -> Sampler:
-    """A sampler on the server at `target` ("host:port"). Connects with the first call.
+    """A sampler on the server at `target`. Connects with the first call.
 
     Args:
-        target: where the server listens.
+        target: where the server listens: "host:port", or anything with a scheme of gRPC's, such as "unix:/a/path".
         sampler: the sampler's name; empty for the default one.
         timeout: seconds that an update may take, and that a sampling call may go without any progress: a long call
-            does not hit it while it makes steps.
+            does not hit it while it makes steps. `float("inf")` for no limit.
         max_message_bytes: the largest message to be received; 4 MiB less 4 KiB unless given.
+
+    Raises:
+        TypeError: an argument is of another type.
+        InvalidArgumentError: an argument has a value that is of no use.
     """
+    check_connection(target, sampler, timeout, max_message_bytes)
     channel = grpc.insecure_channel(target, options=channel_options(max_message_bytes))
     return Sampler(channel, sampler=sampler, timeout=timeout, max_message_bytes=max_message_bytes)
 
@@ -67,8 +61,9 @@ class Sampler:
     """Sends agents and environments to a sampler, and receives episodes from it. Safe to use from several threads.
 
     All methods raise a `RollserveError` if the call fails; its subclasses say what can be done (see
-    `rollserve.errors`). A call that fails has changed nothing on the server. Keyword `timeout` replaces the one given
-    to `connect` for one call.
+    `rollserve.errors`). An argument of a wrong type is a TypeError. An update that fails has changed nothing on the
+    server. A sampling call that fails or is cancelled uses up the indices of the episodes that it may have delivered,
+    if it went on in the sampler's own sequence. Keyword `timeout` replaces the one given to `connect` for one call.
     """
 
     def __init__(self, channel: grpc.Channel, *, sampler: str, timeout: float, max_message_bytes: int | None) -> None:
@@ -77,6 +72,7 @@ class Sampler:
         self._name = sampler
         self._timeout = timeout
         self._max_message_bytes = max_message_bytes
+        self._closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -85,7 +81,8 @@ class Sampler:
         self.close()
 
     def close(self) -> None:
-        """Closes the connection and ends calls that are running."""
+        """Closes the connection and ends calls that are running: they raise a CancelledError, as do later ones."""
+        self._closed = True
         self._channel.close()
 
     def update_agent(
@@ -137,7 +134,8 @@ class Sampler:
 
         Args:
             num_steps: how many steps at least; positive.
-            options: see `SamplingOptions`.
+            options: `seed`, `first_episode_index`, `max_episode_length`, `expected_policy_version`, `policy_version`,
+                `env_version`, `timeout` and `deadline`; `rollserve.SamplingOptions` says what they are.
         """
         with self.stream_samples(num_steps, **options) as stream:
             return stream.join()
@@ -145,20 +143,28 @@ class Sampler:
     def obtain_exact_episodes(self, num_episodes_per_worker: int, **options: Unpack[SamplingOptions]) -> EpisodeBatch:
         """Exactly so many episodes of each worker: first all of worker 0, then all of worker 1, and so on.
 
-        Arguments as of `obtain_samples`.
+        Args:
+            num_episodes_per_worker: how many; positive.
+            options: as of `obtain_samples`.
         """
         with self.stream_exact_episodes(num_episodes_per_worker, **options) as stream:
             return stream.join()
 
     def stream_samples(self, num_steps: int, **options: Unpack[SamplingOptions]) -> SampleStream:
-        """What `obtain_samples` returns, message by message as it comes. An episode may go on in the next one."""
+        """What `obtain_samples` returns, message by message as it comes. An episode may go on in the next one.
+
+        Arguments as of `obtain_samples`.
+        """
         request = requests.samples_request(self._name, num_steps, self._max_message_bytes, options)
-        return SampleStream(self._stub.ObtainSamples, request, self._time_limits(options))
+        return SampleStream(self._opened(self._stub.ObtainSamples), request, self._time_limits(options))
 
     def stream_exact_episodes(self, num_episodes_per_worker: int, **options: Unpack[SamplingOptions]) -> SampleStream:
-        """What `obtain_exact_episodes` returns, message by message as it comes."""
+        """What `obtain_exact_episodes` returns, message by message as it comes.
+
+        Arguments as of `obtain_exact_episodes`.
+        """
         request = requests.exact_episodes_request(self._name, num_episodes_per_worker, self._max_message_bytes, options)
-        return SampleStream(self._stub.ObtainExactEpisodes, request, self._time_limits(options))
+        return SampleStream(self._opened(self._stub.ObtainExactEpisodes), request, self._time_limits(options))
 
     def status(self, *, timeout: float | None = None) -> SamplerStatus:
         """What the sampler is and what it has done."""
@@ -169,9 +175,26 @@ class Sampler:
         timeout = options.get("timeout")
         return TimeLimits(self._timeout if timeout is None else timeout, options.get("deadline"))
 
-    def _call(self, method: Callable[..., _Result], request: _Request, timeout: float | None) -> _Result:
-        with _translated_errors():
-            return method(request, timeout=self._timeout if timeout is None else timeout)
+    def _call(self, method: Callable[..., _Result], request: object, timeout: float | None) -> _Result:
+        seconds = self._timeout if timeout is None else timeout
+        check_seconds("timeout", seconds, positive=True)
+        try:
+            return self._opened(method)(request, timeout=countable(seconds))
+        except grpc.RpcError as error:
+            raise answer_error(error, seconds) from error
+
+    def _opened(self, method: Callable[..., _Result]) -> Callable[..., _Result]:
+        """The method, which raises an error of this package when the sampler is closed."""
+
+        def call(*arguments: Any, **options: Any) -> _Result:
+            try:
+                return method(*arguments, **options)
+            except ValueError:  # what gRPC raises for a closed channel
+                if not self._closed:
+                    raise
+                raise closed_error("sampler") from None
+
+        return call
 
 
 class SampleStream(Iterator["EpisodeBatch"]):
@@ -187,8 +210,9 @@ class SampleStream(Iterator["EpisodeBatch"]):
         self._limits = limits
         self._reader = StreamReader(request)
         self._backoff = Backoff(limits.timeout)
+        self._closed = threading.Event()
         self._call = method(request, timeout=limits.remaining())
-        self._watchdog = _Watchdog(limits.timeout, lambda: self._call.cancel())
+        self._watchdog = _Watchdog(limits.timeout)
 
     def __enter__(self) -> Self:
         return self
@@ -197,17 +221,18 @@ class SampleStream(Iterator["EpisodeBatch"]):
         self.close()
 
     def __del__(self) -> None:
-        self.close()
+        if hasattr(self, "_watchdog"):  # else no call was begun
+            self.close()
 
     def __next__(self) -> EpisodeBatch:
         while True:
             try:
-                with self._watchdog:
+                with self._watchdog.over(self._call):
                     response = next(self._call)
             except grpc.RpcError as error:
                 if self._watchdog.expired:
                     self.close()
-                    raise silence_error(self._watchdog.timeout) from error
+                    raise self._limits.silence_error() from error
                 self._resume(error)
                 continue
             except StopIteration:
@@ -225,9 +250,11 @@ class SampleStream(Iterator["EpisodeBatch"]):
         resumption = self._reader.resumption
         pause = self._backoff.next_seconds() if is_passing(error) and resumption.possible else None
         if pause is None:
+            closed = self._closed.is_set() and error.code() is grpc.StatusCode.CANCELLED
             self.close()
-            raise error_from_rpc(error) from error
-        time.sleep(pause)
+            raise closed_error("stream") if closed else self._limits.error_from_rpc(error) from error
+        if self._closed.wait(pause):
+            raise closed_error("stream")
         self._call = self._method(resumption.rest(), timeout=self._limits.remaining())
 
     @property
@@ -249,54 +276,43 @@ class SampleStream(Iterator["EpisodeBatch"]):
 
     def close(self) -> None:
         """Cancels the call unless it is over."""
+        self._closed.set()
         self._watchdog.stop()
         self._call.cancel()
 
 
 class _Watchdog:
-    """Calls `on_silence` once when its block takes longer than `timeout` seconds."""
+    """Cancels a call once a block takes longer than `timeout` seconds.
 
-    def __init__(self, timeout: float, on_silence: Callable[[], object]) -> None:
-        self.timeout = timeout
+    Its thread knows the call only while the block runs, so that a stream that is left alone can be collected.
+    """
+
+    def __init__(self, timeout: float) -> None:
         self.expired = False
-        self._on_silence = on_silence
-        self._entered: float | None = None
+        self._timeout = timeout
+        self._watched: tuple[Any, float] | None = None
         self._stopped = threading.Event()
         threading.Thread(target=self._watch, name="rollserve-watchdog", daemon=True).start()
 
-    def __enter__(self) -> None:
-        self._entered = time.monotonic()
-
-    def __exit__(self, *exception: object) -> None:
-        self._entered = None
+    @contextmanager
+    def over(self, call: Any) -> Iterator[None]:
+        """Watches a block that waits for the call."""
+        self._watched = call, time.monotonic()
+        try:
+            yield
+        finally:
+            self._watched = None
 
     def stop(self) -> None:
         self._stopped.set()
 
     def _watch(self) -> None:
-        while not self._stopped.wait(self.timeout / 10):
-            entered = self._entered
-            if entered is not None and time.monotonic() - entered >= self.timeout:
+        while not self._stopped.wait(min(self._timeout / 10, threading.TIMEOUT_MAX)):
+            watched = self._watched
+            if watched is not None and time.monotonic() - watched[1] >= self._timeout:
                 self.expired = True
-                self._on_silence()
+                watched[0].cancel()
                 return
-
-
-class TimeLimits:
-    """How long a call may take.
-
-    Attributes:
-        timeout: seconds without progress.
-    """
-
-    def __init__(self, timeout: float, deadline: float | None) -> None:
-        """Takes the seconds without progress, and those in all, if they are limited, from now on."""
-        self.timeout = timeout
-        self._until = None if deadline is None else time.monotonic() + deadline
-
-    def remaining(self) -> float | None:
-        """Seconds that are left in all, or None if they are not limited."""
-        return None if self._until is None else max(self._until - time.monotonic(), 0.0)
 
 
 def is_passing(error: grpc.RpcError) -> bool:
@@ -309,16 +325,3 @@ def channel_options(max_message_bytes: int | None) -> list[tuple[str, int]]:
     if max_message_bytes is None:
         return []
     return [("grpc.max_receive_message_length", max_message_bytes)]
-
-
-def silence_error(timeout: float) -> DeadlineError:
-    """The error for a call that made no progress for so many seconds."""
-    return DeadlineError(f"no progress for {timeout:g} s", code=grpc.StatusCode.DEADLINE_EXCEEDED, reason="NO_PROGRESS")
-
-
-@contextlib.contextmanager
-def _translated_errors() -> Iterator[None]:
-    try:
-        yield
-    except grpc.RpcError as error:
-        raise error_from_rpc(error) from error

@@ -1,0 +1,96 @@
+"""Checks of what a caller passes, before anything is sent."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+import re
+from types import UnionType
+from typing import Any
+
+import grpc
+
+from rollserve.errors import InvalidArgumentError
+
+__all__ = ["check_connection", "check_integer", "check_seconds", "check_text", "check_type"]
+
+_SCHEMES = ("dns:", "ipv4:", "ipv6:", "unix:", "unix-abstract:", "vsock:", "xds:")
+"""Of gRPC's names for servers; what follows them is gRPC's to judge."""
+_HOST_AND_PORT = re.compile(r"(\[[0-9A-Za-z:.%]+\]|[^\s:/@\[\]]+):([0-9]{1,5})")
+
+
+def check_connection(target: str, sampler: str, timeout: float, max_message_bytes: int | None) -> None:
+    """Raises unless these can be the arguments of `rollserve.connect`.
+
+    Raises:
+        TypeError: one is of another type.
+        InvalidArgumentError: one has a value that is of no use.
+    """
+    _check_target(target)
+    check_text("sampler", sampler)
+    check_seconds("timeout", timeout, positive=True)
+    if max_message_bytes is not None:
+        check_integer("max_message_bytes", max_message_bytes, 31, signed=False)
+
+
+def check_text(name: str, value: str) -> None:
+    """Raises unless the value can be sent as text.
+
+    Raises:
+        TypeError: it is not a string.
+        InvalidArgumentError: it cannot be encoded.
+    """
+    check_type(name, value, str, "a string")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise _invalid(name, repr(value), "text that UTF-8 can write") from None
+
+
+def check_integer(name: str, value: Any, bits: int, *, signed: bool) -> None:
+    """Raises unless the value can be sent as an integer of so many bits.
+
+    Raises:
+        TypeError: it is not an integer.
+        InvalidArgumentError: it is out of range.
+    """
+    check_type(name, value, numbers.Integral, "an integer")
+    number = operator.index(value)
+    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
+    if not low <= number <= high:
+        expected = f"an integer of {bits} bits" if signed else f"an integer from 0 to 2**{bits} - 1"
+        raise _invalid(name, str(number), expected)
+
+
+def check_seconds(name: str, value: float, *, positive: bool) -> None:
+    """Raises unless the value is a number of seconds; infinitely many are allowed.
+
+    Raises:
+        TypeError: it is not a number.
+        InvalidArgumentError: it is no number, or not positive although it has to be.
+    """
+    check_type(name, value, numbers.Real, "a number of seconds")
+    if math.isnan(value) or (positive and value <= 0):
+        raise _invalid(name, f"{value:g}", f"a {'positive ' if positive else ''}number of seconds")
+
+
+def check_type(name: str, value: object, kind: type | UnionType, expected: str) -> None:
+    """Raises TypeError unless the value is of the kind; truth values are no numbers."""
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise TypeError(f"{name}: {type(value).__name__} came, {expected} was expected")
+
+
+def _check_target(target: str) -> None:
+    """Raises unless the target is HOST:PORT or has one of gRPC's schemes."""
+    check_text("target", target)
+    if target.startswith(_SCHEMES):
+        return
+    found = _HOST_AND_PORT.fullmatch(target)
+    if found is None or not 1 <= int(found[2]) <= 65535:
+        raise _invalid("target", repr(target), "HOST:PORT, such as 127.0.0.1:50051,")
+
+
+def _invalid(name: str, came: str, expected: str) -> InvalidArgumentError:
+    message = f"{name}: {came} came, {expected} was expected"
+    return InvalidArgumentError(message, code=grpc.StatusCode.INVALID_ARGUMENT, reason="INVALID_VALUE")
