@@ -57,5 +57,6 @@ lock: ## write constraints.txt anew, with the newest versions that the projects 
 	rm -rf $(VENV)-lock
 
 clean: ## remove what was made here
-	rm -rf $(VENV) .venv-protos .mypy_cache .pytest_cache .ruff_cache .hypothesis demo.png demo-server.log
+	rm -rf $(VENV) .venv-protos .mypy_cache .pytest_cache .ruff_cache .hypothesis demo.png demo-server.log \
+		batch.npz MUJOCO_LOG.TXT
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

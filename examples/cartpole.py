@@ -3,7 +3,8 @@
     python examples/cartpole.py                            # starts a server of its own
     python examples/cartpole.py --server HOST:PORT         # uses the one that is there
 
-Exits with 0 only if the mean return of 100 fresh episodes reaches 475, where gymnasium calls CartPole-v1 solved.
+Exits with 0 only if the mean return of 100 fresh episodes reaches 475, where gymnasium calls CartPole-v1 solved; with 1
+if it does not, and with 3 if the server cannot be used.
 """
 
 from __future__ import annotations
@@ -179,4 +180,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except rollserve.RollserveError as error:
+        print(f"demo: {' '.join(error.message.split())}", file=sys.stderr)
+        sys.exit(3)

@@ -1,7 +1,7 @@
 """Proximal policy optimization (Schulman et al., https://arxiv.org/abs/1707.06347) in numpy, gradients by hand.
 
-Small enough to read in one go: two perceptrons, Adam, generalized advantage estimation, and the clipped objective for a
-categorical policy.
+A module of the trainer in cartpole.py, which is what to run; by itself it does nothing. Small enough to read in one go:
+two perceptrons, Adam, generalized advantage estimation, and the clipped objective for a categorical policy.
 """
 
 from __future__ import annotations

@@ -9,12 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 from support import equal
 
 import rollserve
-from rollserve_server.local import LocalServer
+from rollserve_server.local import LocalServer, local_server
 
 ROLLSERVE = Path(sys.executable).with_name("rollserve")
+FULL = Path("/dev/full")
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -85,9 +87,17 @@ def test_errors_are_one_line_with_a_status(sampler: rollserve.Sampler, server: L
     cases = [
         (1, "step_count: 0 came", ("sample", server.address, "--steps", "0")),
         (1, "sampler: 'x' came", ("status", server.address, "--sampler", "x")),
+        (1, "seed: -1 came, an integer from 0", ("sample", server.address, "--steps", "1", "--seed", "-1")),
+        (1, "num_steps: 99999999999999999999 came", ("sample", server.address, "--steps", "99999999999999999999")),
+        (2, r"sampler: '\udcff' came", ("status", server.address, "--sampler", "\udcff")),
+        (2, "target: '127.0.0.1:99999' came, HOST:PORT", ("status", "127.0.0.1:99999")),
+        (2, "target: 'localhost' came, HOST:PORT", ("status", "localhost")),
+        (2, "timeout: 0 came, a positive number", ("status", server.address, "--timeout", "0")),
+        (2, "timeout: -1 came, a positive number", ("status", server.address, "--timeout", "-1")),
         (3, "the server is out of reach", ("status", "127.0.0.1:1")),
         (4, "No such file or directory", ("sample", server.address, "--steps", "1", "--out", tmp_path / "no" / "x")),
         (4, "Is a directory", ("sample", server.address, "--steps", "1", "--out", tmp_path)),
+        (4, f"{FULL}: No space left on device", ("sample", server.address, "--steps", "1", "--out", FULL)),
     ]
     for status, message, arguments in cases:
         shown = run(*arguments)
@@ -99,6 +109,46 @@ def test_errors_are_one_line_with_a_status(sampler: rollserve.Sampler, server: L
         shown = run(*arguments)
         assert shown.returncode == 2
         assert shown.stderr.startswith("usage: rollserve")
+
+
+def test_what_cannot_be_written_is_found_out_before_sampling(
+    sampler: rollserve.Sampler, server: LocalServer, tmp_path: Path
+) -> None:
+    before = sampler.status().counters
+    for out in (tmp_path, tmp_path / "no" / "x"):
+        assert run("sample", server.address, "--steps", "1", "--out", out).returncode == 4
+    assert sampler.status().counters.num_completed_calls == before.num_completed_calls
+    assert run("sample", server.address, "--steps", "0", "--out", tmp_path / "new").returncode == 1
+    assert list(tmp_path.iterdir()) == []  # the attempt leaves nothing behind
+
+
+def test_files_have_the_name_that_is_given(sampler: rollserve.Sampler, server: LocalServer, tmp_path: Path) -> None:
+    assert run("sample", server.address, "--steps", "10", "--seed", "3", "--out", tmp_path / "one").returncode == 0
+    sampler.obtain_samples(10, seed=3).save(tmp_path / "other")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "other"]
+    with np.load(tmp_path / "one") as one, np.load(tmp_path / "other") as other:
+        assert {name: one[name].tolist() for name in one} == {name: other[name].tolist() for name in other}
+
+
+def test_output_that_nobody_takes(sampler: rollserve.Sampler, server: LocalServer) -> None:
+    with FULL.open("wb") as full:
+        shown = subprocess.run(
+            [ROLLSERVE, "status", server.address], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert shown.returncode == 4
+    assert shown.stderr == "rollserve: standard output: No space left on device\n"
+
+
+def test_without_an_agent_the_random_one_is_proposed(tmp_path: Path) -> None:
+    options = ("--env", "CartPole-v1", "--backend", "in-process", "--workers", "1")
+    with local_server(*options, log=tmp_path / "server.log") as fresh:
+        shown = run("sample", fresh.address, "--steps", "10")
+        assert shown.returncode == 1
+        assert "or sample with --random-agent (NO_AGENT)" in shown.stderr
+
+
+def test_version() -> None:
+    assert run("--version").stdout == f"rollserve {rollserve.__version__}\n"
 
 
 def test_help() -> None:

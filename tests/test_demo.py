@@ -38,3 +38,11 @@ def test_it_learns_cartpole(own_server: bool, server: LocalServer, sampler: roll
     assert any("demo.png" in line for line in lines)
     after = sampler.status().counters
     assert after.num_steps - before.num_steps == (0 if own_server else num_steps)
+
+
+def test_a_server_that_is_out_of_reach_is_one_line() -> None:
+    shown = subprocess.run(
+        [sys.executable, EXAMPLE, "--server", "127.0.0.1:1"], capture_output=True, text=True, check=False
+    )
+    assert shown.returncode == 3
+    assert re.fullmatch(r"demo: .*127\.0\.0\.1:1.*\n", shown.stderr)

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import enum
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -14,12 +15,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rollserve import __version__
 from rollserve.agents import RandomAgent
-from rollserve.errors import RollserveError, UnavailableError
+from rollserve.errors import InvalidArgumentError, RollserveError, UnavailableError
 from rollserve.messages import join_batches
 from rollserve.progress import ProgressBar
-from rollserve.sampler import DEFAULT_TIMEOUT, Sampler, SampleStream, connect
+from rollserve.sampler import Sampler, SampleStream, connect
 from rollserve.spaces import Space
+from rollserve.time_limits import DEFAULT_TIMEOUT
 
 if TYPE_CHECKING:
     from rollserve.environments import EnvSpec
@@ -31,7 +34,7 @@ __all__ = ["main"]
 _EXIT_STATUSES = """\
 exit status:
   0  all went well
-  1  the server refused the call, or failed
+  1  the call was refused, or failed
   2  the command line is wrong
   3  the server is out of reach
   4  the result cannot be written
@@ -42,13 +45,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns its exit status."""
     options = _parser().parse_args(arguments)
     try:
-        with connect(options.target, sampler=options.sampler, timeout=options.timeout) as sampler:
-            return int(options.run(sampler, options))
+        connected = connect(options.target, sampler=options.sampler, timeout=options.timeout)
+    except InvalidArgumentError as error:
+        print(f"rollserve: {error.message}", file=sys.stderr)
+        return 2
+    try:
+        with connected as sampler:
+            options.run(sampler, options)
+        print(end="", flush=True)  # better to fail here than at the interpreter's end
+        return 0
     except RollserveError as error:
         print(f"rollserve: {options.target}: {_one_line(error)}", file=sys.stderr)
         return 3 if isinstance(error, UnavailableError) else 1
     except OSError as error:
-        print(f"rollserve: {error.filename}: {error.strerror}", file=sys.stderr)
+        if error.filename is None:  # what was printed is lost, and is not to be tried again
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"rollserve: {error.filename or 'standard output'}: {error.strerror}", file=sys.stderr)
         return 4
     except KeyboardInterrupt:
         print("rollserve: interrupted", file=sys.stderr)
@@ -62,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EXIT_STATUSES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"rollserve {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("target", metavar="HOST:PORT", help="where the server listens")
@@ -85,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Sample whole episodes with the agent that is there, and show their returns and lengths.",
     )
     sample.add_argument("--steps", type=int, required=True, metavar="N", help="how many steps at least")
-    sample.add_argument("--out", type=Path, metavar="FILE.npz", help="where to write the episodes")
+    sample.add_argument("--out", type=Path, metavar="FILE.npz", help="where to write the episodes; no ending is added")
     sample.add_argument("--seed", type=int, metavar="N", help="the root seed of the episodes")
     sample.add_argument(
         "--random-agent", action="store_true", help="give the sampler an agent with random actions first"
@@ -94,15 +107,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _status(sampler: Sampler, options: argparse.Namespace) -> int:
+def _status(sampler: Sampler, options: argparse.Namespace) -> None:
     status = sampler.status()
     print(json.dumps(status, default=_to_json, indent=2) if options.json else _describe(status))
-    return 0
 
 
-def _sample(sampler: Sampler, options: argparse.Namespace) -> int:
+def _sample(sampler: Sampler, options: argparse.Namespace) -> None:
     if options.out is not None:
-        options.out.parent.stat()  # better to know now than after the sampling
+        _check_writable(options.out)
     if options.random_agent:
         sampler.update_agent(RandomAgent())
     began = time.monotonic()
@@ -111,9 +123,21 @@ def _sample(sampler: Sampler, options: argparse.Namespace) -> int:
     seconds = time.monotonic() - began
     print(_summary(batch, seconds))
     if options.out is not None:
-        batch.save(options.out)
+        try:
+            batch.save(options.out)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror or str(error), str(options.out)) from error
         print(f"written to {options.out}")
-    return 0
+
+
+def _check_writable(path: Path) -> None:
+    """Raises OSError if the file cannot be written to: better to know now than after the sampling."""
+    if path.is_fifo():  # its reader would see an end
+        return
+    is_new = not os.path.lexists(path)
+    path.open("ab").close()
+    if is_new:
+        path.unlink()
 
 
 def _receive(stream: SampleStream, num_steps: int) -> EpisodeBatch:
@@ -194,4 +218,6 @@ def _one_line(error: RollserveError) -> str:
     message = " ".join(error.message.split())
     if isinstance(error, UnavailableError) and not error.reason:
         return f"the server is out of reach: {message}"
+    if error.reason == "NO_AGENT":
+        message += ", or sample with --random-agent"
     return f"{message} ({error.reason or error.code.name})"
