@@ -208,6 +208,38 @@ class Curriculum(Unseeded):
         return np.array([float(self._num_episodes)])
 
 
+class Tasks(gymnasium.Env[np.ndarray, int]):
+    """Can be set to a task. Shows its size, its task and an option of its reset; infos tell which of all made it is."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+    action_space = spaces.Discrete(2)
+    num_made = 0
+
+    def __init__(self, size: int = 1) -> None:
+        Tasks.num_made += 1
+        self._number = Tasks.num_made
+        self._size, self._task = size, 0
+
+    def set_task(self, task: Any) -> None:
+        if task["goal"] < 0:
+            raise ValueError("a goal of at least 0 was expected")
+        self._task = task.pop("goal")
+
+    def set_task_for_admins(self, task: Any) -> None:
+        self._task = 1000
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._start = (options or {}).pop("start", 0)
+        return self._observation(), {"number": self._number}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self._observation(), 1.0, True, False, {}
+
+    def _observation(self) -> np.ndarray:
+        return np.array([self._size, self._task, self._start], np.float32)
+
+
 class Slow(gymnasium.Env[np.ndarray, int]):
     """Takes its time for each step."""
 

@@ -138,7 +138,13 @@ def test_sampling(
 
 
 def environment(*args: Any, **kwargs: Any) -> pb.UpdateEnvRequest:
-    return pb.UpdateEnvRequest(all_workers=environment_pb2.Environment(*args, **kwargs))
+    update = environment_pb2.EnvironmentUpdate(environment=environment_pb2.Environment(*args, **kwargs))
+    return pb.UpdateEnvRequest(all_workers=update)
+
+
+def environments(*ids: str) -> pb.UpdateEnvRequest:
+    updates = [environment(id=env_id).all_workers for env_id in ids]
+    return pb.UpdateEnvRequest(per_worker=pb.EnvironmentUpdatePerWorker(updates=updates))
 
 
 def wrapped(name: str, kwargs_json: str = "") -> pb.UpdateEnvRequest:
@@ -148,13 +154,21 @@ def wrapped(name: str, kwargs_json: str = "") -> pb.UpdateEnvRequest:
 ENV_CASES: list[tuple[Any, grpc.StatusCode, str, tuple[str, ...]]] = [
     (pb.UpdateEnvRequest(), INVALID, "INVALID_VALUE", ("update", "all_workers or per_worker")),
     (environment(), NOT_FOUND, "ENV_NOT_FOUND", ("id", "''")),
-    (environment(id="Nope-v0"), NOT_FOUND, "ENV_NOT_FOUND", ("all_workers.id: 'Nope-v0' came",)),
+    (
+        pb.UpdateEnvRequest(all_workers=environment_pb2.EnvironmentUpdate()),
+        INVALID,
+        "INVALID_VALUE",
+        ("all_workers.update",),
+    ),
+    (environment(task=environment_pb2.Task(method="set_task", argument_json="{")), INVALID, "INVALID_VALUE", ("task",)),
+    (environment(reset_options_json="[]"), INVALID, "INVALID_VALUE", ("reset_options_json: '[]' came",)),
+    (environment(id="Nope-v0"), NOT_FOUND, "ENV_NOT_FOUND", ("all_workers.environment.id: 'Nope-v0' came",)),
     (environment(id="CartPole-v99"), NOT_FOUND, "ENV_NOT_FOUND", ("id", "'CartPole-v99'")),
     (
         environment(id="CartPole-v1", kwargs_json="[1]"),
         INVALID,
         "INVALID_VALUE",
-        ("all_workers.kwargs_json: '[1]' came",),
+        ("all_workers.environment.kwargs_json: '[1]' came",),
     ),
     (environment(id="CartPole-v1", kwargs_json="{"), INVALID, "INVALID_VALUE", ("kwargs_json", "JSON object")),
     (
@@ -184,35 +198,25 @@ ENV_CASES: list[tuple[Any, grpc.StatusCode, str, tuple[str, ...]]] = [
         wrapped("TimeLimit", '{"nope": 7}'),
         INVALID,
         "ENV_REFUSED",
-        ("all_workers.wrappers[0].kwargs_json: refused",),
+        ("all_workers.environment.wrappers[0].kwargs_json: refused",),
     ),
     (
-        pb.UpdateEnvRequest(
-            per_worker=pb.EnvironmentPerWorker(environments=[environment_pb2.Environment(id="CartPole-v1")] * 3)
-        ),
+        environments("CartPole-v1", "CartPole-v1", "CartPole-v1"),
         INVALID,
         "INVALID_VALUE",
-        ("per_worker.environments", "3 elements", "2 workers"),
+        ("per_worker.updates", "3 elements", "2 workers"),
     ),
     (
-        pb.UpdateEnvRequest(
-            per_worker=pb.EnvironmentPerWorker(
-                environments=[environment_pb2.Environment(id=name) for name in ("CartPole-v1", "Pendulum-v1")]
-            )
-        ),
+        environments("CartPole-v1", "Pendulum-v1"),
         INVALID,
         "INVALID_VALUE",
-        ("per_worker.environments[1]", "observation_space"),
+        ("per_worker.updates[1]", "observation_space"),
     ),
     (
-        pb.UpdateEnvRequest(
-            per_worker=pb.EnvironmentPerWorker(
-                environments=[environment_pb2.Environment(id=name) for name in ("CartPole-v1", "Nope-v0")]
-            )
-        ),
+        environments("CartPole-v1", "Nope-v0"),
         NOT_FOUND,
         "ENV_NOT_FOUND",
-        ("per_worker.environments[1]", "'Nope-v0'"),
+        ("per_worker.updates[1]", "'Nope-v0'"),
     ),
 ]
 

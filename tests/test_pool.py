@@ -73,10 +73,10 @@ async def test_an_update_that_one_worker_cannot_take_changes_none(backend: Backe
         with pytest.raises(InvalidValueError, match=r"per_worker\.updates\[1\]"):
             await pool.update_agent([mlp(5), ConstantSpec({"": np.array(7)})], per_worker=True)
         pendulum = rollserve.EnvSpec("Pendulum-v1")
-        with pytest.raises(InvalidValueError, match=r"per_worker\.environments\[1\]"):
+        with pytest.raises(InvalidValueError, match=r"per_worker\.updates\[1\]"):
             await pool.update_env([CARTPOLE, pendulum], per_worker=True)
         bad = rollserve.EnvSpec("CartPole-v1", {"nope": 1})
-        with pytest.raises(InvalidValueError, match=r"per_worker\.environments\[1\]\.kwargs_json"):
+        with pytest.raises(InvalidValueError, match=r"per_worker\.updates\[1\]\.environment\.kwargs_json"):
             await pool.update_env([CARTPOLE, bad], per_worker=True)
         status = pool.status()
         assert (status.policy_version, status.env_version) == (1, 1)

@@ -32,7 +32,8 @@ def call(name, request):
     return stub(json_format.ParseDict(request, kinds[0]()))
 
 version = call("UpdateAgent", {"all_workers": {"agent": {"random": {}}}}).policy_version
-env = call("UpdateEnv", {"all_workers": {"id": "CartPole-v1", "kwargs_json": '{"max_episode_steps": 16}'}})
+cartpole = {"id": "CartPole-v1", "kwargs_json": '{"max_episode_steps": 16}'}
+env = call("UpdateEnv", {"all_workers": {"environment": cartpole}})
 assert list(env.observation_space.box.shape) == [4]
 first, *messages, last = call("ObtainSamples", {"step_count": 161, "options": {"seed": 3}})
 assert (first.beginning.seed, first.beginning.first_episode_index, first.beginning.policy_version) == (3, 0, version)

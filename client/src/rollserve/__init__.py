@@ -12,7 +12,7 @@ from rollserve import spaces
 from rollserve.account import Account, WorkerAccount
 from rollserve.agents import Agent, ConstantAgent, MlpAgent, RandomAgent
 from rollserve.async_sampler import AsyncSampler, AsyncSampleStream, aconnect
-from rollserve.environments import EnvSpec, Wrapper
+from rollserve.environments import EnvChange, EnvSpec, Task, Wrapper
 from rollserve.episode_batch import EpisodeBatch, StepType
 from rollserve.errors import (
     CancelledError,
@@ -41,6 +41,7 @@ __all__ = [
     "ConstantAgent",
     "Counters",
     "DeadlineError",
+    "EnvChange",
     "EnvSpec",
     "EnvUpdate",
     "EpisodeBatch",
@@ -58,6 +59,7 @@ __all__ = [
     "ServerError",
     "StepType",
     "StoppedError",
+    "Task",
     "UnavailableError",
     "WorkerAccount",
     "WorkerStatus",

@@ -23,7 +23,7 @@ from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 if TYPE_CHECKING:
     from rollserve.account import Account
-    from rollserve.environments import EnvSpec, Wrapper
+    from rollserve.environments import EnvChange, EnvSpec, Wrapper
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.requests import AgentUpdate, EnvUpdate, SamplingOptions
     from rollserve.resumption import Request
@@ -84,11 +84,11 @@ class AsyncSampler:
 
     async def update_env(
         self,
-        env: str | EnvSpec | None = None,
+        env: str | EnvSpec | EnvChange | None = None,
         *,
         kwargs: Mapping[str, object] | None = None,
         wrappers: Sequence[Wrapper] = (),
-        per_worker: Sequence[EnvSpec] | None = None,
+        per_worker: Sequence[EnvSpec | EnvChange] | None = None,
         timeout: float | None = None,
     ) -> EnvUpdate:
         """As `rollserve.Sampler.update_env`."""

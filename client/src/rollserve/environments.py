@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,17 @@ from dataclasses import dataclass, field
 from rollserve.checks import check_text, check_type
 from rollserve.v1 import environment_pb2
 
-__all__ = ["EnvSpec", "Wrapper", "env_spec_from_proto", "env_spec_to_proto", "kwargs_from_json"]
+__all__ = [
+    "EnvChange",
+    "EnvSpec",
+    "Task",
+    "Wrapper",
+    "env_change_from_proto",
+    "env_change_to_proto",
+    "env_spec_from_proto",
+    "env_spec_to_proto",
+    "kwargs_from_json",
+]
 
 
 @dataclass(frozen=True)
@@ -29,6 +40,22 @@ class Wrapper:
 
 
 @dataclass(frozen=True)
+class Task:
+    """What an environment is set to do, without being made anew.
+
+    Attributes:
+        method: the method that sets it. Servers allow `set_task` unless their operator says otherwise.
+        argument: the method's only argument, as JSON has it.
+    """
+
+    method: str
+    argument: object
+
+    def __post_init__(self) -> None:
+        check_type("method", self.method, str, "a string")
+
+
+@dataclass(frozen=True)
 class EnvSpec:
     """How to make an environment.
 
@@ -37,6 +64,8 @@ class EnvSpec:
             server's operator allows.
         kwargs: the keyword arguments of `gymnasium.make` or of the class, as JSON has them.
         wrappers: wrappers around the environment, innermost first.
+        task: what it is set to do once it is made; None for what it does by itself.
+        reset_options: what each reset gets as its `options`, as JSON has them.
 
     Raises:
         TypeError: one of them is of another type.
@@ -45,6 +74,8 @@ class EnvSpec:
     id: str
     kwargs: Mapping[str, object] = field(default_factory=dict)
     wrappers: Sequence[Wrapper] = ()
+    task: Task | None = None
+    reset_options: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_type("id", self.id, str, "a string")
@@ -52,6 +83,46 @@ class EnvSpec:
         check_type("wrappers", self.wrappers, Sequence, "a sequence of Wrappers")
         for position, wrapper in enumerate(self.wrappers):
             check_type(f"wrappers[{position}]", wrapper, Wrapper, 'a Wrapper, such as Wrapper("TimeLimit", {…}),')
+        if self.task is not None:
+            check_type("task", self.task, Task, "a Task")
+        check_type("reset_options", self.reset_options, Mapping, "a mapping")
+
+
+@dataclass(frozen=True)
+class EnvChange:
+    """A change of the environment that is there; what is left out stays as it is.
+
+    With nothing given, environments only begin anew. They are made anew if their keyword arguments change, and else
+    changed in place.
+
+    Attributes:
+        kwargs: keyword arguments that are added to those that are there, or replace them.
+        task: what it is set to do.
+        reset_options: what each reset gets from now on as its `options`.
+
+    Raises:
+        TypeError: one of them is of another type.
+    """
+
+    kwargs: Mapping[str, object] = field(default_factory=dict)
+    task: Task | None = None
+    reset_options: Mapping[str, object] | None = None
+
+    def __post_init__(self) -> None:
+        check_type("kwargs", self.kwargs, Mapping, "a mapping")
+        if self.task is not None:
+            check_type("task", self.task, Task, "a Task")
+        if self.reset_options is not None:
+            check_type("reset_options", self.reset_options, Mapping, "a mapping")
+
+    def applied_to(self, spec: EnvSpec) -> EnvSpec:
+        """The environment after the change."""
+        return dataclasses.replace(
+            spec,
+            kwargs={**spec.kwargs, **self.kwargs},
+            task=self.task or spec.task,
+            reset_options=spec.reset_options if self.reset_options is None else self.reset_options,
+        )
 
 
 def env_spec_to_proto(spec: EnvSpec) -> environment_pb2.Environment:
@@ -68,8 +139,38 @@ def env_spec_to_proto(spec: EnvSpec) -> environment_pb2.Environment:
         environment_pb2.Wrapper(name=wrapper.name, kwargs_json=_to_json(wrapper.name, wrapper.kwargs))
         for wrapper in spec.wrappers
     ]
-    kwargs = _to_json(spec.id, spec.kwargs)
-    return environment_pb2.Environment(id=spec.id, kwargs_json=kwargs, wrappers=wrappers)
+    return environment_pb2.Environment(
+        id=spec.id,
+        kwargs_json=_to_json(spec.id, spec.kwargs),
+        wrappers=wrappers,
+        task=_task_to_proto(spec.task),
+        reset_options_json=_to_json("reset_options", spec.reset_options),
+    )
+
+
+def env_change_to_proto(change: EnvChange) -> environment_pb2.EnvironmentChange:
+    """The change as a message.
+
+    Raises:
+        ValueError: an argument cannot be written as JSON.
+    """
+    options = change.reset_options
+    return environment_pb2.EnvironmentChange(
+        kwargs_json=_to_json("kwargs", change.kwargs),
+        task=_task_to_proto(change.task),
+        reset_options_json=None if options is None else _to_json("reset_options", options),
+    )
+
+
+def env_change_from_proto(message: environment_pb2.EnvironmentChange) -> EnvChange:
+    """The change that the message describes.
+
+    Raises:
+        ValueError: arguments are not JSON of the kind that they should be.
+    """
+    options = kwargs_from_json(message.reset_options_json) if message.HasField("reset_options_json") else None
+    task = _task_from_proto(message.task) if message.HasField("task") else None
+    return EnvChange(kwargs_from_json(message.kwargs_json), task, options)
 
 
 def env_spec_from_proto(message: environment_pb2.Environment) -> EnvSpec:
@@ -79,7 +180,9 @@ def env_spec_from_proto(message: environment_pb2.Environment) -> EnvSpec:
         ValueError: arguments are not a JSON object.
     """
     wrappers = [Wrapper(wrapper.name, kwargs_from_json(wrapper.kwargs_json)) for wrapper in message.wrappers]
-    return EnvSpec(message.id, kwargs_from_json(message.kwargs_json), tuple(wrappers))
+    task = _task_from_proto(message.task) if message.HasField("task") else None
+    options = kwargs_from_json(message.reset_options_json)
+    return EnvSpec(message.id, kwargs_from_json(message.kwargs_json), tuple(wrappers), task, options)
 
 
 def kwargs_from_json(text: str) -> dict[str, object]:
@@ -95,6 +198,22 @@ def kwargs_from_json(text: str) -> dict[str, object]:
     if not isinstance(kwargs, dict):
         raise ValueError(f"{text[:80]!r} came, a JSON object was expected")
     return kwargs
+
+
+def _task_to_proto(task: Task | None) -> environment_pb2.Task | None:
+    if task is None:
+        return None
+    try:
+        return environment_pb2.Task(method=task.method, argument_json=json.dumps(task.argument, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"task.argument: cannot be written as JSON: {error}") from None
+
+
+def _task_from_proto(message: environment_pb2.Task) -> Task:
+    try:
+        return Task(message.method, json.loads(message.argument_json))
+    except (ValueError, RecursionError):
+        raise ValueError(f"task: {message.argument_json[:80]!r} came, JSON was expected") from None
 
 
 def _to_json(owner: str, kwargs: Mapping[str, object]) -> str:

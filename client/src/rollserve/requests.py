@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, TypedDict
 
 from rollserve.agents import Agent, agent_to_proto, parameters_to_proto
 from rollserve.checks import check_integer, check_type
-from rollserve.environments import EnvSpec, Wrapper, env_spec_to_proto
+from rollserve.environments import EnvChange, EnvSpec, Wrapper, env_change_to_proto, env_spec_to_proto
 from rollserve.reproducibility import Reproducibility, reproducibility_from_proto
 from rollserve.spaces import Space, space_from_proto
+from rollserve.v1 import environment_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -93,32 +94,27 @@ def update_agent_request(
 
 def update_env_request(
     sampler: str,
-    env: str | EnvSpec | None,
+    env: str | EnvSpec | EnvChange | None,
     kwargs: Mapping[str, object] | None,
     wrappers: Sequence[Wrapper],
-    per_worker: Sequence[EnvSpec] | None,
+    per_worker: Sequence[EnvSpec | EnvChange] | None,
 ) -> pb.UpdateEnvRequest:
-    """The request for one environment for all, by id or spec, or one for each worker.
+    """The request for one update for all, by id, spec or change, or one for each worker.
 
     Raises:
-        TypeError: neither came, or both, or arguments beside a spec that has its own, or something that is no spec.
+        TypeError: neither came, or both, or arguments beside a spec that has its own, or something that is no update.
         ValueError: an argument cannot be written as JSON.
     """
     _check_exclusive("env", env, per_worker)
     if isinstance(env, str):
         env = EnvSpec(env, kwargs or {}, wrappers)
     elif kwargs or wrappers:
-        raise TypeError("kwargs and wrappers go with an id; an EnvSpec has its own")
+        raise TypeError("kwargs and wrappers go with an id; an EnvSpec or EnvChange has its own")
     if per_worker is not None:
-        check_type("per_worker", per_worker, Sequence, "a sequence of EnvSpecs")
-        for worker, spec in enumerate(per_worker):
-            check_type(f"per_worker[{worker}]", spec, EnvSpec, "an EnvSpec")
-        environments = [env_spec_to_proto(spec) for spec in per_worker]
-        update = pb.EnvironmentPerWorker(environments=environments)
-        return pb.UpdateEnvRequest(sampler=sampler, per_worker=update)
-    if not isinstance(env, EnvSpec):
-        raise TypeError(f"env: {type(env).__name__} came, an id or an EnvSpec was expected")
-    return pb.UpdateEnvRequest(sampler=sampler, all_workers=env_spec_to_proto(env))
+        check_type("per_worker", per_worker, Sequence, "a sequence of EnvSpecs and EnvChanges")
+        updates = [_env_update(f"per_worker[{worker}]", update) for worker, update in enumerate(per_worker)]
+        return pb.UpdateEnvRequest(sampler=sampler, per_worker=pb.EnvironmentUpdatePerWorker(updates=updates))
+    return pb.UpdateEnvRequest(sampler=sampler, all_workers=_env_update("env", env))
 
 
 def samples_request(
@@ -182,6 +178,16 @@ def _agent_update(name: str, update: AgentUpdate | None) -> pb.AgentUpdate:
     if not isinstance(update, Agent):
         raise TypeError(f"{name}: {type(update).__name__} came, an agent or a mapping of parameters was expected")
     return pb.AgentUpdate(agent=agent_to_proto(update))
+
+
+def _env_update(name: str, update: object) -> environment_pb2.EnvironmentUpdate:
+    match update:
+        case EnvSpec():
+            return environment_pb2.EnvironmentUpdate(environment=env_spec_to_proto(update))
+        case EnvChange():
+            return environment_pb2.EnvironmentUpdate(change=env_change_to_proto(update))
+    expected = "an EnvSpec or EnvChange" if "[" in name else "an id, an EnvSpec or an EnvChange"
+    raise TypeError(f"{name}: {type(update).__name__} came, {expected} was expected")
 
 
 def _check_exclusive(name: str, value: object, per_worker: object) -> None:

@@ -22,7 +22,7 @@ from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 if TYPE_CHECKING:
     from rollserve.account import Account
-    from rollserve.environments import EnvSpec, Wrapper
+    from rollserve.environments import EnvChange, EnvSpec, Wrapper
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.requests import AgentUpdate, EnvUpdate, SamplingOptions
     from rollserve.resumption import Request
@@ -107,20 +107,20 @@ class Sampler:
 
     def update_env(
         self,
-        env: str | EnvSpec | None = None,
+        env: str | EnvSpec | EnvChange | None = None,
         *,
         kwargs: Mapping[str, object] | None = None,
         wrappers: Sequence[Wrapper] = (),
-        per_worker: Sequence[EnvSpec] | None = None,
+        per_worker: Sequence[EnvSpec | EnvChange] | None = None,
         timeout: float | None = None,
     ) -> EnvUpdate:
-        """Replaces the workers' environments.
+        """Replaces or changes the workers' environments.
 
         Args:
-            env: for all workers, a spec, or an id to go with the next two arguments.
+            env: for all workers, a spec, a change of the one that is there, or an id to go with the next two arguments.
             kwargs: arguments of the environment, as JSON has them.
             wrappers: wrappers around the environment, innermost first.
-            per_worker: instead, one spec for each worker; their spaces must be equal.
+            per_worker: instead, a spec or change for each worker; the spaces of all must be equal.
             timeout: see the class.
 
         Returns:

@@ -107,7 +107,7 @@ def _each_on_a_fresh_one(spec: EnvSpec, seeds: Sequence[int], max_steps: int) ->
 def _all_on_one(spec: EnvSpec, seeds: Sequence[int], max_steps: int) -> list[Trace]:
     env = make_env(spec)
     try:
-        return [trace_episode(env, seed, max_steps) for seed in seeds]
+        return [trace_episode(env, seed, max_steps, spec.reset_options) for seed in seeds]
     finally:
         env.close()
 

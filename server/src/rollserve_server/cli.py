@@ -17,6 +17,8 @@ from rollserve_server.settings import Settings
 __all__ = ["main"]
 
 _PREFIX = "ROLLSERVE_"
+_REPEATED = ("allow_module", "allow_method")
+"""Options that can be given more than once."""
 
 _HELP = f"""Sample episodes of a policy acting in environments, for trainers in any language, over gRPC.
 
@@ -42,7 +44,7 @@ def _option(name: str, field: pydantic.fields.FieldInfo) -> click.Option:
         metavar=_metavar(name, field),
         type=click.BOOL if field.annotation is bool else click.UNPROCESSED,
         default=None,
-        multiple=name == "allow_module",
+        multiple=name in _REPEATED,
         envvar=_PREFIX + name.upper(),
         required=False,
     )
@@ -53,7 +55,13 @@ def _metavar(name: str, field: pydantic.fields.FieldInfo) -> str | None:
         return None
     if choices := [arg for arg in get_args(field.annotation) if isinstance(arg, str)]:
         return "|".join(choices)
-    named = {"env": "ID", "listen": "HOST:PORT", "allow_module": "NAME", "ray_address": "ADDRESS"}
+    named = {
+        "env": "ID",
+        "listen": "HOST:PORT",
+        "allow_module": "NAME",
+        "allow_method": "NAME",
+        "ray_address": "ADDRESS",
+    }
     if name in named:
         return named[name]
     if get_origin(field.annotation) in (dict, tuple):

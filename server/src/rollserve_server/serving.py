@@ -138,6 +138,7 @@ def _pool_config(settings: Settings) -> PoolConfig:
         max_calls=settings.max_calls,
         num_kept_versions=settings.keep_versions,
         allowed_modules=frozenset((*settings.allow_module, *([module] if module else []))),
+        allowed_methods=frozenset(settings.allow_method),
         start_seconds=settings.start_seconds,
     )
 

@@ -54,6 +54,11 @@ class Settings(BaseModel):
         description="A Python module that clients may name environments of, beside the one in --env; the server "
         "imports, and so runs, it. Can be given more than once; in the environment variable, separated by commas.",
     )
+    allow_method: Annotated[tuple[str, ...], BeforeValidator(_from_commas)] = Field(
+        default=("set_task",),
+        description="A method of environments that clients may set tasks with. Can be given more than once; in the "
+        "environment variable, separated by commas.",
+    )
     listen: str = Field(
         default="127.0.0.1:50051",
         description="Where to listen, as HOST:PORT. Port 0 takes a free one. Connections are not encrypted and callers "

@@ -24,15 +24,21 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1erollserve/v1/environment.proto\x12\x0crollserve.v1\"W\n\x0b\x45nvironment\x12\n\n\x02id\x18\x01 \x01(\t\x12\x13\n\x0bkwargs_json\x18\x02 \x01(\t\x12\'\n\x08wrappers\x18\x03 \x03(\x0b\x32\x15.rollserve.v1.Wrapper\",\n\x07Wrapper\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bkwargs_json\x18\x02 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1erollserve/v1/environment.proto\x12\x0crollserve.v1\"\x95\x01\n\x0b\x45nvironment\x12\n\n\x02id\x18\x01 \x01(\t\x12\x13\n\x0bkwargs_json\x18\x02 \x01(\t\x12\'\n\x08wrappers\x18\x03 \x03(\x0b\x32\x15.rollserve.v1.Wrapper\x12 \n\x04task\x18\x04 \x01(\x0b\x32\x12.rollserve.v1.Task\x12\x1a\n\x12reset_options_json\x18\x05 \x01(\t\",\n\x07Wrapper\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bkwargs_json\x18\x02 \x01(\t\"-\n\x04Task\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x15\n\rargument_json\x18\x02 \x01(\t\"\x82\x01\n\x11\x45nvironmentChange\x12\x13\n\x0bkwargs_json\x18\x01 \x01(\t\x12 \n\x04task\x18\x02 \x01(\x0b\x32\x12.rollserve.v1.Task\x12\x1f\n\x12reset_options_json\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x15\n\x13_reset_options_json\"\x82\x01\n\x11\x45nvironmentUpdate\x12\x30\n\x0b\x65nvironment\x18\x01 \x01(\x0b\x32\x19.rollserve.v1.EnvironmentH\x00\x12\x31\n\x06\x63hange\x18\x02 \x01(\x0b\x32\x1f.rollserve.v1.EnvironmentChangeH\x00\x42\x08\n\x06updateb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rollserve.v1.environment_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ENVIRONMENT']._serialized_start=48
-  _globals['_ENVIRONMENT']._serialized_end=135
-  _globals['_WRAPPER']._serialized_start=137
-  _globals['_WRAPPER']._serialized_end=181
+  _globals['_ENVIRONMENT']._serialized_start=49
+  _globals['_ENVIRONMENT']._serialized_end=198
+  _globals['_WRAPPER']._serialized_start=200
+  _globals['_WRAPPER']._serialized_end=244
+  _globals['_TASK']._serialized_start=246
+  _globals['_TASK']._serialized_end=291
+  _globals['_ENVIRONMENTCHANGE']._serialized_start=294
+  _globals['_ENVIRONMENTCHANGE']._serialized_end=424
+  _globals['_ENVIRONMENTUPDATE']._serialized_start=427
+  _globals['_ENVIRONMENTUPDATE']._serialized_end=557
 # @@protoc_insertion_point(module_scope)

@@ -21,6 +21,8 @@ class Environment(google.protobuf.message.Message):
     ID_FIELD_NUMBER: builtins.int
     KWARGS_JSON_FIELD_NUMBER: builtins.int
     WRAPPERS_FIELD_NUMBER: builtins.int
+    TASK_FIELD_NUMBER: builtins.int
+    RESET_OPTIONS_JSON_FIELD_NUMBER: builtins.int
     id: builtins.str
     """An id registered with gymnasium, such as `CartPole-v1`, or `module:Id` or `module:Class` for a module that the
     server's operator allows; PERMISSION_DENIED for any other module, NOT_FOUND for an unknown id or class.
@@ -29,9 +31,15 @@ class Environment(google.protobuf.message.Message):
     """The keyword arguments of `gymnasium.make` (or of the class): a JSON object such as `{"frameskip": 1}`, or empty for
     none. Else, or if the environment refuses them, INVALID_ARGUMENT.
     """
+    reset_options_json: builtins.str
+    """What each reset gets as its `options`: a JSON object, or empty for none. Else INVALID_ARGUMENT."""
     @property
     def wrappers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Wrapper]:
         """Wrappers, innermost first."""
+
+    @property
+    def task(self) -> global___Task:
+        """The task that it is set to once it is made; not set for that of its making."""
 
     def __init__(
         self,
@@ -39,8 +47,11 @@ class Environment(google.protobuf.message.Message):
         id: builtins.str = ...,
         kwargs_json: builtins.str = ...,
         wrappers: collections.abc.Iterable[global___Wrapper] | None = ...,
+        task: global___Task | None = ...,
+        reset_options_json: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["id", b"id", "kwargs_json", b"kwargs_json", "wrappers", b"wrappers"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["task", b"task"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["id", b"id", "kwargs_json", b"kwargs_json", "reset_options_json", b"reset_options_json", "task", b"task", "wrappers", b"wrappers"]) -> None: ...
 
 global___Environment = Environment
 
@@ -69,3 +80,87 @@ class Wrapper(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["kwargs_json", b"kwargs_json", "name", b"name"]) -> None: ...
 
 global___Wrapper = Wrapper
+
+@typing.final
+class Task(google.protobuf.message.Message):
+    """What an environment is to do, among the things that it can be set to do without being made anew."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    METHOD_FIELD_NUMBER: builtins.int
+    ARGUMENT_JSON_FIELD_NUMBER: builtins.int
+    method: builtins.str
+    """The method that sets it. INVALID_ARGUMENT if the environment has none of that name, PERMISSION_DENIED if the
+    operator does not allow it; `set_task` is allowed unless he says otherwise.
+    """
+    argument_json: builtins.str
+    """The method's only argument, as JSON. INVALID_ARGUMENT if it is no JSON, or the method refuses it."""
+    def __init__(
+        self,
+        *,
+        method: builtins.str = ...,
+        argument_json: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["argument_json", b"argument_json", "method", b"method"]) -> None: ...
+
+global___Task = Task
+
+@typing.final
+class EnvironmentChange(google.protobuf.message.Message):
+    """A change of the environment that is there. What is left out stays as it is; with nothing set, environments only begin
+    anew. They are made anew if their keyword arguments change, and else changed in place where they are free.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KWARGS_JSON_FIELD_NUMBER: builtins.int
+    TASK_FIELD_NUMBER: builtins.int
+    RESET_OPTIONS_JSON_FIELD_NUMBER: builtins.int
+    kwargs_json: builtins.str
+    """Keyword arguments that are added to those that are there, or replace them: as in Environment."""
+    reset_options_json: builtins.str
+    """If set, what each reset gets from now on: as in Environment."""
+    @property
+    def task(self) -> global___Task:
+        """The task to set."""
+
+    def __init__(
+        self,
+        *,
+        kwargs_json: builtins.str = ...,
+        task: global___Task | None = ...,
+        reset_options_json: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_reset_options_json", b"_reset_options_json", "reset_options_json", b"reset_options_json", "task", b"task"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_reset_options_json", b"_reset_options_json", "kwargs_json", b"kwargs_json", "reset_options_json", b"reset_options_json", "task", b"task"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_reset_options_json", b"_reset_options_json"]) -> typing.Literal["reset_options_json"] | None: ...
+
+global___EnvironmentChange = EnvironmentChange
+
+@typing.final
+class EnvironmentUpdate(google.protobuf.message.Message):
+    """One update of an environment."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ENVIRONMENT_FIELD_NUMBER: builtins.int
+    CHANGE_FIELD_NUMBER: builtins.int
+    @property
+    def environment(self) -> global___Environment:
+        """A whole environment, in place of the one that is there."""
+
+    @property
+    def change(self) -> global___EnvironmentChange:
+        """A change of the one that is there."""
+
+    def __init__(
+        self,
+        *,
+        environment: global___Environment | None = ...,
+        change: global___EnvironmentChange | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["change", b"change", "environment", b"environment", "update", b"update"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["change", b"change", "environment", b"environment", "update", b"update"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["update", b"update"]) -> typing.Literal["environment", "change"] | None: ...
+
+global___EnvironmentUpdate = EnvironmentUpdate

@@ -152,7 +152,7 @@ global___UpdateAgentResponse = UpdateAgentResponse
 
 @typing.final
 class UpdateEnvRequest(google.protobuf.message.Message):
-    """Asks for other environments."""
+    """Asks for an update of the environments."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -162,19 +162,19 @@ class UpdateEnvRequest(google.protobuf.message.Message):
     sampler: builtins.str
     """The sampler's name; empty for `default`."""
     @property
-    def all_workers(self) -> rollserve.v1.environment_pb2.Environment:
+    def all_workers(self) -> rollserve.v1.environment_pb2.EnvironmentUpdate:
         """The same for every worker."""
 
     @property
-    def per_worker(self) -> global___EnvironmentPerWorker:
+    def per_worker(self) -> global___EnvironmentUpdatePerWorker:
         """One for each worker."""
 
     def __init__(
         self,
         *,
         sampler: builtins.str = ...,
-        all_workers: rollserve.v1.environment_pb2.Environment | None = ...,
-        per_worker: global___EnvironmentPerWorker | None = ...,
+        all_workers: rollserve.v1.environment_pb2.EnvironmentUpdate | None = ...,
+        per_worker: global___EnvironmentUpdatePerWorker | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["all_workers", b"all_workers", "per_worker", b"per_worker", "update", b"update"]) -> builtins.bool: ...
     def ClearField(self, field_name: typing.Literal["all_workers", b"all_workers", "per_worker", b"per_worker", "sampler", b"sampler", "update", b"update"]) -> None: ...
@@ -183,24 +183,26 @@ class UpdateEnvRequest(google.protobuf.message.Message):
 global___UpdateEnvRequest = UpdateEnvRequest
 
 @typing.final
-class EnvironmentPerWorker(google.protobuf.message.Message):
-    """Environments that differ between workers."""
+class EnvironmentUpdatePerWorker(google.protobuf.message.Message):
+    """Updates that differ between workers."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    ENVIRONMENTS_FIELD_NUMBER: builtins.int
+    UPDATES_FIELD_NUMBER: builtins.int
     @property
-    def environments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.environment_pb2.Environment]:
-        """As many as there are workers, in the order of their indices, else INVALID_ARGUMENT. Their spaces must be equal."""
+    def updates(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.environment_pb2.EnvironmentUpdate]:
+        """As many as there are workers, in the order of their indices, else INVALID_ARGUMENT. The spaces of the environments
+        must be equal.
+        """
 
     def __init__(
         self,
         *,
-        environments: collections.abc.Iterable[rollserve.v1.environment_pb2.Environment] | None = ...,
+        updates: collections.abc.Iterable[rollserve.v1.environment_pb2.EnvironmentUpdate] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["environments", b"environments"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["updates", b"updates"]) -> None: ...
 
-global___EnvironmentPerWorker = EnvironmentPerWorker
+global___EnvironmentUpdatePerWorker = EnvironmentUpdatePerWorker
 
 @typing.final
 class UpdateEnvResponse(google.protobuf.message.Message):

@@ -44,7 +44,7 @@ class SamplerServiceStub(object):
     NOT_FOUND: SAMPLER_NOT_FOUND, ENV_NOT_FOUND, WRAPPER_NOT_FOUND, there is none of that name; MODULE_NOT_FOUND, a
     module cannot be imported; PACKAGE_NOT_FOUND, an environment or wrapper needs a package that the server does not
     have.
-    PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, RENDER_MODE_NOT_ALLOWED, the operator allows no such
+    PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, RENDER_MODE_NOT_ALLOWED, the operator allows no such
     thing.
     FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; POLICY_VERSION, its
     version is not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more.
@@ -114,7 +114,7 @@ class SamplerServiceServicer(object):
     NOT_FOUND: SAMPLER_NOT_FOUND, ENV_NOT_FOUND, WRAPPER_NOT_FOUND, there is none of that name; MODULE_NOT_FOUND, a
     module cannot be imported; PACKAGE_NOT_FOUND, an environment or wrapper needs a package that the server does not
     have.
-    PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, RENDER_MODE_NOT_ALLOWED, the operator allows no such
+    PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, RENDER_MODE_NOT_ALLOWED, the operator allows no such
     thing.
     FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; POLICY_VERSION, its
     version is not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more.
@@ -143,8 +143,8 @@ class SamplerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def UpdateEnv(self, request, context):
-        """Replaces the workers' environments. Answers once every worker has made its own; if any cannot, all keep what they
-        have. Calls that are running finish in the old ones. If the spaces change so that the agent does not fit any more,
+        """Replaces or changes the workers' environments. Answers once every worker has its own; if any cannot, all keep what
+        they have. Calls that are running finish in the old ones. If the spaces change so that the agent does not fit any more,
         sampling needs a new agent first.
         Reasons: INVALID_VALUE, ENV_REFUSED, all of NOT_FOUND, all of PERMISSION_DENIED, WORKER_LOST.
         """
@@ -232,7 +232,7 @@ class SamplerService(object):
     NOT_FOUND: SAMPLER_NOT_FOUND, ENV_NOT_FOUND, WRAPPER_NOT_FOUND, there is none of that name; MODULE_NOT_FOUND, a
     module cannot be imported; PACKAGE_NOT_FOUND, an environment or wrapper needs a package that the server does not
     have.
-    PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, RENDER_MODE_NOT_ALLOWED, the operator allows no such
+    PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, RENDER_MODE_NOT_ALLOWED, the operator allows no such
     thing.
     FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; POLICY_VERSION, its
     version is not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more.

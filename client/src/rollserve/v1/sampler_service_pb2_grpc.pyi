@@ -36,7 +36,7 @@ class SamplerServiceStub:
     NOT_FOUND: SAMPLER_NOT_FOUND, ENV_NOT_FOUND, WRAPPER_NOT_FOUND, there is none of that name; MODULE_NOT_FOUND, a
     module cannot be imported; PACKAGE_NOT_FOUND, an environment or wrapper needs a package that the server does not
     have.
-    PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, RENDER_MODE_NOT_ALLOWED, the operator allows no such
+    PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, RENDER_MODE_NOT_ALLOWED, the operator allows no such
     thing.
     FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; POLICY_VERSION, its
     version is not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more.
@@ -69,8 +69,8 @@ class SamplerServiceStub:
         rollserve.v1.sampler_service_pb2.UpdateEnvRequest,
         rollserve.v1.sampler_service_pb2.UpdateEnvResponse,
     ]
-    """Replaces the workers' environments. Answers once every worker has made its own; if any cannot, all keep what they
-    have. Calls that are running finish in the old ones. If the spaces change so that the agent does not fit any more,
+    """Replaces or changes the workers' environments. Answers once every worker has its own; if any cannot, all keep what
+    they have. Calls that are running finish in the old ones. If the spaces change so that the agent does not fit any more,
     sampling needs a new agent first.
     Reasons: INVALID_VALUE, ENV_REFUSED, all of NOT_FOUND, all of PERMISSION_DENIED, WORKER_LOST.
     """
@@ -118,7 +118,7 @@ class SamplerServiceAsyncStub:
     NOT_FOUND: SAMPLER_NOT_FOUND, ENV_NOT_FOUND, WRAPPER_NOT_FOUND, there is none of that name; MODULE_NOT_FOUND, a
     module cannot be imported; PACKAGE_NOT_FOUND, an environment or wrapper needs a package that the server does not
     have.
-    PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, RENDER_MODE_NOT_ALLOWED, the operator allows no such
+    PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, RENDER_MODE_NOT_ALLOWED, the operator allows no such
     thing.
     FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; POLICY_VERSION, its
     version is not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more.
@@ -150,8 +150,8 @@ class SamplerServiceAsyncStub:
         rollserve.v1.sampler_service_pb2.UpdateEnvRequest,
         rollserve.v1.sampler_service_pb2.UpdateEnvResponse,
     ]
-    """Replaces the workers' environments. Answers once every worker has made its own; if any cannot, all keep what they
-    have. Calls that are running finish in the old ones. If the spaces change so that the agent does not fit any more,
+    """Replaces or changes the workers' environments. Answers once every worker has its own; if any cannot, all keep what
+    they have. Calls that are running finish in the old ones. If the spaces change so that the agent does not fit any more,
     sampling needs a new agent first.
     Reasons: INVALID_VALUE, ENV_REFUSED, all of NOT_FOUND, all of PERMISSION_DENIED, WORKER_LOST.
     """
@@ -199,7 +199,7 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
     NOT_FOUND: SAMPLER_NOT_FOUND, ENV_NOT_FOUND, WRAPPER_NOT_FOUND, there is none of that name; MODULE_NOT_FOUND, a
     module cannot be imported; PACKAGE_NOT_FOUND, an environment or wrapper needs a package that the server does not
     have.
-    PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, RENDER_MODE_NOT_ALLOWED, the operator allows no such
+    PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, RENDER_MODE_NOT_ALLOWED, the operator allows no such
     thing.
     FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; POLICY_VERSION, its
     version is not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more.
@@ -235,8 +235,8 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         request: rollserve.v1.sampler_service_pb2.UpdateEnvRequest,
         context: _ServicerContext,
     ) -> typing.Union[rollserve.v1.sampler_service_pb2.UpdateEnvResponse, collections.abc.Awaitable[rollserve.v1.sampler_service_pb2.UpdateEnvResponse]]:
-        """Replaces the workers' environments. Answers once every worker has made its own; if any cannot, all keep what they
-        have. Calls that are running finish in the old ones. If the spaces change so that the agent does not fit any more,
+        """Replaces or changes the workers' environments. Answers once every worker has its own; if any cannot, all keep what
+        they have. Calls that are running finish in the old ones. If the spaces change so that the agent does not fit any more,
         sampling needs a new agent first.
         Reasons: INVALID_VALUE, ENV_REFUSED, all of NOT_FOUND, all of PERMISSION_DENIED, WORKER_LOST.
         """

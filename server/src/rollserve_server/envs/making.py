@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
 import importlib.util
@@ -16,9 +17,9 @@ from rollserve_server.errors import DomainError, InvalidValueError, NotAllowedEr
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from rollserve import EnvSpec, Wrapper
+    from rollserve import EnvSpec, Task, Wrapper
 
-__all__ = ["check_allowed", "make_env", "module_of"]
+__all__ = ["check_allowed", "make_env", "module_of", "set_task"]
 
 _REGISTERING_MODULES = ("ale_py",)
 """Modules of the server's extras that register environments when they are imported."""
@@ -40,12 +41,15 @@ def module_of(env_id: str) -> str | None:
     return module if colon else None
 
 
-def check_allowed(spec: EnvSpec, allowed_modules: Collection[str]) -> None:
+def check_allowed(
+    spec: EnvSpec, allowed_modules: Collection[str], allowed_methods: Collection[str] = ("set_task",)
+) -> None:
     """Sees to it that making the environment runs only code that the operator agreed to.
 
     Args:
         spec: what a request asks for.
         allowed_modules: modules that ids may name; their submodules are allowed too.
+        allowed_methods: methods that may set a task.
 
     Raises:
         NotAllowedError: the id names another module, or a wrapper writes files, opens windows or loses data.
@@ -60,6 +64,10 @@ def check_allowed(spec: EnvSpec, allowed_modules: Collection[str]) -> None:
         if why is not None:
             text = f"{wrapper.name!r} came, which is not allowed: {why}"
             raise NotAllowedError(text, reason="WRAPPER_NOT_ALLOWED", field=f"wrappers[{position}].name")
+    if spec.task is not None and spec.task.method not in allowed_methods:
+        allowed = ", ".join(map(repr, sorted(allowed_methods))) or "none"
+        text = f"{spec.task.method!r} came, but the server's operator allows {allowed} (option --allow-method)"
+        raise NotAllowedError(text, reason="METHOD_NOT_ALLOWED", field="task.method")
     if spec.kwargs.get("render_mode") == "human":
         text = "render_mode 'human' came, which is not allowed: it opens windows on the server"
         raise NotAllowedError(text, reason="RENDER_MODE_NOT_ALLOWED", field="kwargs_json")
@@ -77,10 +85,29 @@ def make_env(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
         for position, wrapper in enumerate(spec.wrappers):
             with within(f"wrappers[{position}]"):
                 env = _wrap(env, wrapper)
+        if spec.task is not None:
+            set_task(env, spec.task)
     except BaseException:
         env.close()
         raise
     return env
+
+
+def set_task(env: gymnasium.Env[Any, Any], task: Task) -> None:
+    """Sets the environment's task by the method that it, or a wrapper of it, has for that.
+
+    Raises:
+        InvalidValueError: there is no such method, or it refuses its argument.
+    """
+    method = env.get_wrapper_attr(task.method) if env.has_wrapper_attr(task.method) else None
+    if not callable(method):
+        text = f"{task.method!r} came, a method of the environment was expected"
+        raise InvalidValueError(text, field="task.method")
+    try:
+        method(copy.deepcopy(task.argument))
+    except Exception as error:
+        text = f"refused by {task.method}: {type(error).__name__}: {error}"
+        raise InvalidValueError(text, reason="ENV_REFUSED", field="task.argument_json") from error
 
 
 def _make_unwrapped(spec: EnvSpec) -> gymnasium.Env[Any, Any]:

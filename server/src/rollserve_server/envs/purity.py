@@ -64,18 +64,25 @@ class Difference:
         return not self.name.startswith(("environment_infos", "episode_infos"))
 
 
-def trace_episode(env: gymnasium.Env[Any, Any], seed: int, max_steps: int, until: float | None = None) -> Trace:
+def trace_episode(
+    env: gymnasium.Env[Any, Any],
+    seed: int,
+    max_steps: int,
+    reset_options: Mapping[str, object],
+    until: float | None = None,
+) -> Trace:
     """Runs an episode with random actions, which are a function of the seed.
 
     Args:
         env: the environment.
         seed: of its reset, and of the actions.
         max_steps: how many steps at most.
+        reset_options: what the reset gets as its options.
         until: when to stop, as `time.perf_counter` tells it; None for never.
     """
     actions = copy.deepcopy(env.action_space)
     actions.seed(seed)
-    observation, info = env.reset(seed=seed)
+    observation, info = env.reset(seed=seed, options=copy.deepcopy(dict(reset_options)) or None)
     steps = [dict(_leaves({"observations": observation, "episode_infos": info}))]
     for _ in range(max_steps):
         observation, reward, terminated, truncated, info = env.step(actions.sample())
@@ -98,11 +105,12 @@ def differences(one: Trace, other: Trace) -> list[Difference]:
     return list(found.values())
 
 
-def classify(envs: Sequence[gymnasium.Env[Any, Any]]) -> Reproducibility:
+def classify(envs: Sequence[gymnasium.Env[Any, Any]], reset_options: Mapping[str, object]) -> Reproducibility:
     """What can be told in a fraction of a second.
 
     Args:
-        envs: two environments made alike, that have not been used; one is enough to find what no seed governs.
+        envs: two environments made alike; one is enough to find what no seed governs.
+        reset_options: what resets get as their options.
     """
     if any(env.spec is not None and env.spec.nondeterministic for env in envs):
         return Reproducibility.WORKER
@@ -112,7 +120,7 @@ def classify(envs: Sequence[gymnasium.Env[Any, Any]]) -> Reproducibility:
         traces: dict[int, Trace] = {}
         for env, order in zip(envs, (seeds, reversed(seeds)), strict=False):
             for seed in order:
-                trace = trace_episode(env, seed, _QUICK_STEPS, until)
+                trace = trace_episode(env, seed, _QUICK_STEPS, reset_options, until)
                 known = traces.setdefault(seed, trace)
                 if any(difference.counts for difference in differences(known, trace)):
                     return Reproducibility.WORKER

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rollserve_server.envs.leaves import assemble_rows, leaves_of_space, store_value
-from rollserve_server.envs.making import make_env
+from rollserve_server.envs.making import make_env, set_task
 from rollserve_server.envs.purity import classify
 from rollserve_server.errors import EnvFailedError
 
@@ -67,9 +68,20 @@ class RowEnvs:
         """M."""
         return len(self._envs)
 
+    def change(self, spec: EnvSpec) -> None:
+        """Makes them what the spec says in place. It may differ in its task and in the options of resets.
+
+        Raises:
+            InvalidValueError: see `set_task`; the rows are then of no use any more.
+        """
+        if spec.task is not None:
+            for env in self._envs:
+                set_task(env, spec.task)
+        self._spec = spec
+
     def classify(self) -> Reproducibility:
-        """What of the environment comes again, as far as a quick look at some rows can tell. They must be unused."""
-        return classify(self._envs[:2])
+        """What of the environment comes again, as far as a quick look at some rows can tell."""
+        return classify(self._envs[:2], self._spec.reset_options)
 
     def reset(self, row: int, seed: int) -> Mapping[str, Any]:
         """Begins an episode in a row, and returns the environment's infos.
@@ -78,7 +90,9 @@ class RowEnvs:
             EnvFailedError: the environment raised an error, or its observation is not of its space's structure.
         """
         try:
-            observation, info = self._envs[row].reset(seed=seed)
+            # Environments may change what they are given.
+            options = copy.deepcopy(dict(self._spec.reset_options)) or None
+            observation, info = self._envs[row].reset(seed=seed, options=options)
             self._check_structure(observation)
             self._store(observation, row)
         except Exception as error:

@@ -71,9 +71,9 @@ class SamplerService:
     async def update_env(self, request: pb.UpdateEnvRequest) -> pb.UpdateEnvResponse:
         """UpdateEnv."""
         pool = self._pool(request.sampler)
-        specs, per_worker = translate.env_specs_from_proto(request)
-        updated = await pool.update_env(specs, per_worker=per_worker)
-        env = ",".join(spec.id for spec in specs)
+        updates, per_worker = translate.env_updates_from_proto(request)
+        updated = await pool.update_env(updates, per_worker=per_worker)
+        env = ",".join(spec.id for spec in updated.specs)
         _log.info("environment updated", extra={"env": env, "env_version": updated.version})
         return translate.env_updated_to_proto(updated)
 

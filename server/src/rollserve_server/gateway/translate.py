@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Literal
 
 from google.protobuf.duration_pb2 import Duration
 
-from rollserve.environments import EnvSpec, env_spec_from_proto, env_spec_to_proto, kwargs_from_json
+from rollserve.environments import (
+    EnvSpec,
+    env_change_from_proto,
+    env_spec_from_proto,
+    env_spec_to_proto,
+    kwargs_from_json,
+)
 from rollserve.spaces import space_to_proto
 from rollserve.tensors import named_tensors_from_proto
 from rollserve.v1 import agent_pb2, environment_pb2, episode_batch_pb2
@@ -23,14 +29,14 @@ if TYPE_CHECKING:
     import numpy as np
 
     from rollserve_server.agents import Activation, Head
-    from rollserve_server.pool import AgentUpdate, EnvUpdated, PoolStatus
+    from rollserve_server.pool import AgentUpdate, EnvUpdate, EnvUpdated, PoolStatus
 
 __all__ = [
     "account_to_proto",
     "agent_updates_from_proto",
     "beginning_to_proto",
-    "env_specs_from_proto",
     "env_updated_to_proto",
+    "env_updates_from_proto",
     "sample_request_from_proto",
     "status_to_proto",
 ]
@@ -76,8 +82,8 @@ def agent_updates_from_proto(request: pb.UpdateAgentRequest) -> tuple[Sequence[A
             raise InvalidValueError.of("update", "none", "all_workers or per_worker")
 
 
-def env_specs_from_proto(request: pb.UpdateEnvRequest) -> tuple[Sequence[EnvSpec], bool]:
-    """The environments, and whether there is to be one for each worker.
+def env_updates_from_proto(request: pb.UpdateEnvRequest) -> tuple[Sequence[EnvUpdate], bool]:
+    """The updates, and whether there is to be one for each worker.
 
     Raises:
         InvalidValueError: a part is missing or malformed.
@@ -85,13 +91,13 @@ def env_specs_from_proto(request: pb.UpdateEnvRequest) -> tuple[Sequence[EnvSpec
     match request.WhichOneof("update"):
         case "all_workers":
             with _within("all_workers"):
-                return [_env_spec_from_proto(request.all_workers)], False
+                return [_env_update_from_proto(request.all_workers)], False
         case "per_worker":
-            specs = []
-            for position, environment in enumerate(request.per_worker.environments):
-                with _within(f"per_worker.environments[{position}]"):
-                    specs.append(_env_spec_from_proto(environment))
-            return specs, True
+            updates = []
+            for position, update in enumerate(request.per_worker.updates):
+                with _within(f"per_worker.updates[{position}]"):
+                    updates.append(_env_update_from_proto(update))
+            return updates, True
         case _:
             raise InvalidValueError.of("update", "none", "all_workers or per_worker")
 
@@ -274,8 +280,23 @@ def _parameters_from_proto(parameters: agent_pb2.Parameters) -> Mapping[str, np.
         return named_tensors_from_proto(parameters.tensors)
 
 
+def _env_update_from_proto(update: environment_pb2.EnvironmentUpdate) -> EnvUpdate:
+    match update.WhichOneof("update"):
+        case "environment":
+            with _within("environment"):
+                return _env_spec_from_proto(update.environment)
+        case "change":
+            with _within("change"):
+                for field in ("kwargs_json", "reset_options_json"):
+                    with _within(field):
+                        kwargs_from_json(getattr(update.change, field))
+                return env_change_from_proto(update.change)
+        case _:
+            raise InvalidValueError.of("update", "none", "environment or change")
+
+
 def _env_spec_from_proto(environment: environment_pb2.Environment) -> EnvSpec:
-    texts = {"kwargs_json": environment.kwargs_json}
+    texts = {"kwargs_json": environment.kwargs_json, "reset_options_json": environment.reset_options_json}
     texts |= {f"wrappers[{i}].kwargs_json": wrapper.kwargs_json for i, wrapper in enumerate(environment.wrappers)}
     for field, text in texts.items():
         with _within(field):

@@ -4,7 +4,7 @@ from rollserve_server.pool.account import Account, WorkerAccount
 from rollserve_server.pool.backend import Backend, Payload, WorkerHandle
 from rollserve_server.pool.call import Delivery, Progress
 from rollserve_server.pool.config import PoolConfig, SampleRequest
-from rollserve_server.pool.holdings import AgentUpdate
+from rollserve_server.pool.holdings import AgentUpdate, EnvUpdate
 from rollserve_server.pool.in_process import InProcessBackend
 from rollserve_server.pool.plan import AtLeast, Exactly, Target
 from rollserve_server.pool.pool import Beginning, EnvUpdated, Pool
@@ -18,6 +18,7 @@ __all__ = [
     "Beginning",
     "Counters",
     "Delivery",
+    "EnvUpdate",
     "EnvUpdated",
     "Exactly",
     "InProcessBackend",

@@ -26,6 +26,7 @@ class PoolConfig:
         num_kept_versions: how many versions of agents and environments can be sampled with, the current ones among
             them.
         allowed_modules: modules that environments may come from.
+        allowed_methods: methods of environments that may set their tasks.
         progress_seconds: how often a call that delivers nothing tells of its progress.
         start_seconds: how long workers may take to start.
     """
@@ -39,6 +40,7 @@ class PoolConfig:
     max_calls: int = 4
     num_kept_versions: int = 4
     allowed_modules: frozenset[str] = frozenset()
+    allowed_methods: frozenset[str] = frozenset({"set_task"})
     progress_seconds: float = 2.0
     start_seconds: float = 120.0
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from rollserve import EnvChange, EnvSpec
 from rollserve_server.agents import AgentSpec, build_agent, kind_of, with_parameters
 from rollserve_server.envs import Reproducibility, check_allowed
 from rollserve_server.errors import DomainError, InvalidValueError, NotReadyError, within
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from rollserve import EnvSpec
     from rollserve_server.pool.backend import WorkerHandle
     from rollserve_server.pool.slots import Slots
 
@@ -30,6 +30,9 @@ _T = TypeVar("_T")
 
 AgentUpdate = AgentSpec | Mapping[str, "np.ndarray"]
 """A whole agent, or all parameters of the one that is there."""
+
+EnvUpdate = EnvSpec | EnvChange
+"""A whole environment, or a change of the one that is there."""
 
 
 @dataclass(frozen=True)
@@ -53,16 +56,20 @@ class Holdings:
         envs: the last versions of the environments.
     """
 
-    def __init__(self, num_kept_versions: int, allowed_modules: Collection[str]) -> None:
+    def __init__(
+        self, num_kept_versions: int, allowed_modules: Collection[str], allowed_methods: Collection[str]
+    ) -> None:
         """Begins with nothing; `attach` has to follow.
 
         Args:
             num_kept_versions: how many versions the workers hold, the current one among them.
             allowed_modules: modules that environments may come from.
+            allowed_methods: methods of environments that may set their tasks.
         """
         self.agents: Versions[Sequence[AgentSpec]] = Versions(num_kept_versions)
         self.envs: Versions[EnvVersion] = Versions(num_kept_versions)
         self._allowed_modules = allowed_modules
+        self._allowed_methods = allowed_methods
         self._updating = asyncio.Lock()
         self._misfits: dict[tuple[int, int], DomainError | None] = {}
         self._slots: Slots
@@ -89,24 +96,27 @@ class Holdings:
             self._misfits[self.agents.number, self.envs.number] = None
         return version
 
-    async def update_env(self, specs: Sequence[EnvSpec], *, per_worker: bool) -> EnvDescription:
-        """See `Pool.update_env`."""
+    async def update_env(self, updates: Sequence[EnvUpdate], *, per_worker: bool) -> tuple[int, EnvVersion]:
+        """See `Pool.update_env`. Returns the new version with its number."""
         async with self._updating:
-            self._check_count("environments", specs, per_worker)
-            for position, spec in enumerate(specs):
-                with within(_element("environments", position, per_worker)):
-                    check_allowed(spec, self._allowed_modules)
+            self._check_count("updates", updates, per_worker)
+            specs = self._changed(updates)
             version, spread = self.envs.number + 1, self._spread(specs)
+            kinds = ["change" if isinstance(update, EnvChange) else "environment" for update in self._spread(updates)]
+            for position, spec in enumerate(specs):
+                with within(f"{_element('updates', position, per_worker)}.{kinds[position]}"):
+                    check_allowed(spec, self._allowed_modules, self._allowed_methods)
 
             async def add_env(index: int, worker: WorkerHandle) -> EnvDescription:
-                with within(_element("environments", index, per_worker)):
+                with within(f"{_element('updates', index, per_worker)}.{kinds[index]}"):
                     return await worker.call(Worker.add_env, version, spread[index])
 
             with self._giving("env", version):
                 descriptions = await self._slots.ask_all(add_env)
                 _check_same_spaces(descriptions)
-                self.envs.add(EnvVersion(list(specs), _in_all(descriptions)))
-        return self.description
+                env = EnvVersion(list(specs), _in_all(descriptions))
+                self.envs.add(env)
+        return version, env
 
     async def prepare(self, index: int, worker: WorkerHandle) -> None:
         """Gives a new worker all that the others hold, also what they are given meanwhile."""
@@ -184,6 +194,16 @@ class Holdings:
         """One value for each worker."""
         return values if len(values) == len(self._slots) else list(values) * len(self._slots)
 
+    def _changed(self, updates: Sequence[EnvUpdate]) -> list[EnvSpec]:
+        """The environments after the updates: one for all workers, or one for each."""
+        held = self.envs.current.specs if self.envs.current else ()
+        if len(held) > 1 and any(isinstance(update, EnvChange) for update in updates):
+            updates = self._spread(updates)
+        specs = []
+        for position, update in enumerate(updates):
+            specs.append(update.applied_to(self._spread(held)[position]) if isinstance(update, EnvChange) else update)
+        return specs
+
     def _resolve(self, updates: Sequence[AgentUpdate], per_worker: bool) -> list[AgentSpec]:
         """The agents after the updates: one for all workers, or one for each."""
         held = self.agents.current or ()
@@ -227,5 +247,5 @@ def _check_same_spaces(descriptions: Sequence[EnvDescription]) -> None:
             came, expected = getattr(other, name), getattr(first, name)
             if came != expected:
                 raise InvalidValueError.of(
-                    f"per_worker.environments[{position}]: {name}", came, f"{expected}, as of the first,"
+                    f"per_worker.updates[{position}]: {name}", came, f"{expected}, as of the first,"
                 )

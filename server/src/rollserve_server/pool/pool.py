@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from rollserve import EnvChange
 from rollserve_server.agents import kind_of
 from rollserve_server.errors import InvalidValueError, NotReadyError
 from rollserve_server.pool.call import Call, CallSettings, Delivery, Progress
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.account import Account
     from rollserve_server.pool.backend import Backend
     from rollserve_server.pool.config import PoolConfig, SampleRequest
-    from rollserve_server.pool.holdings import AgentUpdate
+    from rollserve_server.pool.holdings import AgentUpdate, EnvUpdate
     from rollserve_server.pool.streams import Lane
     from rollserve_server.pool.versions import Versions
 
@@ -39,9 +40,10 @@ _EPISODES_REMEMBERED = 32.0
 
 @dataclass(frozen=True)
 class EnvUpdated:
-    """The workers' new environments: their version, and what is known of them."""
+    """The workers' new environments: their version, one for all workers or one for each, and what is known of them."""
 
     version: int
+    specs: Sequence[EnvSpec]
     description: EnvDescription
 
 
@@ -84,7 +86,7 @@ class Pool:
             NotFoundError, InvalidValueError, NotAllowedError: the environment cannot be made.
         """
         worker_config = WorkerConfig(config.num_rows, config.worker_buffer_bytes)
-        holdings = Holdings(config.num_kept_versions, config.allowed_modules)
+        holdings = Holdings(config.num_kept_versions, config.allowed_modules, config.allowed_methods)
         slots = Slots(backend, worker_config, config.start_seconds, holdings.prepare)
         holdings.attach(slots)
         pool = cls(config, slots, holdings)
@@ -121,11 +123,11 @@ class Pool:
         self._forget_old_versions()
         return version
 
-    async def update_env(self, specs: Sequence[EnvSpec], *, per_worker: bool = False) -> EnvUpdated:
-        """Gives all workers new environments, or none.
+    async def update_env(self, updates: Sequence[EnvUpdate], *, per_worker: bool = False) -> EnvUpdated:
+        """Gives all workers new or changed environments, or none.
 
         Args:
-            specs: one for all workers, or one for each.
+            updates: one for all workers, or one for each.
             per_worker: which of the two.
 
         Returns:
@@ -133,14 +135,16 @@ class Pool:
 
         Raises:
             InvalidValueError: not one for each worker, one refuses its arguments, or their spaces differ.
-            NotFoundError, NotAllowedError: an id, module or wrapper is unknown or not allowed.
+            NotFoundError, NotAllowedError: an id, module, wrapper or method is unknown or not allowed.
             WorkerLostError: a worker is lost and could not be replaced.
         """
+        if any(isinstance(update, EnvChange) for update in updates):
+            self._streams.drop_kept()  # so that the environments are free to be changed in place
         try:
-            description = await self._holdings.update_env(specs, per_worker=per_worker)
+            version, env = await self._holdings.update_env(updates, per_worker=per_worker)
         finally:
             self._forget_old_versions()
-        return EnvUpdated(self._holdings.envs.number, description)
+        return EnvUpdated(version, env.specs, env.description)
 
     async def sample(self, request: SampleRequest) -> AsyncGenerator[Beginning | Delivery | Progress | Account, None]:
         """Samples episodes.

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollserve_server.pool.open_stream import OpenStream
-from rollserve_server.pool.plan import Ledger
+from rollserve_server.pool.plan import Blocks, Ledger
 from rollserve_server.sampling import Stream, Worker
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rollserve_server.pool.account import Account
     from rollserve_server.pool.plan import Placement
 
@@ -92,6 +94,9 @@ class Streams:
     def keep(self, stream: OpenStream) -> None:
         """Takes back the stream of a call that is complete."""
         self._settle(stream, stream.ledger.next_index)
+        if isinstance(stream.placement, Blocks):  # no call goes on with those of another
+            self._supersede(stream)
+            return
         self._kept.append(stream)
         while len(self._kept) > self._max_kept:
             self._supersede(self._kept.pop(0))
@@ -106,6 +111,11 @@ class Streams:
         self._settle(stream, stream.ledger.next_index if failed_index is None else failed_index + 1)
         self._num_cancelled_steps += stream.num_held_steps
         self._drop(stream, cancelled=True)
+
+    def drop_kept(self) -> None:
+        """Drops all that is kept."""
+        while self._kept:
+            self._supersede(self._kept.pop())
 
     def drop_outdated(self, policy_version: int, env_version: int) -> None:
         """Drops what is kept of other versions than these."""
@@ -141,15 +151,21 @@ class Streams:
         for handle in stream.handles:
             if handle is not None:
                 handle.stop(stream.stream.stream_id)
-        task = asyncio.create_task(self._finish_dropping(stream, cancelled=cancelled))
+        # Begun here, so that workers hear of it before anything that comes after.
+        closing = [
+            asyncio.ensure_future(handle.call(Worker.close_stream, stream.stream.stream_id))
+            for handle in stream.handles
+            if handle is not None
+        ]
+        task = asyncio.create_task(self._finish_dropping(stream, closing, cancelled=cancelled))
         self._dropping.add(task)
         task.add_done_callback(self._dropping.discard)
 
-    async def _finish_dropping(self, stream: OpenStream, *, cancelled: bool) -> None:
-        """Has the workers forget the stream, and counts what they had still been doing for it."""
-        handles = [handle for handle in stream.handles if handle is not None]
-        forgetting = [handle.call(Worker.close_stream, stream.stream.stream_id) for handle in handles]
-        await asyncio.gather(*forgetting, return_exceptions=True)
+    async def _finish_dropping(
+        self, stream: OpenStream, closing: Sequence[asyncio.Future[None]], *, cancelled: bool
+    ) -> None:
+        """Counts what workers had still been doing for a stream until they closed it."""
+        await asyncio.gather(*closing, return_exceptions=True)
         coming = [in_flight.report for queue in stream.in_flight for in_flight in queue]
         for report in await asyncio.gather(*coming, return_exceptions=True):
             if isinstance(report, BaseException):

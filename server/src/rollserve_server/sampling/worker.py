@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import socket
 import time
@@ -57,10 +58,12 @@ class Worker:
     def add_env(self, version: int, spec: EnvSpec) -> EnvDescription:
         """Makes the rows of an environment, beside those that are there, and looks at what they do.
 
+        Free rows of another version that differs in nothing but its task or the options of resets are changed in place.
+
         Raises:
-            NotFoundError, InvalidValueError: see `make_env`.
+            NotFoundError, InvalidValueError: see `make_env` and `set_task`.
         """
-        envs = RowEnvs(spec, self._config.num_rows)
+        envs = self._changed(spec) or RowEnvs(spec, self._config.num_rows)
         if version in self._envs:  # of an update that was not completed
             self._envs[version].close()
         self._envs[version] = _EnvVersion(spec, [envs])
@@ -136,6 +139,21 @@ class Worker:
         for work in self._streams.values():
             work.envs.close()
         self.retain((), ())
+
+    def _changed(self, spec: EnvSpec) -> RowEnvs | None:
+        """Free rows of another version, changed to what the spec says, if there are any that can be."""
+        for version in self._envs.values():
+            alike = dataclasses.replace(version.spec, task=spec.task, reset_options=spec.reset_options) == spec
+            # There is no way back from a task to none.
+            if version.free and alike and (spec.task is not None or version.spec.task is None):
+                envs = version.free.pop()
+                try:
+                    envs.change(spec)
+                except BaseException:
+                    envs.close()
+                    raise
+                return envs
+        return None
 
     def _open(self, stream: Stream) -> StreamWork:
         work = self._streams.get(stream.stream_id)

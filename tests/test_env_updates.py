@@ -1,0 +1,128 @@
+"""Environments are replaced, changed in place, or made anew, in all workers or in none."""
+
+from __future__ import annotations
+
+import pytest
+
+import rollserve
+from rollserve import EnvChange, EnvSpec, Task
+
+TASKS = "sample_envs:Tasks"
+
+
+@pytest.fixture
+def tasks(sampler: rollserve.Sampler) -> rollserve.Sampler:
+    sampler.update_env(TASKS)
+    sampler.update_agent(rollserve.RandomAgent())
+    return sampler
+
+
+def seen(sampler: rollserve.Sampler) -> list[list[float]]:
+    """Size, task and start, as each worker's episodes show them."""
+    batch = sampler.obtain_exact_episodes(4)
+    assert (batch.observations[::4] == batch.observations[3::4]).all()
+    return batch.observations[::4].tolist()
+
+
+def made(sampler: rollserve.Sampler) -> set[int]:
+    """Which of all environments that were made are there."""
+    return set(sampler.obtain_exact_episodes(4).episode_infos["number"].tolist())
+
+
+def test_a_task_is_set_in_place(tasks: rollserve.Sampler) -> None:
+    before = made(tasks)
+    version = tasks.status().env_version
+    tasks.obtain_samples(3)  # with something begun beyond them
+    updated = tasks.update_env(EnvChange(task=Task("set_task", {"goal": 7})))
+    assert updated.env_version == version + 1
+    assert seen(tasks) == [[1, 7, 0], [1, 7, 0]]
+    tasks.update_env(EnvChange(task=Task("set_task", {"goal": 8})))
+    assert seen(tasks) == [[1, 8, 0], [1, 8, 0]]
+    assert made(tasks) == before
+    assert tasks.status().envs[0].task == Task("set_task", {"goal": 8})
+
+
+def test_other_arguments_make_it_anew_with_its_task(tasks: rollserve.Sampler) -> None:
+    before = made(tasks)
+    tasks.update_env(EnvChange(task=Task("set_task", {"goal": 3})))
+    tasks.update_env(EnvChange(kwargs={"size": 5}))
+    assert seen(tasks) == [[5, 3, 0], [5, 3, 0]]
+    assert made(tasks).isdisjoint(before)
+    tasks.update_env(TASKS)
+    assert seen(tasks) == [[1, 0, 0], [1, 0, 0]]
+
+
+def test_options_reach_each_reset(tasks: rollserve.Sampler) -> None:
+    before = made(tasks)
+    tasks.update_env(EnvChange(reset_options={"start": 4}))
+    assert seen(tasks) == [[1, 0, 4], [1, 0, 4]]
+    tasks.update_env(EnvChange())
+    assert seen(tasks) == [[1, 0, 4], [1, 0, 4]]
+    tasks.update_env(EnvChange(reset_options={}))
+    assert seen(tasks) == [[1, 0, 0], [1, 0, 0]]
+    assert made(tasks) == before
+
+
+def test_for_each_worker(tasks: rollserve.Sampler) -> None:
+    tasks.update_env(per_worker=[EnvChange(task=Task("set_task", {"goal": 1})), EnvSpec(TASKS, {"size": 9})])
+    assert seen(tasks) == [[1, 1, 0], [9, 0, 0]]
+    tasks.update_env(EnvChange(reset_options={"start": 2}))
+    assert seen(tasks) == [[1, 1, 2], [9, 0, 2]]
+
+
+def test_earlier_versions_keep_their_tasks(tasks: rollserve.Sampler) -> None:
+    versions = [tasks.update_env(EnvChange(task=Task("set_task", {"goal": goal}))).env_version for goal in (1, 2, 3)]
+    for goal, version in zip((1, 2, 3, 1), (*versions, versions[0]), strict=True):
+        batch = tasks.obtain_samples(5, seed=1, env_version=version)
+        assert set(batch.observations[:, 1].tolist()) == {goal}
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        (
+            EnvChange(task=Task("set_task", {"goal": -1})),
+            "ENV_REFUSED",
+            "change.task.argument_json: refused by set_task",
+        ),
+        (
+            EnvChange(task=Task("set_task", 5)),
+            "ENV_REFUSED",
+            "change.task.argument_json: refused by set_task: TypeError",
+        ),
+        (
+            EnvChange(task=Task("set_task_for_admins", 1)),
+            "METHOD_NOT_ALLOWED",
+            "change.task.method: 'set_task_for_admins' came, but the server's operator allows 'set_task'",
+        ),
+        (EnvChange(task=Task("close", None)), "METHOD_NOT_ALLOWED", "change.task.method: 'close' came"),
+        (EnvChange(kwargs={"nope": 1}), "ENV_REFUSED", "change.kwargs_json: refused"),
+        (
+            EnvSpec("CartPole-v1", task=Task("set_task", 1)),
+            "INVALID_VALUE",
+            "environment.task.method: 'set_task' came, a method of the environment was expected",
+        ),
+    ],
+)
+def test_a_change_that_is_refused_changes_nothing(
+    tasks: rollserve.Sampler, change: EnvChange | EnvSpec, error: str, text: str
+) -> None:
+    tasks.update_env(EnvChange(task=Task("set_task", {"goal": 6})))
+    before = tasks.status()
+    good = EnvChange(task=Task("set_task", {"goal": 7}))
+    for update in ({"env": change}, {"per_worker": [good, change]}):
+        with pytest.raises(rollserve.InvalidArgumentError) as caught:
+            tasks.update_env(**update)
+        assert caught.value.reason == error
+        where = "all_workers" if "env" in update else "per_worker.updates[1]"
+        assert f"{where}.{text}" in caught.value.message
+        assert tasks.status().env_version == before.env_version
+        assert seen(tasks) == [[1, 6, 0], [1, 6, 0]]
+
+
+async def test_for_asyncio_too(tasks: rollserve.Sampler, server: object) -> None:
+    async with rollserve.aconnect(server.address) as distant:  # type: ignore[attr-defined]
+        updated = await distant.update_env(EnvChange(task=Task("set_task", {"goal": 2})))
+        batch = await distant.obtain_samples(5)
+    assert updated.env_version == tasks.status().env_version
+    assert batch.observations[0].tolist() == [1, 2, 0]
