@@ -126,9 +126,15 @@ def test_exact_episodes(nowhere: rollserve.Sampler) -> None:
         (lambda s: s.update_env("A-v0", wrappers=["TimeLimit"]), r"wrappers\[0\]: str came, a Wrapper, such as"),
         (lambda s: s.update_env("A-v0", wrappers=rollserve.Wrapper("A")), "wrappers: Wrapper came, a sequence"),
         (lambda s: s.update_env("A-v0", kwargs=[1]), "kwargs: list came, a mapping was expected"),
-        (lambda s: s.update_env(5), "env: int came, an id or an EnvSpec was expected"),
-        (lambda s: s.update_env(per_worker=["A-v0"]), r"per_worker\[0\]: str came, an EnvSpec was expected"),
-        (lambda s: s.update_env(per_worker=5), "per_worker: int came, a sequence of EnvSpecs was expected"),
+        (lambda s: s.update_env(5), "env: int came, an id, an EnvSpec or an EnvChange was expected"),
+        (
+            lambda s: s.update_env(per_worker=["A-v0"]),
+            r"per_worker\[0\]: str came, an EnvSpec or EnvChange was expected",
+        ),
+        (
+            lambda s: s.update_env(per_worker=5),
+            "per_worker: int came, a sequence of EnvSpecs and EnvChanges was expected",
+        ),
         (lambda s: s.update_agent("mlp"), "agent: str came, an agent or a mapping of parameters was expected"),
         (lambda s: s.update_agent(per_worker=[None]), r"per_worker\[0\]: NoneType came, an agent or a mapping"),
         (lambda s: s.update_agent(per_worker=5), "per_worker: int came, a sequence of updates was expected"),
