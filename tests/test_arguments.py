@@ -129,11 +129,11 @@ def test_exact_episodes(nowhere: rollserve.Sampler) -> None:
         (lambda s: s.update_env(5), "env: int came, an id, an EnvSpec or an EnvChange was expected"),
         (
             lambda s: s.update_env(per_worker=["A-v0"]),
-            r"per_worker\[0\]: str came, an EnvSpec or EnvChange was expected",
+            r"per_worker\[0\]: str came, an EnvSpec or EnvChange was",
         ),
         (
             lambda s: s.update_env(per_worker=5),
-            "per_worker: int came, a sequence of EnvSpecs and EnvChanges was expected",
+            "per_worker: int came, a sequence of EnvSpecs and EnvChanges",
         ),
         (lambda s: s.update_agent("mlp"), "agent: str came, an agent or a mapping of parameters was expected"),
         (lambda s: s.update_agent(per_worker=[None]), r"per_worker\[0\]: NoneType came, an agent or a mapping"),
