@@ -38,7 +38,7 @@ def test_status(sampler: rollserve.Sampler, server: LocalServer) -> None:
 def test_status_as_json(sampler: rollserve.Sampler, server: LocalServer) -> None:
     status = json.loads(run("status", server.address, "--json").stdout)
     assert status["policy_version"] == sampler.status().policy_version
-    assert status["envs"] == [{"id": "CartPole-v1", "kwargs": {}, "wrappers": []}]
+    assert status["envs"] == [{"id": "CartPole-v1", "kwargs": {}, "wrappers": [], "task": None, "reset_options": {}}]
     assert status["action_space"] == "Discrete(2)"
     assert [worker["healthy"] for worker in status["workers"]] == [True, True]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from cutting_proxy import cutting_proxy
+from pools import adds_up
 from support import equal
 
 import rollserve
@@ -16,11 +17,6 @@ CALLS: dict[str, Callable[[rollserve.Sampler], rollserve.EpisodeBatch]] = {
     "at least": lambda sampler: sampler.obtain_samples(60_000, seed=3, first_episode_index=5),
     "exactly": lambda sampler: sampler.obtain_exact_episodes(700, seed=3),
 }
-
-
-def adds_up(account: rollserve.Account) -> bool:
-    told = account.num_steps + account.num_kept_steps + account.num_dropped_steps
-    return account.num_carried_steps + account.num_simulated_steps == told
 
 
 @pytest.mark.parametrize("call", CALLS)
