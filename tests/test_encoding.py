@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections import Counter
 from typing import Any
 from unittest import mock
 
@@ -38,8 +37,9 @@ class Recording:
     def __init__(self, lengths: list[int], num_rows: int, seed: int, info_shapes: list[tuple[int, ...]]) -> None:
         self.generator = np.random.default_rng(seed)
         self.random = random.Random(seed)
+        self.num_rows = num_rows
         self.infos = InfoReader()
-        self.recorder = Recorder(num_rows, KEYS)
+        self.recorder = Recorder(num_rows, KEYS, self.infos)
         self.groups = [self.recorder.columns(group) for group in dict.fromkeys(group for group, _ in KEYS)]
         self.info_shapes = info_shapes
         self.expected: dict[int, dict[str, Any]] = {}
@@ -55,14 +55,13 @@ class Recording:
 
     def _begin(self, row: int, index: int) -> Episode:
         info = {"start": index, "odd": float(index)} if index % 2 else {"start": index}
-        episode = Episode(index, 10 * index, {key: np.array(value) for key, value in self.infos.read(info)})
+        episode = Episode(index, 10 * index, self.infos.read_copies(info))
         self.recorder.begin(row, episode)
         self.expected[index] = {"steps": [], "infos": [], "reset": info}
         return episode
 
     def _step(self, running: dict[int, tuple[Episode, int]]) -> None:
-        num_rows = self.recorder._num_rows
-        values = [self.generator.integers(0, 100, (num_rows, *key.shape)).astype(key.dtype) for _, key in KEYS]
+        values = [self.generator.integers(0, 100, (self.num_rows, *key.shape)).astype(key.dtype) for _, key in KEYS]
         by_group = iter(values)
         for columns in self.groups:
             self.recorder.write(columns, [next(by_group) for _ in columns])
@@ -71,15 +70,13 @@ class Recording:
             record["steps"].append([value[row].copy() for value in values])
             info = self._info(episode.index)
             record["infos"].append(info)
-            for key, value in self.infos.read(info):
-                self.recorder.write_info(row, key, value)
+            if info:
+                self.recorder.write_infos(row, info)
             if len(record["steps"]) == length:
                 del running[row]
-                self.recorder.finish(row)
-                episode.terminated, episode.truncated = self.random.choice([(True, False), (False, True), (True, True)])
-                last = [self.generator.integers(0, 100, key.shape).astype(key.dtype) for _, key in KEYS[:2]]
-                episode.last_observations = record["last"] = last
-                self.finished[episode.index] = episode
+                flags = self.random.choice([(True, False), (False, True), (True, True)])
+                record["last"] = [self.generator.integers(0, 100, key.shape).astype(key.dtype) for _, key in KEYS[:2]]
+                self.finished[episode.index] = self.recorder.finish(row, *flags, record["last"])
         self.recorder.advance()
 
     def _info(self, index: int) -> dict[str, Any]:
@@ -113,9 +110,8 @@ def test_what_is_recorded_comes_out(
     with mock.patch.object(episodes_module, "_MAX_BLOCK_STEPS", block_steps):
         recording = Recording(lengths, num_rows, seed, info_shapes)
     in_order = [recording.finished[index] for index in range(len(lengths))]
-    dropped: Counter[str] = Counter()
     batches = []
-    for segments in cut_into_messages(in_order, limit, dropped):
+    for segments in cut_into_messages(in_order, limit):
         message = encode(segments, Encoding(policy_version=5, worker_index=worker_index))
         assert message.num_bytes <= limit
         buffer = np.full(message.num_bytes + 5, 0xAA, np.uint8)
@@ -131,7 +127,7 @@ def test_what_is_recorded_comes_out(
         batches.append(batch)
     check(recording, batches, worker_index)
     check_columns(batches)
-    assert not dropped
+    assert not recording.infos.dropped
 
 
 def check_columns(batches: list[rollserve.EpisodeBatch]) -> None:
@@ -193,34 +189,10 @@ def check_info(infos: Any, name: str, row: int, expected: Any) -> None:
         assert infos.get(f"_{name}", np.ones(row + 1))[row]
 
 
-def test_an_info_of_several_shapes_within_an_episode_is_dropped_and_counted() -> None:
-    recording = Recording([6, 6], 2, 0, [])
-    recorder, reader = Recorder(1, KEYS), InfoReader()
-    episode = Episode(0, 0, {})
-    recorder.begin(0, episode)
-    for step in range(6):
-        for columns in (recorder.columns(group) for group in dict.fromkeys(group for group, _ in KEYS)):
-            recorder.write(columns, [np.zeros((1, *column.shape[2:])) for column in columns])
-        for key, value in reader.read({"ragged": np.zeros(1 + step % 2), "fine": step}):
-            recorder.write_info(0, key, value)
-        if step == 5:
-            recorder.finish(0)
-        recorder.advance()
-    episode.last_observations = recording.finished[0].last_observations
-    dropped: Counter[str] = Counter()
-    (segments,) = cut_into_messages([episode], 1 << 20, dropped)
-    message = encode(segments, Encoding(1, None))
-    buffer = np.empty(message.num_bytes, np.uint8)
-    message.write(buffer)
-    batch = batch_from_proto(pb.ObtainSamplesResponse.FromString(buffer.tobytes()).batch)
-    assert set(batch.env_infos) == {"fine"}
-    assert dropped == {"ragged": 6}
-
-
 def test_a_step_that_does_not_fit_is_refused_with_the_size_that_would() -> None:
     recording = Recording([3], 1, 0, [])
     with pytest.raises(OverLimitError, match=r"100 came, but a message with a single step takes (\d+) bytes") as caught:
-        list(cut_into_messages([recording.finished[0]], 100, Counter()))
+        list(cut_into_messages([recording.finished[0]], 100))
     needed = int(caught.value.message.split()[-2])
-    messages = list(cut_into_messages([recording.finished[0]], needed, Counter()))
+    messages = list(cut_into_messages([recording.finished[0]], needed))
     assert [(segment.start, segment.stop) for (segment,) in messages] == [(0, 1), (1, 2), (2, 3)]

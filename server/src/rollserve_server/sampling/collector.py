@@ -37,7 +37,7 @@ class Collector:
         self._agent = agent
         self._noise = RowNoise(envs.num_rows, agent)
         self._infos = InfoReader()
-        self._recorder = Recorder(envs.num_rows, _column_keys(envs, agent))
+        self._recorder = Recorder(envs.num_rows, _column_keys(envs, agent), self._infos)
         self._observations = self._recorder.columns("observations")
         self._actions = self._recorder.columns("actions")
         self._rewards = self._recorder.columns("rewards")
@@ -56,11 +56,6 @@ class Collector:
     def num_waiting(self) -> int:
         """How many episodes wait for a row."""
         return len(self._queue)
-
-    @property
-    def step_bytes(self) -> int:
-        """How many bytes a step takes at least."""
-        return self._recorder.step_bytes
 
     @property
     def dropped_infos(self) -> Counter[str]:
@@ -88,9 +83,7 @@ class Collector:
                 info = self._envs.reset(row, env_seed)
             except EnvFailedError as error:
                 raise _located(error, index, env_seed, 0) from error
-            # Arrays are copied: environments may change them.
-            reset_infos = {key: np.array(value) for key, value in self._infos.read(info)}
-            episode = self._running[row] = Episode(index, env_seed, reset_infos)
+            episode = self._running[row] = Episode(index, env_seed, self._infos.read_copies(info))
             self._recorder.begin(row, episode)
             self._steps_left[row] = self._max_episode_length or -1
 
@@ -114,8 +107,7 @@ class Collector:
         recorder.write(self._rewards, (envs.rewards,))
         recorder.write(self._agent_infos, agent_infos.values())
         for row, info in infos:
-            for key, value in self._infos.read(info):
-                recorder.write_info(row, key, value)
+            recorder.write_infos(row, info)
         if self._max_episode_length is not None:
             self._steps_left -= 1
             envs.truncated |= self._steps_left == 0
@@ -129,13 +121,12 @@ class Collector:
         self._recorder.release(episode)
 
     def _finish(self, row: int) -> Episode:
-        episode = self._running.pop(row)
+        del self._running[row]
         self._free.append(row)
-        episode.terminated = bool(self._envs.terminated[row])
-        episode.truncated = bool(self._envs.truncated[row])
-        episode.last_observations = [column[row].copy() for column in self._envs.observations]
-        self._envs.terminated[row] = self._envs.truncated[row] = False
-        self._recorder.finish(row)
+        envs = self._envs
+        last_observations = tuple(column[row].copy() for column in envs.observations)
+        episode = self._recorder.finish(row, bool(envs.terminated[row]), bool(envs.truncated[row]), last_observations)
+        envs.terminated[row] = envs.truncated[row] = False
         return episode
 
 

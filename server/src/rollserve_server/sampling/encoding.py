@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rollserve_server.sampling.episodes import ColumnKey, Piece
+    from rollserve_server.sampling.infos import InfoKey
     from rollserve_server.sampling.segments import Segment
 
 __all__ = ["EncodedMessage", "Encoding", "encode"]
@@ -87,7 +88,7 @@ def encode(segments: Sequence[Segment], encoding: Encoding) -> EncodedMessage:
         *_headers(segments, encoding),
         *_step_columns(pieces),
         *_last_observations(segments),
-        *_env_infos(pieces, [key for key in infos if key[0] == "env_infos"]),
+        *_env_infos(segments, [key for key in infos if key[0] == "env_infos"]),
         *_episode_infos(segments, [key for key in infos if key[0] == "episode_infos"]),
     ]
     parts = message_field(_BATCH, batch)
@@ -117,8 +118,6 @@ def _headers(segments: Sequence[Segment], encoding: Encoding) -> Iterator[Part]:
 
 def _step_columns(pieces: Sequence[Piece]) -> Iterator[Part]:
     for group, key in pieces[0].block.columns:
-        if group == "env_infos":
-            continue
         rows = _rows(pieces, (group, key))
         if group == "rewards":
             yield from tensor_field(_FIELDS[group], rows)
@@ -139,58 +138,49 @@ def _last_observations(segments: Sequence[Segment]) -> Iterator[Part]:
         yield from named_tensor_field(_FIELDS["last_observations"], key.name, rows)
 
 
-def _env_infos(pieces: Sequence[Piece], keys: Iterable[ColumnKey]) -> Iterator[Part]:
+def _env_infos(segments: Sequence[Segment], keys: Iterable[ColumnKey]) -> Iterator[Part]:
+    num_rows = sum(segment.stop - segment.start for segment in segments)
     for name, same_name in _by_name(keys).items():
-        filled = []
-        for key in same_name:
-            masks = [_present(piece, key) for piece in pieces]
-            values = [
-                piece.block.columns[key][piece.row, piece.start : piece.stop][mask]
-                for piece, mask in zip(pieces, masks, strict=True)
-                if mask.any()
-            ]
-            filled.append((np.concatenate(masks), np.concatenate([key[1].empty(), *values])))
-        yield from _info_fields("environment_infos", name, filled)
-
-
-def _present(piece: Piece, key: ColumnKey) -> NDArray[np.bool_]:
-    present = piece.block.present.get(key)
-    if present is None:
-        return np.zeros(piece.stop - piece.start, np.bool_)
-    return present[piece.row, piece.start : piece.stop]
+        column, mask = _gaps(num_rows, same_name)
+        stop = 0
+        for segment in segments:
+            start, stop = stop, stop + segment.stop - segment.start
+            for key in same_name:
+                info = segment.episode.env_infos.get(key)
+                if info is not None:
+                    steps, values = info.within(segment.start, segment.stop)
+                    column[start:stop][steps] = values
+                    mask[start:stop][steps] = True
+        yield from _info_fields("environment_infos", name, column, mask)
 
 
 def _episode_infos(segments: Sequence[Segment], keys: Iterable[ColumnKey]) -> Iterator[Part]:
-    infos = [segment.episode.reset_infos for segment in segments]
     for name, same_name in _by_name(keys).items():
-        filled = []
-        for _, key in same_name:
-            mask = np.array([key in info for info in infos])
-            filled.append((mask, np.stack([info[key] for info in infos if key in info])))
-        yield from _info_fields("episode_infos", name, filled)
+        column, mask = _gaps(len(segments), same_name)
+        for row, segment in enumerate(segments):
+            for key in same_name:
+                if key in segment.episode.reset_infos:
+                    column[row] = segment.episode.reset_infos[key]
+                    mask[row] = True
+        yield from _info_fields("episode_infos", name, column, mask)
 
 
-def _by_name(keys: Iterable[ColumnKey]) -> dict[str, list[ColumnKey]]:
+def _by_name(keys: Iterable[ColumnKey]) -> dict[str, list[InfoKey]]:
     """The keys by their names, in the order of names and dtypes: what is equal is to be written alike."""
-    by_name: dict[str, list[ColumnKey]] = {}
-    for key in sorted(keys, key=lambda key: (key[1].name, key[1].dtype.str)):
-        by_name.setdefault(key[1].name, []).append(key)
+    by_name: dict[str, list[InfoKey]] = {}
+    for _, key in sorted(keys, key=lambda key: (key[1].name, key[1].dtype.str)):
+        by_name.setdefault(key.name, []).append(key)
     return by_name
 
 
-def _info_fields(group: str, name: str, filled: Sequence[tuple[NDArray[np.bool_], np.ndarray]]) -> Iterator[Part]:
-    """A column of infos, and its mask if it has gaps.
+def _gaps(num_rows: int, keys: Sequence[InfoKey]) -> tuple[np.ndarray, NDArray[np.bool_]]:
+    """A column for values of the keys, which have one name and shape, and its mask: without any value yet."""
+    dtype = np.result_type(*(key.dtype for key in keys))
+    return np.zeros((num_rows, *keys[0].shape), dtype), np.zeros(num_rows, np.bool_)
 
-    Args:
-        group: the field that it belongs to.
-        name: its name.
-        filled: which rows have a value, and those values; more than once if they have several dtypes.
-    """
-    mask = np.logical_or.reduce([rows for rows, _ in filled])
-    dtype = np.result_type(*(values.dtype for _, values in filled))
-    column = np.zeros((len(mask), *filled[0][1].shape[1:]), dtype)
-    for rows, values in filled:
-        column[rows] = values
+
+def _info_fields(group: str, name: str, column: np.ndarray, mask: NDArray[np.bool_]) -> Iterator[Part]:
+    """A column of infos, and its mask if it has gaps."""
     yield from named_tensor_field(_FIELDS[group], name, Rows.of(column))
     if not mask.all():
         yield from named_tensor_field(_FIELDS[group], mask_name(name), Rows.of(mask))

@@ -2,40 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rollserve_server.sampling.infos import InfoKey
+from rollserve_server.sampling.info_columns import InfoColumn, InfoRecorder
+from rollserve_server.sampling.infos import NO_INFOS, InfoKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator
 
+    from rollserve_server.sampling.infos import InfoReader
 
 __all__ = ["Block", "ColumnKey", "Episode", "Piece", "Recorder"]
 
 ColumnKey = tuple[str, InfoKey]
-"""A column of steps: its group (`observations`, `actions`, `rewards`, `agent_infos` or `env_infos`) and its name,
-dtype and
-shape."""
+"""A column: its group (`observations`, `actions`, `rewards`, `agent_infos`, `env_infos` or `episode_infos`), and its
+name, dtype and shape.
+"""
 
 _BLOCK_BYTES = 32 << 20
 _MIN_BLOCK_STEPS, _MAX_BLOCK_STEPS = 4, 1024
+_SHARED_BLOCK_BYTES = 64 << 10
+"""How much short episodes put into one block when they move: arrays of their own would take far more than their steps.
+It is freed with the last of them, so it is not to be much.
+"""
+_EPISODE_BYTES = 512
+"""What the objects of an episode take, measured: all but its steps, infos and last observations."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Block:
     """Columns for M rows and a number of steps.
 
     Attributes:
         columns: (M, steps, *shape) each, so that a piece of a row is contiguous.
-        present: for columns of infos that have gaps, (M, steps), where there is a value.
     """
 
-    columns: dict[ColumnKey, np.ndarray] = field(default_factory=dict)
-    present: dict[ColumnKey, np.ndarray] = field(default_factory=dict)
+    columns: Mapping[ColumnKey, np.ndarray]
 
 
 class Piece(NamedTuple):
@@ -46,16 +54,10 @@ class Piece(NamedTuple):
     start: int
     stop: int
 
-    def detached(self) -> Piece:
-        """The same steps in a block of their own."""
-        rows, steps = slice(self.row, self.row + 1), slice(self.start, self.stop)
-        columns = {key: array[rows, steps].copy() for key, array in self.block.columns.items()}
-        present = {key: array[rows, steps].copy() for key, array in self.block.present.items()}
-        for key, array in present.items():
-            if not array.any():  # another episode's info
-                del columns[key]
-        present = {key: array for key, array in present.items() if key in columns}
-        return Piece(Block(columns, present), 0, 0, self.stop - self.start)
+    @property
+    def num_steps(self) -> int:
+        """How many they are."""
+        return self.stop - self.start
 
 
 @dataclass(eq=False, slots=True)
@@ -66,45 +68,50 @@ class Episode:
         index: its index in the stream.
         env_seed: what its environment was reset with.
         reset_infos: the environment's infos at the reset.
+        env_infos: those of its steps, once it is finished.
         pieces: its steps, in order.
         length: how many.
         terminated, truncated: how it ended; neither while it goes on.
         last_observations: for each leaf, the observation after the last step.
+        num_bytes: about how much memory it takes, once it is finished.
     """
 
     index: int
     env_seed: int
     reset_infos: Mapping[InfoKey, Any]
+    env_infos: Mapping[InfoKey, InfoColumn] = field(default_factory=lambda: NO_INFOS)
     pieces: list[Piece] = field(default_factory=list)
     length: int = 0
     terminated: bool = False
     truncated: bool = False
     last_observations: Sequence[np.ndarray] = ()
+    num_bytes: int = 0
 
 
 class Recorder:
     """Writes the steps of M rows into a block, and cuts episodes out of it.
 
-    There is one block, used over and over: when it is full, pieces that are still wanted move out.
+    There is one block, used over and over: when it is full, pieces that are still wanted move out. The environments'
+    infos, of which nobody knows what comes, have columns of their own for each episode.
     """
 
-    def __init__(self, num_rows: int, keys: Iterable[ColumnKey]) -> None:
-        """Takes the columns that every step has; those of environments' infos come as they come."""
+    def __init__(self, num_rows: int, keys: Iterable[ColumnKey], reader: InfoReader) -> None:
+        """Takes the columns that every step has, and what reads the infos of steps."""
         keys = list(keys)
-        self._num_rows = num_rows
-        row_bytes = sum(key.dtype.itemsize * int(np.prod(key.shape)) for _, key in keys)
-        steps = _BLOCK_BYTES // max(row_bytes * num_rows, 1)
+        self._reader = reader
+        self._step_bytes = sum(key.dtype.itemsize * math.prod(key.shape) for _, key in keys)
+        steps = _BLOCK_BYTES // max(self._step_bytes * num_rows, 1)
         self._num_steps = max(_MIN_BLOCK_STEPS, min(steps, _MAX_BLOCK_STEPS))
-        self._block = Block({key: self._empty(key) for key in keys})
-        self._info_columns: dict[InfoKey, tuple[np.ndarray, np.ndarray]] = {}
-        self.step_bytes = row_bytes
+        self._block = Block(
+            {(group, key): np.empty((num_rows, self._num_steps, *key.shape), key.dtype) for group, key in keys}
+        )
         self._step = 0
-        self._open: dict[int, tuple[Episode, int]] = {}
+        self._open: dict[int, _OpenEpisode] = {}
         self._finished: set[Episode] = set()
 
     def begin(self, row: int, episode: Episode) -> None:
         """Makes the row's next steps the episode's."""
-        self._open[row] = (episode, self._step)
+        self._open[row] = _OpenEpisode(episode, self._step)
 
     def columns(self, group: str) -> list[np.ndarray]:
         """The columns of a group, in the order of the keys, to be given to `write`."""
@@ -115,14 +122,12 @@ class Recorder:
         for column, value in zip(columns, values, strict=True):
             column[:, self._step] = value
 
-    def write_info(self, row: int, key: InfoKey, value: Any) -> None:
-        """Writes an environment's info into the current step of a row."""
-        known = self._info_columns.get(key)
-        if known is None:
-            known = self._info_columns[key] = self._add_info_column(key)
-        column, present = known
-        column[row, self._step] = value
-        present[row, self._step] = True
+    def write_infos(self, row: int, info: Mapping[Any, Any]) -> None:
+        """Writes an environment's infos of the current step of a row."""
+        running = self._open[row]
+        if running.infos is None:
+            running.infos = InfoRecorder(self._reader)
+        running.infos.write(running.num_moved + self._step - running.start, info)
 
     def advance(self) -> None:
         """Ends the current step. Episodes that end with it have to be finished before."""
@@ -132,39 +137,93 @@ class Recorder:
 
     def length(self, row: int) -> int:
         """How many steps the row's episode has, the current one not counted."""
-        episode, start = self._open[row]
-        return sum(piece.stop - piece.start for piece in episode.pieces) + self._step - start
+        running = self._open[row]
+        return running.num_moved + self._step - running.start
 
-    def finish(self, row: int) -> None:
-        """Ends the row's episode with the current step."""
-        episode, start = self._open.pop(row)
-        episode.pieces.append(Piece(self._block, row, start, self._step + 1))
-        episode.length = sum(piece.stop - piece.start for piece in episode.pieces)
+    def finish(self, row: int, terminated: bool, truncated: bool, last_observations: Sequence[np.ndarray]) -> Episode:
+        """Ends the row's episode with the current step, and returns it."""
+        running = self._open.pop(row)
+        episode = running.episode
+        episode.pieces.append(Piece(self._block, row, running.start, self._step + 1))
+        episode.length = running.num_moved + self._step + 1 - running.start
+        episode.terminated, episode.truncated = terminated, truncated
+        episode.last_observations = last_observations
+        if running.infos is not None:
+            episode.env_infos = running.infos.finish(episode.length)
+        episode.num_bytes = self._num_bytes(episode)
         self._finished.add(episode)
+        return episode
 
     def release(self, episode: Episode) -> None:
         """Forgets a finished episode."""
         self._finished.discard(episode)
 
+    def _num_bytes(self, episode: Episode) -> int:
+        num_bytes = _EPISODE_BYTES + episode.length * self._step_bytes
+        num_bytes += sum(map(sys.getsizeof, episode.last_observations))
+        if episode.reset_infos:
+            num_bytes += sys.getsizeof(episode.reset_infos) + sum(map(sys.getsizeof, episode.reset_infos.values()))
+        if episode.env_infos:
+            num_bytes += sys.getsizeof(episode.env_infos)
+            num_bytes += sum(column.num_bytes for column in episode.env_infos.values())
+        return num_bytes
+
     def _clear(self) -> None:
         """Moves what is still wanted out of the block, and begins it anew."""
-        for row, (episode, start) in self._open.items():
-            if start < self._step:
-                episode.pieces.append(Piece(self._block, row, start, self._step).detached())
-            self._open[row] = (episode, 0)
-        for episode in self._finished:
-            episode.pieces = [piece.detached() if piece.block is self._block else piece for piece in episode.pieces]
+        for row, running in self._open.items():
+            if running.start < self._step:
+                piece = Piece(self._block, row, running.start, self._step)
+                running.episode.pieces.extend(_moved([piece]))
+                running.num_moved += piece.num_steps
+            running.start = 0
+        # In the order in which they are going to be released.
+        finished = sorted(self._finished, key=lambda episode: episode.index)
+        for together in _together(finished, _SHARED_BLOCK_BYTES // self._step_bytes):
+            for episode, piece in zip(together, _moved([each.pieces[-1] for each in together]), strict=True):
+                episode.pieces[-1] = piece
         self._finished.clear()
-        for present in self._block.present.values():
-            present[...] = False
         self._step = 0
 
-    def _add_info_column(self, key: InfoKey) -> tuple[np.ndarray, np.ndarray]:
-        column_key = ("env_infos", key)
-        column = self._block.columns[column_key] = self._empty(column_key)
-        present = self._block.present[column_key] = np.zeros((self._num_rows, self._num_steps), np.bool_)
-        return column, present
 
-    def _empty(self, key: ColumnKey) -> np.ndarray:
-        _, info = key
-        return np.empty((self._num_rows, self._num_steps, *info.shape), info.dtype)
+@dataclass(eq=False, slots=True)
+class _OpenEpisode:
+    """An episode that is running.
+
+    Attributes:
+        episode: which.
+        start: where in the block its steps begin that stand there.
+        num_moved: how many steps it has that were moved out of the block.
+        infos: those of its steps, as soon as there are any.
+    """
+
+    episode: Episode
+    start: int
+    num_moved: int = 0
+    infos: InfoRecorder | None = None
+
+
+def _together(episodes: Iterable[Episode], max_steps: int) -> Iterator[list[Episode]]:
+    """Consecutive episodes whose last pieces have at most so many steps together; longer ones are for themselves."""
+    members: list[Episode] = []
+    room = max_steps
+    for episode in episodes:
+        num_steps = episode.pieces[-1].num_steps
+        if members and num_steps > room:
+            yield members
+            members, room = [], max_steps
+        members.append(episode)
+        room -= num_steps
+    if members:
+        yield members
+
+
+def _moved(pieces: Sequence[Piece]) -> Iterator[Piece]:
+    """The same steps of one block in a block of their own, one piece behind the other."""
+    columns = {
+        key: np.concatenate([column[row, start:stop] for _, row, start, stop in pieces])[np.newaxis]
+        for key, column in pieces[0].block.columns.items()
+    }
+    block, stop = Block(columns), 0
+    for piece in pieces:
+        start, stop = stop, stop + piece.num_steps
+        yield Piece(block, 0, start, stop)

@@ -1,15 +1,27 @@
-"""Environments' infos as columns: what of a dict of anything is a number or an array of one shape."""
+"""Environments' infos as values of columns: what of a dict of anything is a number or an array of one shape."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
-__all__ = ["InfoKey", "InfoReader"]
+__all__ = ["NO_INFOS", "InfoKey", "InfoReader"]
+
+_MAX_HELD_KEYS = 1024
+"""How many keys are held for good; an environment may make up names without end."""
+
+_NumpyBool = np.bool_  # looked up for every value
+_INT64 = np.iinfo(np.int64)
+_LEAST, _GREATEST = int(_INT64.min), int(_INT64.max)
+
+_SCALAR_TYPES = frozenset({bool, int, float, *(np.dtype(code).type for code in "?bhilqBHILQfd")})
+"""What is known by its type alone, but for integers beyond int64."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,48 +35,101 @@ class InfoKey:
     dtype: np.dtype
     shape: tuple[int, ...]
 
-    def empty(self) -> np.ndarray:
-        """No values, (0, *shape)."""
-        return np.empty((0, *self.shape), self.dtype)
+
+NO_INFOS: Mapping[InfoKey, Any] = MappingProxyType({})
+"""What all that has no infos shares."""
 
 
 class InfoReader:
     """Reads infos, and counts what it cannot take.
 
     Attributes:
-        dropped: by name, how many values were neither numbers, truth values nor arrays of them.
+        dropped: by name, how many values had no place in a column. Whoever finds that out later counts them here too.
     """
 
     def __init__(self) -> None:
         self.dropped: Counter[str] = Counter()
         self._scalar_keys: dict[tuple[str, type], InfoKey] = {}
-        self._keys: dict[tuple[str, str, tuple[int, ...]], InfoKey] = {}
+        self._array_keys: dict[str, InfoKey] = {}
+        self._keys: WeakValueDictionary[tuple[str, str, tuple[int, ...]], InfoKey] = WeakValueDictionary()
 
-    def read(self, info: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[InfoKey, Any]]:
-        """The values that can stand in columns. Python's numbers become int64 and float64."""
-        for key, value in info.items():
-            name = f"{prefix}{key}"
-            known = self._scalar_keys.get((name, type(value)))
-            if known is not None:
-                yield known, value
+    def read(
+        self, info: Mapping[Any, Any], given_up: Collection[str] = (), prefix: str = ""
+    ) -> Sequence[tuple[InfoKey, Any]]:
+        """The values that can stand in columns: numbers as they came, and arrays, which may be the environment's own.
+
+        Python's numbers become bool, int64 and float64, or uint64 where int64 is too small. Dropped and counted is what
+        is neither a number, a truth value nor an array of them; what has a name with `_` in front, as masks have; and
+        what has the name of another value, as `a/b` and a `b` within an `a`.
+
+        Args:
+            info: names and values; a mapping among these is read too.
+            given_up: names whose values are dropped, whatever they are.
+            prefix: stands in front of all names.
+        """
+        values: list[tuple[InfoKey, Any]] = []
+        scalar_keys, unique = self._scalar_keys, True
+        for part, value in info.items():
+            name = f"{prefix}{part}" if prefix else part
+            kind = type(value)
+            key = scalar_keys.get((name, kind))
+            if key is not None and (kind is not int or _LEAST <= value <= _GREATEST):
+                values.append((key, value if kind is not _NumpyBool else bool(value)))
             elif isinstance(value, Mapping):
-                yield from self.read(value, f"{name}/")
+                values += self.read(value, given_up, f"{name}/")
+                unique = False
             else:
-                yield from self._read_new(name, value)
+                values += self._read_new(str(name), value, given_up)
+                unique &= isinstance(name, str)
+        if unique or len({key.name for key, _ in values}) == len(values):
+            return values
+        return self._first_of_each_name(values)
 
-    def _read_new(self, name: str, value: Any) -> Iterator[tuple[InfoKey, Any]]:
-        try:
-            array = np.asarray(value)
-        except (ValueError, OverflowError):  # ragged
-            array = np.array(None)
-        # Names with _ in front are those of masks.
-        if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8 or name.rpartition("/")[2].startswith("_"):
+    def read_copies(self, info: Mapping[Any, Any]) -> Mapping[InfoKey, Any]:
+        """The same for keeping: arrays are copied, since environments may change them."""
+        values = self.read(info) if info else ()
+        if not values:
+            return NO_INFOS
+        return {key: value.copy() if isinstance(value, np.ndarray) else value for key, value in values}
+
+    def _read_new(self, name: str, value: Any, given_up: Collection[str]) -> Sequence[tuple[InfoKey, Any]]:
+        array = None if name in given_up or name.startswith("_") else _array(value)
+        if array is None:
             self.dropped[name] += 1
-            return
+            return ()
+        key = self._array_keys.get(name)
+        if key is None or key.dtype != array.dtype or key.shape != array.shape:
+            key = self._find_key(name, array, type(value))
+        return ((key, array),)
+
+    def _find_key(self, name: str, array: np.ndarray, kind: type) -> InfoKey:
         identity = (name, array.dtype.str, array.shape)
         key = self._keys.get(identity)
         if key is None:
-            key = self._keys[identity] = InfoKey(name, array.dtype.newbyteorder("="), array.shape)
-        if isinstance(value, bool | int | float | np.generic):
-            self._scalar_keys[name, type(value)] = key
-        yield key, array
+            key = self._keys[identity] = InfoKey(name, array.dtype, array.shape)
+        if kind not in _SCALAR_TYPES:
+            if name in self._array_keys or len(self._array_keys) < _MAX_HELD_KEYS:
+                self._array_keys[name] = key
+        elif len(self._scalar_keys) < _MAX_HELD_KEYS and not (kind is int and key.dtype != np.int64):
+            self._scalar_keys[name, kind] = key
+        return key
+
+    def _first_of_each_name(self, values: Sequence[tuple[InfoKey, Any]]) -> Sequence[tuple[InfoKey, Any]]:
+        by_name: dict[str, tuple[InfoKey, Any]] = {}
+        for key, value in values:
+            if key.name in by_name:
+                self.dropped[key.name] += 1
+            else:
+                by_name[key.name] = (key, value)
+        return list(by_name.values())
+
+
+def _array(value: Any) -> np.ndarray | None:
+    """The value as an array in the machine's byte order, or None if it is none of numbers or truth values."""
+    try:
+        array = np.asarray(value)
+    except Exception:  # ragged, or an object that refuses
+        return None
+    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
+        return None
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))

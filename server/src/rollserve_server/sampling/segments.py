@@ -10,8 +10,6 @@ from rollserve_server.errors import OverLimitError
 from rollserve_server.sampling.episodes import Episode, Piece
 
 if TYPE_CHECKING:
-    from collections import Counter
-
     import numpy as np
 
     from rollserve_server.sampling.episodes import ColumnKey
@@ -65,21 +63,19 @@ class Segment(NamedTuple):
 
 
 def cut_into_messages(
-    episodes: Sequence[Episode], max_message_bytes: int, dropped_infos: Counter[str], first_step: int = 0
+    episodes: Sequence[Episode], max_message_bytes: int, first_step: int = 0
 ) -> Iterator[Sequence[Segment]]:
     """The segments of each message, in order. An episode too long for a message is cut, and goes on in the next.
 
     Args:
         episodes: finished episodes of one stream.
         max_message_bytes: the size that no message may exceed.
-        dropped_infos: counted up, by name, for values of infos that differ in shape within an episode and so are
-            dropped.
         first_step: of the first episode, the step to begin with.
 
     Raises:
         OverLimitError: a single step does not fit into a message.
     """
-    for group in _groups_of_one_shape(episodes, dropped_infos):
+    for group in _groups_of_one_shape(episodes):
         yield from _cut(group, _Sizes.of(group), max_message_bytes, first_step)
         first_step = 0
 
@@ -87,15 +83,10 @@ def cut_into_messages(
 def info_keys(episodes: Sequence[Episode]) -> set[ColumnKey]:
     """The infos of environments that any of the episodes has a value of."""
     keys: set[ColumnKey] = {("episode_infos", key) for episode in episodes for key in episode.reset_infos}
-    pieces = [piece for episode in episodes for piece in episode.pieces]
-    for block in {piece.block for piece in pieces}:
-        for key, present in block.present.items():
-            if any(present[p.row, p.start : p.stop].any() for p in pieces if p.block is block):
-                keys.add(key)
-    return keys
+    return keys | {("env_infos", key) for episode in episodes for key in episode.env_infos}
 
 
-def _groups_of_one_shape(episodes: Sequence[Episode], dropped_infos: Counter[str]) -> Iterator[Sequence[Episode]]:
+def _groups_of_one_shape(episodes: Sequence[Episode]) -> Iterator[Sequence[Episode]]:
     """Consecutive episodes whose infos of one name have one shape. Nearly always that is all of them."""
     keys = info_keys(episodes)
     names = {(group, key.name) for group, key in keys}
@@ -105,7 +96,6 @@ def _groups_of_one_shape(episodes: Sequence[Episode], dropped_infos: Counter[str
     members: list[Episode] = []
     shapes: dict[tuple[str, str], tuple[int, ...]] = {}
     for episode in episodes:
-        _drop_ragged(episode, dropped_infos)
         its_shapes = {(group, key.name): key.shape for group, key in info_keys([episode])}
         if any(shapes.get(name, shape) != shape for name, shape in its_shapes.items()):
             yield members
@@ -113,19 +103,6 @@ def _groups_of_one_shape(episodes: Sequence[Episode], dropped_infos: Counter[str
         members.append(episode)
         shapes |= its_shapes
     yield members
-
-
-def _drop_ragged(episode: Episode, dropped_infos: Counter[str]) -> None:
-    """Takes out the infos of a name whose values are not of one shape within the episode."""
-    keys = [(group, key) for group, key in info_keys([episode]) if group == "env_infos"]
-    for group, key in keys:
-        if any(other.name == key.name and other.shape != key.shape for _, other in keys):
-            for piece in episode.pieces:
-                present = piece.block.present.get((group, key))
-                if present is not None:
-                    steps = present[piece.row, piece.start : piece.stop]
-                    dropped_infos[key.name] += int(steps.sum())
-                    steps[:] = False
 
 
 class _Sizes(NamedTuple):
@@ -137,10 +114,8 @@ class _Sizes(NamedTuple):
 
     @classmethod
     def of(cls, episodes: Sequence[Episode]) -> _Sizes:
-        infos = info_keys(episodes)
-        fixed = {key for key in episodes[0].pieces[0].block.columns if key[0] != "env_infos"}
         message, segment, step = _HEADER_BYTES * (_NUM_HEADERS + 1), _HEADER_BYTES, 0
-        for group, key in fixed | infos:
+        for group, key in {*episodes[0].pieces[0].block.columns, *info_keys(episodes)}:
             of_segments = group in ("observations", "episode_infos")
             num_columns = 1 + of_segments + (group in ("env_infos", "episode_infos"))  # last ones and masks
             header = _HEADER_BYTES + 10 * len(key.shape) + len(key.name.encode()) + 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -47,7 +46,6 @@ class StreamWork:
         self._finished: dict[int, Episode] = {}
         self._held_bytes = 0
         self._writers: dict[Claim, _Writer] = {}
-        self._dropped_infos: Counter[str] = Counter()
 
     def enqueue(self, ranges: Sequence[range]) -> None:
         """Has the episodes of these indices run, in this order."""
@@ -83,10 +81,9 @@ class StreamWork:
             ended = collector.step()
             self.num_simulated_steps += num_steps
             for episode in ended:
-                num_bytes = episode.length * collector.step_bytes
-                self._held_bytes += num_bytes
+                self._held_bytes += episode.num_bytes
                 self._finished[episode.index] = episode
-                finished.append((episode.index, episode.length, num_bytes))
+                finished.append((episode.index, episode.length, episode.num_bytes))
             ran_dry = ended and had_waiting and not collector.num_waiting
             if ran_dry or time.perf_counter() >= until:
                 break
@@ -133,21 +130,20 @@ class StreamWork:
 
     def take_dropped_infos(self) -> dict[str, int]:
         """By name, how many values of infos were dropped since this was last asked."""
-        dropped = dict(self._dropped_infos + self._collector.dropped_infos)
-        self._dropped_infos.clear()
+        dropped = dict(self._collector.dropped_infos)
         self._collector.dropped_infos.clear()
         return dropped
 
     def _begin_writing(self, claim: Claim, max_message_bytes: int) -> _Writer:
         episodes = [self._finished[index] for index in range(claim.start, claim.stop)]
-        messages = cut_into_messages(episodes, max_message_bytes, self._dropped_infos, claim.first_step)
+        messages = cut_into_messages(episodes, max_message_bytes, claim.first_step)
         return _Writer(messages, (claim.start, claim.first_step))
 
     def _release(self, claim: Claim) -> None:
         for index in range(claim.start, claim.stop):
             episode = self._finished.pop(index)
             self._collector.release(episode)
-            self._held_bytes -= episode.length * self._collector.step_bytes
+            self._held_bytes -= episode.num_bytes
 
 
 class _Writer:

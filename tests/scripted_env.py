@@ -1,0 +1,103 @@
+"""An environment that does what a test tells it, for tests within one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+import rollserve
+from rollserve.messages import batch_from_proto
+from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.agents import RandomSpec
+from rollserve_server.sampling import Claim, Order, Report, Stream, Worker, WorkerConfig
+
+
+def nothing(step: int) -> Mapping[Any, Any]:
+    return {}
+
+
+def zeros(step: int) -> Any:
+    return np.zeros(1, np.float32)
+
+
+@dataclass
+class Script:
+    """What each episode is like. A step's number is 0 at the reset."""
+
+    length: int = 1
+    info: Callable[[int], Mapping[Any, Any]] = nothing
+    observation: Callable[[int], Any] = zeros
+    observation_space: gymnasium.Space[Any] = field(default_factory=lambda: spaces.Box(-1, 1, (1,), np.float32))
+
+
+class Scripted(gymnasium.Env[Any, int]):
+    """Follows the script.
+
+    Attributes:
+        script: what to do; set by tests.
+        make: called when one is made; set by tests.
+        num_open: how many were made and not closed.
+    """
+
+    action_space = spaces.Discrete(2)
+    script: ClassVar[Script] = Script()
+    make: ClassVar[Callable[[], None]] = lambda: None
+    num_open: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        type(self).make()
+        self.observation_space = self.script.observation_space
+        Scripted.num_open += 1
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+        self._step = 0
+        return self.script.observation(0), self.script.info(0)
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, Any]:
+        self._step += 1
+        over = self._step == self.script.length
+        return self.script.observation(self._step), 1.0, over, False, self.script.info(self._step)
+
+    def close(self) -> None:
+        Scripted.num_open -= 1
+
+
+SPEC = rollserve.EnvSpec("scripted_env:Scripted")
+
+
+class Sampling:
+    """One worker that runs one stream."""
+
+    def __init__(self, num_rows: int = 2, buffer_bytes: int = 1 << 28) -> None:
+        self.worker = Worker(0, WorkerConfig(num_rows, buffer_bytes))
+        self.worker.add_env(1, SPEC)
+        self.worker.add_agent(1, RandomSpec())
+
+    def sample(self, num_episodes: int = 0, claim: Claim | None = None) -> tuple[Report, bytes]:
+        """Begins episodes, runs what there is for a while, and delivers the claim."""
+        stream = Stream(stream_id=1, root_seed=0, policy_version=1, env_version=1)
+        begin = (range(num_episodes),) if num_episodes else ()
+        deliver = () if claim is None else (claim,)
+        report, buffer = self.worker.work(Order(stream, begin, deliver, 1 << 22, bind_worker=False, seconds=0.2))
+        if report.failure is not None:
+            raise report.failure
+        return report, buffer.tobytes()
+
+
+def sample(num_episodes: int, num_rows: int = 2) -> tuple[rollserve.EpisodeBatch, Mapping[str, int]]:
+    """So many episodes, and how many values of infos were dropped."""
+    sampling = Sampling(num_rows)
+    report, _ = sampling.sample(num_episodes)
+    assert len(report.finished) == num_episodes
+    delivered, buffer = sampling.sample(claim=Claim(0, 0, num_episodes))
+    (parcel,) = delivered.parcels
+    assert parcel.complete
+    messages = [buffer[message.offset : message.offset + message.size] for message in parcel.messages]
+    batches = [batch_from_proto(pb.ObtainSamplesResponse.FromString(message).batch) for message in messages]
+    sampling.worker.close()
+    return rollserve.EpisodeBatch.concatenate(*batches).joined(), report.dropped_infos
