@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from gymnasium import Space
 
-__all__ = ["Leaf", "assemble_rows", "describe_space", "leaves_of_space", "store_value"]
+__all__ = ["Leaf", "assemble_rows", "describe_space", "leaves_of_space", "store_observation"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +38,22 @@ class Leaf:
     space: Space[Any]
     shape: tuple[int, ...]
     dtype: np.dtype
+
+    def takes(self, value: Any) -> bool:
+        """Whether the value is of a kind that numpy stores without loss, or refuses. Asked at each step, so quick."""
+        if type(value) is np.ndarray:
+            return value.dtype is self.dtype and value.shape == self.shape
+        return type(value) in self._number_types
+
+    @functools.cached_property
+    def _number_types(self) -> frozenset[type]:
+        if self.shape:
+            return frozenset()
+        if self.dtype.kind == "f":
+            return frozenset({self.dtype.type, float})
+        if self.dtype == np.int64:
+            return frozenset({self.dtype.type, int})
+        return frozenset({self.dtype.type})
 
 
 def leaves_of_space(space: Space[Any]) -> tuple[Leaf, ...]:
@@ -68,17 +85,22 @@ def describe_space(space: Space[Any]) -> spaces.Space:
             raise _unsupported((), type(space).__name__)
 
 
-def store_value(value: Any, leaves: Sequence[Leaf], columns: Sequence[np.ndarray], row: int) -> None:
-    """Writes a value of the space into one row of each leaf's column.
+def store_observation(observation: Any, leaves: Sequence[Leaf], columns: Sequence[np.ndarray], row: int) -> None:
+    """Writes an observation into one row of each leaf's column.
+
+    Values outside the space's bounds are taken: many environments give some.
 
     Raises:
-        LookupError, TypeError, ValueError: the value is not of the space's structure or shapes.
+        LookupError, TypeError: it is not of the space's structure.
+        ValueError: a part of it has another shape than its leaf, or a dtype that loses values, which numpy would
+            stretch and cut off in silence. Rounding of floats is no loss; integers may have any type that holds them.
+        OverflowError: a number is beyond its leaf's dtype.
     """
     for leaf, column in zip(leaves, columns, strict=True):
-        part = value
+        part = observation
         for step in leaf.path:
             part = part[step]
-        column[row] = part
+        column[row] = part if leaf.takes(part) else _cast(part, leaf)
 
 
 def assemble_rows(space: Space[Any], columns: Iterator[np.ndarray]) -> list[Any]:
@@ -93,6 +115,23 @@ def assemble_rows(space: Space[Any], columns: Iterator[np.ndarray]) -> list[Any]
         subspaces = [assemble_rows(subspace, columns) for subspace in space.spaces]
         return list(zip(*subspaces, strict=True))
     return list(next(columns))
+
+
+def _cast(value: Any, leaf: Leaf) -> np.ndarray:
+    """The part of an observation as an array of its leaf's shape and dtype; raises what `store_observation` says."""
+    came = np.asarray(value)
+    where = f"observation {leaf.name!r}" if leaf.name else "observation"
+    if came.shape != leaf.shape:
+        raise ValueError(f"{where}: shape {came.shape} came, shape {leaf.shape} was expected")
+    if came.dtype == leaf.dtype:
+        return came
+    integral = came.dtype.kind in "iu" and leaf.dtype.kind in "iu"
+    if not integral and not np.can_cast(came.dtype, leaf.dtype, "same_kind"):
+        raise ValueError(f"{where}: dtype {came.dtype} came, dtype {leaf.dtype} was expected")
+    cast = came.astype(leaf.dtype)
+    if integral and not np.array_equal(cast, came):
+        raise ValueError(f"{where}: {came[cast != came].flat[0]} came, a value of dtype {leaf.dtype} was expected")
+    return cast
 
 
 def _leaves(space: Space[Any], path: tuple[str | int, ...]) -> Iterator[Leaf]:

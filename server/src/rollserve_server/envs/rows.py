@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve_server.envs.leaves import assemble_rows, leaves_of_space, store_value
+from rollserve_server.envs.leaves import assemble_rows, leaves_of_space, store_observation
 from rollserve_server.envs.making import make_env, set_task
 from rollserve_server.envs.purity import classify
 from rollserve_server.errors import EnvFailedError
@@ -50,13 +50,20 @@ class RowEnvs:
             NotFoundError, InvalidValueError: see `make_env`.
         """
         self._spec = spec
+        self._broken: set[int] = set()
         self._envs = [make_env(spec)]
-        self.observation_space: Space[Any] = self._envs[0].observation_space
-        self.action_space: Space[Any] = self._envs[0].action_space
-        self.observation_leaves = leaves_of_space(self.observation_space)
-        self.action_leaves = leaves_of_space(self.action_space)
-        self._envs += [make_env(spec) for _ in range(num_rows - 1)]
-        self.observations = [np.zeros((num_rows, *leaf.shape), leaf.dtype) for leaf in self.observation_leaves]
+        try:
+            self.observation_space: Space[Any] = self._envs[0].observation_space
+            self.action_space: Space[Any] = self._envs[0].action_space
+            self.observation_leaves = leaves_of_space(self.observation_space)
+            self.action_leaves = leaves_of_space(self.action_space)
+            while len(self._envs) < num_rows:
+                self._envs.append(make_env(spec))
+            self.observations = [np.zeros((num_rows, *leaf.shape), leaf.dtype) for leaf in self.observation_leaves]
+        except BaseException:
+            self.close()
+            raise
+        self._plain = next((leaf for leaf in self.observation_leaves if not leaf.path), None)
         self.rewards = np.zeros(num_rows)
         self.terminated = np.zeros(num_rows, np.bool_)
         self.truncated = np.zeros(num_rows, np.bool_)
@@ -74,10 +81,13 @@ class RowEnvs:
         Raises:
             InvalidValueError: see `set_task`; the rows are then of no use any more.
         """
-        if spec.task is not None:
-            for env in self._envs:
-                set_task(env, spec.task)
         self._spec = spec
+        for row, env in enumerate(self._envs):
+            if row in self._broken:
+                self._envs[row] = make_env(spec)
+                self._broken.discard(row)
+            elif spec.task is not None:
+                set_task(env, spec.task)
 
     def classify(self) -> Reproducibility:
         """What of the environment comes again, as far as a quick look at some rows can tell."""
@@ -87,13 +97,16 @@ class RowEnvs:
         """Begins an episode in a row, and returns the environment's infos.
 
         Raises:
-            EnvFailedError: the environment raised an error, or its observation is not of its space's structure.
+            EnvFailedError: the environment raised an error, its observation is not as its space says (see
+                `store_observation`), or it failed before and cannot be made anew.
         """
         try:
+            if row in self._broken:
+                self._envs[row] = make_env(self._spec)
+                self._broken.discard(row)
             # Environments may change what they are given.
             options = copy.deepcopy(dict(self._spec.reset_options)) or None
             observation, info = self._envs[row].reset(seed=seed, options=options)
-            self._check_structure(observation)
             self._store(observation, row)
         except Exception as error:
             raise self._failure("reset", row, error) from error
@@ -108,7 +121,8 @@ class RowEnvs:
                 given, so they get copies.
 
         Raises:
-            EnvFailedError: an environment raised an error. The rows before it have been stepped.
+            EnvFailedError: an environment raised an error, or its observation is not as its space says. The rows
+                before it have been stepped.
         """
         row_actions = assemble_rows(self.action_space, iter([column.copy() for column in actions]))
         infos: list[tuple[int, Mapping[str, Any]]] = []
@@ -127,29 +141,21 @@ class RowEnvs:
 
     def close(self) -> None:
         """Closes the environments."""
-        for env in self._envs:
-            _close(env)
+        for row, env in enumerate(self._envs):
+            if row not in self._broken:
+                _close(env)
 
     def _store(self, observation: Any, row: int) -> None:
-        if len(self.observations) == 1 and not self.observation_leaves[0].path:
+        if self._plain is not None and self._plain.takes(observation):
             self.observations[0][row] = observation
         else:
-            store_value(observation, self.observation_leaves, self.observations, row)
-
-    def _check_structure(self, observation: Any) -> None:
-        """Raises ValueError for what numpy would stretch to the space's shape in silence."""
-        for leaf in self.observation_leaves:
-            part = observation
-            for step in leaf.path:
-                part = part[step]
-            if np.shape(part) != leaf.shape:
-                where = f"observation {leaf.name!r}" if leaf.name else "observation"
-                raise ValueError(f"{where} has shape {np.shape(part)}, its space {leaf.shape}")
+            store_observation(observation, self.observation_leaves, self.observations, row)
 
     def _failure(self, what: str, row: int, error: Exception) -> EnvFailedError:
-        """The error for the caller. The environment may be broken for good, so a new one takes its place."""
-        _close(self._envs[row])
-        self._envs[row] = make_env(self._spec)
+        """The error for the caller. The environment may be broken for good, so the next reset makes a new one."""
+        if row not in self._broken:
+            _close(self._envs[row])
+            self._broken.add(row)
         message = f"{self._spec.id} raised in {what}: {type(error).__name__}: {error}"
         return EnvFailedError(message, row)
 

@@ -1,0 +1,159 @@
+"""Observations arrive as they were, or the environment is told to be wrong; environments that fail leave nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from scripted_env import SPEC, Sampling, Script, Scripted, sample
+
+from rollserve.columns import leaves_of
+from rollserve_server.envs import RowEnvs
+from rollserve_server.errors import EnvFailedError, InvalidValueError
+
+BOX = spaces.Box(-1, 1, (3,), np.float32)
+INTEGERS = spaces.Box(0, 9, (2,), np.int32)
+IMAGE = spaces.Box(0, 255, (2,), np.uint8)
+NESTED = spaces.Dict({"a": spaces.Tuple((spaces.Discrete(4), IMAGE)), "b": BOX})
+
+
+@pytest.fixture(autouse=True)
+def _script() -> Iterator[None]:
+    Scripted.num_open = 0
+    yield
+    Scripted.script, Scripted.make = Script(), lambda: None
+
+
+def nested(first: Any = 1, second: Any = (1, 2), third: Any = (0.0, 0.5, 1.0)) -> dict[str, Any]:
+    return {"a": (first, second), "b": third}
+
+
+WRONG = {
+    "a number for an array": (BOX, np.float32(0.5), "observation: shape () came, shape (3,) was expected"),
+    "too few": (BOX, np.zeros(1, np.float32), "observation: shape (1,) came, shape (3,) was expected"),
+    "a row": (BOX, np.zeros((1, 3), np.float32), "observation: shape (1, 3) came, shape (3,) was expected"),
+    "floats for integers": (INTEGERS, np.array([1.9, 2]), "observation: dtype float64 came, dtype int32 was expected"),
+    "a list of floats": (INTEGERS, [1.0, 2.0], "observation: dtype float64 came, dtype int32 was expected"),
+    "beyond the type": (INTEGERS, np.array([1, 2**31]), "observation: 2147483648 came, a value of dtype int32"),
+    "below the type": (IMAGE, np.array([3, -1]), "observation: -1 came, a value of dtype uint8 was expected"),
+    "complex numbers": (BOX, np.zeros(3, complex), "observation: dtype complex128 came, dtype float32 was expected"),
+    "texts": (INTEGERS, ["1", "2"], "observation: dtype <U1 came, dtype int32 was expected"),
+    "a float for a number": (spaces.Discrete(3), 1.9, "observation: dtype float64 came, dtype int64 was expected"),
+    "an array for a number": (spaces.Discrete(3), np.array([1]), "observation: shape (1,) came, shape () was expected"),
+    "a number too large": (spaces.Discrete(3), 2**70, "observation"),
+    "in a leaf": (NESTED, nested(second=[1.5, 2]), "observation 'a/1': dtype float64 came, dtype uint8 was expected"),
+    "in a shape of a leaf": (NESTED, nested(third=0.0), "observation 'b': shape () came, shape (3,) was expected"),
+    "without a leaf": (NESTED, {"b": np.zeros(3)}, "KeyError: 'a'"),
+}
+
+
+@pytest.mark.parametrize("at", [0, 2], ids=["reset", "step"])
+@pytest.mark.parametrize(("space", "wrong", "message"), WRONG.values(), ids=WRONG)
+def test_a_wrong_observation_is_an_error(space: Any, wrong: Any, message: str, at: int) -> None:
+    right = nested() if space is NESTED else np.zeros(space.shape, space.dtype)
+    Scripted.script = Script(3, observation=lambda step: wrong if step == at else right, observation_space=space)
+    with pytest.raises(EnvFailedError) as caught:
+        sample(1)
+    if message != "observation":
+        assert message in caught.value.message
+    assert "episode 0" in caught.value.message
+    assert f"raised in {'step' if at else 'reset'}" in caught.value.message
+
+
+FITTING = {
+    "rounded": (BOX, np.array([0.1, 0.2, 0.3])),
+    "integers for floats": (BOX, np.array([1, 0, -1])),
+    "lists": (BOX, [0.5, 0.25, 1]),
+    "wider integers": (IMAGE, np.array([0, 255])),
+    "truth values": (INTEGERS, np.array([True, False])),
+    "another byte order": (INTEGERS, np.array([3, 4], ">i4")),
+    "outside the bounds": (BOX, np.array([7, -7, np.inf], np.float32)),
+    "not a number": (BOX, np.full(3, np.nan, np.float32)),
+    "a number": (spaces.Discrete(3), 2),
+    "a number of numpy": (spaces.Discrete(3), np.int32(2)),
+    "a number in an array": (spaces.Discrete(3), np.array(2, np.uint8)),
+    "a number in a small type": (spaces.Discrete(3, dtype=np.int8), 2),
+    "a float": (spaces.Box(0, 1, (), np.float32), 0.1),
+    "nested": (NESTED, nested(np.int64(3), np.array([1, 255], np.uint8), np.array([0.0, 0.5, 1.0], np.float32))),
+    "nested lists": (NESTED, nested(3, [4, 5], [0.5, 0.5, 0.5])),
+}
+
+
+@pytest.mark.parametrize(("space", "observation"), FITTING.values(), ids=FITTING)
+def test_what_loses_nothing_is_taken(space: Any, observation: Any) -> None:
+    Scripted.script = Script(2, observation=lambda step: observation, observation_space=space)
+    batch, _ = sample(2)
+    parts = (
+        {"": observation}
+        if space is not NESTED
+        else {"a/0": observation["a"][0], "a/1": observation["a"][1], "b": observation["b"]}
+    )
+    leaves = leaves_of(batch.observations)
+    assert leaves.keys() == parts.keys()
+    for name, part in parts.items():
+        expected = np.asarray(part).astype(leaves[name].dtype)
+        assert np.array_equal(leaves[name], [expected] * 4, equal_nan=True)
+
+
+def test_environments_of_a_refused_space_are_closed() -> None:
+    Scripted.script = Script(observation_space=spaces.Text(5))
+    with pytest.raises(InvalidValueError, match="Text"):
+        RowEnvs(SPEC, 3)
+    assert Scripted.num_open == 0
+
+
+def fail_after(count: int) -> None:
+    """Has all environments but the next ones fail to be made."""
+    made = iter(range(count))
+
+    def make() -> None:
+        if next(made, None) is None:
+            raise RuntimeError("no more of them")
+
+    Scripted.make = make
+
+
+def test_rows_are_closed_when_another_cannot_be_made() -> None:
+    fail_after(2)
+    with pytest.raises(InvalidValueError, match="no more of them"):
+        RowEnvs(SPEC, 3)
+    assert Scripted.num_open == 0
+
+
+def test_an_environment_that_failed_and_cannot_be_made_anew() -> None:
+    Scripted.script = Script(3, observation=lambda step: [0.0] if step < 2 else [1.0, 2.0])
+    fail_after(2)
+    envs = RowEnvs(SPEC, 2)
+    actions = [np.zeros(2, np.int64)]
+    for row in range(2):
+        envs.reset(row, 0)
+    envs.step([0, 1], actions)
+    with pytest.raises(EnvFailedError, match=r"raised in step: .*shape \(2,\)") as caught:
+        envs.step([0, 1], actions)
+    assert caught.value.row == 0
+    assert Scripted.num_open == 1
+    for _ in range(2):
+        with pytest.raises(EnvFailedError, match=r"raised in reset: .*no more of them"):
+            envs.reset(0, 0)
+    envs.reset(1, 0)
+    Scripted.make = lambda: None
+    envs.reset(0, 0)
+    envs.step([0, 1], actions)
+    envs.close()
+    assert Scripted.num_open == 0
+
+
+def test_a_worker_goes_on_after_a_failure() -> None:
+    Scripted.script = Script(1, observation=lambda step: [0.0] * (1 + step))
+    sampling = Sampling(num_rows=2)
+    with pytest.raises(EnvFailedError):
+        sampling.sample(2)
+    sampling.worker.close_stream(1)
+    Scripted.script = Script()
+    report, _ = sampling.sample(2)
+    assert len(report.finished) == 2
+    sampling.worker.close()
+    assert Scripted.num_open == 0
