@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -88,9 +89,9 @@ def test_of_values_with_the_same_name_the_first_is_taken() -> None:
 
 
 def test_an_info_of_several_shapes_is_dropped_and_the_next_episode_begins_anew() -> None:
-    calls = iter(range(6))
-    values = [np.zeros(1), np.zeros(2), 1.0, np.ones(3), np.ones(3), np.ones(3)]
-    Scripted.script = Script(3, lambda step: {"ragged": values[next(calls)], "fine": step} if step else {})
+    # Each two episodes, also those of the look that is taken at a new environment.
+    values = itertools.cycle([np.zeros(1), np.zeros(2), 1.0, np.ones(3), np.ones(3), np.ones(3)])
+    Scripted.script = Script(3, lambda step: {"ragged": next(values), "fine": step} if step else {})
     batch, dropped = sample(2, num_rows=1)
     assert batch.env_infos["fine"].tolist() == [1, 2, 3] * 2
     assert batch.env_infos["ragged"].tolist() == [[0.0] * 3] * 3 + [[1.0] * 3] * 3
