@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from typing import Any
 
@@ -294,6 +295,48 @@ class Unsupported(gymnasium.Env[Any, int]):
 
     observation_space = spaces.Text(5)
     action_space = spaces.Discrete(2)
+
+
+class Refusing(gymnasium.Env[Any, int]):
+    """Says no in the words of whoever asks."""
+
+    def __init__(self, text: str) -> None:
+        raise RuntimeError("".join(chr(int(part, 16)) for part in text.split()))
+
+
+class Spaceless(gymnasium.Env[Any, int]):
+    """Has forgotten to say what it shows."""
+
+    action_space = spaces.Discrete(2)
+
+
+class OddlyNamed(gymnasium.Env[Any, int]):
+    """Has a part whose name is no Unicode."""
+
+    observation_space = spaces.Dict({"\ud800": spaces.Discrete(2)})
+    action_space = spaces.Discrete(2)
+
+
+class Switches(gymnasium.Env[np.ndarray, np.ndarray]):
+    """Takes small integers, and floats of single precision."""
+
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+    action_space = spaces.Dict({"on": spaces.MultiBinary(2), "force": spaces.Box(-np.inf, np.inf, (), np.float32)})
+
+
+class Talkative(gymnasium.Env[np.ndarray, int]):
+    """Prints."""
+
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        print("\x1b[31mhello\x1b[0m from the environment")  # noqa: T201
+        print("a complaint", file=sys.stderr)  # noqa: T201
+
+
+class NotAnEnvironment:
+    """Is none."""
 
 
 gymnasium.register("Nested-v0", Nested)

@@ -151,6 +151,11 @@ def wrapped(name: str, kwargs_json: str = "") -> pb.UpdateEnvRequest:
     return environment(id="CartPole-v1", wrappers=[environment_pb2.Wrapper(name=name, kwargs_json=kwargs_json)])
 
 
+def nested(depth: int) -> pb.UpdateEnvRequest:
+    """Arguments with so many objects in each other."""
+    return environment(id="CartPole-v1", kwargs_json='{"a":' * (depth - 1) + "{}" + "}" * (depth - 1))
+
+
 ENV_CASES: list[tuple[Any, grpc.StatusCode, str, tuple[str, ...]]] = [
     (pb.UpdateEnvRequest(), INVALID, "INVALID_VALUE", ("update", "all_workers or per_worker")),
     (environment(), NOT_FOUND, "ENV_NOT_FOUND", ("id", "''")),
@@ -181,7 +186,78 @@ ENV_CASES: list[tuple[Any, grpc.StatusCode, str, tuple[str, ...]]] = [
     (environment(id="CartPole-v1", kwargs_json='{"id": "os:system"}'), INVALID, "ENV_REFUSED", ("kwargs_json", "'id'")),
     (environment(id="os:system"), DENIED, "MODULE_NOT_ALLOWED", ("id", "'os'", "--allow-module")),
     (environment(id="sample_envsx:Ends"), DENIED, "MODULE_NOT_ALLOWED", ("'sample_envsx'",)),
-    (environment(id="sample_envs:NOT_AN_ENVIRONMENT"), NOT_FOUND, "ENV_NOT_FOUND", ("NOT_AN_ENVIRONMENT",)),
+    (
+        environment(id="sample_envs:NOT_AN_ENVIRONMENT"),
+        NOT_FOUND,
+        "ENV_NOT_FOUND",
+        ("all_workers.id: sample_envs:NOT_AN_ENVIRONMENT is not a gymnasium.Env",),
+    ),
+    (
+        environment(id="sample_envs:NotAnEnvironment"),
+        NOT_FOUND,
+        "ENV_NOT_FOUND",
+        ("all_workers.id: sample_envs:NotAnEnvironment is not a gymnasium.Env",),
+    ),
+    (
+        environment(id="sample_envs:Nope"),
+        NOT_FOUND,
+        "ENV_NOT_FOUND",
+        ("all_workers.id: 'sample_envs' has no 'Nope'",),
+    ),
+    (
+        environment(id="sample_envs:Spaceless"),
+        INVALID,
+        "ENV_REFUSED",
+        ("all_workers.id: sample_envs:Spaceless has no observation_space, a gymnasium.Space was expected",),
+    ),
+    (environment(id="sample_envs:OddlyNamed"), INVALID, "INVALID_VALUE", ("id", "'\\ud800'")),
+    (
+        environment(id="CartPole-v1", kwargs_json='{"\\ud800": 1}'),
+        INVALID,
+        "INVALID_VALUE",
+        ("'\\ud800' came", "Unicode"),
+    ),
+    (environment(id="CartPole-v1", kwargs_json='{"a": ["\\udc80"]}'), INVALID, "INVALID_VALUE", ("'\\udc80' came",)),
+    (
+        environment(id="sample_envs:Refusing", kwargs_json='{"text": "d800 1f600 25"}'),
+        INVALID,
+        "ENV_REFUSED",
+        ("RuntimeError: \\ud800😀%",),
+    ),
+    (environment(id="CartPole-v1", kwargs_json='{"a": NaN}'), INVALID, "INVALID_VALUE", ("JSON object",)),
+    (environment(id="CartPole-v1", kwargs_json='{"a": -Infinity}'), INVALID, "INVALID_VALUE", ("JSON object",)),
+    (environment(id="CartPole-v1", kwargs_json='{"a": 1e999}'), INVALID, "INVALID_VALUE", ("finite numbers",)),
+    (nested(65), INVALID, "INVALID_VALUE", ("all_workers.kwargs_json", "more than 64 deep")),
+    (nested(700), INVALID, "INVALID_VALUE", ("more than 64 deep",)),
+    (nested(100_000), INVALID, "INVALID_VALUE", ("more than 64 deep",)),
+    (nested(64), INVALID, "ENV_REFUSED", ("'a'",)),
+    (
+        environment(id="CartPole-v1", wrappers=[environment_pb2.Wrapper(name="RecordEpisodeStatistics")] * 65),
+        INVALID,
+        "INVALID_VALUE",
+        ("all_workers.wrappers: 65 came, at most 64",),
+    ),
+    (
+        environment(id="HalfCheetah-v5", kwargs_json='{"xml_file": "/etc/hostname"}'),
+        DENIED,
+        "PATH_NOT_ALLOWED",
+        ("all_workers.kwargs_json: '/etc/hostname' came", "--allow-path"),
+    ),
+    (
+        environment(id="HalfCheetah-v5", kwargs_json='{"xml_file": "~/x.xml"}'),
+        DENIED,
+        "PATH_NOT_ALLOWED",
+        ("'~/x.xml'",),
+    ),
+    (environment(id="HalfCheetah-v5", kwargs_json='{"a": [{"b": "../x"}]}'), DENIED, "PATH_NOT_ALLOWED", ("'../x'",)),
+    (environment(id="HalfCheetah-v5", kwargs_json='{"a": "b/../../x"}'), DENIED, "PATH_NOT_ALLOWED", ("'b/../../x'",)),
+    (environment(id="HalfCheetah-v5", kwargs_json='{"a": "file:x"}'), DENIED, "PATH_NOT_ALLOWED", ("'file:x'",)),
+    (
+        wrapped("TimeLimit", '{"max_episode_steps": "/"}'),
+        DENIED,
+        "PATH_NOT_ALLOWED",
+        ("all_workers.wrappers[0].kwargs_json: '/' came",),
+    ),
     (environment(id="sample_envs.nothing:Ends"), NOT_FOUND, "MODULE_NOT_FOUND", ("sample_envs.nothing",)),
     (
         environment(id="CartPole-v1", kwargs_json='{"render_mode": "human"}'),
@@ -293,10 +369,18 @@ AGENT_CASES: list[tuple[Any, tuple[str, ...]]] = [
     (changed_agent(lambda mlp: mlp.ClearField("activation")), ("mlp.activation", "none came")),
     (changed_agent(lambda mlp: setattr(mlp, "activation", 99)), ("mlp.activation", "99 came")),
     (changed_agent(lambda mlp: mlp.diagonal_gaussian.SetInParent()), ("mlp.head", "diagonal_gaussian", "Discrete")),
-    (changed_agent(lambda mlp: mlp.ClearField("layer_sizes")), ("mlp.layer_sizes", "[] came")),
+    (changed_agent(lambda mlp: mlp.ClearField("layer_sizes")), ("mlp.layer_sizes: 0 sizes came",)),
+    (
+        changed_agent(lambda mlp: mlp.layer_sizes.extend([1] * 1_000_000)),
+        ("mlp.layer_sizes: 1000003 sizes came, from 2",),
+    ),
+    (
+        changed_agent(lambda mlp: mlp.layer_sizes.__setitem__(slice(1, 2), [1] * 999)),
+        ("parameters: '2/weight' is missing, ['0/weight', ", "and 1992 more]"),
+    ),
     (changed_agent(lambda mlp: mlp.layer_sizes.__setitem__(0, 5)), ("mlp.layer_sizes[0]", "5 came", "4")),
     (changed_agent(lambda mlp: mlp.layer_sizes.__setitem__(2, 3)), ("mlp.layer_sizes[2]", "3 came", "2")),
-    (changed_agent(lambda mlp: mlp.layer_sizes.__setitem__(1, 0)), ("mlp.layer_sizes", "positive")),
+    (changed_agent(lambda mlp: mlp.layer_sizes.__setitem__(1, 0)), ("mlp.layer_sizes[1]: 0 came", "positive")),
     (
         changed_agent(lambda mlp: mlp.layer_sizes.__setitem__(1, 9)),
         ("all_workers.agent.mlp.parameters['0/weight'].shape: (8, 4) came, (9, 4)",),
@@ -332,7 +416,13 @@ AGENT_CASES: list[tuple[Any, tuple[str, ...]]] = [
         changed_tensor(
             "0/weight", tensor_pb2.Tensor(data_type=tensor_pb2.DATA_TYPE_FLOAT32, shape=[1 << 62, 1 << 62], data=b"1")
         ),
-        ("'0/weight'", "1 bytes came"),
+        ("'0/weight': shape (4611686018427387904, 4611686018427387904) came",),
+    ),
+    (
+        changed_tensor(
+            "0/weight", tensor_pb2.Tensor(data_type=tensor_pb2.DATA_TYPE_FLOAT32, shape=[1 << 62] * 120_000)
+        ),
+        ("'0/weight': a shape of 120000 sizes came",),
     ),
     (parameters(), ("all_workers.parameters: '0/weight' is missing",)),
     (constant(), ("constant.action", "leaves [] came")),
@@ -346,6 +436,46 @@ AGENT_CASES: list[tuple[Any, tuple[str, ...]]] = [
 @pytest.mark.parametrize(("request_", "fragments"), AGENT_CASES)
 def test_agents(stub: SamplerServiceStub, request_: Any, fragments: tuple[str, ...]) -> None:
     check(refused(stub.UpdateAgent, request_), INVALID, "INVALID_VALUE", *fragments)
+
+
+@pytest.mark.parametrize("values", [[256, 257], [-256, 1], [2**32, 0]])
+def test_constant_integers_are_not_made_to_fit(
+    stub: SamplerServiceStub, sampler: rollserve.Sampler, values: list[int]
+) -> None:
+    sampler.update_env("sample_envs:Switches")
+    error = refused(stub.UpdateAgent, constant(on=values, force=1.0))
+    check(error, INVALID, "INVALID_VALUE", "constant.action['on']", str(values[0]), "a value of MultiBinary(2)")
+    error = refused(stub.UpdateAgent, constant(on=[0, 1], force=1e300))
+    check(error, INVALID, "INVALID_VALUE", "constant.action['force']: 1e+300 came")
+    stub.UpdateAgent(constant(on=[0, 1], force=0.1))
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize("text", ["😀" * 600, "%" * 900, "\x7f" * 2000, "x" * 100_000])
+def test_errors_fit_into_headers_whatever_is_in_them(stub: SamplerServiceStub, text: str) -> None:
+    error = refused(stub.UpdateEnv, environment(id=text))
+    check(
+        error, NOT_FOUND, "ENV_NOT_FOUND", f"all_workers.id: '{text[:10]}" if text.isprintable() else "all_workers.id"
+    )
+    assert error.details().endswith("…")
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize(
+    "data", [b"\xff\xff", pb.UpdateEnvRequest(sampler="xyz").SerializeToString().replace(b"xyz", b"\xff12")]
+)
+@pytest.mark.parametrize("name", ["UpdateAgent", "UpdateEnv", "GetSampler", "ObtainSamples", "ObtainExactEpisodes"])
+def test_bytes_that_are_no_request(server: LocalServer, name: str, data: bytes) -> None:
+    with grpc.insecure_channel(server.address) as channel:
+        make = channel.unary_stream if name.startswith("Obtain") else channel.unary_unary
+        error = refused(make(f"/rollserve.v1.SamplerService/{name}"), data)
+    check(error, INVALID, "INVALID_VALUE", f"{len(data)} bytes came that are no rollserve.v1.{name}Request")
+
+
+def test_texts_that_are_no_paths_get_through(sampler: rollserve.Sampler) -> None:
+    sampler.update_env("ALE/Pong-v5", kwargs={"obs_type": "grayscale"})
+    sampler.update_env("FrozenLake-v1", kwargs={"desc": ["SFFF", "FHFH", "FFFH", "HFFG"]})
+    sampler.update_env("HalfCheetah-v5", kwargs={"xml_file": "half_cheetah.xml"})
 
 
 @pytest.mark.usefixtures("unchanged")

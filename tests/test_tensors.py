@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -64,6 +66,32 @@ def test_anything_else_is_an_array_or_a_value_error(data_type: int, shape: list[
         return
     assert array.nbytes == len(data)
     assert list(array.shape) == shape
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ([2**62] * 120_000, "a shape of 120000 sizes came, at most 32 were expected"),
+        ([1] * 33, "a shape of 33 sizes came"),
+        ([2**62] * 32, "product is at most"),
+        ([0, 2**62, 2**62], "product is at most"),
+        ([0, -1], r"shape \(0, -1\) came, sizes of at least 0"),
+    ],
+)
+def test_enormous_shapes_are_refused_at_once(shape: list[int], message: str) -> None:
+    message_ = tensor_pb2.Tensor(data_type=tensor_pb2.DATA_TYPE_FLOAT64, shape=shape)
+    began = time.process_time()
+    with pytest.raises(ValueError, match=message) as caught:
+        tensor_from_proto(message_)
+    assert time.process_time() - began < 1
+    assert len(str(caught.value)) < 1000
+
+
+def test_shapes_at_the_limits_are_arrays() -> None:
+    for shape in ([1] * 32, [0, 2**59], [2**59, 0]):
+        data = bytes(8 * (0 not in shape))
+        array = tensor_from_proto(tensor_pb2.Tensor(data_type=tensor_pb2.DATA_TYPE_FLOAT64, shape=shape, data=data))
+        assert list(array.shape) == shape
 
 
 @pytest.mark.parametrize("dtype", [np.complex64, object, "U3", "datetime64[s]", np.longdouble])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rollserve.checks import check_text, check_type
@@ -21,6 +22,10 @@ __all__ = [
     "env_spec_to_proto",
     "kwargs_from_json",
 ]
+
+_MOST_DEPTH = 64
+"""Of arrays and objects in each other: what copies or writes arguments may recurse."""
+_TOO_DEEP = f"arrays and objects came more than {_MOST_DEPTH} deep in each other"
 
 
 @dataclass(frozen=True)
@@ -177,7 +182,7 @@ def env_spec_from_proto(message: environment_pb2.Environment) -> EnvSpec:
     """The spec that the message describes.
 
     Raises:
-        ValueError: arguments are not a JSON object.
+        ValueError: see `kwargs_from_json`.
     """
     wrappers = [Wrapper(wrapper.name, kwargs_from_json(wrapper.kwargs_json)) for wrapper in message.wrappers]
     task = _task_from_proto(message.task) if message.HasField("task") else None
@@ -189,14 +194,18 @@ def kwargs_from_json(text: str) -> dict[str, object]:
     """Keyword arguments from JSON; an empty text is none.
 
     Raises:
-        ValueError: the text is not a JSON object.
+        ValueError: the text is not a JSON object, nests more than 64 deep, or has a number or a text that JSON has no
+            place for: one beyond float64, one that is no Unicode.
     """
     try:
-        kwargs = json.loads(text or "{}")
-    except (ValueError, RecursionError):
+        kwargs = json.loads(text or "{}", parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    except ValueError:
         kwargs = None
     if not isinstance(kwargs, dict):
         raise ValueError(f"{text[:80]!r} came, a JSON object was expected")
+    _check_values(kwargs)
     return kwargs
 
 
@@ -211,9 +220,46 @@ def _task_to_proto(task: Task | None) -> environment_pb2.Task | None:
 
 def _task_from_proto(message: environment_pb2.Task) -> Task:
     try:
-        return Task(message.method, json.loads(message.argument_json))
-    except (ValueError, RecursionError):
-        raise ValueError(f"task: {message.argument_json[:80]!r} came, JSON was expected") from None
+        return Task(message.method, _value_from_json(message.argument_json))
+    except ValueError as error:
+        raise ValueError(f"task.argument_json: {error}") from None
+
+
+def _value_from_json(text: str) -> object:
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    except ValueError:
+        raise ValueError(f"{text[:80]!r} came, JSON was expected") from None
+    _check_values([value])
+    return value
+
+
+def _refuse_constant(name: str) -> object:
+    raise ValueError(f"{name} came")
+
+
+def _check_values(container: Mapping[str, object] | list[object]) -> None:
+    """Raises ValueError for what Python's parser lets pass, and what others could not read or write."""
+    containers: list[object] = [container]
+    for _ in range(_MOST_DEPTH):
+        parts = [part for container in containers for part in _parts(container)]
+        for value in parts:
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError("a number beyond float64 came, finite numbers were expected")
+            if isinstance(value, str) and value != value.encode(errors="replace").decode():
+                raise ValueError(f"{value[:80]!a} came, which has half a surrogate pair; Unicode was expected")
+        containers = [part for part in parts if isinstance(part, Mapping | list)]
+        if not containers:
+            return
+    raise ValueError(_TOO_DEEP)
+
+
+def _parts(container: object) -> Iterable[object]:
+    if isinstance(container, Mapping):
+        return (*container, *container.values())
+    return container if isinstance(container, list) else ()
 
 
 def _to_json(owner: str, kwargs: Mapping[str, object]) -> str:

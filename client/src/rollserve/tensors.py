@@ -39,6 +39,11 @@ _DTYPES = {
 _DATA_TYPES = {dtype: data_type for data_type, dtype in _DTYPES.items()}
 
 
+_MOST_DIMENSIONS = 32
+_MOST_ELEMENTS = 1 << 59
+"""Beyond what any machine can hold; sizes stay below what numpy can count."""
+
+
 def dtype_to_proto(dtype: np.dtype) -> tensor_pb2.DataType.ValueType:
     """The wire's name for a dtype, whatever its byte order.
 
@@ -79,13 +84,17 @@ def tensor_from_proto(tensor: tensor_pb2.Tensor) -> np.ndarray:
     """The tensor as an array that cannot be written to: it is a view of the message's bytes.
 
     Raises:
-        ValueError: the type is unset, a size is negative, the data is not as long as type and shape ask for, or a
-            truth value is neither 0 nor 1.
+        ValueError: the type is unset, there are more than 32 dimensions, a size is negative, the sizes are larger
+            than any memory, the data is not as long as type and shape ask for, or a truth value is neither 0 nor 1.
     """
     dtype = dtype_from_proto(tensor.data_type)
+    if len(tensor.shape) > _MOST_DIMENSIONS:
+        raise ValueError(f"a shape of {len(tensor.shape)} sizes came, at most {_MOST_DIMENSIONS} were expected")
     shape = tuple(tensor.shape)
     if any(size < 0 for size in shape):
         raise ValueError(f"shape {shape} came, sizes of at least 0 were expected")
+    if math.prod(size or 1 for size in shape) > _MOST_ELEMENTS:
+        raise ValueError(f"shape {shape} came, sizes whose product is at most 2**59 were expected")
     data = tensor.data
     expected = math.prod(shape) * dtype.itemsize
     if len(data) != expected:

@@ -33,6 +33,8 @@ class DomainError(Exception):
     reason = "INTERNAL"
 
     def __init__(self, text: str, *, reason: str | None = None, field: str = "") -> None:
+        # What an environment says may hold what no encoding takes, such as parts of names of files.
+        text = text.encode(errors="backslashreplace").decode()
         super().__init__(text)
         self.text = text
         self.field = field

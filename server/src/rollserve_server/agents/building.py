@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +17,17 @@ from rollserve_server.envs import leaves_of_space
 from rollserve_server.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from gymnasium import Space
 
     from rollserve_server.agents.agent import Agent
 
 __all__ = ["build_agent", "kind_of", "with_parameters"]
+
+_MOST_LAYERS = 1000
+_MOST_LISTED = 8
+"""Names in the text of an error."""
 
 _KINDS: dict[type, str] = {MlpSpec: "mlp", RandomSpec: "random", ConstantSpec: "constant"}
 
@@ -87,8 +92,12 @@ def _output_size(spec: MlpSpec, action_space: Space[Any]) -> int:
 
 def _check_layers(spec: MlpSpec, input_size: int, output_size: int) -> None:
     sizes = spec.layer_sizes
-    if len(sizes) < 2 or min(sizes) < 1:
-        raise InvalidValueError.of("layer_sizes", list(sizes), "at least two positive sizes")
+    if not 2 <= len(sizes) <= _MOST_LAYERS + 1:
+        expected = f"from 2 to {_MOST_LAYERS + 1}: one of the input, and one of each layer,"
+        raise InvalidValueError.of("layer_sizes", f"{len(sizes)} sizes", expected)
+    for position, size in enumerate(sizes):
+        if size < 1:
+            raise InvalidValueError.of(f"layer_sizes[{position}]", size, "a positive size")
     if sizes[0] != input_size:
         expected = f"{input_size}, the flat size of the observation space,"
         raise InvalidValueError.of("layer_sizes[0]", sizes[0], expected)
@@ -113,10 +122,10 @@ def _check_parameters(parameters: Mapping[str, np.ndarray], shapes: Mapping[str,
     missing = [name for name in shapes if name not in parameters]
     unknown = sorted(parameters.keys() - shapes.keys())
     if missing:
-        text = f"{missing[0]!r} is missing, {', '.join(shapes)} were expected"
+        text = f"{missing[0]!r} is missing, {_listed(shapes)} were expected"
         raise InvalidValueError(text, field="parameters")
     if unknown:
-        text = f"{unknown[0]!r} is unknown, {', '.join(shapes)} were expected"
+        text = f"{unknown[0]!r} is unknown, {_listed(shapes)} were expected"
         raise InvalidValueError(text, field="parameters")
     for name, shape in shapes.items():
         field, value = f"parameters[{name!r}]", parameters[name]
@@ -134,7 +143,8 @@ def _build_constant(spec: ConstantSpec, action_space: Space[Any], num_rows: int)
     leaves = leaves_of_space(action_space)
     names = [leaf.name for leaf in leaves]
     if set(spec.action) != set(names):
-        raise InvalidValueError.of("action", f"leaves {sorted(spec.action)}", f"leaves {sorted(names)}")
+        came, expected = (f"leaves {_listed(sorted(each))}" for each in (spec.action, names))
+        raise InvalidValueError.of("action", came, expected)
     actions = []
     for leaf in leaves:
         field, value = f"action[{leaf.name!r}]", spec.action[leaf.name]
@@ -142,8 +152,17 @@ def _build_constant(spec: ConstantSpec, action_space: Space[Any], num_rows: int)
             raise InvalidValueError.of(f"{field}.shape", value.shape, leaf.shape)
         if not np.can_cast(value.dtype, leaf.dtype, "same_kind"):
             raise InvalidValueError.of(f"{field}.data_type", value.dtype, leaf.dtype)
-        action = value.astype(leaf.dtype)
-        if not leaf.space.contains(action if leaf.shape else leaf.dtype.type(action)):
+        with np.errstate(over="ignore"):  # what is too large becomes infinite
+            action = value.astype(leaf.dtype)
+        same = np.isfinite(action).all() if leaf.dtype.kind == "f" else np.array_equal(action, value)
+        if not (same and leaf.space.contains(action if leaf.shape else leaf.dtype.type(action))):
             raise InvalidValueError.of(field, value, f"a value of {leaf.space}")
         actions.append(action)
     return ConstantAgent(actions, num_rows)
+
+
+def _listed(names: Collection[str]) -> str:
+    """The names in brackets, or the first of them."""
+    first = ", ".join(repr(name) for name in itertools.islice(names, _MOST_LISTED))
+    more = f", and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
+    return f"[{first}{more}]"

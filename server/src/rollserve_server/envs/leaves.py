@@ -138,7 +138,7 @@ def _leaves(space: Space[Any], path: tuple[str | int, ...]) -> Iterator[Leaf]:
     match space:
         case gym_spaces.Dict():
             for key, subspace in space.spaces.items():
-                if not isinstance(key, str) or "/" in key or not key:
+                if not _is_name(key):
                     raise InvalidValueError(f"its space has the key {key!r}, a name without / was expected", field="id")
                 yield from _leaves(subspace, (*path, key))
         case gym_spaces.Tuple():
@@ -153,6 +153,11 @@ def _leaves(space: Space[Any], path: tuple[str | int, ...]) -> Iterator[Leaf]:
             yield Leaf(_name(path), path, space, space.shape or (), dtype)
         case _:
             raise _unsupported(path, type(space).__name__)
+
+
+def _is_name(key: object) -> bool:
+    """Whether it can be part of a leaf's name, which is Unicode."""
+    return isinstance(key, str) and key != "" and "/" not in key and key == key.encode(errors="replace").decode()
 
 
 def _name(path: tuple[str | int, ...]) -> str:

@@ -78,10 +78,11 @@ def make_env(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
 
     Raises:
         NotFoundError: there is no such module, id, class or wrapper, or a package that it needs is not installed.
-        InvalidValueError: the environment or a wrapper refused its arguments.
+        InvalidValueError: the environment or a wrapper refused its arguments, or has no spaces.
     """
     env = _make_unwrapped(spec)
     try:
+        _check_spaces(spec.id, env)
         for position, wrapper in enumerate(spec.wrappers):
             with within(f"wrappers[{position}]"):
                 env = _wrap(env, wrapper)
@@ -113,12 +114,9 @@ def set_task(env: gymnasium.Env[Any, Any], task: Task) -> None:
 def _make_unwrapped(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
     module_name, name = module_of(spec.id), spec.id.rpartition(":")[2]
     module = None if module_name is None else _import(module_name)
-    entry = getattr(module, name, None)
-    make: Callable[..., Any]
+    make: Callable[..., Any] | None = None if module is None else _class_in(module, name)
     arguments: dict[str, Any] = dict(spec.kwargs)
-    if isinstance(entry, type) and issubclass(entry, gymnasium.Env):
-        make = entry
-    else:
+    if make is None:
         _check_registered(name)
         # The name is bound here: as an argument of the request it could be that of a module that is not allowed.
         make = functools.partial(gymnasium.make, name)
@@ -133,6 +131,20 @@ def _import(name: str) -> Any:
     except Exception as error:
         text = f"module {name!r} cannot be imported on the server: {type(error).__name__}: {error}"
         raise NotFoundError(text, reason="MODULE_NOT_FOUND", field="id") from error
+
+
+def _class_in(module: Any, name: str) -> type[gymnasium.Env[Any, Any]] | None:
+    """The environment's class in a module, or None if the name is an id that is registered."""
+    entry = getattr(module, name, None)
+    if isinstance(entry, type) and issubclass(entry, gymnasium.Env):
+        return entry
+    if name in gymnasium.registry:
+        return None
+    if entry is None:
+        text = f"{module.__name__!r} has no {name!r}, neither as a class nor as a registered id"
+    else:
+        text = f"{module.__name__}:{name} is not a gymnasium.Env"
+    raise NotFoundError(text, reason="ENV_NOT_FOUND", field="id")
 
 
 def _check_registered(name: str) -> None:
@@ -170,6 +182,15 @@ def _python_arguments(cls: type, kwargs: Mapping[str, object]) -> dict[str, obje
         elif isinstance(value, list) and "ndarray" in annotation:
             arguments[name] = np.array(value)
     return arguments
+
+
+def _check_spaces(env_id: str, env: gymnasium.Env[Any, Any]) -> None:
+    for name in ("observation_space", "action_space"):
+        space = _refusing(env_id, functools.partial(getattr, env, name, None))
+        if not isinstance(space, gymnasium.Space):
+            came = "no" if space is None else f"{space!r} as its"
+            text = f"{env_id} has {came} {name}, a gymnasium.Space was expected"
+            raise InvalidValueError(text, reason="ENV_REFUSED", field="id")
 
 
 def _refusing(owner: str, make: Callable[[], Any]) -> Any:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 import grpc
@@ -38,19 +40,20 @@ _CODES: dict[type[DomainError], grpc.StatusCode] = {
     EnvFailedError: grpc.StatusCode.INTERNAL,
 }
 
-_MOST_CHARACTERS = 500
-"""Of a text: it travels up to three times in headers, whose size gRPC limits to 8 KiB."""
+_MOST_FIELD_BYTES, _MOST_TEXT_BYTES = 200, 800
+"""Of a field and a text, percent-encoded: they travel up to three times in headers, whose size gRPC limits to 8 KiB."""
 
 
 async def abort(context: grpc.aio.ServicerContext[object, object], error: DomainError) -> NoReturn:
     """Ends the call with the error's status, message and reason."""
     code = _CODES[type(error)]
-    message = _shortened(error.message)
-    _log.info("call refused", extra={"code": code.name, "reason": error.reason, "error": message})
+    field, message = _shortened(error.field, _MOST_FIELD_BYTES), _shortened(error.text, _MOST_TEXT_BYTES)
     details: list[Message] = []
-    if error.field:
-        violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=_shortened(error.text))
+    if field:
+        violation = error_details_pb2.BadRequest.FieldViolation(field=field, description=message)
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
+        message = f"{field}: {message}"
+    _log.info("call refused", extra={"code": code.name, "reason": error.reason, "error": message})
     await _abort(context, code, message, error.reason, details)
 
 
@@ -80,5 +83,13 @@ async def _abort(
     raise AssertionError("abort raises")
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
+def _shortened(text: str, most_bytes: int) -> str:
+    """The text, or as much of its beginning as fits."""
+    ends = list(itertools.accumulate(_encoded_sizes(text[: most_bytes + 1])))
+    fitting = bisect.bisect_right(ends, most_bytes)
+    return text if fitting == len(text) else f"{text[:fitting]}…"
+
+
+def _encoded_sizes(text: str) -> Iterator[int]:
+    """How many bytes each character takes in a header: three for each of those that are no plain ASCII."""
+    return (1 if " " <= character <= "~" and character != "%" else 3 * len(character.encode()) for character in text)

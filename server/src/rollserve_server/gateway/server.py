@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
@@ -37,11 +38,13 @@ class GatewayConfig:
         listen: `host:port`; port 0 for any that is free.
         max_request_bytes: the largest request that is taken.
         grace_seconds: how long calls may go on after the end has begun.
+        allowed_paths: files and folders that requests may name in the arguments of environments.
     """
 
     listen: str
     max_request_bytes: int
     grace_seconds: float
+    allowed_paths: tuple[Path, ...] = ()
 
 
 class Gateway:
@@ -57,7 +60,7 @@ class Gateway:
             options=[("grpc.max_receive_message_length", config.max_request_bytes), ("grpc.so_reuseport", 0)]
         )
         self._health = health.aio.HealthServicer()
-        self._server.add_generic_rpc_handlers((SamplerService(pools).handler(),))
+        self._server.add_generic_rpc_handlers((SamplerService(pools, config.allowed_paths).handler(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from rollserve.v1 import episode_batch_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve_server.errors import DomainError, NotFoundError
+from rollserve_server.errors import DomainError, InvalidValueError, NotFoundError
 from rollserve_server.gateway import translate
 from rollserve_server.gateway.errors import abort, abort_unexpected
 from rollserve_server.pool import Account, Beginning, Delivery, Pool, Progress
@@ -25,7 +27,6 @@ DEFAULT_SAMPLER = "default"
 
 _log = logging.getLogger(__name__)
 
-_Request = TypeVar("_Request", bound="Message")
 _Context = Any  # grpc.aio's is generic in the stubs only
 _SampleRequest = pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest
 
@@ -33,9 +34,10 @@ _SampleRequest = pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest
 class SamplerService:
     """`rollserve.v1.SamplerService`; see `protos/rollserve/v1/sampler_service.proto`."""
 
-    def __init__(self, pools: Mapping[str, Pool]) -> None:
-        """Serves the samplers of these names."""
+    def __init__(self, pools: Mapping[str, Pool], allowed_paths: Collection[Path]) -> None:
+        """Serves the samplers of these names; for the paths, see `check_paths`."""
         self._pools = pools
+        self._allowed_paths = allowed_paths
 
     def handler(self) -> grpc.GenericRpcHandler:
         """What a server needs to route calls here."""
@@ -50,14 +52,13 @@ class SamplerService:
             "ObtainExactEpisodes": pb.ObtainExactEpisodesRequest,
         }
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+        # gRPC passes bytes on both ways: what cannot be parsed is an error like any other, and sampled messages come
+        # from the workers as bytes.
         for name, method in unary.items():
-            request = getattr(pb, f"{name}Request")
-            handlers[name] = grpc.unary_unary_rpc_method_handler(
-                _answer(method), request.FromString, lambda response: response.SerializeToString()
-            )
+            answer = _answer(method, getattr(pb, f"{name}Request"))
+            handlers[name] = grpc.unary_unary_rpc_method_handler(answer, None, None)
         for name, kind in streams.items():
-            # Messages come from the workers as bytes: they are not serialized here.
-            handlers[name] = grpc.unary_stream_rpc_method_handler(_stream(self.obtain), kind.FromString, None)
+            handlers[name] = grpc.unary_stream_rpc_method_handler(_stream(self.obtain, kind), None, None)
         return grpc.method_handlers_generic_handler(service.full_name, handlers)
 
     async def update_agent(self, request: pb.UpdateAgentRequest) -> pb.UpdateAgentResponse:
@@ -71,7 +72,7 @@ class SamplerService:
     async def update_env(self, request: pb.UpdateEnvRequest) -> pb.UpdateEnvResponse:
         """UpdateEnv."""
         pool = self._pool(request.sampler)
-        updates, per_worker = translate.env_updates_from_proto(request)
+        updates, per_worker = translate.env_updates_from_proto(request, self._allowed_paths)
         updated = await pool.update_env(updates, per_worker=per_worker)
         env = ",".join(spec.id for spec in updated.specs)
         _log.info("environment updated", extra={"env": env, "env_version": updated.version})
@@ -113,13 +114,13 @@ class SamplerService:
 
 
 def _answer(
-    method: Callable[[_Request], Awaitable[Message]],
-) -> Callable[[_Request, _Context], Awaitable[Message]]:
-    """The method with its errors made into statuses."""
+    method: Callable[[Any], Awaitable[Message]], kind: type[Message]
+) -> Callable[[bytes, _Context], Awaitable[bytes]]:
+    """The method from bytes to bytes, with its errors made into statuses."""
 
-    async def answer(request: _Request, context: _Context) -> Message:
+    async def answer(data: bytes, context: _Context) -> bytes:
         try:
-            return await method(request)
+            return (await method(_parsed(kind, data))).SerializeToString()
         except DomainError as error:
             await abort(context, error)
         except Exception as error:  # nothing unforeseen may reach the client
@@ -129,13 +130,13 @@ def _answer(
 
 
 def _stream(
-    method: Callable[[_SampleRequest], AsyncGenerator[bytes, None]],
-) -> Callable[[_SampleRequest, _Context], AsyncGenerator[bytes, None]]:
-    """The method with its errors made into statuses."""
+    method: Callable[[Any], AsyncGenerator[bytes, None]], kind: type[Message]
+) -> Callable[[bytes, _Context], AsyncGenerator[bytes, None]]:
+    """The method from bytes to bytes, with its errors made into statuses."""
 
-    async def stream(request: _SampleRequest, context: _Context) -> AsyncGenerator[bytes, None]:
+    async def stream(data: bytes, context: _Context) -> AsyncGenerator[bytes, None]:
         try:
-            async with contextlib.aclosing(method(request)) as messages:
+            async with contextlib.aclosing(method(_parsed(kind, data))) as messages:
                 async for message in messages:
                     yield message
         except DomainError as error:
@@ -144,3 +145,11 @@ def _stream(
             await abort_unexpected(context, error)
 
     return stream
+
+
+def _parsed(kind: type[Message], data: bytes) -> Message:
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        name = kind.DESCRIPTOR.full_name
+        raise InvalidValueError(f"{len(data)} bytes came that are no {name}, or hold a text that is no UTF-8") from None

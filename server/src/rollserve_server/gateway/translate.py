@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from google.protobuf.duration_pb2 import Duration
@@ -21,7 +22,7 @@ from rollserve.v1 import agent_pb2, environment_pb2, episode_batch_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server import __version__
 from rollserve_server.agents import AgentSpec, ConstantSpec, MlpSpec, RandomSpec
-from rollserve_server.envs import Reproducibility, describe_space
+from rollserve_server.envs import Reproducibility, check_paths, describe_space
 from rollserve_server.errors import InvalidValueError, within
 from rollserve_server.pool import Account, AtLeast, Beginning, Exactly, SampleRequest, Target
 
@@ -44,6 +45,7 @@ __all__ = [
 _DEFAULT_MESSAGE_BYTES = (4 << 20) - (4 << 10)
 """Just below what gRPC's clients take by default."""
 _LEAST_MESSAGE_BYTES, _MOST_MESSAGE_BYTES = 4 << 10, 256 << 20
+_MOST_WRAPPERS = 64
 _MOST_STEPS, _MOST_EPISODES, _MOST_FIRST_INDEX = 1 << 50, 1 << 40, 1 << 62
 """More than anybody waits for; indices stay below 2**63, which is all that many languages have."""
 
@@ -82,21 +84,24 @@ def agent_updates_from_proto(request: pb.UpdateAgentRequest) -> tuple[Sequence[A
             raise InvalidValueError.of("update", "none", "all_workers or per_worker")
 
 
-def env_updates_from_proto(request: pb.UpdateEnvRequest) -> tuple[Sequence[EnvUpdate], bool]:
+def env_updates_from_proto(
+    request: pb.UpdateEnvRequest, allowed_paths: Collection[Path]
+) -> tuple[Sequence[EnvUpdate], bool]:
     """The updates, and whether there is to be one for each worker.
 
     Raises:
         InvalidValueError: a part is missing or malformed.
+        NotAllowedError: see `check_paths`.
     """
     match request.WhichOneof("update"):
         case "all_workers":
             with _within("all_workers"):
-                return [_env_update_from_proto(request.all_workers)], False
+                return [_env_update_from_proto(request.all_workers, allowed_paths)], False
         case "per_worker":
             updates = []
             for position, update in enumerate(request.per_worker.updates):
                 with _within(f"per_worker.updates[{position}]"):
-                    updates.append(_env_update_from_proto(update))
+                    updates.append(_env_update_from_proto(update, allowed_paths))
             return updates, True
         case _:
             raise InvalidValueError.of("update", "none", "all_workers or per_worker")
@@ -280,28 +285,34 @@ def _parameters_from_proto(parameters: agent_pb2.Parameters) -> Mapping[str, np.
         return named_tensors_from_proto(parameters.tensors)
 
 
-def _env_update_from_proto(update: environment_pb2.EnvironmentUpdate) -> EnvUpdate:
+def _env_update_from_proto(update: environment_pb2.EnvironmentUpdate, allowed_paths: Collection[Path]) -> EnvUpdate:
     match update.WhichOneof("update"):
         case "environment":
             with _within("environment"):
-                return _env_spec_from_proto(update.environment)
+                return _env_spec_from_proto(update.environment, allowed_paths)
         case "change":
             with _within("change"):
                 for field in ("kwargs_json", "reset_options_json"):
                     with _within(field):
                         kwargs_from_json(getattr(update.change, field))
-                return env_change_from_proto(update.change)
+                change = env_change_from_proto(update.change)
+                check_paths(change, allowed_paths)
+                return change
         case _:
             raise InvalidValueError.of("update", "none", "environment or change")
 
 
-def _env_spec_from_proto(environment: environment_pb2.Environment) -> EnvSpec:
+def _env_spec_from_proto(environment: environment_pb2.Environment, allowed_paths: Collection[Path]) -> EnvSpec:
+    if len(environment.wrappers) > _MOST_WRAPPERS:
+        raise InvalidValueError.of("wrappers", len(environment.wrappers), f"at most {_MOST_WRAPPERS}")
     texts = {"kwargs_json": environment.kwargs_json, "reset_options_json": environment.reset_options_json}
     texts |= {f"wrappers[{i}].kwargs_json": wrapper.kwargs_json for i, wrapper in enumerate(environment.wrappers)}
     for field, text in texts.items():
         with _within(field):
             kwargs_from_json(text)
-    return env_spec_from_proto(environment)
+    spec = env_spec_from_proto(environment)
+    check_paths(spec, allowed_paths)
+    return spec
 
 
 def _in_range(field: str, value: int, least: int, most: int) -> int:
