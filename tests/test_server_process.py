@@ -50,6 +50,7 @@ def test_help_names_every_setting() -> None:
     for name in ("--env ID", "--workers N", "--listen HOST:PORT", "--config FILE", "--allow-module", "--log-json"):
         assert name in shown
     assert "[default: 127.0.0.1:50051]" in shown
+    assert "underscores where the option has hyphens" in " ".join(shown.split())
     assert run("--version").stdout == "rollserve-server, version 0.1.0\n"
 
 
@@ -62,7 +63,38 @@ def test_help_names_every_setting() -> None:
         (("--env", "x"), {"ROLLSERVE_ROWS": "many"}, ["rows (from ROLLSERVE_ROWS): ", "'many' came"]),
         (("--env", "x", "--listen", "here"), {}, ["listen (from --listen): HOST:PORT was expected", "'here' came"]),
         (("--env", "x", "--env-kwargs", "{"), {}, ["env_kwargs (from --env-kwargs): not JSON"]),
+        (
+            ("--env", "x", "--env-kwargs", "[]"),
+            {},
+            ["env_kwargs (from --env-kwargs): a JSON object was expected, but []"],
+        ),
+        (
+            ("--env", "x", "--env-kwargs", '{"x": NaN}'),
+            {},
+            ["env_kwargs (from --env-kwargs): what can be written as JSON"],
+        ),
         (("--env", "x", "--wrappers", '[{"nam": 1}]'), {}, ["wrappers.0.name", "wrappers.0.nam"]),
+        (("--env", "x", "--wrappers", '{"name": "x"}'), {}, ["wrappers (from --wrappers): a JSON list was expected"]),
+        (
+            ("--env", "x", "--wrappers", "[3]"),
+            {},
+            ['wrappers.0 (from --wrappers): a JSON object {"name": "…", "kwargs"'],
+        ),
+        (("--env", "x", "--worker-num-cpus", "inf"), {}, ["worker_num_cpus (from --worker-num-cpus): a finite number"]),
+        (("--env", "x", "--worker-num-cpus", "1e-9"), {}, ["worker_num_cpus", "0 or at least 0.0001"]),
+        (("--env", "x", "--worker-num-gpus", "1.5"), {}, ["worker_num_gpus (from --worker-num-gpus): a whole number"]),
+        (
+            ("--env", "x", "--worker-resources", '{"CPU": 1}'),
+            {},
+            ["worker_resources", "'CPU': --worker-num-cpus instead"],
+        ),
+        (
+            ("--env", "x", "--worker-resources", '{"x": -1}'),
+            {},
+            ["worker_resources", "'x': an amount of at least 0.0001"],
+        ),
+        (("--env", "x", "--object-store-bytes", "100000000000000000"), {}, ["object_store_bytes", "at most"]),
+        (("--env", "x", "--workers", "1000000000"), {}, ["workers (from --workers): at most 10000 was expected"]),
         (("--env", "x", "--log-level", "LOUD"), {}, ["log_level (from --log-level)"]),
         (("--env", "x", "--seed", "-1"), {}, ["seed (from --seed)"]),
         (("--nope",), {}, ["No such option", "--nope"]),
@@ -81,6 +113,9 @@ def test_wrong_settings_are_named(arguments: tuple[str, ...], environment: dict[
     ("text", "message"),
     [
         ("rowz: 3", "unknown key 'rowz'"),
+        ("env-kwargs: {}", "unknown key 'env-kwargs', did you mean 'env_kwargs'?"),
+        ("env_kwargs: {since: 2020-01-01}", "env_kwargs (from the configuration file): what can be written as JSON"),
+        ("allow_module: 3", "allow_module: a list of texts was expected, but 3 came"),
         ("rows: many", "rows (from the configuration file)"),
         ("- rows", "keys and values were expected"),
         ("rows: [", "cannot be read"),
@@ -118,21 +153,89 @@ def test_flag_before_variable_before_file(tmp_path: Path) -> None:
     assert {"time", "level", "logger"} <= events[0].keys()
 
 
-def test_what_cannot_be_served_is_said_in_one_line(tmp_path: Path) -> None:
-    shown = run("--env", "Nope-v0", *LIGHT)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--env", "Nope-v0"), "env: 'Nope-v0' came"),
+        (("--env", "nowhere:Nope"), "env: module 'nowhere' cannot be imported"),
+        (("--env", "CartPole-v1", "--env-kwargs", '{"nope": 1}'), "env_kwargs: refused by CartPole-v1"),
+        (("--env", "CartPole-v1", "--wrappers", '[{"name": "Nope"}]'), "wrappers[0].name: 'Nope' came"),
+        (
+            ("--env", "CartPole-v1", "--wrappers", '[{"name": "TimeLimit", "kwargs": {"nope": 1}}]'),
+            "wrappers[0].kwargs: refused by TimeLimit",
+        ),
+        (("--env", "CartPole-v1", "--port-file", "/nowhere/port"), "port_file: /nowhere/port came"),
+        (("--env", "CartPole-v1", "--port-file", "/"), "port_file: / came"),
+    ],
+)
+def test_what_cannot_be_served_is_said_in_one_line(options: tuple[str, ...], message: str) -> None:
+    shown = run(*options, *LIGHT, "--listen", "127.0.0.1:0")
     assert shown.returncode == 1
-    assert "cannot serve" in shown.stderr.splitlines()[-1]
-    assert "'Nope-v0' came" in shown.stderr.splitlines()[-1]
-    assert "Traceback" not in shown.stderr
+    (_, line) = shown.stderr.splitlines()
+    assert "cannot serve" in line
+    assert message in line
+
+
+def test_a_port_that_is_taken() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         shown = run("--env", "CartPole-v1", "--listen", f"127.0.0.1:{taken.getsockname()[1]}", *LIGHT)
     assert shown.returncode == 1
-    assert "is the port in use?" in shown.stderr
-    shown = run("--env", "CartPole-v1", "--port-file", "/nowhere/port", *LIGHT)
-    assert shown.returncode == 1
-    assert "/nowhere" in shown.stderr
+    line = shown.stderr.splitlines()[-1]  # gRPC has one of its own before it
+    assert "is the port in use?" in line
+
+
+def test_modules_that_are_not_there_are_warned_of() -> None:
+    options = ("--env", "Nope-v0", "--allow-module", "gymnasium", *LIGHT, "--listen", "127.0.0.1:0")
+    shown = run(*options, "--allow-module", "nosuchmodule").stderr
+    assert [line.partition("WARNING ")[2] for line in shown.splitlines() if "WARNING" in line] == [
+        "module not found allow_module=nosuchmodule"
+    ]
+    shown = run(*options[:2], *LIGHT, "--listen", "127.0.0.1:0", ROLLSERVE_ALLOW_MODULE="nosuch1, nosuch2").stderr
+    assert "allow_module=nosuch1\n" in shown
+    assert "allow_module=nosuch2\n" in shown
+
+
+def test_the_port_file_is_there_as_long_as_the_server(tmp_path: Path) -> None:
+    port_file = tmp_path / "port"
+    port_file.write_text("stale")
+    command = [SERVER, "--env", "CartPole-v1", *LIGHT, "--listen", "127.0.0.1:0", "--port-file", port_file]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        while "serving" not in (line := process.stderr.readline()):
+            assert line, "it ended"
+        assert line.rstrip().split("listen=127.0.0.1:")[1].split()[0] == port_file.read_text().strip()
+        process.terminate()
+        process.stderr.read()
+    assert process.returncode == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_paths_that_the_operator_allows(tmp_path: Path) -> None:
+    for folder in ("allowed", "other"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "allowed" / "link").symlink_to(tmp_path / "other")
+    options = ("--env", "CartPole-v1", *LIGHT, "--allow-path", str(tmp_path / "allowed"), "--wrappers")
+    wrappers = json.dumps([{"name": "TransformReward", "kwargs": {"func": str(tmp_path / "own")}}])
+    with (
+        local_server(*options, wrappers, log=tmp_path / "log") as server,
+        rollserve.connect(server.address) as sampler,
+    ):
+        env = sampler.status().envs[0]
+        sampler.update_env(env.id, wrappers=env.wrappers)  # what the operator has named himself
+        for name, reason in {
+            "allowed/x": "ENV_REFUSED",  # it gets to the environment, which has no such argument
+            "allowed/../allowed/x": "ENV_REFUSED",
+            "allowed": "ENV_REFUSED",
+            "allowed/../x": "PATH_NOT_ALLOWED",
+            "allowed/link/x": "PATH_NOT_ALLOWED",
+            "allowedx": "PATH_NOT_ALLOWED",
+            "other": "PATH_NOT_ALLOWED",
+        }.items():
+            with pytest.raises(rollserve.InvalidArgumentError) as caught:
+                sampler.update_env("CartPole-v1", kwargs={"x": f"{tmp_path}/{name}"})
+            assert caught.value.reason == reason, name
 
 
 def test_a_request_over_the_limit(tmp_path: Path) -> None:
@@ -225,3 +328,62 @@ def test_ctrl_c_in_a_terminal(tmp_path: Path) -> None:
     assert processes
     _, alive = psutil.wait_procs(processes, timeout=5)
     assert not alive
+
+
+def test_a_signal_to_all_its_processes(tmp_path: Path) -> None:
+    """As from a supervisor that knows only the process group: Ray's processes end before the server."""
+    port_file = tmp_path / "port"
+    command = [SERVER, "--env", "CartPole-v1", "--workers", "1", "--listen", "127.0.0.1:0", "--port-file", port_file]
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(command, stderr=log, start_new_session=True)
+    while not port_file.exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    processes = family(process)
+    began = time.monotonic()
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.wait(30) == 0
+    assert time.monotonic() - began < 7
+    _, alive = psutil.wait_procs(processes, timeout=5)
+    assert not [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]
+    text = (tmp_path / "log").read_text()
+    assert text.splitlines()[-1].endswith("ended")
+    assert "Traceback" not in text
+
+
+@pytest.mark.parametrize("elsewhere", [True, False], ids=["a cluster that does not answer", "a cluster of its own"])
+def test_a_signal_while_ray_starts(elsewhere: bool, tmp_path: Path) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        command = [SERVER, "--env", "CartPole-v1", "--workers", "1", "--listen", "127.0.0.1:0"]
+        command += ["--ray-address", f"127.0.0.1:{silent.getsockname()[1]}"] if elsewhere else []
+        with (tmp_path / "log").open("w") as log:
+            process = subprocess.Popen(command, stderr=log)
+        time.sleep(3)
+        processes = family(process)
+        began = time.monotonic()
+        process.terminate()
+        assert process.wait(30) == 0
+        assert time.monotonic() - began < 10
+    _, alive = psutil.wait_procs(processes, timeout=5)
+    assert not alive
+    text = (tmp_path / "log").read_text()
+    assert text.splitlines()[-1].endswith("ended")
+    assert "Traceback" not in text
+
+
+def test_what_environments_print_is_logged(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    options = ("--env", "sample_envs:Talkative", "--workers", "1", "--rows", "1", "--log-json")
+    with (
+        local_server(*options, log=log, environment=server_environment()) as server,
+        rollserve.connect(server.address) as sampler,
+    ):
+        pid = sampler.status().workers[0].process_id
+        deadline = time.monotonic() + 10
+        while log.read_text().count("worker output") < 2 and time.monotonic() < deadline:
+            time.sleep(0.1)
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    output = {(event["pid"], event["text"]) for event in events if event["event"] == "worker output"}
+    assert output == {(str(pid), "hello from the environment"), (str(pid), "a complaint")}

@@ -17,8 +17,33 @@ from rollserve_server.settings import Settings
 __all__ = ["main"]
 
 _PREFIX = "ROLLSERVE_"
-_REPEATED = ("allow_module", "allow_method")
-"""Options that can be given more than once."""
+
+_MOST_SHOWN = 200
+
+_EXPECTED = {
+    "bool_parsing": "true or false was expected",
+    "bool_type": "true or false was expected",
+    "dict_type": "a JSON object was expected",
+    "extra_forbidden": "name and kwargs alone were expected",
+    "finite_number": "a finite number was expected",
+    "float_parsing": "a number was expected",
+    "float_type": "a number was expected",
+    "greater_than": "more than {gt} was expected",
+    "greater_than_equal": "at least {ge} was expected",
+    "int_from_float": "a whole number was expected",
+    "int_parsing": "a whole number was expected",
+    "int_type": "a whole number was expected",
+    "less_than": "less than {lt} was expected",
+    "less_than_equal": "at most {le} was expected",
+    "literal_error": "{expected} was expected",
+    "missing": "it is missing",
+    "model_type": 'a JSON object {{"name": "…", "kwargs": {{…}}}} was expected',
+    "path_type": "a path was expected",
+    "string_type": "a text was expected",
+    "too_long": "at most {max_length} elements were expected",
+    "tuple_type": "a JSON list was expected",
+}
+"""By pydantic's name of the error."""
 
 _HELP = f"""Sample episodes of a policy acting in environments, for trainers in any language, over gRPC.
 
@@ -28,9 +53,21 @@ _HELP = f"""Sample episodes of a policy acting in environments, for trainers in 
     rollserve-server --config rollserve.yaml
     rollserve-server check-env CartPole-v1
 
-Each option can also be set by an environment variable, named like it with {_PREFIX} in front ({_PREFIX}WORKERS=2), or
-by a key of a YAML file (workers: 2). A flag goes before the variable, the variable before the file.
+Each option can also be set by an environment variable, named like it with {_PREFIX} in front ({_PREFIX}ENV_KWARGS), or
+by a key of a YAML file (env_kwargs: …); both have underscores where the option has hyphens. A flag goes before the
+variable, the variable before the file.
 """
+
+
+class _Commas(click.types.UnprocessedParamType):
+    """A part of a list that has commas between its parts in an environment variable."""
+
+    envvar_list_splitter = ","
+
+
+_COMMAS = _Commas()
+_LISTS = ("allow_module", "allow_method", "allow_path")
+"""Options that can be given more than once."""
 
 
 def _option(name: str, field: pydantic.fields.FieldInfo) -> click.Option:
@@ -42,9 +79,9 @@ def _option(name: str, field: pydantic.fields.FieldInfo) -> click.Option:
         [f"{flag}/--no{flag[1:]}" if field.annotation is bool else flag, name],
         help=(field.description or "") + (f"  [default: {default}]" if default else ""),
         metavar=_metavar(name, field),
-        type=click.BOOL if field.annotation is bool else click.UNPROCESSED,
+        type=click.BOOL if field.annotation is bool else _COMMAS if name in _LISTS else click.UNPROCESSED,
         default=None,
-        multiple=name in _REPEATED,
+        multiple=name in _LISTS,
         envvar=_PREFIX + name.upper(),
         required=False,
     )
@@ -55,15 +92,11 @@ def _metavar(name: str, field: pydantic.fields.FieldInfo) -> str | None:
         return None
     if choices := [arg for arg in get_args(field.annotation) if isinstance(arg, str)]:
         return "|".join(choices)
-    named = {
-        "env": "ID",
-        "listen": "HOST:PORT",
-        "allow_module": "NAME",
-        "allow_method": "NAME",
-        "ray_address": "ADDRESS",
-    }
+    named = {"env": "ID", "listen": "HOST:PORT", "ray_address": "ADDRESS", "allow_path": "PATH"}
     if name in named:
         return named[name]
+    if name in _LISTS:
+        return "NAME"
     if get_origin(field.annotation) in (dict, tuple):
         return "JSON"
     kinds = {int: "N", float: "X", Path: "FILE"}
@@ -82,7 +115,14 @@ def _read_config(context: click.Context, _: click.Parameter, path: Path | None) 
         raise click.ClickException(f"config: {path}: keys and values were expected")
     unknown = [str(key) for key in values if key not in Settings.model_fields]
     if unknown:
-        raise click.ClickException(f"config: {path}: unknown key {unknown[0]!r}")
+        meant = unknown[0].replace("-", "_")
+        hint = f", did you mean {meant!r}?" if meant in Settings.model_fields else ""
+        raise click.ClickException(f"config: {path}: unknown key {unknown[0]!r}{hint}")
+    for name in _LISTS:
+        value = values.get(name) or []
+        values[name] = [value] if isinstance(value, str) else value
+        if not (isinstance(values[name], list) and all(isinstance(part, str) for part in values[name])):
+            raise click.ClickException(f"config: {path}: {name}: a list of texts was expected, but {value!r} came")
     context.default_map = {key: value for key, value in values.items() if value is not None}
 
 
@@ -112,8 +152,15 @@ def _explain(context: click.Context, error: Any) -> str:
     }
     source = context.get_parameter_source(name)
     where = f" (from {sources[source]})" if source in sources else ""
-    message = error["msg"].removeprefix("Value error, ")
-    return f"{'.'.join([name, *path])}{where}: {message}, but {error['input']!r} came"
+    came = repr(error["input"])
+    came = came if len(came) <= _MOST_SHOWN else f"{came[:_MOST_SHOWN]}…"
+    return f"{'.'.join([name, *path])}{where}: {_expected(error)}, but {came} came"
+
+
+def _expected(error: Any) -> str:
+    """What was expected, in the words of those who write settings and not of those who validate them."""
+    expected = _EXPECTED.get(error["type"])
+    return error["msg"].removeprefix("Value error, ") if expected is None else expected.format(**error.get("ctx", {}))
 
 
 _CONFIG = click.Option(

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
+import importlib.util
 import logging
 import os
 import secrets
 import signal
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from rollserve import EnvSpec, Wrapper
 from rollserve_server import __version__
-from rollserve_server.envs import module_of
+from rollserve_server.envs import module_of, paths_in
 from rollserve_server.errors import DomainError
 from rollserve_server.gateway import DEFAULT_SAMPLER, Gateway, GatewayConfig
 from rollserve_server.logs import configure_logging
@@ -27,54 +30,76 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 _log = logging.getLogger(__name__)
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _SEED_BITS = 53
 """Of a random root seed: as many as a number has in JavaScript."""
+_CONNECT_SECONDS = 1.0
+_CLOSE_SECONDS = 3.0
+"""How long Ray may go on connecting to a cluster, or taking leave of one, when the server is to stop."""
 
 
 def run(settings: Settings) -> int:
     """Serves until SIGTERM or SIGINT; returns the exit status of the process."""
     configure_logging(settings.log_level, settings.log_json)
     _log.info("starting", extra={"version": __version__, "env": settings.env, "backend": settings.backend})
-    backend: Backend | None = None
+    for name in settings.allow_module:
+        if not _is_there(name):
+            _log.warning("module not found", extra={"allow_module": name})
+    thread, status = _BackendThread(), 0
     try:
-        backend = _start_backend(settings)
-        asyncio.run(_serve(settings, backend))
+        asyncio.run(_serve(settings, thread))
+        _log.info("ended")
     except (DomainError, OSError) as error:
         _log.error("cannot serve", extra={"error": str(error)})  # says all there is to say
-        return 1
-    except (KeyboardInterrupt, SystemExit):  # before there were handlers
-        _log.info("interrupted")
-        return 130
-    finally:
-        if backend is not None:
-            backend.close()
-    _log.info("ended")
-    return 0
+        status = 1
+    if thread.is_busy:
+        logging.shutdown()
+        os._exit(status)
+    return status
 
 
-async def _serve(settings: Settings, backend: Backend) -> None:
+async def _serve(settings: Settings, thread: _BackendThread) -> None:
     stopping = _Stopping()
-    starting = asyncio.create_task(Pool.start(backend, _pool_config(settings), _env_spec(settings)))
-    pool = await stopping.unless_stopped(starting)
+    with _port_file(settings.port_file) as write_port:
+        starting = thread.call(_make_backend, settings)
+        stopped = await stopping.come_before(starting)
+        stopping.listen()
+        if stopped:
+            # A cluster of our own has to be complete before it can be ended. Connecting to another just stops.
+            await asyncio.wait({starting}, timeout=_CONNECT_SECONDS if settings.ray_address else None)
+            if not starting.done():
+                return
+        backend = starting.result()
+        try:
+            if not stopped:
+                await _serve_on(backend, settings, stopping, write_port)
+        finally:
+            closed, _ = await asyncio.wait({thread.call(backend.close)}, timeout=_CLOSE_SECONDS)
+            for future in closed:
+                future.result()
+
+
+async def _serve_on(
+    backend: Backend, settings: Settings, stopping: _Stopping, write_port: Callable[[int], None]
+) -> None:
+    pool = await stopping.unless_stopped(asyncio.create_task(_start_pool(backend, settings)))
     if pool is None:
         return
     gateway = Gateway(_gateway_config(settings), {DEFAULT_SAMPLER: pool})
     try:
         await gateway.start()
-        host = settings.listen.rpartition(":")[0]
-        if settings.port_file is not None:
-            _write_whole(settings.port_file, f"{gateway.port}\n")
-        status = pool.status()
+        write_port(gateway.port)
+        host, status = settings.listen.rpartition(":")[0], pool.status()
         _log.info(
             "serving",
             extra={"listen": f"{host}:{gateway.port}", "workers": len(status.workers), "seed": status.seed},
         )
         await stopping.wait()
         _log.info("stopping", extra={"grace_seconds": settings.grace_seconds})
-        await stopping.unless_stopped(asyncio.create_task(gateway.stop()))
     finally:
+        await stopping.unless_stopped(asyncio.create_task(gateway.stop()))
         await pool.close()
 
 
@@ -83,6 +108,10 @@ class _Stopping:
 
     def __init__(self) -> None:
         self._signalled = asyncio.Event()
+        self.listen()
+
+    def listen(self) -> None:
+        """Takes signals, again if something else has begun to do so."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled.set)
@@ -92,21 +121,49 @@ class _Stopping:
         await self._signalled.wait()
         self._signalled.clear()
 
+    async def come_before(self, future: asyncio.Future[Any]) -> bool:
+        """Waits for the future or the next signal; tells whether it was the signal."""
+        signalled = asyncio.create_task(self._signalled.wait())
+        await asyncio.wait({future, signalled}, return_when=asyncio.FIRST_COMPLETED)
+        signalled.cancel()
+        if future.done():
+            return False
+        self._signalled.clear()
+        return True
+
     async def unless_stopped(self, task: asyncio.Task[_T]) -> _T | None:
         """The task's result, or None if a signal comes first: the task is then cancelled."""
-        signalled = asyncio.create_task(self._signalled.wait())
-        await asyncio.wait({task, signalled}, return_when=asyncio.FIRST_COMPLETED)
-        signalled.cancel()
-        if task.done():
+        if not await self.come_before(task):
             return task.result()
-        self._signalled.clear()
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
         return None
 
 
-def _start_backend(settings: Settings) -> Backend:
+class _BackendThread:
+    """Starts and ends the backend: what Ray starts ends with the thread that started it.
+
+    Ray's functions cannot be interrupted, and may wait long for what is out of reach or gone. The process does not have
+    to wait with them: when it ends, all that Ray has started for it ends too.
+    """
+
+    def __init__(self) -> None:
+        self._executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="backend")
+        self._last: concurrent.futures.Future[Any] | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call has not returned yet."""
+        return self._last is not None and not self._last.done()
+
+    def call(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> asyncio.Future[_T]:
+        """Calls it, after those before."""
+        self._last = future = self._executor.submit(function, *args, **kwargs)
+        return asyncio.wrap_future(future)
+
+
+def _make_backend(settings: Settings) -> Backend:
     if settings.backend == "in-process":
         return InProcessBackend()
     # Imported only where it is used: Ray takes its time.
@@ -124,6 +181,17 @@ def _start_backend(settings: Settings) -> Backend:
         num_workers=settings.workers,
         object_store_bytes=settings.object_store_bytes,
     )
+
+
+async def _start_pool(backend: Backend, settings: Settings) -> Pool:
+    """The pool. Errors of its environment name the settings that it comes from."""
+    try:
+        return await Pool.start(backend, _pool_config(settings), _env_spec(settings))
+    except DomainError as error:
+        field = error.field.removeprefix("all_workers").removeprefix(".")
+        names = {"": "env", "id": "env", "kwargs_json": "env_kwargs"}
+        error.field = names.get(field, field.replace("kwargs_json", "kwargs")) if error.field else ""
+        raise
 
 
 def _pool_config(settings: Settings) -> PoolConfig:
@@ -149,11 +217,43 @@ def _env_spec(settings: Settings) -> EnvSpec:
 
 
 def _gateway_config(settings: Settings) -> GatewayConfig:
-    return GatewayConfig(settings.listen, settings.max_request_bytes, settings.grace_seconds)
+    allowed_paths = (*settings.allow_path, *paths_in(_env_spec(settings)))
+    return GatewayConfig(settings.listen, settings.max_request_bytes, settings.grace_seconds, allowed_paths)
 
 
-def _write_whole(path: Path, text: str) -> None:
-    """Writes the file so that whoever sees it sees all of it."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.write_text(text)
-    unfinished.replace(path)
+@contextlib.contextmanager
+def _port_file(path: Path | None) -> Iterator[Callable[[int], None]]:
+    """Sees to it that the file is there only while somebody listens at the port that it names.
+
+    Gives what writes it, so that whoever sees the file sees all of it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if path is None:
+        yield lambda port: None
+        return
+    unfinished = path.parent / f".{path.name}.{os.getpid()}"
+
+    def write(port: int) -> None:
+        unfinished.write_text(f"{port}\n")
+        unfinished.replace(path)
+
+    try:
+        path.unlink(missing_ok=True)  # of a server before this one
+        unfinished.touch()
+        unfinished.unlink()
+    except OSError as error:
+        raise OSError(f"port_file: {path} came, a file that can be written was expected: {error.strerror}") from None
+    try:
+        yield write
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _is_there(module: str) -> bool:
+    """Whether Python finds a module, or the package that it is in: looking further would import that."""
+    try:
+        return importlib.util.find_spec(module.partition(".")[0]) is not None
+    except (ImportError, ValueError):
+        return False

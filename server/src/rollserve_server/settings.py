@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+
+from rollserve.environments import kwargs_from_json
 
 __all__ = ["Settings", "WrapperSetting"]
+
+_LEAST_AMOUNT = 0.0001
+"""Of a resource: Ray counts no smaller parts."""
+_OWN_OPTIONS = {
+    "CPU": "worker-num-cpus",
+    "GPU": "worker-num-gpus",
+    "memory": "worker-memory-bytes",
+    "object_store_memory": "object-store-bytes",
+}
+"""For what Ray takes no custom resource."""
 
 
 def _from_json(value: Any) -> Any:
@@ -16,12 +29,23 @@ def _from_json(value: Any) -> Any:
         return value
     try:
         return json.loads(value)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from None
 
 
-def _from_commas(value: Any) -> Any:
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+def _stripped(value: Any) -> Any:
+    return [part.strip() for part in value if part.strip()]
+
+
+def _check_kwargs(value: dict[str, Any]) -> dict[str, Any]:
+    """What YAML has and JSON has not, such as dates, could not be told to clients."""
+    try:
+        return kwargs_from_json(json.dumps(value))
+    except (TypeError, ValueError, RecursionError):
+        raise ValueError("what can be written as JSON, at most 64 levels deep, was expected") from None
+
+
+_Kwargs = Annotated[dict[str, Any], AfterValidator(_check_kwargs)]
 
 
 class WrapperSetting(BaseModel):
@@ -30,42 +54,53 @@ class WrapperSetting(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
-    kwargs: dict[str, Any] = {}
+    kwargs: _Kwargs = {}
 
 
 class Settings(BaseModel):
     """What the server is to do. Each field is a flag, an environment variable and a key of the configuration file."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     env: str = Field(
         description="The environment to start with: an id registered with gymnasium, such as CartPole-v1, or module:Id "
         "or module:Class. Clients can replace it."
     )
-    env_kwargs: Annotated[dict[str, Any], BeforeValidator(_from_json)] = Field(
+    env_kwargs: Annotated[_Kwargs, BeforeValidator(_from_json)] = Field(
         default={}, description="Its keyword arguments, as a JSON object."
     )
     wrappers: Annotated[tuple[WrapperSetting, ...], BeforeValidator(_from_json)] = Field(
         default=(),
+        max_length=64,
         description='Wrappers of gymnasium around it, innermost first, as JSON: [{"name": "…", "kwargs": {…}}, …].',
     )
-    allow_module: Annotated[tuple[str, ...], BeforeValidator(_from_commas)] = Field(
+    allow_module: Annotated[tuple[str, ...], BeforeValidator(_stripped)] = Field(
         default=(),
         description="A Python module that clients may name environments of, beside the one in --env; the server "
         "imports, and so runs, it. Can be given more than once; in the environment variable, separated by commas.",
     )
-    allow_method: Annotated[tuple[str, ...], BeforeValidator(_from_commas)] = Field(
+    allow_method: Annotated[tuple[str, ...], BeforeValidator(_stripped)] = Field(
         default=("set_task",),
         description="A method of environments that clients may set tasks with. Can be given more than once; in the "
         "environment variable, separated by commas.",
+    )
+    allow_path: Annotated[tuple[Path, ...], BeforeValidator(_stripped)] = Field(
+        default=(),
+        description="A file, or a folder, that clients may name in the arguments of environments. Other paths on the "
+        "server are refused in requests, because an environment may show what a file holds; those in --env-kwargs and "
+        "--wrappers are allowed. Can be given more than once; in the environment variable, separated by commas.",
     )
     listen: str = Field(
         default="127.0.0.1:50051",
         description="Where to listen, as HOST:PORT. Port 0 takes a free one. Connections are not encrypted and callers "
         "not asked who they are: listen beyond this machine only in a network that you trust.",
     )
-    port_file: Path | None = Field(default=None, description="A file to write the port to, once the server is ready.")
-    workers: int | None = Field(default=None, ge=1, description="How many workers. Without it, one for each core.")
+    port_file: Path | None = Field(
+        default=None, description="A file to write the port to, once the server is ready; removed when it ends."
+    )
+    workers: int | None = Field(
+        default=None, ge=1, le=10_000, description="How many workers. Without it, one for each core."
+    )
     rows: int = Field(default=16, ge=1, le=4096, description="How many environments each worker steps at once.")
     max_episode_length: int | None = Field(
         default=None,
@@ -104,7 +139,9 @@ class Settings(BaseModel):
     )
     worker_num_cpus: float = Field(default=1.0, ge=0, description="Cores that Ray reserves for each worker.")
     worker_num_gpus: float = Field(default=0.0, ge=0, description="GPUs that Ray reserves for each worker.")
-    worker_memory_bytes: int | None = Field(default=None, ge=1, description="Memory that Ray reserves for each worker.")
+    worker_memory_bytes: int | None = Field(
+        default=None, ge=1, lt=2**63, description="Memory that Ray reserves for each worker."
+    )
     worker_resources: Annotated[dict[str, float], BeforeValidator(_from_json)] = Field(
         default={},
         description='Custom resources that Ray reserves for each worker, as JSON: {"name": amount}.',
@@ -112,6 +149,7 @@ class Settings(BaseModel):
     object_store_bytes: int | None = Field(
         default=None,
         ge=80 << 20,
+        le=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         description="The size of the object store, where Ray is started here. Without it, Ray's choice.",
     )
     worker_buffer_bytes: int = Field(
@@ -140,4 +178,29 @@ class Settings(BaseModel):
         host, colon, port = value.rpartition(":")
         if not (colon and host and port.isdecimal() and int(port) < 1 << 16):
             raise ValueError("HOST:PORT was expected, such as 127.0.0.1:50051")
+        return value
+
+    @field_validator("worker_num_cpus", "worker_num_gpus")
+    @classmethod
+    def _check_amount(cls, value: float) -> float:
+        if 0 < value < _LEAST_AMOUNT:
+            raise ValueError(f"0 or at least {_LEAST_AMOUNT} was expected")
+        return value
+
+    @field_validator("worker_num_gpus")
+    @classmethod
+    def _check_gpus(cls, value: float) -> float:
+        if value > 1 and not value.is_integer():
+            raise ValueError("a whole number, or a part of one GPU, was expected")
+        return value
+
+    @field_validator("worker_resources")
+    @classmethod
+    def _check_resources(cls, value: dict[str, float]) -> dict[str, float]:
+        for name, amount in value.items():
+            if not name or name in _OWN_OPTIONS:
+                expected = f"--{_OWN_OPTIONS[name]} instead of it" if name else "a name"
+                raise ValueError(f"{name!r}: {expected} was expected")
+            if amount < _LEAST_AMOUNT:
+                raise ValueError(f"{name!r}: an amount of at least {_LEAST_AMOUNT} was expected")
         return value

@@ -124,7 +124,7 @@ class MlpAgent(google.protobuf.message.Message):
     """The activation of the hidden layers. Need not be set where there are none."""
     @property
     def layer_sizes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """The size of the input, of each hidden layer and of the output: at least two numbers. The first must be the flat
+        """The size of the input, of each hidden layer and of the output: from 2 to 1001 numbers. The first must be the flat
         size of the observation space, the last what the head needs.
         """
 

@@ -29,13 +29,14 @@ class Environment(google.protobuf.message.Message):
     """
     kwargs_json: builtins.str
     """The keyword arguments of `gymnasium.make` (or of the class): a JSON object such as `{"frameskip": 1}`, or empty for
-    none. Else, or if the environment refuses them, INVALID_ARGUMENT.
+    none; at most 64 levels deep, with finite numbers. Else, or if the environment refuses them, INVALID_ARGUMENT.
+    PERMISSION_DENIED if a text in it is a path on the server that the operator does not allow.
     """
     reset_options_json: builtins.str
-    """What each reset gets as its `options`: a JSON object, or empty for none. Else INVALID_ARGUMENT."""
+    """What each reset gets as its `options`: a JSON object as of `kwargs_json`, or empty for none."""
     @property
     def wrappers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Wrapper]:
-        """Wrappers, innermost first."""
+        """Wrappers, innermost first; at most 64, else INVALID_ARGUMENT."""
 
     @property
     def task(self) -> global___Task:
@@ -68,9 +69,7 @@ class Wrapper(google.protobuf.message.Message):
     PERMISSION_DENIED for one that writes files or opens windows on the server.
     """
     kwargs_json: builtins.str
-    """Its keyword arguments but for the environment: a JSON object such as `{"stack_size": 4}`, or empty for none. Else,
-    or if the wrapper refuses them, INVALID_ARGUMENT.
-    """
+    """Its keyword arguments but for the environment, as those of Environment: a JSON object such as `{"stack_size": 4}`."""
     def __init__(
         self,
         *,
@@ -94,7 +93,7 @@ class Task(google.protobuf.message.Message):
     operator does not allow it; `set_task` is allowed unless he says otherwise.
     """
     argument_json: builtins.str
-    """The method's only argument, as JSON. INVALID_ARGUMENT if it is no JSON, or the method refuses it."""
+    """The method's only argument, as JSON, with the limits of `kwargs_json`. INVALID_ARGUMENT also if the method refuses it."""
     def __init__(
         self,
         *,

@@ -44,8 +44,8 @@ class SamplerServiceStub(object):
     NOT_FOUND: SAMPLER_NOT_FOUND, ENV_NOT_FOUND, WRAPPER_NOT_FOUND, there is none of that name; MODULE_NOT_FOUND, a
     module cannot be imported; PACKAGE_NOT_FOUND, an environment or wrapper needs a package that the server does not
     have.
-    PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, RENDER_MODE_NOT_ALLOWED, the operator allows no such
-    thing.
+    PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, PATH_NOT_ALLOWED,
+    RENDER_MODE_NOT_ALLOWED, the operator allows no such thing.
     FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; POLICY_VERSION, its
     version is not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more.
     RESOURCE_EXHAUSTED: MESSAGE_TOO_SMALL, a single step does not fit into a message; the text says what would.
@@ -114,8 +114,8 @@ class SamplerServiceServicer(object):
     NOT_FOUND: SAMPLER_NOT_FOUND, ENV_NOT_FOUND, WRAPPER_NOT_FOUND, there is none of that name; MODULE_NOT_FOUND, a
     module cannot be imported; PACKAGE_NOT_FOUND, an environment or wrapper needs a package that the server does not
     have.
-    PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, RENDER_MODE_NOT_ALLOWED, the operator allows no such
-    thing.
+    PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, PATH_NOT_ALLOWED,
+    RENDER_MODE_NOT_ALLOWED, the operator allows no such thing.
     FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; POLICY_VERSION, its
     version is not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more.
     RESOURCE_EXHAUSTED: MESSAGE_TOO_SMALL, a single step does not fit into a message; the text says what would.
@@ -232,8 +232,8 @@ class SamplerService(object):
     NOT_FOUND: SAMPLER_NOT_FOUND, ENV_NOT_FOUND, WRAPPER_NOT_FOUND, there is none of that name; MODULE_NOT_FOUND, a
     module cannot be imported; PACKAGE_NOT_FOUND, an environment or wrapper needs a package that the server does not
     have.
-    PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, RENDER_MODE_NOT_ALLOWED, the operator allows no such
-    thing.
+    PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, PATH_NOT_ALLOWED,
+    RENDER_MODE_NOT_ALLOWED, the operator allows no such thing.
     FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; POLICY_VERSION, its
     version is not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more.
     RESOURCE_EXHAUSTED: MESSAGE_TOO_SMALL, a single step does not fit into a message; the text says what would.

@@ -105,7 +105,9 @@ class Tensor(google.protobuf.message.Message):
     """
     @property
     def shape(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """The size of each dimension, outermost first; empty for a scalar. No size is negative."""
+        """The size of each dimension, outermost first; empty for a scalar. No size is negative.
+        At most 32 of them, and their product, zeros left out, at most 2^59; else INVALID_ARGUMENT.
+        """
 
     def __init__(
         self,

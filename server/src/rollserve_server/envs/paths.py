@@ -47,7 +47,7 @@ def paths_in(spec: EnvSpec) -> list[Path]:
 
 def _arguments_of(update: EnvSpec | EnvChange) -> dict[str, object]:
     """All arguments, by their field in a request."""
-    arguments = {"kwargs_json": update.kwargs, "reset_options_json": update.reset_options}
+    arguments: dict[str, object] = {"kwargs_json": update.kwargs, "reset_options_json": update.reset_options}
     if update.task is not None:
         arguments["task.argument_json"] = update.task.argument
     wrappers = update.wrappers if isinstance(update, EnvSpec) else ()

@@ -7,11 +7,13 @@ import dataclasses
 import logging
 import math
 import os
+import re
 import secrets
+import traceback
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from rollserve_server.errors import WorkerLostError
+from rollserve_server.errors import DomainError, WorkerLostError
 from rollserve_server.sampling import Worker
 
 # Ray reads these when it is imported: it reports to nobody, leaves the way that Python was started alone, does not
@@ -22,6 +24,7 @@ os.environ.setdefault("RAY_DISABLE_DOCKER_CPU_WARNING", "1")
 os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
 
 import ray
+import ray._private.worker
 import ray.exceptions
 
 if TYPE_CHECKING:
@@ -35,7 +38,10 @@ __all__ = ["RayBackend", "RayOptions"]
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
+_log = logging.getLogger(__name__)
+
 _CONTROL = "control"
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,19 +82,27 @@ class RayBackend:
             object_store_bytes: the size of our own cluster's object store; None for Ray's choice.
 
         Raises:
-            ConnectionError: there is no cluster at the address.
+            OSError: there is no cluster at the address, or Ray does not start with these options.
         """
         self._options = options
-        if address is None:
-            _start_cluster(options, num_workers, object_store_bytes)
-        else:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+        _quieten()
+        try:
+            if address is None:
+                _start_cluster(options, num_workers, object_store_bytes)
+            else:
+                ray.init(address=address, log_to_driver=True, logging_level=logging.WARNING)
+        except Exception as error:
+            ray.shutdown()
+            _log.debug("Ray does not start", exc_info=error)
+            what = "Ray cannot be started" if address is None else f"ray_address: cannot connect to Ray at {address}"
+            hint = "" if address is None else " (does it ask for a token? See RAY_AUTH_MODE)"
+            raise OSError(f"{what}: {' '.join(str(error).split())}{hint}") from error
 
     def create_worker(self, worker_index: int, config: WorkerConfig) -> _RayWorker:
         """See Backend."""
         # What stops a worker has to reach it while it works.
         remote: Any = ray.remote(concurrency_groups={_CONTROL: 1})  # type: ignore[call-overload]
-        actor = remote(Worker).options(
+        actor = remote(_Actor).options(
             num_cpus=self._options.num_cpus,
             num_gpus=self._options.num_gpus,
             memory=self._options.memory,
@@ -106,17 +120,41 @@ class RayBackend:
         ray.shutdown()
 
 
+@dataclasses.dataclass(frozen=True)
+class _Failure:
+    error: Exception
+
+
+class _Actor(Worker):
+    """A worker in a process of Ray. Its errors are values: Ray ends the process when it cannot make text of one."""
+
+    def ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """What the worker's method returns, or its failure."""
+        try:
+            return getattr(self, method)(*args, **kwargs)
+        except DomainError as error:
+            return _Failure(error)
+        except Exception:
+            # The text is all that is sure to get through; it is for the server's log.
+            return _Failure(RuntimeError(traceback.format_exc().encode(errors="backslashreplace").decode()))
+
+    def ask_work(self, order: Order) -> tuple[Report | _Failure, NDArray[np.uint8] | None]:
+        """`work`, in two results."""
+        outcome = self.ask("work", order)
+        return (outcome, None) if isinstance(outcome, _Failure) else outcome
+
+
 class _RayWorker:
     def __init__(self, worker_index: int, actor: Any) -> None:
         self._index = worker_index
         self._actor = actor
 
     async def call(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        result: _R = await self._wait(getattr(self._actor, method.__name__).remote(*args, **kwargs))
+        result: _R = await self._wait(self._actor.ask.remote(method.__name__, *args, **kwargs))
         return result
 
     def work(self, order: Order) -> tuple[asyncio.Future[Report], _RayPayload]:
-        report, buffer = self._actor.work.options(num_returns=2).remote(order)
+        report, buffer = self._actor.ask_work.options(num_returns=2).remote(order)
         return asyncio.ensure_future(self._wait(report)), _RayPayload(self, buffer)
 
     def stop(self, stream_id: int) -> None:
@@ -127,12 +165,13 @@ class _RayWorker:
 
     async def _wait(self, reference: Any) -> Any:
         try:
-            return await reference
-        except ray.exceptions.RayTaskError as error:
-            raise error.cause from None
+            result = await reference
         except ray.exceptions.RayError as error:
             message = f"worker {self._index} is lost: {type(error).__name__}"
             raise WorkerLostError(message, self._index) from error
+        if isinstance(result, _Failure):
+            raise result.error
+        return result
 
 
 class _RayPayload:
@@ -145,6 +184,24 @@ class _RayPayload:
         return buffer
 
 
+def _quieten() -> None:
+    """Makes events in the log of what Ray would print, with colours, and leaves signals to the server."""
+    ray._private.worker.print_to_stdstream = _log_output
+    logger = logging.getLogger("ray._private.worker")
+    logger.addFilter(lambda record: "SIGTERM handler is not set" not in record.getMessage())
+
+
+def _log_output(data: Mapping[str, Any], ignore_prefix: bool) -> None:
+    """Logs what a process of the cluster has printed: an environment in a worker, or Ray itself."""
+    source = str(data["pid"])
+    for line in data["lines"]:
+        text = _COLOURS.sub("", line).strip()
+        if source.isdecimal():
+            _log.info("worker output", extra={"pid": source, "text": text})
+        elif source == "raylet":
+            _log.warning("message of Ray", extra={"text": text})
+
+
 def _start_cluster(options: RayOptions, num_workers: int | None, object_store_bytes: int | None) -> None:
     # Whoever can talk to the cluster can run code in it: only this process and its children know the token.
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
@@ -152,14 +209,14 @@ def _start_cluster(options: RayOptions, num_workers: int | None, object_store_by
     # Ray knows how many cores a container may use.
     num_cpus = None if num_workers is None else math.ceil(options.num_cpus * num_workers) or 1
     at_most = num_workers or len(os.sched_getaffinity(0))
-    resources = {name: amount * at_most for name, amount in options.resources.items()}
+    resources: dict[str, float] = {name: math.ceil(amount * at_most) for name, amount in options.resources.items()}
     ray.init(
         address="local",
         num_cpus=num_cpus,
         resources=resources or None,
         object_store_memory=object_store_bytes,
         include_dashboard=False,
-        log_to_driver=False,
+        log_to_driver=True,
         logging_level=logging.WARNING,
         _node_ip_address="127.0.0.1",
     )
