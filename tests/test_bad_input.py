@@ -190,25 +190,25 @@ ENV_CASES: list[tuple[Any, grpc.StatusCode, str, tuple[str, ...]]] = [
         environment(id="sample_envs:NOT_AN_ENVIRONMENT"),
         NOT_FOUND,
         "ENV_NOT_FOUND",
-        ("all_workers.id: sample_envs:NOT_AN_ENVIRONMENT is not a gymnasium.Env",),
+        ("all_workers.environment.id: sample_envs:NOT_AN_ENVIRONMENT is not a gymnasium.Env",),
     ),
     (
         environment(id="sample_envs:NotAnEnvironment"),
         NOT_FOUND,
         "ENV_NOT_FOUND",
-        ("all_workers.id: sample_envs:NotAnEnvironment is not a gymnasium.Env",),
+        ("all_workers.environment.id: sample_envs:NotAnEnvironment is not a gymnasium.Env",),
     ),
     (
         environment(id="sample_envs:Nope"),
         NOT_FOUND,
         "ENV_NOT_FOUND",
-        ("all_workers.id: 'sample_envs' has no 'Nope'",),
+        ("all_workers.environment.id: 'sample_envs' has no 'Nope'",),
     ),
     (
         environment(id="sample_envs:Spaceless"),
         INVALID,
         "ENV_REFUSED",
-        ("all_workers.id: sample_envs:Spaceless has no observation_space, a gymnasium.Space was expected",),
+        ("all_workers.environment.id: sample_envs:Spaceless has no observation_space, a gymnasium.Space was expected",),
     ),
     (environment(id="sample_envs:OddlyNamed"), INVALID, "INVALID_VALUE", ("id", "'\\ud800'")),
     (
@@ -227,7 +227,7 @@ ENV_CASES: list[tuple[Any, grpc.StatusCode, str, tuple[str, ...]]] = [
     (environment(id="CartPole-v1", kwargs_json='{"a": NaN}'), INVALID, "INVALID_VALUE", ("JSON object",)),
     (environment(id="CartPole-v1", kwargs_json='{"a": -Infinity}'), INVALID, "INVALID_VALUE", ("JSON object",)),
     (environment(id="CartPole-v1", kwargs_json='{"a": 1e999}'), INVALID, "INVALID_VALUE", ("finite numbers",)),
-    (nested(65), INVALID, "INVALID_VALUE", ("all_workers.kwargs_json", "more than 64 deep")),
+    (nested(65), INVALID, "INVALID_VALUE", ("all_workers.environment.kwargs_json", "more than 64 deep")),
     (nested(700), INVALID, "INVALID_VALUE", ("more than 64 deep",)),
     (nested(100_000), INVALID, "INVALID_VALUE", ("more than 64 deep",)),
     (nested(64), INVALID, "ENV_REFUSED", ("'a'",)),
@@ -235,13 +235,13 @@ ENV_CASES: list[tuple[Any, grpc.StatusCode, str, tuple[str, ...]]] = [
         environment(id="CartPole-v1", wrappers=[environment_pb2.Wrapper(name="RecordEpisodeStatistics")] * 65),
         INVALID,
         "INVALID_VALUE",
-        ("all_workers.wrappers: 65 came, at most 64",),
+        ("all_workers.environment.wrappers: 65 came, at most 64",),
     ),
     (
         environment(id="HalfCheetah-v5", kwargs_json='{"xml_file": "/etc/hostname"}'),
         DENIED,
         "PATH_NOT_ALLOWED",
-        ("all_workers.kwargs_json: '/etc/hostname' came", "--allow-path"),
+        ("all_workers.environment.kwargs_json: '/etc/hostname' came", "--allow-path"),
     ),
     (
         environment(id="HalfCheetah-v5", kwargs_json='{"xml_file": "~/x.xml"}'),
@@ -256,7 +256,7 @@ ENV_CASES: list[tuple[Any, grpc.StatusCode, str, tuple[str, ...]]] = [
         wrapped("TimeLimit", '{"max_episode_steps": "/"}'),
         DENIED,
         "PATH_NOT_ALLOWED",
-        ("all_workers.wrappers[0].kwargs_json: '/' came",),
+        ("all_workers.environment.wrappers[0].kwargs_json: '/' came",),
     ),
     (environment(id="sample_envs.nothing:Ends"), NOT_FOUND, "MODULE_NOT_FOUND", ("sample_envs.nothing",)),
     (
@@ -455,7 +455,10 @@ def test_constant_integers_are_not_made_to_fit(
 def test_errors_fit_into_headers_whatever_is_in_them(stub: SamplerServiceStub, text: str) -> None:
     error = refused(stub.UpdateEnv, environment(id=text))
     check(
-        error, NOT_FOUND, "ENV_NOT_FOUND", f"all_workers.id: '{text[:10]}" if text.isprintable() else "all_workers.id"
+        error,
+        NOT_FOUND,
+        "ENV_NOT_FOUND",
+        f"environment.id: '{text[:10]}" if text.isprintable() else "all_workers.environment.id",
     )
     assert error.details().endswith("…")
 

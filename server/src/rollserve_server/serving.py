@@ -188,7 +188,7 @@ async def _start_pool(backend: Backend, settings: Settings) -> Pool:
     try:
         return await Pool.start(backend, _pool_config(settings), _env_spec(settings))
     except DomainError as error:
-        field = error.field.removeprefix("all_workers").removeprefix(".")
+        field = error.field.removeprefix("all_workers.environment").removeprefix(".")
         names = {"": "env", "id": "env", "kwargs_json": "env_kwargs"}
         error.field = names.get(field, field.replace("kwargs_json", "kwargs")) if error.field else ""
         raise
