@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from rollserve.column_checks import check_columns, check_header, check_last_observations
 from rollserve.columns import Columns, columns_of, concatenate_infos, leaves_of, map_columns
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class EpisodeBatch:
     account: Account | None = None
 
     def __post_init__(self) -> None:
-        _check_header("lengths", self.lengths, "iu", None)
+        check_header("lengths", self.lengths, "iu", None)
         num_segments = len(self.lengths)
         defaults = {
             "policy_versions": np.zeros(num_segments, np.int64),
@@ -349,24 +350,24 @@ class EpisodeBatch:
         num_segments = len(self.lengths)
         if num_segments and self.lengths.min() < 1:
             raise ValueError(f"lengths: {self.lengths.min()} came, at least 1 was expected")
-        _check_header("rewards", self.rewards, "fiu", None)
+        check_header("rewards", self.rewards, "fiu", None)
         num_steps = int(self.lengths.sum())
         if num_steps != len(self.rewards):
             raise ValueError(f"lengths: they sum to {num_steps}, but rewards has {len(self.rewards)} rows")
         for name in ("terminated", "truncated"):
-            _check_header(name, getattr(self, name), "b", num_segments)
+            check_header(name, getattr(self, name), "b", num_segments)
         for name in ("policy_versions", "episode_indices", "first_steps", *_OPTIONAL_HEADERS):
             header = getattr(self, name)
             if header is not None or name not in _OPTIONAL_HEADERS:
-                _check_header(name, header, "iu", num_segments)
+                check_header(name, header, "iu", num_segments)
         for name in _STEP_COLUMNS:
-            _check_columns(name, getattr(self, name), num_steps)
+            check_columns(name, getattr(self, name), num_steps)
         for name in _SEGMENT_COLUMNS:
-            _check_columns(name, getattr(self, name), num_segments)
+            check_columns(name, getattr(self, name), num_segments)
         for name in _INFOS:
             if not isinstance(getattr(self, name), Mapping):
                 raise ValueError(f"{name}: {type(getattr(self, name)).__name__} came, a mapping was expected")
-        _check_last_observations(self.observations, self.last_observations)
+        check_last_observations(self.observations, self.last_observations)
 
 
 def _read_columns(file: IO[bytes]) -> dict[str, Any]:
@@ -392,42 +393,6 @@ def _as_int64(name: str, header: np.ndarray) -> np.ndarray:
     if header.dtype == np.uint64 and header.max(initial=0) > most:
         raise ValueError(f"{name}: {header.max()} came, at most {most} was expected")
     return header.astype(np.int64, copy=False)
-
-
-def _check_header(name: str, array: object, kinds: str, length: int | None) -> None:
-    """Raises ValueError unless the array has one dimension, a dtype of the kinds, and the length, if one is given."""
-    if not isinstance(array, np.ndarray):
-        raise ValueError(f"{name}: {type(array).__name__} came, an array was expected")
-    if array.ndim != 1:
-        raise ValueError(f"{name}: shape {array.shape} came, one dimension was expected")
-    if array.dtype.kind not in kinds:
-        expected = {"b": "bool", "iu": "an integer", "fiu": "a number"}[kinds]
-        raise ValueError(f"{name}: dtype {array.dtype} came, {expected} was expected")
-    if length is not None and len(array) != length:
-        raise ValueError(f"{name}: {len(array)} rows came, {length} were expected")
-
-
-def _check_columns(name: str, columns: object, length: int) -> None:
-    leaves = columns if isinstance(columns, Mapping) else {"": columns}
-    for leaf, array in leaves.items():
-        path = f"{name}/{leaf}" if leaf else name
-        if not isinstance(array, np.ndarray):
-            raise ValueError(f"{path}: {type(array).__name__} came, an array was expected")
-        if array.dtype.hasobject:
-            raise ValueError(f"{path}: dtype {array.dtype} came, numbers or truth values were expected")
-        if array.ndim < 1 or len(array) != length:
-            raise ValueError(f"{path}: shape {array.shape} came, {length} rows were expected")
-
-
-def _check_last_observations(observations: Columns, last_observations: Columns) -> None:
-    expected, given = leaves_of(observations), leaves_of(last_observations)
-    if expected.keys() != given.keys():
-        raise ValueError(f"last_observations: leaves {sorted(given)} came, {sorted(expected)} were expected")
-    for leaf, array in given.items():
-        if array.shape[1:] != expected[leaf].shape[1:]:
-            path = f"last_observations/{leaf}" if leaf else "last_observations"
-            came, wanted = array.shape[1:], expected[leaf].shape[1:]
-            raise ValueError(f"{path}: rows of shape {came} came, {wanted} was expected as in observations")
 
 
 def _concatenate(name: str, parts: Sequence[Any], batches: Sequence[EpisodeBatch]) -> Any:
