@@ -34,15 +34,20 @@ async def sample(pool: Pool, target: Target, **options: Any) -> rollserve.Episod
     reader, parts = StreamReader(pb.ObtainSamplesRequest()), []
     async with contextlib.aclosing(pool.sample(SampleRequest(target, 1 << 22, **options))) as items:
         async for item in items:
-            if isinstance(item, Delivery):
-                for message in item.messages:
-                    data = item.buffer[message.offset : message.offset + message.size].tobytes()
-                    batch = reader.read(pb.ObtainSamplesResponse.FromString(data))
-                    assert batch is not None
-                    parts.append(batch)
-            elif isinstance(item, Account):
-                reader.read(pb.ObtainSamplesResponse(account=account_to_proto(item)))
+            parts += read(reader, item)
     return join_batches(parts, reader.end())
+
+
+def read(reader: StreamReader, item: object) -> list[rollserve.EpisodeBatch]:
+    """The batches in what a pool gives, which the reader takes notice of."""
+    batches = []
+    if isinstance(item, Delivery):
+        for message in item.messages:
+            data = item.buffer[message.offset : message.offset + message.size].tobytes()
+            batches.append(reader.read(pb.ObtainSamplesResponse.FromString(data)))
+    elif isinstance(item, Account):
+        reader.read(pb.ObtainSamplesResponse(account=account_to_proto(item)))
+    return [batch for batch in batches if batch is not None]
 
 
 def adds_up(account: rollserve.Account) -> bool:

@@ -226,6 +226,9 @@ class Tasks(gymnasium.Env[np.ndarray, int]):
             raise ValueError("a goal of at least 0 was expected")
         self._task = task.pop("goal")
 
+    def set_other_task(self, task: Any) -> None:
+        self._other_task = task
+
     def set_task_for_admins(self, task: Any) -> None:
         self._task = 1000
 

@@ -83,7 +83,7 @@ class Sampling:
         stream = Stream(stream_id=1, root_seed=0, policy_version=1, env_version=1)
         begin = (range(num_episodes),) if num_episodes else ()
         deliver = () if claim is None else (claim,)
-        report, buffer = self.worker.work(Order(stream, begin, deliver, 1 << 22, bind_worker=False, seconds=0.2))
+        report, buffer = self.worker.work(Order(stream, begin, (), deliver, 1 << 22, bind_worker=False, seconds=0.2))
         if report.failure is not None:
             raise report.failure
         return report, buffer.tobytes()

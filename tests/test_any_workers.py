@@ -9,15 +9,29 @@ import random
 import signal
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
+from unittest import mock
 
 import numpy as np
 import pytest
-from pools import adds_up, pool_of, sample, until
+from pools import adds_up, pool_of, read, sample, until
 from support import equal
 
 import rollserve
+from rollserve.messages import StreamReader, join_batches
+from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.agents import AgentSpec, MlpSpec, RandomSpec
-from rollserve_server.pool import AtLeast, Backend, Exactly, InProcessBackend, Payload, Pool, Target, WorkerHandle
+from rollserve_server.pool import (
+    AtLeast,
+    Backend,
+    Delivery,
+    Exactly,
+    InProcessBackend,
+    Payload,
+    Pool,
+    SampleRequest,
+    Target,
+    WorkerHandle,
+)
 from rollserve_server.pool.ray_backend import RayBackend
 from rollserve_server.sampling import Order, Report, Worker, WorkerConfig
 
@@ -191,3 +205,88 @@ async def test_a_cancelled_call_stops_within_a_vector_step(backend: Backend) -> 
         assert batch.account is not None
         assert batch.account.num_cancelled_steps == known + 4
         assert adds_up(batch.account)
+
+
+async def test_a_worker_that_dies_within_a_long_episode(ray_backend: RayBackend) -> None:
+    """What was delivered of the episode does not come again; the rest does, from where it was."""
+    env = rollserve.EnvSpec("sample_envs:Big", {"observation_bytes": 1 << 20, "length": 120})
+    async with pool_of(ray_backend, env, num_workers=1, allowed_modules=frozenset({"sample_envs"})) as pool:
+        await pool.update_agent([RandomSpec()])
+        expected = await sample(pool, AtLeast(120), seed=1)
+        for num_deliveries in (1, 2):
+            reader, parts = StreamReader(pb.ObtainSamplesRequest()), []
+            async with contextlib.aclosing(pool.sample(SampleRequest(AtLeast(120), 1 << 22, seed=1))) as items:
+                async for item in items:
+                    parts += read(reader, item)
+                    if isinstance(item, Delivery):
+                        num_deliveries -= 1
+                        if num_deliveries == 0:
+                            os.kill(pool.status().workers[0].identity.process_id, signal.SIGKILL)
+            account = reader.end()
+            assert account.num_retried_episodes == 1
+            assert adds_up(account)
+            assert equal(join_batches(parts, account), expected)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_full_buffers_and_lost_workers_come_to_an_end(ray_backend: RayBackend, seed: int) -> None:
+    env = rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 30})
+    options = {"num_workers": 2, "num_rows": 1, "worker_buffer_bytes": 5000, "window_bytes": 3000}
+    async with pool_of(ray_backend, env, **options) as pool:
+        await pool.update_agent([RandomSpec()])
+        expected = await sample(pool, AtLeast(5000), seed=1)
+        reader, parts, kills = StreamReader(pb.ObtainSamplesRequest()), [], 2
+        source = random.Random(seed)
+        async with contextlib.aclosing(pool.sample(SampleRequest(AtLeast(5000), 1 << 22, seed=1))) as items:
+            async for item in items:
+                parts += read(reader, item)
+                if isinstance(item, Delivery) and kills and source.random() < 0.2:
+                    kills -= 1
+                    await asyncio.sleep(0.3)  # while buffers fill
+                    healthy = [worker for worker in pool.status().workers if worker.healthy]
+                    os.kill(source.choice(healthy).identity.process_id, signal.SIGKILL)
+        account = reader.end()
+        assert account.num_retried_episodes > 0
+        assert adds_up(account)
+        assert equal(join_batches(parts, account), expected)
+
+
+async def test_a_worker_that_is_lost_after_its_version_was_updated_often(ray_backend: RayBackend) -> None:
+    async with prepared(ray_backend, "CartPole", num_workers=2, num_kept_versions=1) as (pool, _):
+        expected = await sample(pool, AtLeast(100_000), seed=1)
+        running = asyncio.create_task(sample(pool, AtLeast(100_000), seed=1))
+        await until(lambda: bool(pool._calls))
+        for _ in range(3):
+            await pool.update_agent([RandomSpec()])
+            await pool.update_env([rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 5})])
+        os.kill(pool.status().workers[1].identity.process_id, signal.SIGKILL)
+        assert not running.done()
+        assert equal(await running, expected)
+
+
+async def test_sampling_while_versions_come_and_go(backend: Backend) -> None:
+    async with prepared(backend, "CartPole", num_workers=1, num_kept_versions=1) as (pool, _):
+        for _ in range(5):
+            results = await asyncio.gather(
+                sample(pool, AtLeast(10)),
+                pool.update_env([rollserve.EnvSpec("CartPole-v1")]),
+                sample(pool, AtLeast(10)),
+                pool.update_agent([RandomSpec()]),
+                sample(pool, AtLeast(10)),
+            )
+            assert all(result is not None for result in results)
+
+
+async def test_a_kept_part_on_a_worker_that_cannot_be_replaced(ray_backend: RayBackend) -> None:
+    env = rollserve.EnvSpec("sample_envs:OneOrThousand")
+    modules = frozenset({"sample_envs"})
+    async with pool_of(ray_backend, env, num_workers=2, start_seconds=30, allowed_modules=modules) as pool:
+        await pool.update_agent([RandomSpec()])
+        first = await sample(pool, AtLeast(3000))
+        with mock.patch.object(pool._slots, "_start_seconds", 0.0):  # no other worker gets ready in no time
+            victim = pool._slots[1]
+            pool._slots.lose(1, victim.handle)
+            second = await sample(pool, AtLeast(3000))
+        assert second.episode_indices[0] == first.episode_indices[-1] + 1
+        assert second.account is not None
+        assert adds_up(second.account)

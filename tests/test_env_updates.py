@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
+from pools import pool_of, sample
 
 import rollserve
 from rollserve import EnvChange, EnvSpec, Task
+from rollserve_server.agents import RandomSpec
+from rollserve_server.pool import AtLeast, InProcessBackend
 
 TASKS = "sample_envs:Tasks"
 
@@ -126,3 +131,17 @@ async def test_for_asyncio_too(tasks: rollserve.Sampler, server: object) -> None
         batch = await distant.obtain_samples(5)
     assert updated.env_version == tasks.status().env_version
     assert batch.observations[0].tolist() == [1, 2, 0]
+
+
+async def test_a_task_of_another_method_makes_it_anew() -> None:
+    """Else what the first method has set would be there in some rows, and not in others."""
+    modules, methods = frozenset({"sample_envs"}), frozenset({"set_task", "set_other_task"})
+    async with pool_of(
+        InProcessBackend(), EnvSpec(TASKS), num_workers=1, allowed_modules=modules, allowed_methods=methods
+    ) as pool:
+        await pool.update_agent([RandomSpec()])
+        await pool.update_env([EnvChange(task=Task("set_task", {"goal": 1}))])
+        await pool.update_env([EnvChange(task=Task("set_other_task", 2))])
+        batches = await asyncio.gather(*(sample(pool, AtLeast(5), seed=1) for _ in range(2)))
+    for batch in batches:
+        assert set(batch.observations[:, 1].tolist()) == {0}

@@ -10,6 +10,7 @@ import pytest
 from support import server_environment
 
 import rollserve
+from rollserve_server.envs import RowEnvs
 
 EPISODE, WORKER = rollserve.Reproducibility.EPISODE, rollserve.Reproducibility.WORKER
 
@@ -30,6 +31,13 @@ def test_a_quick_look_tells_the_class(sampler: rollserve.Sampler, env_id: str) -
     updated = sampler.update_env(env_id, wrappers=[rollserve.Wrapper(name) for name in wrappers])
     assert updated.reproducibility is expected
     assert sampler.status().reproducibility is expected
+
+
+@pytest.mark.parametrize("env_id", ["Unseeded", "Clock", "Curriculum", "OneOrThousand"])
+def test_a_quick_look_at_one_row_tells_it_too(env_id: str) -> None:
+    spec = rollserve.EnvSpec(f"sample_envs:{env_id}")
+    expected = "episode" if env_id == "OneOrThousand" else "worker"
+    assert RowEnvs(spec, 1).classify().value == expected
 
 
 def check_env(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import grpc
 import numpy as np
 import pytest
 from cutting_proxy import cutting_proxy
@@ -11,6 +12,8 @@ from pools import adds_up
 from support import equal
 
 import rollserve
+from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.local import LocalServer
 
 CALLS: dict[str, Callable[[rollserve.Sampler], rollserve.EpisodeBatch]] = {
@@ -96,3 +99,17 @@ def test_without_end_it_is_an_error(sampler: rollserve.Sampler, server: LocalSer
         pytest.raises(rollserve.UnavailableError),
     ):
         distant.obtain_samples(60_000, seed=3, timeout=2)
+
+
+def test_it_does_not_go_on_with_a_server_that_was_started_anew(sampler: rollserve.Sampler, server: LocalServer) -> None:
+    """Its versions count anew: they could be those of other agents."""
+    with grpc.insecure_channel(server.address) as channel:
+        stub = SamplerServiceStub(channel)
+        first = next(stub.ObtainSamples(pb.ObtainSamplesRequest(step_count=1)))
+        same = pb.SamplingOptions(sampler_run=first.beginning.sampler_run)
+        assert list(stub.ObtainSamples(pb.ObtainSamplesRequest(step_count=1, options=same)))
+        other = pb.SamplingOptions(sampler_run="another")
+        with pytest.raises(grpc.RpcError) as caught:
+            list(stub.ObtainSamples(pb.ObtainSamplesRequest(step_count=1, options=other)))
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert dict(caught.value.trailing_metadata())["rollserve-reason"] == "SAMPLER_RUN"

@@ -92,6 +92,7 @@ class Resumption:
         options.seed = beginning.seed
         options.policy_version = beginning.policy_version
         options.environment_version = beginning.environment_version
+        options.sampler_run = beginning.sampler_run
         options.first_episode_index = beginning.first_episode_index
         if isinstance(rest, pb.ObtainSamplesRequest):
             options.first_episode_index += num_episodes

@@ -126,9 +126,9 @@ def _answer() -> None:
     """What the other process does."""
     encoded, num_episodes, max_steps = json.loads(sys.argv[1])
     spec = env_spec_from_proto(environment_pb2.Environment.FromString(bytes.fromhex(encoded)))
-    answer = sys.stdout.buffer
-    sys.stdout = sys.stderr  # what environments print is no part of it
-    answer.write(pickle.dumps(_each_on_a_fresh_one(spec, range(num_episodes), max_steps)))
+    with os.fdopen(os.dup(1), "wb") as answer:
+        os.dup2(2, 1)  # what environments print is no part of it
+        answer.write(pickle.dumps(_each_on_a_fresh_one(spec, range(num_episodes), max_steps)))
 
 
 if __name__ == "__main__":

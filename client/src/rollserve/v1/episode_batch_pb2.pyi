@@ -211,8 +211,8 @@ global___Progress = Progress
 class Beginning(google.protobuf.message.Message):
     """What a call's episodes are a function of. The first message of its stream.
 
-    A client whose stream breaks can get the rest, and only that, with another call that names the same seed and versions
-    in its options and goes on behind the last episode that came whole. For ObtainSamples that is a call with this
+    A client whose stream breaks can get the rest, and only that, with another call that names the same run, seed and
+    versions in its options and goes on behind the last episode that came whole. For ObtainSamples that is a call with this
     episode's index plus 1 as `first_episode_index`, for as many steps as are missing. For ObtainExactEpisodes it is the
     same call again, with this `first_episode_index` and the number of whole episodes as `skip_episode_count`.
     """
@@ -224,6 +224,7 @@ class Beginning(google.protobuf.message.Message):
     POLICY_VERSION_FIELD_NUMBER: builtins.int
     ENVIRONMENT_VERSION_FIELD_NUMBER: builtins.int
     REPRODUCIBILITY_FIELD_NUMBER: builtins.int
+    SAMPLER_RUN_FIELD_NUMBER: builtins.int
     seed: builtins.int
     """The root seed of the sequence of episodes. All 64 bits count: in JavaScript, take it as a string or BigInt."""
     first_episode_index: builtins.int
@@ -234,6 +235,8 @@ class Beginning(google.protobuf.message.Message):
     """The version of the environment that is acted in."""
     reproducibility: global___Reproducibility.ValueType
     """What of this comes again. A stream of class WORKER that breaks cannot be taken up again."""
+    sampler_run: builtins.str
+    """A name for this run of the server: versions count anew with each."""
     def __init__(
         self,
         *,
@@ -242,8 +245,9 @@ class Beginning(google.protobuf.message.Message):
         policy_version: builtins.int = ...,
         environment_version: builtins.int = ...,
         reproducibility: global___Reproducibility.ValueType = ...,
+        sampler_run: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["environment_version", b"environment_version", "first_episode_index", b"first_episode_index", "policy_version", b"policy_version", "reproducibility", b"reproducibility", "seed", b"seed"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["environment_version", b"environment_version", "first_episode_index", b"first_episode_index", "policy_version", b"policy_version", "reproducibility", b"reproducibility", "sampler_run", b"sampler_run", "seed", b"seed"]) -> None: ...
 
 global___Beginning = Beginning
 

@@ -280,6 +280,7 @@ class SamplingOptions(google.protobuf.message.Message):
     SEED_FIELD_NUMBER: builtins.int
     FIRST_EPISODE_INDEX_FIELD_NUMBER: builtins.int
     MAX_EPISODE_LENGTH_FIELD_NUMBER: builtins.int
+    SAMPLER_RUN_FIELD_NUMBER: builtins.int
     MAX_MESSAGE_BYTES_FIELD_NUMBER: builtins.int
     expected_policy_version: builtins.int
     """If set, the policy version that the caller counts on; FAILED_PRECONDITION if the current one is another."""
@@ -303,6 +304,10 @@ class SamplingOptions(google.protobuf.message.Message):
     truncated, as if the environment had done it. Not set: what the server is set to, else as many as the environment
     allows. Other limits make other episodes.
     """
+    sampler_run: builtins.str
+    """If set, the `sampler_run` of a stream that is to be taken up again; FAILED_PRECONDITION if the server was started anew
+    since, for the versions of then are gone.
+    """
     max_message_bytes: builtins.int
     """The size that no message of the stream may exceed, in bytes, as gRPC counts it. Not set: 4 MiB less 4 KiB, which
     clients take without any setting of theirs. INVALID_ARGUMENT below 4 KiB or over 256 MiB. Messages are usually
@@ -318,10 +323,11 @@ class SamplingOptions(google.protobuf.message.Message):
         seed: builtins.int | None = ...,
         first_episode_index: builtins.int | None = ...,
         max_episode_length: builtins.int | None = ...,
+        sampler_run: builtins.str | None = ...,
         max_message_bytes: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_policy_version", b"_policy_version", "_seed", b"_seed", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "policy_version", b"policy_version", "seed", b"seed"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_policy_version", b"_policy_version", "_seed", b"_seed", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "policy_version", b"policy_version", "seed", b"seed"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_environment_version", b"_environment_version"]) -> typing.Literal["environment_version"] | None: ...
     @typing.overload
@@ -334,6 +340,8 @@ class SamplingOptions(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_max_message_bytes", b"_max_message_bytes"]) -> typing.Literal["max_message_bytes"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_policy_version", b"_policy_version"]) -> typing.Literal["policy_version"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_sampler_run", b"_sampler_run"]) -> typing.Literal["sampler_run"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_seed", b"_seed"]) -> typing.Literal["seed"] | None: ...
 
@@ -502,7 +510,9 @@ class GetSamplerResponse(google.protobuf.message.Message):
     policy_version: builtins.int
     """The version of the policy; 0 before there is one."""
     seed: builtins.int
-    """The root seed of the sampler's own sequence of episodes. All 64 bits count: in JavaScript, a string or BigInt."""
+    """The root seed of the sampler's own sequence of episodes, another one after a call has broken off. All 64 bits count:
+    in JavaScript, a string or BigInt.
+    """
     next_episode_index: builtins.int
     """The index in that sequence of the episode that the next call begins with."""
     reproducibility: rollserve.v1.episode_batch_pb2.Reproducibility.ValueType

@@ -39,7 +39,8 @@ class SamplerServiceStub:
     PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, PATH_NOT_ALLOWED,
     RENDER_MODE_NOT_ALLOWED, the operator allows no such thing.
     FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; POLICY_VERSION, its
-    version is not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more.
+    version is not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more;
+    SAMPLER_RUN, the server was started anew.
     RESOURCE_EXHAUSTED: MESSAGE_TOO_SMALL, a single step does not fit into a message; the text says what would.
     UNAVAILABLE: WORKER_LOST, a worker's process is gone and could not be replaced in time, or one after the other was
     lost with the same episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run
@@ -50,8 +51,9 @@ class SamplerServiceStub:
     Several calls may sample at the same time, each as if alone (4 unless the server is set otherwise; more wait for their
     turn in the order of their arrival).
 
-    An update that fails has changed nothing. A sampling call that fails or is cancelled uses up the indices of the
-    episodes that it may have delivered, and of one whose environment failed, if it went on in the sampler's own sequence.
+    An update that fails has changed nothing. A sampling call in the sampler's own sequence that is cancelled or breaks off
+    ends that sequence, so that it can be taken up again: the next call begins another, under another seed. If it fails
+    because of an environment, the sequence goes on behind the episode that failed.
     """
 
     def __init__(self, channel: typing.Union[grpc.Channel, grpc.aio.Channel]) -> None: ...
@@ -121,7 +123,8 @@ class SamplerServiceAsyncStub:
     PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, PATH_NOT_ALLOWED,
     RENDER_MODE_NOT_ALLOWED, the operator allows no such thing.
     FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; POLICY_VERSION, its
-    version is not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more.
+    version is not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more;
+    SAMPLER_RUN, the server was started anew.
     RESOURCE_EXHAUSTED: MESSAGE_TOO_SMALL, a single step does not fit into a message; the text says what would.
     UNAVAILABLE: WORKER_LOST, a worker's process is gone and could not be replaced in time, or one after the other was
     lost with the same episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run
@@ -132,8 +135,9 @@ class SamplerServiceAsyncStub:
     Several calls may sample at the same time, each as if alone (4 unless the server is set otherwise; more wait for their
     turn in the order of their arrival).
 
-    An update that fails has changed nothing. A sampling call that fails or is cancelled uses up the indices of the
-    episodes that it may have delivered, and of one whose environment failed, if it went on in the sampler's own sequence.
+    An update that fails has changed nothing. A sampling call in the sampler's own sequence that is cancelled or breaks off
+    ends that sequence, so that it can be taken up again: the next call begins another, under another seed. If it fails
+    because of an environment, the sequence goes on behind the episode that failed.
     """
 
     UpdateAgent: grpc.aio.UnaryUnaryMultiCallable[
@@ -202,7 +206,8 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
     PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, PATH_NOT_ALLOWED,
     RENDER_MODE_NOT_ALLOWED, the operator allows no such thing.
     FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; POLICY_VERSION, its
-    version is not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more.
+    version is not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more;
+    SAMPLER_RUN, the server was started anew.
     RESOURCE_EXHAUSTED: MESSAGE_TOO_SMALL, a single step does not fit into a message; the text says what would.
     UNAVAILABLE: WORKER_LOST, a worker's process is gone and could not be replaced in time, or one after the other was
     lost with the same episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run
@@ -213,8 +218,9 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
     Several calls may sample at the same time, each as if alone (4 unless the server is set otherwise; more wait for their
     turn in the order of their arrival).
 
-    An update that fails has changed nothing. A sampling call that fails or is cancelled uses up the indices of the
-    episodes that it may have delivered, and of one whose environment failed, if it went on in the sampler's own sequence.
+    An update that fails has changed nothing. A sampling call in the sampler's own sequence that is cancelled or breaks off
+    ends that sequence, so that it can be taken up again: the next call begins another, under another seed. If it fails
+    because of an environment, the sequence goes on behind the episode that failed.
     """
 
     @abc.abstractmethod

@@ -139,6 +139,7 @@ def sample_request_from_proto(
         seed=_optional(options, "seed"),
         first_index=_in_range("options.first_episode_index", options.first_episode_index, 0, _MOST_FIRST_INDEX),
         max_episode_length=_optional(options, "max_episode_length"),
+        run=options.sampler_run if options.HasField("sampler_run") else None,
     )
 
 
@@ -151,6 +152,7 @@ def beginning_to_proto(beginning: Beginning) -> pb.ObtainSamplesResponse:
             policy_version=beginning.policy_version,
             environment_version=beginning.env_version,
             reproducibility=_REPRODUCIBILITIES[beginning.reproducibility],
+            sampler_run=beginning.run,
         )
     )
 

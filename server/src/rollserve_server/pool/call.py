@@ -168,6 +168,9 @@ class Call:
 
     async def _next_handle(self, worker: int) -> WorkerHandle:
         """The worker, or once it is there the one in its place."""
+        known, slot = self.stream.handles[worker], self._slots[worker]
+        if known is not None and not (slot.handle is known and slot.healthy):  # it was lost while no call was there
+            self._lose(worker, WorkerLostError(f"worker {worker} is lost", worker))
         while True:
             try:
                 handle = await self._slots.ready(worker)
@@ -176,9 +179,6 @@ class Call:
                     raise
             else:
                 break
-        known = self.stream.handles[worker]
-        if known is not None and known is not handle:  # it was lost while no call was there, or just now
-            self._lose(worker, WorkerLostError(f"worker {worker} is lost", worker))
         self.stream.handles[worker] = handle
         self._plan.regain(worker)
         return handle
@@ -218,15 +218,16 @@ class Call:
         """
         plan, claims = self._plan, self._claims
         lookahead = 2 * self._num_finished_last[worker]
-        begin = claims.to_begin(worker)
-        begin += plan.begin(worker, self._num_rows + lookahead - plan.num_open[worker])
+        begin_again = claims.to_begin(worker)
+        begin = plan.begin(worker, self._num_rows + lookahead - plan.num_open[worker])
         deliver = claims.to_ask(worker)
         samples = (not plan.complete and plan.num_open[worker] > 0) or claims.num_missing(worker) > 0
-        if not (begin or deliver or (samples and not stuck)):
+        if not (begin or begin_again or deliver or (samples and not stuck)):
             return None
         return Order(
             stream=self.stream.stream,
             begin=tuple(begin),
+            begin_again=tuple(begin_again),
             deliver=tuple(deliver),
             max_message_bytes=self._settings.max_message_bytes,
             bind_worker=self._pinned,

@@ -47,6 +47,7 @@ class _OpenClaim:
         claim: what its worker is told.
         worker: which one that is; None if its episodes are lost, and any worker may run them again.
         num_bytes: its approximate bytes.
+        position: the index of the episode, and its step, that what has not come begins with.
         asked: whether an order that names it is with the worker.
         written: whether its last message has come.
         parcels: what has come and is to be delivered.
@@ -57,6 +58,7 @@ class _OpenClaim:
     claim: Claim
     worker: int | None
     num_bytes: int
+    position: tuple[int, int]
     asked: bool = False
     written: bool = False
     parcels: deque[Written] = field(default_factory=deque)
@@ -89,7 +91,8 @@ class Claims:
     def add(self, planned: PlannedClaim) -> None:
         """Puts a claim behind the others."""
         claim = Claim(self._num_claims, planned.start, planned.stop)
-        self._claims[self._num_claims] = _OpenClaim(claim, planned.worker, planned.num_bytes)
+        position = (planned.start, 0)
+        self._claims[self._num_claims] = _OpenClaim(claim, planned.worker, planned.num_bytes, position)
         self._num_claims += 1
 
     def to_ask(self, worker: int) -> list[Claim]:
@@ -138,6 +141,7 @@ class Claims:
         """
         claim = self._claims[written.parcel.claim_id]
         claim.parcels.append(written)
+        claim.position = written.parcel.stop
         claim.written = written.parcel.complete
         return claim.claim.first_step if claim.written else 0
 
@@ -170,9 +174,7 @@ class Claims:
         lost = []
         for claim in self._claims.values():
             if claim.worker == worker and not claim.written:
-                written_up_to = (claim.claim.start, claim.claim.first_step)
-                position = claim.parcels[-1].parcel.stop if claim.parcels else written_up_to
-                lost += self._remake(claim, position)
+                lost += self._remake(claim, claim.position)
         return lost
 
     def cut_episode(self) -> int | None:
@@ -185,6 +187,7 @@ class Claims:
         return (written for claim in self._claims.values() for written in claim.parcels if written.worker == worker)
 
     def _remake(self, claim: _OpenClaim, position: tuple[int, int]) -> list[int]:
+        claim.position = position
         start, first_step = position
         claim.claim = Claim(claim.claim.claim_id, start, claim.claim.stop, first_step)
         claim.missing = set(range(start, claim.claim.stop))

@@ -58,6 +58,7 @@ class SampleRequest:
         seed: the root seed of the episodes; None for the pool's own sequence.
         first_index: the index of the first episode in the sequence of `seed`.
         max_episode_length: how many steps an episode may have; None for what the pool allows.
+        run: the run of the pool that versions and seed are of; None for this one.
     """
 
     target: Target
@@ -68,3 +69,4 @@ class SampleRequest:
     seed: int | None = None
     first_index: int = 0
     max_episode_length: int | None = None
+    run: str | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rollserve import EnvChange
 from rollserve_server.agents import kind_of
-from rollserve_server.errors import InvalidValueError, NotReadyError
+from rollserve_server.errors import EnvFailedError, InvalidValueError, NotReadyError
 from rollserve_server.pool.call import Call, CallSettings, Delivery, Progress
 from rollserve_server.pool.holdings import Holdings
 from rollserve_server.pool.plan import Anywhere, Blocks, Exactly, LengthEstimate, Placement, RoundRobin
@@ -34,6 +35,8 @@ __all__ = ["Beginning", "EnvUpdated", "Pool"]
 
 _T = TypeVar("_T")
 
+_MOST_ESTIMATES = 64
+"""For each environment and limit of episodes there is one."""
 _EPISODES_REMEMBERED = 32.0
 """The weight that the lengths of episodes of the policies before have, in episodes."""
 
@@ -56,6 +59,7 @@ class Beginning:
     policy_version: int
     env_version: int
     reproducibility: Reproducibility
+    run: str
 
 
 class Pool:
@@ -75,6 +79,7 @@ class Pool:
         self._streams = Streams(config.seed, max_kept=config.max_calls)
         self._counters = Counters()
         self._forgetting: set[asyncio.Task[object]] = set()
+        self._run = secrets.token_hex(8)
         self._started = time.monotonic()
 
     @classmethod
@@ -166,28 +171,28 @@ class Pool:
             while not (await asyncio.wait({turn}, timeout=self._config.progress_seconds))[0]:
                 yield Progress(0)
             try:
-                versions = await self._check_versions(request)
+                policy_version, env_version = self._choose_versions(request)
+                stack.enter_context(self._holdings.agents.using(policy_version))
+                stack.enter_context(self._holdings.envs.using(env_version))
+                await self._check_fit(policy_version, env_version)
             except NotReadyError:
                 self._counters.num_failed_calls += 1
                 raise
-            lane = self._streams.take_lane() if request.seed is None else None
-            try:
-                call = self._begin_call(request, lane, *versions)
-                account = call.account
-                account.queued_seconds = time.monotonic() - arrived
-                async with self._running(call) as items:
-                    yield Beginning(
-                        account.seed,
-                        account.first_episode_index,
-                        account.policy_version,
-                        account.env_version,
-                        call.reproducibility,
-                    )
-                    async for item in items:
-                        yield item
-            finally:
-                if lane is not None:
-                    lane.busy = False
+            lane = stack.enter_context(self._streams.lane()) if request.seed is None else None
+            call = self._begin_call(request, lane, policy_version, env_version)
+            account = call.account
+            account.queued_seconds = time.monotonic() - arrived
+            async with self._running(call, lane) as items:
+                yield Beginning(
+                    account.seed,
+                    account.first_episode_index,
+                    account.policy_version,
+                    account.env_version,
+                    call.reproducibility,
+                    self._run,
+                )
+                async for item in items:
+                    yield item
         yield account
 
     def status(self) -> PoolStatus:
@@ -203,7 +208,7 @@ class Pool:
             env=holdings.description,
             agent_kinds=[kind_of(agent) for agent in holdings.agents.current or ()],
             policy_version=holdings.agents.number,
-            seed=self._config.seed,
+            seed=self._streams.first_lane.seed,
             next_index=self._streams.first_lane.next_index,
             workers=workers,
             counters=self._counters,
@@ -215,8 +220,11 @@ class Pool:
         if not turn.cancel() and not turn.cancelled():
             self._turns.release()
 
-    async def _check_versions(self, request: SampleRequest) -> tuple[int, int]:
+    def _choose_versions(self, request: SampleRequest) -> tuple[int, int]:
         """The versions of the agent and the environment that a call is to sample with."""
+        if request.run not in (None, self._run):
+            text = f"{request.run!r} came, but the server was started anew since: its versions of then are gone"
+            raise NotReadyError(text, reason="SAMPLER_RUN", field="options.sampler_run")
         agents, envs = self._holdings.agents, self._holdings.envs
         if not agents.number:
             raise NotReadyError("there is no agent yet: call UpdateAgent first", reason="NO_AGENT")
@@ -224,12 +232,13 @@ class Pool:
             text = f"{request.expected_policy_version} came, but the current version is {agents.number}"
             raise NotReadyError(text, reason="POLICY_VERSION", field="options.expected_policy_version")
         policy_version = _version(agents, request.policy_version, "policy")
-        env_version = _version(envs, request.env_version, "environment")
+        return policy_version, _version(envs, request.env_version, "environment")
+
+    async def _check_fit(self, policy_version: int, env_version: int) -> None:
         misfit = await self._holdings.misfit(policy_version, env_version)
         if misfit is not None:
             text = f"the agent does not fit the environment since it was replaced: {misfit.message}"
             raise NotReadyError(text, reason="AGENT_MISFIT")
-        return policy_version, env_version
 
     def _begin_call(self, request: SampleRequest, lane: Lane | None, policy_version: int, env_version: int) -> Call:
         config, target = self._config, request.target
@@ -258,7 +267,9 @@ class Pool:
         return Call(target, stream, self._slots, config.num_rows, estimate, settings, reproducibility)
 
     @contextlib.asynccontextmanager
-    async def _running(self, call: Call) -> AsyncGenerator[AsyncGenerator[Delivery | Progress, None], None]:
+    async def _running(
+        self, call: Call, lane: Lane | None
+    ) -> AsyncGenerator[AsyncGenerator[Delivery | Progress, None], None]:
         """Runs a call, and takes in how it ends."""
         self._calls.add(call)
         counters = self._counters
@@ -270,11 +281,18 @@ class Pool:
                 counters.num_failed_calls += 1
             else:  # cancelled, or closed
                 counters.num_cancelled_calls += 1
-            self._streams.cancel(call.stream, failed_index=getattr(error, "episode_index", None))
+            self._streams.cancel(call.stream)
+            if lane is not None:
+                if isinstance(error, EnvFailedError) and error.episode_index is not None:
+                    lane.next_index = error.episode_index + 1  # no other call is to fail with it
+                else:  # who had it may go on with it, and by itself
+                    self._streams.renew(lane)
             raise
         else:
             self._streams.take_dropped(call.account)
             self._streams.keep(call.stream)
+            if lane is not None:
+                lane.next_index = call.stream.ledger.next_index
             counters.num_completed_calls += 1
             counters.num_steps += call.account.num_steps
             counters.num_episodes += call.account.num_episodes
@@ -290,6 +308,8 @@ class Pool:
         self._estimates = {key: value for key, value in self._estimates.items() if key[0] in self._holdings.envs}
         key = (env_version, max_episode_length)
         if key not in self._estimates:
+            while len(self._estimates) >= _MOST_ESTIMATES:
+                del self._estimates[next(iter(self._estimates))]
             env = self._holdings.envs.get(env_version)
             known = [env and env.description.max_episode_steps, max_episode_length]
             self._estimates[key] = LengthEstimate(min((limit for limit in known if limit), default=None))

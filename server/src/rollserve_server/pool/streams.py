@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from rollserve_server.pool.plan import Blocks, Ledger
 from rollserve_server.sampling import Stream, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rollserve_server.pool.account import Account
     from rollserve_server.pool.plan import Placement
@@ -46,6 +47,8 @@ class Streams:
             own_seed: the root seed of the first lane, from which those of the others derive.
             max_kept: how many streams may be open while no call uses them.
         """
+        self._own_seed = own_seed
+        self._num_seeds = 0
         self._lanes = [Lane(own_seed)]
         self._max_kept = max_kept
         self._kept: list[OpenStream] = []
@@ -59,17 +62,27 @@ class Streams:
         """The one that calls have which come one after the other."""
         return self._lanes[0]
 
-    def take_lane(self) -> Lane:
-        """The first lane that no call is using, which one is now."""
-        for lane in self._lanes:
-            if not lane.busy:
-                break
-        else:
-            words = np.random.SeedSequence(self.first_lane.seed, spawn_key=(len(self._lanes),)).generate_state(2)
-            lane = Lane(int(words[0]) << 32 | int(words[1]))
+    @contextlib.contextmanager
+    def lane(self) -> Iterator[Lane]:
+        """The first lane that no other call is using, for as long as the block."""
+        lane = next((lane for lane in self._lanes if not lane.busy), None)
+        if lane is None:
+            lane = Lane(self._next_seed())
             self._lanes.append(lane)
         lane.busy = True
-        return lane
+        try:
+            yield lane
+        finally:
+            lane.busy = False
+
+    def renew(self, lane: Lane) -> None:
+        """Has a lane begin another sequence: a client may still be going on with the one that it had."""
+        lane.seed, lane.next_index = self._next_seed(), 0
+
+    def _next_seed(self) -> int:
+        self._num_seeds += 1
+        words = np.random.SeedSequence(self._own_seed, spawn_key=(self._num_seeds,)).generate_state(2)
+        return int(words[0]) << 32 | int(words[1])
 
     def open(self, wanted: Stream, first_index: int, placement: Placement, num_workers: int) -> OpenStream:
         """The stream that a call is to have for itself: one that was kept and stands at that index, or a new one.
@@ -93,7 +106,6 @@ class Streams:
 
     def keep(self, stream: OpenStream) -> None:
         """Takes back the stream of a call that is complete."""
-        self._settle(stream, stream.ledger.next_index)
         if isinstance(stream.placement, Blocks):  # no call goes on with those of another
             self._supersede(stream)
             return
@@ -101,14 +113,8 @@ class Streams:
         while len(self._kept) > self._max_kept:
             self._supersede(self._kept.pop(0))
 
-    def cancel(self, stream: OpenStream, failed_index: int | None = None) -> None:
-        """Takes back the stream of a call that has ended early: its workers stop and forget it.
-
-        Args:
-            stream: which stream.
-            failed_index: the episode that failed, if one did: no other call is to fail with it.
-        """
-        self._settle(stream, stream.ledger.next_index if failed_index is None else failed_index + 1)
+    def cancel(self, stream: OpenStream) -> None:
+        """Takes back the stream of a call that has ended early: its workers stop and forget it."""
         self._num_cancelled_steps += stream.num_held_steps
         self._drop(stream, cancelled=True)
 
@@ -136,12 +142,6 @@ class Streams:
         root_seed, policy_version, env_version, max_episode_length = _kind(wanted)
         stream = Stream(self._num_opened, root_seed, policy_version, env_version, max_episode_length)
         return OpenStream.begin(stream, placement, Ledger(first_index), num_workers)
-
-    def _settle(self, stream: OpenStream, next_index: int) -> None:
-        """Takes in that a call has ended: what it claimed, and may have delivered, does not come again."""
-        for lane in self._lanes:
-            if stream.stream.root_seed == lane.seed:
-                lane.next_index = max(lane.next_index, next_index)
 
     def _supersede(self, stream: OpenStream) -> None:
         self._num_superseded_steps += stream.num_held_steps

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import Counter
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
@@ -11,7 +13,7 @@ _T = TypeVar("_T")
 
 
 class Versions(Generic[_T]):
-    """Counts up with each value that is added, and keeps the last few.
+    """Counts up with each value that is added, and keeps the last few, and those that are in use.
 
     Attributes:
         number: of the current version; 0 before there is one.
@@ -21,6 +23,7 @@ class Versions(Generic[_T]):
         """Begins without a version; keeps so many at a time, the current one among them."""
         self._num_kept = num_kept
         self._values: dict[int, _T] = {}
+        self._uses: Counter[int] = Counter()
         self.number = 0
 
     def __iter__(self) -> Iterator[int]:
@@ -39,5 +42,20 @@ class Versions(Generic[_T]):
         """Makes a value the current version, one more than before."""
         self.number += 1
         self._values[self.number] = value
-        for number in [number for number in self._values if number <= self.number - self._num_kept]:
-            del self._values[number]
+        self._drop_old()
+
+    @contextlib.contextmanager
+    def using(self, number: int) -> Iterator[None]:
+        """Keeps a version, which is there, for as long as the block."""
+        self._uses[number] += 1
+        try:
+            yield
+        finally:
+            self._uses[number] -= 1
+            self._drop_old()
+
+    def _drop_old(self) -> None:
+        self._uses = +self._uses
+        for number in list(self._values):
+            if number <= self.number - self._num_kept and number not in self._uses:
+                del self._values[number]

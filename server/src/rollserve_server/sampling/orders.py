@@ -106,6 +106,7 @@ class Order:
     Attributes:
         stream: what to work on.
         begin: ranges of episodes to begin when rows are free, the lowest index first.
+        begin_again: the same for episodes that were lost, and that a claim waits for: however full the buffer is.
         deliver: claims to write messages for; one that does not fit into a parcel is to be named again.
         max_message_bytes: the size that no message may exceed.
         bind_worker: whether the messages tell the worker's index.
@@ -114,6 +115,7 @@ class Order:
 
     stream: Stream
     begin: tuple[range, ...]
+    begin_again: tuple[range, ...]
     deliver: tuple[Claim, ...]
     max_message_bytes: int
     bind_worker: bool

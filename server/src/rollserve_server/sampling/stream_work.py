@@ -42,22 +42,24 @@ class StreamWork:
         self.stream = stream
         self.envs = envs
         self.num_simulated_steps = 0
+        self._stop_again = 0
         self._collector = Collector(stream.root_seed, envs, agent, stream.max_episode_length)
         self._finished: dict[int, Episode] = {}
         self._held_bytes = 0
         self._writers: dict[Claim, _Writer] = {}
 
-    def enqueue(self, ranges: Sequence[range]) -> None:
-        """Has the episodes of these indices run, in this order."""
-        self._collector.enqueue(itertools.chain.from_iterable(ranges))
+    def enqueue(self, ranges: Sequence[range], ranges_again: Sequence[range]) -> None:
+        """Has the episodes of these indices run, the lowest first; the second ones however full the buffer is."""
+        self._collector.enqueue(itertools.chain.from_iterable((*ranges, *ranges_again)))
+        self._stop_again = max((self._stop_again, *(indices.stop for indices in ranges_again)))
 
     def sample(self, seconds: float, buffer_bytes: int, is_stopped: Callable[[], bool]) -> list[tuple[int, int, int]]:
         """Steps until the time is over, nothing runs, or rows get idle because no episode waits any more.
 
         Args:
             seconds: how long at most; at least one step is made.
-            buffer_bytes: how much finished data may be held before no more episodes begin, but for those before all
-                that are held: these may wait for them.
+            buffer_bytes: how much finished data may be held before no more episodes begin, but for those that run
+                again, or come before one that is held: it may wait for them.
             is_stopped: asked before each step; nothing more is done once it says so.
 
         Returns:
@@ -74,7 +76,7 @@ class StreamWork:
             if self._held_bytes < buffer_bytes:
                 collector.begin()
             elif collector.num_waiting:
-                collector.begin(before=min(self._finished))
+                collector.begin(before=max((self._stop_again, *self._finished)))
             if not collector.num_running:
                 break
             num_steps = collector.num_running

@@ -94,7 +94,7 @@ class Worker:
         """
         stream_id = order.stream.stream_id
         work = self._open(order.stream)
-        work.enqueue(order.begin)
+        work.enqueue(order.begin, order.begin_again)
         num_steps_before = work.num_simulated_steps
         began = sampled = time.perf_counter()
         finished: list[tuple[int, int, int]] = []
@@ -144,8 +144,9 @@ class Worker:
         """Free rows of another version, changed to what the spec says, if there are any that can be."""
         for version in self._envs.values():
             alike = dataclasses.replace(version.spec, task=spec.task, reset_options=spec.reset_options) == spec
-            # There is no way back from a task to none.
-            if version.free and alike and (spec.task is not None or version.spec.task is None):
+            # There is no way back from a task to none, nor to what another method has set.
+            task = version.spec.task
+            if version.free and alike and (task is None or (spec.task is not None and spec.task.method == task.method)):
                 envs = version.free.pop()
                 try:
                     envs.change(spec)
