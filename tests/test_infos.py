@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scripted_env import Script, Scripted, sample
 
 import rollserve
+from rollserve_server.envs import Reproducibility, RowEnvs
 
 Infos = Callable[[int], Mapping[Any, Any]]
 
@@ -89,10 +90,11 @@ def test_of_values_with_the_same_name_the_first_is_taken() -> None:
 
 
 def test_an_info_of_several_shapes_is_dropped_and_the_next_episode_begins_anew() -> None:
-    # Each two episodes, also those of the look that is taken at a new environment.
-    values = itertools.cycle([np.zeros(1), np.zeros(2), 1.0, np.ones(3), np.ones(3), np.ones(3)])
+    values = iter([np.zeros(1), np.zeros(2), 1.0, np.ones(3), np.ones(3), np.ones(3)])
     Scripted.script = Script(3, lambda step: {"ragged": next(values), "fine": step} if step else {})
-    batch, dropped = sample(2, num_rows=1)
+    # The look at a new environment would take some of the values.
+    with mock.patch.object(RowEnvs, "classify", return_value=Reproducibility.EPISODE):
+        batch, dropped = sample(2, num_rows=1)
     assert batch.env_infos["fine"].tolist() == [1, 2, 3] * 2
     assert batch.env_infos["ragged"].tolist() == [[0.0] * 3] * 3 + [[1.0] * 3] * 3
     assert batch.env_infos["_ragged"].tolist() == [False] * 3 + [True] * 3
