@@ -12,6 +12,7 @@ from rollserve.messages import StreamReader, join_batches
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.gateway.translate import account_to_proto
 from rollserve_server.pool import Account, Backend, Delivery, Pool, PoolConfig, SampleRequest, Target
+from rollserve_server.pool.call import Call
 
 CARTPOLE = rollserve.EnvSpec("CartPole-v1")
 CONFIG = PoolConfig(
@@ -53,6 +54,19 @@ def read(reader: StreamReader, item: object) -> list[rollserve.EpisodeBatch]:
 def adds_up(account: rollserve.Account) -> bool:
     told = account.num_steps + account.num_kept_steps + account.num_dropped_steps
     return account.num_carried_steps + account.num_simulated_steps == told
+
+
+def calls_of(pool: Pool) -> list[Call]:
+    """The calls that begin from now on."""
+    calls: list[Call] = []
+    begin = pool._begin_call
+
+    def begin_and_tell(*arguments: Any) -> Call:
+        calls.append(begin(*arguments))
+        return calls[-1]
+
+    pool._begin_call = begin_and_tell  # type: ignore[method-assign]
+    return calls
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -13,7 +13,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from pools import adds_up, pool_of, read, sample, until
+from pools import adds_up, calls_of, pool_of, read, sample, until
 from support import equal
 
 import rollserve
@@ -192,9 +192,10 @@ async def test_a_cancelled_call_stops_within_a_vector_step(backend: Backend) -> 
     options = {"num_workers": 1, "num_rows": 4, "allowed_modules": frozenset({"sample_envs"})}
     async with pool_of(backend, env, **options) as pool:
         await pool.update_agent([RandomSpec()])
+        calls = calls_of(pool)
         running = asyncio.create_task(sample(pool, Exactly(4)))
-        await until(lambda: bool(pool._calls))
-        (call,) = pool._calls
+        await until(lambda: bool(calls))
+        (call,) = calls
         await until(lambda: call.account.num_simulated_steps > 0)
         known = call.account.num_simulated_steps
         running.cancel()
@@ -254,8 +255,9 @@ async def test_full_buffers_and_lost_workers_come_to_an_end(ray_backend: RayBack
 async def test_a_worker_that_is_lost_after_its_version_was_updated_often(ray_backend: RayBackend) -> None:
     async with prepared(ray_backend, "CartPole", num_workers=2, num_kept_versions=1) as (pool, _):
         expected = await sample(pool, AtLeast(100_000), seed=1)
+        calls = calls_of(pool)
         running = asyncio.create_task(sample(pool, AtLeast(100_000), seed=1))
-        await until(lambda: bool(pool._calls))
+        await until(lambda: bool(calls))
         for _ in range(3):
             await pool.update_agent([RandomSpec()])
             await pool.update_env([rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 5})])

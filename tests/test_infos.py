@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scripted_env import Script, Scripted, sample
 
 import rollserve
-from rollserve_server.envs import Reproducibility, RowEnvs
+from rollserve_server.envs import RowEnvs
 
 Infos = Callable[[int], Mapping[Any, Any]]
 
@@ -93,7 +93,7 @@ def test_an_info_of_several_shapes_is_dropped_and_the_next_episode_begins_anew()
     values = iter([np.zeros(1), np.zeros(2), 1.0, np.ones(3), np.ones(3), np.ones(3)])
     Scripted.script = Script(3, lambda step: {"ragged": next(values), "fine": step} if step else {})
     # The look at a new environment would take some of the values.
-    with mock.patch.object(RowEnvs, "classify", return_value=Reproducibility.EPISODE):
+    with mock.patch.object(RowEnvs, "classify", return_value=rollserve.Reproducibility.EPISODE):
         batch, dropped = sample(2, num_rows=1)
     assert batch.env_infos["fine"].tolist() == [1, 2, 3] * 2
     assert batch.env_infos["ragged"].tolist() == [[0.0] * 3] * 3 + [[1.0] * 3] * 3

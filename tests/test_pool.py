@@ -13,7 +13,7 @@ import sys
 import numpy as np
 import psutil
 import pytest
-from pools import CARTPOLE, CONFIG, adds_up, pool_of, sample
+from pools import CARTPOLE, CONFIG, adds_up, calls_of, pool_of, sample
 from support import equal
 
 import rollserve
@@ -252,10 +252,11 @@ async def test_what_a_slow_client_leaves_waits_in_bounds(backend: Backend) -> No
     env = rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 20})
     async with pool_of(backend, env, worker_buffer_bytes=1 << 16, window_bytes=1 << 20) as pool:
         await pool.update_agent([RandomSpec()])
+        calls = calls_of(pool)
         async with contextlib.aclosing(pool.sample(SampleRequest(AtLeast(10**9), 1 << 22))) as items:
             while not isinstance(await anext(items), Delivery):
                 pass
-            (call,) = pool._calls
+            (call,) = calls
             steps = [0, 1]
             while steps[-1] != steps[-2]:
                 await asyncio.sleep(1)

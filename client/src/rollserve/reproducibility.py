@@ -6,7 +6,7 @@ import enum
 
 from rollserve.v1 import episode_batch_pb2
 
-__all__ = ["Reproducibility", "reproducibility_from_proto"]
+__all__ = ["Reproducibility", "reproducibility_from_proto", "reproducibility_to_proto"]
 
 
 class Reproducibility(enum.Enum):
@@ -24,6 +24,14 @@ _BY_NUMBER = {
     episode_batch_pb2.REPRODUCIBILITY_EPISODE: Reproducibility.EPISODE,
     episode_batch_pb2.REPRODUCIBILITY_WORKER: Reproducibility.WORKER,
 }
+
+
+_NUMBERS = {value: number for number, value in _BY_NUMBER.items()}
+
+
+def reproducibility_to_proto(value: Reproducibility) -> episode_batch_pb2.Reproducibility.ValueType:
+    """The wire's number for a class that is known."""
+    return _NUMBERS[value]
 
 
 def reproducibility_from_proto(number: episode_batch_pb2.Reproducibility.ValueType) -> Reproducibility:

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rollserve import Reproducibility
 from rollserve.environments import env_spec_from_proto, env_spec_to_proto
 from rollserve.v1 import environment_pb2
-from rollserve_server.envs import Reproducibility, differences, make_env, trace_episode
+from rollserve_server.envs import differences, make_env, trace_episode
 
 if TYPE_CHECKING:
     from rollserve import EnvSpec

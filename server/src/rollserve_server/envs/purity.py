@@ -7,7 +7,6 @@ reset seeds, or look at the clock.
 from __future__ import annotations
 
 import copy
-import enum
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,24 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rollserve import Reproducibility
+
 if TYPE_CHECKING:
     import gymnasium
 
-__all__ = ["Difference", "Reproducibility", "Trace", "classify", "differences", "trace_episode"]
+__all__ = ["Difference", "Trace", "classify", "differences", "trace_episode"]
 
 _QUICK_ORDERS = ((0, 1, 0), (1, 0))
 """The seeds of the episodes that the first and the second environment run."""
 _QUICK_STEPS = 32
 _QUICK_SECONDS = 0.2
-
-
-class Reproducibility(enum.Enum):
-    """What comes again when the same is asked for again."""
-
-    EPISODE = "episode"
-    """Every episode, whatever ran before it and wherever."""
-    WORKER = "worker"
-    """At best what one worker does from its start on: the environment is no function of its seed."""
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     import gymnasium
     from gymnasium import Space
 
-    from rollserve import EnvSpec
-    from rollserve_server.envs.purity import Reproducibility
+    from rollserve import EnvSpec, Reproducibility
 
 __all__ = ["RowEnvs"]
 

@@ -16,13 +16,14 @@ from rollserve.environments import (
     env_spec_to_proto,
     kwargs_from_json,
 )
+from rollserve.reproducibility import reproducibility_to_proto
 from rollserve.spaces import space_to_proto
 from rollserve.tensors import named_tensors_from_proto
 from rollserve.v1 import agent_pb2, environment_pb2, episode_batch_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server import __version__
 from rollserve_server.agents import AgentSpec, ConstantSpec, MlpSpec, RandomSpec
-from rollserve_server.envs import Reproducibility, check_paths, describe_space
+from rollserve_server.envs import check_paths, describe_space
 from rollserve_server.errors import InvalidValueError, within
 from rollserve_server.pool import Account, AtLeast, Beginning, Exactly, SampleRequest, Target
 
@@ -56,10 +57,6 @@ _OptionalField = Literal[
 _ACTIVATIONS: dict[agent_pb2.Activation.ValueType, Activation] = {
     agent_pb2.ACTIVATION_TANH: "tanh",
     agent_pb2.ACTIVATION_RELU: "relu",
-}
-_REPRODUCIBILITIES = {
-    Reproducibility.EPISODE: episode_batch_pb2.REPRODUCIBILITY_EPISODE,
-    Reproducibility.WORKER: episode_batch_pb2.REPRODUCIBILITY_WORKER,
 }
 _HEADS: dict[str, Head] = {"categorical": "categorical", "diagonal_gaussian": "diagonal_gaussian"}
 
@@ -151,7 +148,7 @@ def beginning_to_proto(beginning: Beginning) -> pb.ObtainSamplesResponse:
             first_episode_index=beginning.first_episode_index,
             policy_version=beginning.policy_version,
             environment_version=beginning.env_version,
-            reproducibility=_REPRODUCIBILITIES[beginning.reproducibility],
+            reproducibility=reproducibility_to_proto(beginning.reproducibility),
             sampler_run=beginning.run,
         )
     )
@@ -163,7 +160,7 @@ def env_updated_to_proto(updated: EnvUpdated) -> pb.UpdateEnvResponse:
         environment_version=updated.version,
         observation_space=space_to_proto(describe_space(updated.description.observation_space)),
         action_space=space_to_proto(describe_space(updated.description.action_space)),
-        reproducibility=_REPRODUCIBILITIES[updated.description.reproducibility],
+        reproducibility=reproducibility_to_proto(updated.description.reproducibility),
     )
 
 
@@ -239,7 +236,7 @@ def status_to_proto(sampler: str, status: PoolStatus) -> pb.GetSamplerResponse:
         next_episode_index=status.next_index,
         workers=workers,
         counters=counters,
-        reproducibility=_REPRODUCIBILITIES[status.env.reproducibility],
+        reproducibility=reproducibility_to_proto(status.env.reproducibility),
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rollserve_server.envs import Reproducibility
+from rollserve import Reproducibility
 from rollserve_server.errors import WorkerLostError
 from rollserve_server.pool.account import Account, WorkerAccount
 from rollserve_server.pool.claims import Claims, Written

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from rollserve import EnvChange, EnvSpec
+from rollserve import EnvChange, EnvSpec, Reproducibility
 from rollserve_server.agents import AgentSpec, build_agent, kind_of, with_parameters
-from rollserve_server.envs import Reproducibility, check_allowed
+from rollserve_server.envs import check_allowed
 from rollserve_server.errors import DomainError, InvalidValueError, NotReadyError, within
 from rollserve_server.pool.versions import Versions
 from rollserve_server.sampling import EnvDescription, Worker

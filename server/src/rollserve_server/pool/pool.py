@@ -22,8 +22,7 @@ from rollserve_server.pool.streams import Streams
 from rollserve_server.sampling import EnvDescription, Stream, Worker, WorkerConfig
 
 if TYPE_CHECKING:
-    from rollserve import EnvSpec
-    from rollserve_server.envs import Reproducibility
+    from rollserve import EnvSpec, Reproducibility
     from rollserve_server.pool.account import Account
     from rollserve_server.pool.backend import Backend
     from rollserve_server.pool.config import PoolConfig, SampleRequest
@@ -75,7 +74,6 @@ class Pool:
         self._holdings = holdings
         self._estimates: dict[tuple[int, int | None], LengthEstimate] = {}
         self._turns = asyncio.Semaphore(config.max_calls)
-        self._calls: set[Call] = set()
         self._streams = Streams(config.seed, max_kept=config.max_calls)
         self._counters = Counters()
         self._forgetting: set[asyncio.Task[object]] = set()
@@ -170,6 +168,7 @@ class Pool:
             stack.callback(self._give_up_turn, turn)
             while not (await asyncio.wait({turn}, timeout=self._config.progress_seconds))[0]:
                 yield Progress(0)
+            stack.callback(self._forget_old_versions)  # those that the call was the last to use
             try:
                 policy_version, env_version = self._choose_versions(request)
                 stack.enter_context(self._holdings.agents.using(policy_version))
@@ -242,8 +241,7 @@ class Pool:
 
     def _begin_call(self, request: SampleRequest, lane: Lane | None, policy_version: int, env_version: int) -> Call:
         config, target = self._config, request.target
-        seed = request.seed if lane is None or request.seed is not None else lane.seed
-        first = request.first_index if lane is None else lane.next_index
+        seed, first = (request.seed, request.first_index) if lane is None else (lane.seed, lane.next_index)
         max_episode_length = request.max_episode_length or config.max_episode_length
         placement: Placement = Anywhere()
         skipped = 0
@@ -271,7 +269,6 @@ class Pool:
         self, call: Call, lane: Lane | None
     ) -> AsyncGenerator[AsyncGenerator[Delivery | Progress, None], None]:
         """Runs a call, and takes in how it ends."""
-        self._calls.add(call)
         counters = self._counters
         try:
             async with contextlib.aclosing(call.run()) as items:
@@ -298,10 +295,8 @@ class Pool:
             counters.num_episodes += call.account.num_episodes
             counters.message_bytes += call.account.message_bytes
         finally:
-            self._calls.discard(call)
             for slot, share in zip(self._slots, call.account.workers, strict=True):
                 slot.num_simulated_steps += share.num_simulated_steps
-            self._forget_old_versions()
 
     def _estimate(self, env_version: int, max_episode_length: int | None) -> LengthEstimate:
         """What is known of the lengths of such episodes."""
@@ -317,10 +312,7 @@ class Pool:
 
     def _forget_old_versions(self) -> None:
         """Has the workers forget, in the background, what neither another call nor a running one needs."""
-        running = [call.stream.stream for call in self._calls]
         envs, policies = self._holdings.to_keep()
-        envs |= {stream.env_version for stream in running}
-        policies |= {stream.policy_version for stream in running}
         for slot in self._slots:
             if slot.healthy:
                 task = asyncio.ensure_future(slot.handle.call(Worker.retain, envs, policies))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gymnasium import Space
 
-    from rollserve_server.envs import Reproducibility
+    from rollserve import Reproducibility
     from rollserve_server.errors import DomainError
 
 __all__ = [
