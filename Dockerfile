@@ -11,8 +11,10 @@ COPY client client
 RUN pip install --constraint constraints.txt --build-constraint constraints.txt ./client
 
 FROM build AS build-server
+# EnvPool, which `atari,envpool,mujoco` adds, takes 700 MB.
+ARG EXTRAS=atari,mujoco
 COPY server server
-RUN pip install --constraint constraints.txt --build-constraint constraints.txt './server[atari,mujoco]'
+RUN pip install --constraint constraints.txt --build-constraint constraints.txt "./server[$EXTRAS]"
 
 FROM build AS build-trainer
 RUN pip install --constraint constraints.txt matplotlib rich

@@ -7,7 +7,7 @@ READY := $(VENV)/ready
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check protos serve lock clean
+.PHONY: help setup demo test check bench protos serve lock clean
 
 help: ## list what can be done
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,7 +22,7 @@ $(READY): constraints.txt pyproject.toml client/pyproject.toml server/pyproject.
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt pip
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--build-constraint constraints.txt --editable client --editable 'server[atari,mujoco]' --group dev
+		--build-constraint constraints.txt --editable client --editable 'server[atari,envpool,mujoco]' --group dev
 	@touch $(READY)
 
 demo: $(READY) ## start a server and learn CartPole through it
@@ -40,6 +40,9 @@ check: $(READY) ## look for mistakes: format, lint, types, protos
 	protos/generate.sh $(VENV)/generated
 	diff -r -x __init__.py -x __pycache__ $(VENV)/generated/rollserve/v1 client/src/rollserve/v1
 
+bench: $(READY) ## measure the whole service, in minutes; WORKLOADS=w1,w5 for a part
+	$(BIN)/python -m benchmarks.service $(if $(WORKLOADS),--workloads $(WORKLOADS)) $(OPTIONS)
+
 protos: ## generate the Python classes of the protos
 	protos/generate.sh client/src
 
@@ -50,7 +53,7 @@ lock: ## write constraints.txt anew, with the newest versions that the projects 
 	rm -rf $(VENV)-lock
 	$(PYTHON) -m venv $(VENV)-lock
 	$(VENV)-lock/bin/pip install --quiet --upgrade pip hatchling
-	$(VENV)-lock/bin/pip install --quiet --editable client --editable 'server[atari,mujoco]' --group dev
+	$(VENV)-lock/bin/pip install --quiet --editable client --editable 'server[atari,envpool,mujoco]' --group dev
 	{ sed -n '/^#/p' constraints.txt; $(VENV)-lock/bin/pip freeze --all --exclude-editable --exclude setuptools; } \
 		> constraints.new
 	mv constraints.new constraints.txt
@@ -58,5 +61,5 @@ lock: ## write constraints.txt anew, with the newest versions that the projects 
 
 clean: ## remove what was made here
 	rm -rf $(VENV) .venv-protos .mypy_cache .pytest_cache .ruff_cache .hypothesis demo.png demo-server.log \
-		batch.npz MUJOCO_LOG.TXT
+		bench.json bench.png batch.npz MUJOCO_LOG.TXT
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

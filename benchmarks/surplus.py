@@ -1,10 +1,11 @@
 """How much of what is simulated is thrown away, when the agent is updated between calls.
 
-    python benchmarks/surplus.py [--workers N] [--rows M]
+    python benchmarks/surplus.py [--workers N] [--vectorization rows|native] [--rows M] [--episodes-per-row K]
 
 CartPole-v1 with agents whose mean return is about 20, 200 and 500, in calls of 2,048 and of 20,000 steps. Episodes are
 whole, so a call delivers more than was asked for by half an episode on average; that is not counted here, for it is
-delivered. What is counted is what was begun beyond the last delivered episode, and dropped with the update.
+delivered. What is counted is what was begun beyond the last delivered episode, and dropped with the update; and, of
+rows that are stepped all at once, what they make while they wait for the others of their block.
 """
 
 from __future__ import annotations
@@ -64,16 +65,23 @@ def main() -> None:
     """Measures, and prints a table."""
     parser = argparse.ArgumentParser(description="Measure how much is simulated in vain.")
     parser.add_argument("--workers", default="2", help="how many workers (default: %(default)s)")
-    parser.add_argument("--rows", default="16", help="rows of each worker (default: %(default)s)")
+    parser.add_argument("--vectorization", default="rows", choices=("rows", "native"), help="how rows are stepped")
+    parser.add_argument("--rows", type=int, default=16, help="rows of each worker (default: %(default)s)")
+    parser.add_argument("--episodes-per-row", type=int, default=8, help="in a block (default: %(default)s)")
     options = parser.parse_args()
     table = Table("mean return", "steps asked for", "dropped", "delivered beyond")
     with (
         tempfile.TemporaryDirectory() as folder,
-        local_server(
-            "--env", "CartPole-v1", "--workers", options.workers, "--rows", options.rows, log=Path(folder) / "log"
-        ) as server,
+        local_server("--env", "CartPole-v1", "--workers", options.workers, log=Path(folder) / "log") as server,
         rollserve.connect(server.address) as sampler,
     ):
+        env = rollserve.EnvSpec(
+            "CartPole-v1",
+            vectorization=options.vectorization,
+            num_rows=options.rows,
+            num_episodes_per_row=options.episodes_per_row,
+        )
+        sampler.update_env(env)
         for wanted in (20, 200, 500):
             agent, mean = agent_with_return(sampler, wanted)
             for num_steps in NUM_STEPS:

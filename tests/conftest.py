@@ -22,7 +22,20 @@ settings.load_profile("repeatable")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
     """A real server on Ray with two workers, that tests share: what they need of it they set themselves."""
     log = tmp_path_factory.mktemp("server") / "server.log"
-    options = ("--env", "CartPole-v1", "--workers", "2", "--rows", "4", "--seed", "7", "--allow-module", "sample_envs")
+    options = (
+        "--env",
+        "CartPole-v1",
+        "--workers",
+        "2",
+        "--vectorization",
+        "rows",
+        "--rows",
+        "4",
+        "--seed",
+        "7",
+        "--allow-module",
+        "sample_envs",
+    )
     with local_server(*options, log=log, environment=server_environment()) as running:
         yield running
     text = log.read_text()

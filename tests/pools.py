@@ -4,24 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import random
+import signal
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import rollserve
 from rollserve.messages import StreamReader, join_batches
 from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.envs import RowSettings
 from rollserve_server.gateway.translate import account_to_proto
 from rollserve_server.pool import Account, Backend, Delivery, Pool, PoolConfig, SampleRequest, Target
 from rollserve_server.pool.call import Call
 
 CARTPOLE = rollserve.EnvSpec("CartPole-v1")
 CONFIG = PoolConfig(
-    num_workers=2, num_rows=4, worker_buffer_bytes=1 << 26, window_bytes=1 << 26, seed=7, start_seconds=60
+    num_workers=2,
+    rows=RowSettings("rows", num_rows=4),
+    worker_buffer_bytes=1 << 26,
+    window_bytes=1 << 26,
+    seed=7,
+    start_seconds=60,
 )
 
 
 @contextlib.asynccontextmanager
-async def pool_of(backend: Backend, env: rollserve.EnvSpec = CARTPOLE, **changes: Any) -> AsyncIterator[Pool]:
+async def pool_of(
+    backend: Backend, env: rollserve.EnvSpec = CARTPOLE, *, num_rows: int | None = None, **changes: Any
+) -> AsyncIterator[Pool]:
+    """A pool whose environments are stepped row by row unless they say otherwise."""
+    if num_rows is not None:
+        changes["rows"] = RowSettings("rows", num_rows)
     config = PoolConfig(**{**CONFIG.__dict__, **changes})
     pool = await Pool.start(backend, config, env)
     try:
@@ -54,6 +68,13 @@ def read(reader: StreamReader, item: object) -> list[rollserve.EpisodeBatch]:
 def adds_up(account: rollserve.Account) -> bool:
     told = account.num_steps + account.num_kept_steps + account.num_dropped_steps
     return account.num_carried_steps + account.num_simulated_steps == told
+
+
+def kill_one(pool: Pool, source: random.Random) -> None:
+    """Kills a worker that nobody has missed yet."""
+    victim = source.choice([worker for worker in pool.status().workers if worker.healthy])
+    with contextlib.suppress(ProcessLookupError):  # killed before, and nobody has noticed yet
+        os.kill(victim.identity.process_id, signal.SIGKILL)
 
 
 def calls_of(pool: Pool) -> list[Call]:

@@ -164,6 +164,33 @@ class OneOrThousand(gymnasium.Env[np.ndarray, int]):
         return np.zeros(1, np.float32), 1.0, self._left == 0, False, {}
 
 
+class Ragged(gymnasium.Env[np.ndarray, int]):
+    """Each episode has a length of its own, of which it is a function of its seed. Ends in both ways by turns."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    action_space = spaces.Discrete(3, start=2)
+
+    def __init__(self, most: int = 12) -> None:
+        self._most = most
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._length = int(self.np_random.integers(1, self._most, endpoint=True))
+        self._state, self._step = float(self.np_random.random()), 0
+        return self._observation(), {"length": self._length}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        self._step += 1
+        self._state = self._state / 2 + float(action) + float(self.np_random.random())
+        over = self._step == self._length
+        infos = {"square": self._step**2} if self._step % 3 == 0 else {}
+        return self._observation(), self._state, over and self._length % 2 == 0, over and self._length % 2 == 1, infos
+
+    def _observation(self) -> np.ndarray:
+        return np.array([self._state, self._step])
+
+
 class Unseeded(gymnasium.Env[np.ndarray, int]):
     """Draws from a generator that no reset seeds."""
 
@@ -191,6 +218,27 @@ class Clock(Unseeded):
 
     def _observation(self) -> np.ndarray:
         return np.array([time.time()])
+
+
+class ForgetsItsLength(gymnasium.Env[np.ndarray, int]):
+    """The first episode of each copy for long, the others, which nobody expects, end after a hundred steps."""
+
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self._length, self._step = 1000, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        if self._step >= 100:
+            self._length = 100
+        self._step = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._step += 1
+        return np.zeros(1, np.float32), 1.0, self._step == self._length, False, {}
 
 
 class Curriculum(Unseeded):
@@ -344,3 +392,84 @@ class NotAnEnvironment:
 
 gymnasium.register("Nested-v0", Nested)
 NOT_AN_ENVIRONMENT = 3
+
+
+class CoinRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """Episodes of one step or of many, with equal chance: its rows toss coins from one purse.
+
+    An observation tells the episode's length and the steps made; each step's infos tell how many are left.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        num_steps: int = 1000,
+        mode: str = "NextStep",
+        fails_after: int = 1 << 60,
+        remembers: bool = False,
+        max_episode_steps: int | None = None,
+    ) -> None:
+        self.num_envs = num_envs
+        self.single_observation_space = gymnasium.spaces.Dict(
+            {"length": gymnasium.spaces.Discrete(1 << 20), "made": gymnasium.spaces.Box(0, 1 << 20, (2,), np.float32)}
+        )
+        self.single_action_space = gymnasium.spaces.Discrete(3)
+        self.observation_space = gymnasium.vector.utils.batch_space(self.single_observation_space, num_envs)
+        self.action_space = gymnasium.vector.utils.batch_space(self.single_action_space, num_envs)
+        self.metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode(mode)}
+        self._num_steps = num_steps
+        self._at_once = mode == "SameStep"
+        self._fails_after = fails_after
+        self._remembers = remembers
+        self._limit = max_episode_steps or num_steps
+        self._lengths = np.zeros(num_envs, np.int64)
+        self._made = np.zeros(num_envs, np.int64)
+        self._ended = np.zeros(num_envs, np.bool_)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if not self._remembers:
+            super().reset(seed=seed)
+        self._ended[:] = False
+        self._begin(np.ones(self.num_envs, np.bool_))
+        return self._observations(), {"purse": np.arange(self.num_envs)}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        self._fails_after -= 1
+        if self._fails_after < 0:
+            raise RuntimeError("the purse is empty")
+        begun = self._ended.copy()
+        self._made += 1
+        self._begin(begun)
+        terminated = (self._made == self._lengths) & ~begun
+        truncated = (self._made == self._limit) & ~begun
+        rewards = np.where(begun, 0.0, actions + 0.5)
+        infos: dict[str, Any] = {"left": self._lengths - self._made, "_left": (self._made % 2 == 0) & ~begun}
+        self._ended = terminated | truncated
+        observations = self._observations()
+        if self._at_once and self._ended.any():
+            infos["final_obs"] = observations
+            self._begin(self._ended)
+            self._ended = np.zeros_like(self._ended)
+            observations = self._observations()
+        return observations, rewards, terminated, truncated, infos
+
+    def _begin(self, rows: np.ndarray) -> None:
+        self._lengths[rows] = np.where(self.np_random.random(int(rows.sum())) < 0.5, 1, self._num_steps)
+        self._made[rows] = 0
+
+    def _observations(self) -> dict[str, np.ndarray]:
+        made = np.repeat(self._made[:, np.newaxis], 2, axis=1).astype(np.float32)
+        return {"length": self._lengths.copy(), "made": made}
+
+
+gymnasium.register("Coins-v0", vector_entry_point=CoinRows)
+
+
+class UnlimitedCoinRows(CoinRows):
+    """Takes no limit of the length of episodes."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs, num_steps=30)
+
+
+gymnasium.register("UnlimitedCoins-v0", OneOrThousand, vector_entry_point=UnlimitedCoinRows)

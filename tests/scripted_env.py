@@ -14,7 +14,8 @@ import rollserve
 from rollserve.messages import batch_from_proto
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.agents import RandomSpec
-from rollserve_server.sampling import Claim, Order, Report, Stream, Worker, WorkerConfig
+from rollserve_server.envs import RowSettings
+from rollserve_server.sampling import Claim, Order, Portion, Report, Stream, Worker, WorkerConfig
 
 
 def nothing(step: int) -> Mapping[Any, Any]:
@@ -74,16 +75,18 @@ class Sampling:
     """One worker that runs one stream."""
 
     def __init__(self, num_rows: int = 2, buffer_bytes: int = 1 << 28) -> None:
-        self.worker = Worker(0, WorkerConfig(num_rows, buffer_bytes))
+        self.worker = Worker(0, WorkerConfig(RowSettings("rows", num_rows), buffer_bytes))
         self.worker.add_env(1, SPEC)
         self.worker.add_agent(1, RandomSpec())
 
     def sample(self, num_episodes: int = 0, claim: Claim | None = None) -> tuple[Report, bytes]:
         """Begins episodes, runs what there is for a while, and delivers the claim."""
         stream = Stream(stream_id=1, root_seed=0, policy_version=1, env_version=1)
-        begin = (range(num_episodes),) if num_episodes else ()
+        begin = (Portion(range(num_episodes), 0),) if num_episodes else ()
         deliver = () if claim is None else (claim,)
-        report, buffer = self.worker.work(Order(stream, begin, (), deliver, 1 << 22, bind_worker=False, seconds=0.2))
+        report, buffer = self.worker.work(
+            Order(stream, begin, (), None, deliver, 1 << 22, bind_worker=False, seconds=0.2)
+        )
         if report.failure is not None:
             raise report.failure
         return report, buffer.tobytes()

@@ -13,7 +13,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from pools import adds_up, calls_of, pool_of, read, sample, until
+from pools import adds_up, calls_of, kill_one, pool_of, read, sample, until
 from support import equal
 
 import rollserve
@@ -33,7 +33,7 @@ from rollserve_server.pool import (
     WorkerHandle,
 )
 from rollserve_server.pool.ray_backend import RayBackend
-from rollserve_server.sampling import Order, Report, Worker, WorkerConfig
+from rollserve_server.sampling import Worker, WorkerConfig, WorkOrder
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -48,6 +48,10 @@ PONG = rollserve.EnvSpec(
 )
 CASES: dict[str, tuple[rollserve.EnvSpec, int]] = {
     "CartPole": (rollserve.EnvSpec("CartPole-v1"), 5000),
+    "native CartPole": (
+        rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=8, num_episodes_per_row=4),
+        5000,
+    ),
     "HalfCheetah": (rollserve.EnvSpec("HalfCheetah-v5", {"max_episode_steps": 150}), 3000),
     "Pong": (PONG, 600),
 }
@@ -66,6 +70,7 @@ async def prepared(backend: Backend, case: str, **changes: Any) -> AsyncIterator
     async with pool_of(backend, env, **changes) as pool:
         spaces = {
             "CartPole": (box(4), rollserve.spaces.Discrete(2)),
+            "native CartPole": (box(4), rollserve.spaces.Discrete(2)),
             "HalfCheetah": (box(17), box(6)),
             "Pong": (None, None),
         }
@@ -102,11 +107,11 @@ class SlowWorker:
     async def call(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         return await self._worker.call(method, *args, **kwargs)
 
-    def work(self, order: Order) -> tuple[asyncio.Future[Report], Payload]:
+    def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], Payload]:
         report, payload = self._worker.work(order)
         return asyncio.ensure_future(self._delayed(report)), payload
 
-    async def _delayed(self, report: asyncio.Future[Report]) -> Report:
+    async def _delayed(self, report: asyncio.Future[_R]) -> _R:
         await asyncio.sleep(self._random.choice([0.0, 0.0, 0.0, 0.02, 0.1]))
         return await report
 
@@ -143,8 +148,7 @@ async def test_whoever_is_killed(ray_backend: RayBackend, case: str, target: Cal
         for _ in range(3):
             running = asyncio.create_task(sample(pool, wanted, seed=9))
             await asyncio.sleep(source.uniform(0.01, 0.1))
-            victim = source.choice([worker for worker in pool.status().workers if worker.healthy])
-            os.kill(victim.identity.process_id, signal.SIGKILL)
+            kill_one(pool, source)
             batch = await running
             assert equal(batch, expected)
             assert batch.account is not None

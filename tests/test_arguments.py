@@ -126,14 +126,24 @@ def test_exact_episodes(nowhere: rollserve.Sampler) -> None:
         (lambda s: s.update_env("A-v0", wrappers=["TimeLimit"]), r"wrappers\[0\]: str came, a Wrapper, such as"),
         (lambda s: s.update_env("A-v0", wrappers=rollserve.Wrapper("A")), "wrappers: Wrapper came, a sequence"),
         (lambda s: s.update_env("A-v0", kwargs=[1]), "kwargs: list came, a mapping was expected"),
-        (lambda s: s.update_env(5), "env: int came, an id, an EnvSpec or an EnvChange was expected"),
         (
-            lambda s: s.update_env(per_worker=["A-v0"]),
-            r"per_worker\[0\]: str came, an EnvSpec or EnvChange was",
+            lambda s: s.update_env(5),
+            "env: int came, an id, an EnvSpec, an EnvChange, or a list with one for each row was",
         ),
         (
+            lambda s: s.update_env(per_worker=["A-v0"]),
+            r"per_worker\[0\]: str came, an EnvSpec, an EnvChange, or a list with one for each row was",
+        ),
+        (lambda s: s.update_env(per_worker=[None]), r"per_worker\[0\]: NoneType came, an EnvSpec, an EnvChange, or a"),
+        (lambda s: s.update_env(["A-v0"]), r"env\[0\]: str came, an EnvSpec, an EnvChange or None was expected"),
+        (
+            lambda s: s.update_env(per_worker=[[None, [None]]]),
+            r"per_worker\[0\]\[1\]: list came, an EnvSpec, an EnvChange or None was expected",
+        ),
+        (lambda s: s.update_env([rollserve.EnvSpec("A-v0")], kwargs={"a": 1}), "kwargs and wrappers go with an id"),
+        (
             lambda s: s.update_env(per_worker=5),
-            "per_worker: int came, a sequence of EnvSpecs and EnvChanges",
+            "per_worker: int came, a sequence of EnvSpecs, EnvChanges and lists of them was",
         ),
         (lambda s: s.update_agent("mlp"), "agent: str came, an agent or a mapping of parameters was expected"),
         (lambda s: s.update_agent(per_worker=[None]), r"per_worker\[0\]: NoneType came, an agent or a mapping"),

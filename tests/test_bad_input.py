@@ -125,6 +125,60 @@ OBTAIN_CASES: list[tuple[Any, grpc.StatusCode, str, tuple[str, ...]]] = [
         "POLICY_VERSION",
         ("options.expected_policy_version", "999 came", "current version is"),
     ),
+    (
+        pb.ObtainSamplesRequest(step_count=12, fragments=pb.Fragments()),
+        INVALID,
+        "INVALID_VALUE",
+        ("step_count", "12 came", "a multiple of 8", "8 or 16"),
+    ),
+    (
+        pb.ObtainSamplesRequest(
+            step_count=8, fragments=pb.Fragments(), options=pb.SamplingOptions(seed=1, first_episode_index=1)
+        ),
+        INVALID,
+        "INVALID_VALUE",
+        ("options.first_episode_index", "1 came", "none beside fragments"),
+    ),
+    (
+        pb.ObtainSamplesRequest(step_count=8, fragments=pb.Fragments(soft_horizon=True)),
+        INVALID,
+        "INVALID_VALUE",
+        ("fragments.soft_horizon", "options.max_episode_length"),
+    ),
+    (
+        pb.ObtainSamplesRequest(step_count=8, fragments=pb.Fragments(skip_step_count=9)),
+        INVALID,
+        "INVALID_VALUE",
+        ("fragments.skip_step_count", "9 came", "at most"),
+    ),
+    (
+        pb.ObtainSamplesRequest(step_count=8, fragments=pb.Fragments(row_step_count=0)),
+        INVALID,
+        "INVALID_VALUE",
+        ("fragments.row_step_count", "options.seed"),
+    ),
+    (
+        pb.ObtainSamplesRequest(
+            step_count=8, fragments=pb.Fragments(row_step_count=2**64 - 1), options=pb.SamplingOptions(seed=1)
+        ),
+        INVALID,
+        "INVALID_VALUE",
+        ("fragments.row_step_count", "18446744073709551615 came"),
+    ),
+    (
+        pb.ObtainSamplesRequest(
+            step_count=8, fragments=pb.Fragments(row_step_count=77), options=pb.SamplingOptions(seed=2**63)
+        ),
+        PRECONDITION,
+        "ROW_STEP_COUNT",
+        ("fragments.row_step_count", "77 came"),
+    ),
+    (
+        pb.ObtainSamplesRequest(step_count=2**50, fragments=pb.Fragments()),
+        EXHAUSTED,
+        "FRAGMENTS_TOO_LARGE",
+        ("step_count", "1125899906842624 came", "would do"),
+    ),
 ]
 
 

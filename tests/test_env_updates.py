@@ -29,9 +29,11 @@ def seen(sampler: rollserve.Sampler) -> list[list[float]]:
     return batch.observations[::4].tolist()
 
 
-def made(sampler: rollserve.Sampler) -> set[int]:
-    """Which of all environments that were made are there."""
-    return set(sampler.obtain_exact_episodes(4).episode_infos["number"].tolist())
+def made(sampler: rollserve.Sampler) -> set[tuple[int, int]]:
+    """Which of all environments that were made are there: each one's worker, and its number there."""
+    batch = sampler.obtain_exact_episodes(4)
+    assert batch.worker_indices is not None
+    return set(zip(batch.worker_indices.tolist(), batch.episode_infos["number"].tolist(), strict=True))
 
 
 def test_a_task_is_set_in_place(tasks: rollserve.Sampler) -> None:

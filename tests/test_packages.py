@@ -46,6 +46,7 @@ def test_public_names() -> None:
         "StoppedError",
         "Task",
         "UnavailableError",
+        "Vectorization",
         "WorkerAccount",
         "WorkerStatus",
         "Wrapper",

@@ -9,19 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rollserve_server.pool.plan import (
-    Anywhere,
-    AtLeast,
-    Blocks,
-    Exactly,
-    Ledger,
-    LengthEstimate,
-    Placement,
-    Plan,
-    PlannedClaim,
-    RoundRobin,
-    Target,
-)
+from rollserve_server.pool.length_estimate import LengthEstimate
+from rollserve_server.pool.placement import Anywhere, Blocks, Placement, RoundRobin
+from rollserve_server.pool.plan import AtLeast, Exactly, Ledger, Plan, PlannedClaim, Target
 
 
 class Workers:
@@ -37,7 +27,9 @@ class Workers:
         length: Callable[[int], int],
         seed: int,
         num_deaths: int = 0,
+        unit_size: int = 1,
     ) -> None:
+        self._unit_size = unit_size
         self.num_rows = num_rows
         self.num_lost_steps = 0
         self.queues: list[list[int]] = [[] for _ in range(num_workers)]
@@ -70,6 +62,8 @@ class Workers:
                 continue
             for indices in plan.begin(worker, self.num_rows + 2 - plan.num_open[worker]):
                 assert self.begun.isdisjoint(indices)
+                # Of a unit, all is begun at once that is not delivered.
+                assert self._unit_size == 1 or indices.stop == plan.unit_of(indices.start).stop
                 self.begun.update(indices)
                 self.queues[worker] += indices
             finished, num_steps = self._work(worker)
@@ -119,7 +113,7 @@ def worker_of(placement: Placement, index: int) -> int | None:
         case Anywhere():
             return None
         case RoundRobin():
-            return index % placement.num_workers
+            return index // placement.size % placement.num_workers
         case Blocks():
             return (index - placement.first_index) // placement.size
 
@@ -152,9 +146,10 @@ LENGTHS = st.one_of(
     num_rows=st.integers(1, 6),
     requests=st.lists(st.integers(1, 3000), min_size=1, max_size=4),
     limit=st.sampled_from([None, 1000]),
-    round_robin=st.booleans(),
+    size=st.sampled_from([None, 1, 2, 7]),
     seed=st.integers(0, 1000),
     num_deaths=st.integers(0, 8),
+    unit_size=st.sampled_from([1, 1, 2, 7]),
 )
 @example(
     lengths=mixed_lengths,
@@ -162,9 +157,10 @@ LENGTHS = st.one_of(
     num_rows=1,
     requests=[3],
     limit=None,
-    round_robin=True,
+    size=1,
     seed=114,
     num_deaths=0,
+    unit_size=1,
 )
 def test_at_least_is_the_shortest_prefix(
     lengths: Callable[[int], int],
@@ -172,16 +168,18 @@ def test_at_least_is_the_shortest_prefix(
     num_rows: int,
     requests: list[int],
     limit: int | None,
-    round_robin: bool,
+    size: int | None,
     seed: int,
     num_deaths: int,
+    unit_size: int,
 ) -> None:
-    placement: Placement = RoundRobin(num_workers) if round_robin else Anywhere()
-    workers = Workers(num_workers, num_rows, lengths, seed, num_deaths)
+    size = size and size * unit_size  # workers take turns with whole units
+    placement: Placement = RoundRobin(num_workers, size) if size else Anywhere()
+    workers = Workers(num_workers, num_rows, lengths, seed, num_deaths, unit_size)
     ledger, estimate = Ledger(next_index=0), LengthEstimate(limit)
     first, num_delivered = 0, 0
     for num_steps in requests:
-        plan = Plan(AtLeast(num_steps), placement, ledger, estimate, num_workers)
+        plan = Plan(AtLeast(num_steps), placement, ledger, estimate, num_workers, unit_size=unit_size)
         stop = check_claims(workers.serve(plan, estimate), first, placement)
         delivered = [lengths(index) for index in range(first, stop)]
         assert sum(delivered) >= num_steps > sum(delivered[:-1])
@@ -195,6 +193,17 @@ def test_at_least_is_the_shortest_prefix(
         assert min(ledger.workers, default=first) >= first
 
 
+@given(num_workers=st.integers(1, 6), size=st.integers(1, 9), index=st.integers(0, 2**63), worker=st.integers(0, 5))
+def test_the_next_episode_of_a_worker(num_workers: int, size: int, index: int, worker: int) -> None:
+    placement = RoundRobin(num_workers, size)
+    worker %= num_workers
+    found = placement.next_of(worker, index)
+    assert worker_of(placement, found) == worker
+    between = [worker_of(placement, earlier) for earlier in range(index, found)]
+    assert worker not in between
+    assert found - index <= (num_workers - 1) * size
+
+
 @given(
     lengths=LENGTHS,
     num_workers=st.integers(1, 5),
@@ -204,6 +213,7 @@ def test_at_least_is_the_shortest_prefix(
     skipped=st.floats(0, 1),
     seed=st.integers(0, 1000),
     num_deaths=st.integers(0, 8),
+    unit_size=st.sampled_from([1, 1, 2, 7]),
 )
 def test_exactly_so_many_on_each_worker_and_no_more(
     lengths: Callable[[int], int],
@@ -214,12 +224,13 @@ def test_exactly_so_many_on_each_worker_and_no_more(
     skipped: float,
     seed: int,
     num_deaths: int,
+    unit_size: int,
 ) -> None:
     num_skipped = round(skipped * count * num_workers)
     placement, start = Blocks(first, count), first + num_skipped
-    workers = Workers(num_workers, num_rows, lengths, seed, num_deaths)
+    workers = Workers(num_workers, num_rows, lengths, seed, num_deaths, unit_size)
     ledger, estimate = Ledger(next_index=start), LengthEstimate(None)
-    plan = Plan(Exactly(count, num_skipped), placement, ledger, estimate, num_workers)
+    plan = Plan(Exactly(count, num_skipped), placement, ledger, estimate, num_workers, unit_size=unit_size)
     claims = workers.serve(plan, estimate)
     assert check_claims(claims, start, placement) == first + num_workers * count
     assert [claim.worker for claim in claims] == sorted(claim.worker for claim in claims)
@@ -229,7 +240,12 @@ def test_exactly_so_many_on_each_worker_and_no_more(
 
 @pytest.mark.parametrize(
     ("target", "placement"),
-    [(AtLeast(2**62), Anywhere()), (AtLeast(2**62), RoundRobin(3)), (Exactly(2**40), Blocks(5, 2**40))],
+    [
+        (AtLeast(2**62), Anywhere()),
+        (AtLeast(2**62), RoundRobin(3)),
+        (AtLeast(2**62), RoundRobin(3, 5)),
+        (Exactly(2**40), Blocks(5, 2**40)),
+    ],
 )
 def test_enormous_calls_begin_no_more_than_there_is_room_for(target: Target, placement: Placement) -> None:
     plan = Plan(target, placement, Ledger(5), LengthEstimate(500), num_workers=3)

@@ -50,7 +50,8 @@ def check_env(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_long_look_tells_what_differs(env_id: str) -> None:
     wrappers, expected, name = ENVS[env_id]
     texts = ", ".join(f'{{"name": "{wrapper}"}}' for wrapper in wrappers)
-    shown = check_env(env_id, "--wrappers", f"[{texts}]", "--episodes", "3", "--steps", "50")
+    options = ("--vectorization", "rows", "--episodes", "3", "--steps", "50")
+    shown = check_env(env_id, "--wrappers", f"[{texts}]", *options)
     assert not shown.stderr
     if expected is EPISODE:
         assert shown.returncode == 0
@@ -60,6 +61,18 @@ def test_a_long_look_tells_what_differs(env_id: str) -> None:
         assert shown.returncode == 3
         assert f"    {name}: " in shown.stdout
         assert "class WORKER" in shown.stdout.splitlines()[-1]
+
+
+def test_blocks_of_rows_that_are_stepped_together() -> None:
+    shown = check_env("CartPole-v1", "--episodes", "3", "--steps", "50")
+    assert shown.returncode == 0
+    assert shown.stdout.startswith("CartPole-v1: 3 blocks of 8 rows that are stepped together, 150 steps each time")
+    assert "class BLOCK" in shown.stdout.splitlines()[-1]
+    forgetful = ("sample_envs:Coins-v0", "--env-kwargs", '{"remembers": true}', "--vectorization", "native")
+    shown = check_env(*forgetful, "--episodes", "3")
+    assert shown.returncode == 3
+    assert "different in another process" in shown.stdout
+    assert "    observations/length: " in shown.stdout
 
 
 def test_it_tells_memory_from_chance() -> None:

@@ -77,10 +77,10 @@ def test_surplus_is_kept_and_everything_is_accounted_for(sampler: rollserve.Samp
 def test_workers_and_rows_do_not_matter(
     sampler: rollserve.Sampler, workers: str, rows: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    options = ("--env", "CartPole-v1", "--workers", workers, "--rows", rows, "--allow-module", "sample_envs")
+    options = ("--env", "CartPole-v1", "--vectorization", "rows", "--workers", workers, "--rows", rows)
     log = tmp_path_factory.mktemp("server") / "log"
     with (
-        local_server(*options, log=log, environment=server_environment()) as other,
+        local_server(*options, "--allow-module", "sample_envs", log=log, environment=server_environment()) as other,
         rollserve.connect(other.address) as elsewhere,
     ):
         for env in ENVS:

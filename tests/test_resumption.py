@@ -19,12 +19,16 @@ from rollserve_server.local import LocalServer
 CALLS: dict[str, Callable[[rollserve.Sampler], rollserve.EpisodeBatch]] = {
     "at least": lambda sampler: sampler.obtain_samples(60_000, seed=3, first_episode_index=5),
     "exactly": lambda sampler: sampler.obtain_exact_episodes(700, seed=3),
+    "of blocks": lambda sampler: sampler.obtain_samples(60_000, seed=3, first_episode_index=5),
+    "exactly of blocks": lambda sampler: sampler.obtain_exact_episodes(700, seed=3),
 }
 
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("seed", range(5))
 def test_a_broken_stream_goes_on(sampler: rollserve.Sampler, server: LocalServer, call: str, seed: int) -> None:
+    if call.endswith("of blocks"):
+        sampler.update_env(rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=8, num_episodes_per_row=4))
     expected = CALLS[call](sampler)
     with (
         cutting_proxy(server.address, num_cuts=4, max_bytes=1_500_000, seed=seed) as proxy,

@@ -12,7 +12,7 @@ from rollserve import spaces
 from rollserve.account import Account, WorkerAccount
 from rollserve.agents import Agent, ConstantAgent, MlpAgent, RandomAgent
 from rollserve.async_sampler import AsyncSampler, AsyncSampleStream, aconnect
-from rollserve.environments import EnvChange, EnvSpec, Task, Wrapper
+from rollserve.environments import EnvChange, EnvSpec, Task, Vectorization, Wrapper
 from rollserve.episode_batch import EpisodeBatch, StepType
 from rollserve.errors import (
     CancelledError,
@@ -61,6 +61,7 @@ __all__ = [
     "StoppedError",
     "Task",
     "UnavailableError",
+    "Vectorization",
     "WorkerAccount",
     "WorkerStatus",
     "Wrapper",

@@ -37,21 +37,29 @@ class WorkerAccount:
 class Account:
     """The last word of a call.
 
-    Carried and simulated steps together are as many as those that were delivered, kept, superseded, cancelled or lost.
+    Carried and simulated steps together are as many as those that were delivered, kept, superseded, cancelled, lost or
+    idle.
 
     Attributes:
         num_steps: steps delivered.
-        num_episodes: episodes delivered.
+        num_episodes: episodes delivered; of those delivered in fragments, the ones that ended.
         num_simulated_steps: steps simulated while the call ran, for it and beyond its end.
         num_carried_steps: steps simulated earlier that this account tells the end of: kept by calls before, of calls
             that ended without an account, or delivered before an interruption.
         num_kept_steps: steps of episodes beyond the last delivered one that are kept for the next call.
         num_superseded_steps: steps thrown away that calls before had kept, and no call can use any more.
         num_cancelled_steps: steps thrown away of calls that were cancelled or failed.
-        num_lost_steps: steps thrown away because the worker that held them is gone, and so simulated again.
+        num_lost_steps: steps thrown away because the worker that held them is gone, and so simulated again; of
+            fragments, also steps that were simulated once more to bring rows to where they stood.
+        num_idle_steps: steps thrown away of rows that are stepped together, and had to go on with the others: they had
+            finished the episodes that a block has of them, or were in one that is not wanted.
         num_retried_episodes: episodes that ran again because their worker was lost.
+        num_broken_off_episodes: of fragments, episodes that broke off because their rows could not be brought to where
+            they stood.
+        row_step_count: of fragments, how many steps each row made in the sequence before the call.
         num_resumptions: how often the stream was interrupted, and taken up again by another call.
-        seed: the root seed of the sequence of episodes; the call can be repeated with it and `first_episode_index`.
+        seed: the root seed of the sequence of episodes; the call can be repeated with it and
+            `first_episode_index`, or of fragments `row_step_count`.
         first_episode_index: the index of the first episode delivered.
         policy_version: the version that acted.
         env_version: the version of the environment.
@@ -71,6 +79,7 @@ class Account:
     num_superseded_steps: int
     num_cancelled_steps: int
     num_lost_steps: int
+    num_idle_steps: int
     num_retried_episodes: int
     seed: int
     first_episode_index: int
@@ -82,12 +91,14 @@ class Account:
     waiting_seconds: float
     sending_seconds: float
     elapsed_seconds: float
+    num_broken_off_episodes: int = 0
+    row_step_count: int = 0
     num_resumptions: int = 0
 
     @property
     def num_dropped_steps(self) -> int:
-        """Steps thrown away: superseded, cancelled or lost."""
-        return self.num_superseded_steps + self.num_cancelled_steps + self.num_lost_steps
+        """Steps thrown away: superseded, cancelled, lost or idle."""
+        return self.num_superseded_steps + self.num_cancelled_steps + self.num_lost_steps + self.num_idle_steps
 
 
 def account_from_proto(message: episode_batch_pb2.Account) -> Account:
@@ -112,6 +123,7 @@ def account_from_proto(message: episode_batch_pb2.Account) -> Account:
         num_superseded_steps=message.superseded_step_count,
         num_cancelled_steps=message.cancelled_step_count,
         num_lost_steps=message.lost_step_count,
+        num_idle_steps=message.idle_step_count,
         num_retried_episodes=message.retried_episode_count,
         seed=message.seed,
         first_episode_index=message.first_episode_index,
@@ -123,4 +135,6 @@ def account_from_proto(message: episode_batch_pb2.Account) -> Account:
         waiting_seconds=message.waiting.ToNanoseconds() / 1e9,
         sending_seconds=message.sending.ToNanoseconds() / 1e9,
         elapsed_seconds=message.elapsed.ToNanoseconds() / 1e9,
+        num_broken_off_episodes=message.broken_off_episode_count,
+        row_step_count=message.row_step_count,
     )

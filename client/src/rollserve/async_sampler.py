@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rollserve.account import Account
     from rollserve.environments import EnvChange, EnvSpec, Wrapper
     from rollserve.episode_batch import EpisodeBatch
-    from rollserve.requests import AgentUpdate, EnvUpdate, SamplingOptions
+    from rollserve.requests import AgentUpdate, EnvUpdate, RowEnvUpdates, SamplingOptions
     from rollserve.resumption import Request
 
 __all__ = ["AsyncSampleStream", "AsyncSampler", "aconnect"]
@@ -84,11 +84,11 @@ class AsyncSampler:
 
     async def update_env(
         self,
-        env: str | EnvSpec | EnvChange | None = None,
+        env: str | EnvSpec | EnvChange | RowEnvUpdates | None = None,
         *,
         kwargs: Mapping[str, object] | None = None,
         wrappers: Sequence[Wrapper] = (),
-        per_worker: Sequence[EnvSpec | EnvChange] | None = None,
+        per_worker: Sequence[EnvSpec | EnvChange | RowEnvUpdates] | None = None,
         timeout: float | None = None,
     ) -> EnvUpdate:
         """As `rollserve.Sampler.update_env`."""
@@ -107,9 +107,37 @@ class AsyncSampler:
         async with self.stream_exact_episodes(num_episodes_per_worker, **options) as stream:
             return await stream.join()
 
+    async def obtain_fragments(
+        self,
+        num_steps: int,
+        *,
+        soft_horizon: bool = False,
+        row_step_count: int | None = None,
+        **options: Unpack[SamplingOptions],
+    ) -> EpisodeBatch:
+        """As `rollserve.Sampler.obtain_fragments`."""
+        async with self.stream_fragments(
+            num_steps, soft_horizon=soft_horizon, row_step_count=row_step_count, **options
+        ) as stream:
+            return await stream.join()
+
     def stream_samples(self, num_steps: int, **options: Unpack[SamplingOptions]) -> AsyncSampleStream:
         """As `rollserve.Sampler.stream_samples`, for `async for`."""
         request = requests.samples_request(self._name, num_steps, self._max_message_bytes, options)
+        return AsyncSampleStream(self._opened(self._stub.ObtainSamples), request, self._time_limits(options))
+
+    def stream_fragments(
+        self,
+        num_steps: int,
+        *,
+        soft_horizon: bool = False,
+        row_step_count: int | None = None,
+        **options: Unpack[SamplingOptions],
+    ) -> AsyncSampleStream:
+        """As `rollserve.Sampler.stream_fragments`, for `async for`."""
+        request = requests.fragments_request(
+            self._name, num_steps, soft_horizon, row_step_count, self._max_message_bytes, options
+        )
         return AsyncSampleStream(self._opened(self._stub.ObtainSamples), request, self._time_limits(options))
 
     def stream_exact_episodes(
@@ -218,7 +246,7 @@ class AsyncSampleStream(AsyncIterator["EpisodeBatch"]):
         return self._reader.end()
 
     async def join(self) -> EpisodeBatch:
-        """What is left of the stream as one batch of whole episodes, with the account."""
+        """What is left of the stream as one batch of whole episodes or fragments, with the account."""
         return join_batches([batch async for batch in self], self.end())
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ import math
 import numbers
 import operator
 import re
+from collections.abc import Collection
 from types import UnionType
 from typing import Any
 
@@ -13,7 +14,15 @@ import grpc
 
 from rollserve.errors import InvalidArgumentError
 
-__all__ = ["check_connection", "check_integer", "check_seconds", "check_text", "check_type"]
+__all__ = [
+    "check_choice",
+    "check_connection",
+    "check_count",
+    "check_integer",
+    "check_seconds",
+    "check_text",
+    "check_type",
+]
 
 _SCHEMES = ("dns:", "ipv4:", "ipv6:", "unix:", "unix-abstract:", "vsock:", "xds:")
 """Of gRPC's names for servers; what follows them is gRPC's to judge."""
@@ -61,6 +70,24 @@ def check_integer(name: str, value: Any, bits: int, *, signed: bool) -> None:
     if not low <= number <= high:
         expected = f"an integer of {bits} bits" if signed else f"an integer from 0 to 2**{bits} - 1"
         raise _invalid(name, str(number), expected)
+
+
+def check_count(name: str, value: Any) -> None:
+    """Raises unless the value is a positive integer of 32 bits.
+
+    Raises:
+        TypeError: it is not an integer.
+        InvalidArgumentError: it is out of range.
+    """
+    check_integer(name, value, 32, signed=False)
+    if value == 0:
+        raise _invalid(name, "0", "a positive number")
+
+
+def check_choice(name: str, value: object, choices: Collection[str]) -> None:
+    """Raises InvalidArgumentError unless the value is one of some names."""
+    if value not in choices:
+        raise _invalid(name, repr(value), " or ".join(map(repr, choices)))
 
 
 def check_seconds(name: str, value: float, *, positive: bool) -> None:

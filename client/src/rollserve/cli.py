@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import enum
+import itertools
 import json
 import os
 import sys
@@ -95,9 +96,14 @@ def _parser() -> argparse.ArgumentParser:
         "sample",
         parents=[common],
         help="sample episodes with the agent that is there",
-        description="Sample whole episodes with the agent that is there, and show their returns and lengths.",
+        description="Sample with the agent that is there, and show the returns and lengths of what came.",
     )
     sample.add_argument("--steps", type=int, required=True, metavar="N", help="how many steps at least")
+    sample.add_argument(
+        "--fragments",
+        action="store_true",
+        help="exactly so many steps, a multiple of the number of rows; episodes go on from call to call",
+    )
     sample.add_argument("--out", type=Path, metavar="FILE.npz", help="where to write the episodes; no ending is added")
     sample.add_argument("--seed", type=int, metavar="N", help="the root seed of the episodes")
     sample.add_argument(
@@ -118,7 +124,8 @@ def _sample(sampler: Sampler, options: argparse.Namespace) -> None:
     if options.random_agent:
         sampler.update_agent(RandomAgent())
     began = time.monotonic()
-    with sampler.stream_samples(options.steps, seed=options.seed) as stream:
+    stream_steps = sampler.stream_fragments if options.fragments else sampler.stream_samples
+    with stream_steps(options.steps, seed=options.seed) as stream:
         batch = _receive(stream, options.steps)
     seconds = time.monotonic() - began
     print(_summary(batch, seconds))
@@ -155,8 +162,9 @@ def _receive(stream: SampleStream, num_steps: int) -> EpisodeBatch:
 def _summary(batch: EpisodeBatch, seconds: float) -> str:
     ended = f"{int(batch.terminated.sum())} terminated, {int(batch.truncated.sum())} truncated"
     rate = batch.num_steps / max(seconds, 1e-9)
+    segments = "episodes" if (batch.terminated | batch.truncated).all() else "fragments of episodes"
     lines = [
-        f"{len(batch)} episodes ({ended}), {batch.num_steps} steps in {seconds:.1f} s, {rate:.0f} steps/s",
+        f"{len(batch)} {segments} ({ended}), {batch.num_steps} steps in {seconds:.1f} s, {rate:.0f} steps/s",
         _distribution("return", batch.returns),
         _distribution("length", batch.lengths),
     ]
@@ -178,7 +186,7 @@ def _describe(status: SamplerStatus) -> str:
     counters = status.counters
     lines = [
         f"sampler {status.sampler}, server {status.server_version}, up {counters.uptime_seconds:.0f} s",
-        f"environment: {', '.join(map(_describe_env, status.envs))} (version {status.env_version})",
+        f"environment: {_describe_envs(status.envs)} (version {status.env_version})",
         f"observations: {status.observation_space}, actions: {status.action_space}",
         f"agent: {', '.join(status.agent_kinds) or 'none yet'} (version {status.policy_version})",
         f"seed {status.seed}, next episode {status.next_episode_index}, reproducible by {status.reproducibility.value}",
@@ -193,6 +201,12 @@ def _describe(status: SamplerStatus) -> str:
         for worker in status.workers
     ]
     return "\n".join(lines)
+
+
+def _describe_envs(specs: Sequence[EnvSpec]) -> str:
+    """The environments in their order; those of neighbours that are alike are told once, with their number."""
+    groups = [(text, len(list(alike))) for text, alike in itertools.groupby(map(_describe_env, specs))]
+    return ", ".join(text if count == 1 else f"{count} x {text}" for text, count in groups)
 
 
 def _describe_env(spec: EnvSpec) -> str:

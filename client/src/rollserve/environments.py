@@ -7,14 +7,16 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
-from rollserve.checks import check_text, check_type
+from rollserve.checks import check_choice, check_count, check_text, check_type
 from rollserve.v1 import environment_pb2
 
 __all__ = [
     "EnvChange",
     "EnvSpec",
     "Task",
+    "Vectorization",
     "Wrapper",
     "env_change_from_proto",
     "env_change_to_proto",
@@ -23,6 +25,14 @@ __all__ = [
     "kwargs_from_json",
 ]
 
+Vectorization = Literal["rows", "native", "envpool"]
+"""How the rows of an environment are stepped: one by one, or all at once by its own code or by EnvPool."""
+
+_VECTORIZATIONS: dict[Vectorization, environment_pb2.Vectorization.ValueType] = {
+    "rows": environment_pb2.VECTORIZATION_ROWS,
+    "native": environment_pb2.VECTORIZATION_NATIVE,
+    "envpool": environment_pb2.VECTORIZATION_ENVPOOL,
+}
 _MOST_DEPTH = 64
 """Of arrays and objects in each other: what copies or writes arguments may recurse."""
 _TOO_DEEP = f"arrays and objects came more than {_MOST_DEPTH} deep in each other"
@@ -66,14 +76,23 @@ class EnvSpec:
 
     Attributes:
         id: what gymnasium has registered, such as `CartPole-v1`, or `module:Id` or `module:Class` for a module that the
-            server's operator allows.
-        kwargs: the keyword arguments of `gymnasium.make` or of the class, as JSON has them.
+            server's operator allows; with "envpool" an id of EnvPool's, such as `Pong-v5`.
+        kwargs: the keyword arguments of `gymnasium.make` or of the class, or the environment's own options in EnvPool,
+            as JSON has them.
         wrappers: wrappers around the environment, innermost first.
         task: what it is set to do once it is made; None for what it does by itself.
         reset_options: what each reset gets as its `options`, as JSON has them.
+        vectorization: "rows" to step rows one by one, "native" to step them all at once by the environment's own code
+            for many, "envpool" for an environment of EnvPool's, which takes no wrappers, task or reset options; None
+            for what the server is set to, which is natively where the environment offers it unless its operator says
+            otherwise.
+        num_rows: how many rows each worker steps at once for a call; None for what the server is set to.
+        num_episodes_per_row: where rows are stepped together, how many episodes of each make a block; None for what
+            the server is set to.
 
     Raises:
         TypeError: one of them is of another type.
+        InvalidArgumentError: the vectorization is unknown, or a number is not positive.
     """
 
     id: str
@@ -81,6 +100,9 @@ class EnvSpec:
     wrappers: Sequence[Wrapper] = ()
     task: Task | None = None
     reset_options: Mapping[str, object] = field(default_factory=dict)
+    vectorization: Vectorization | None = None
+    num_rows: int | None = None
+    num_episodes_per_row: int | None = None
 
     def __post_init__(self) -> None:
         check_type("id", self.id, str, "a string")
@@ -91,6 +113,11 @@ class EnvSpec:
         if self.task is not None:
             check_type("task", self.task, Task, "a Task")
         check_type("reset_options", self.reset_options, Mapping, "a mapping")
+        if self.vectorization is not None:
+            check_choice("vectorization", self.vectorization, _VECTORIZATIONS)
+        for name in ("num_rows", "num_episodes_per_row"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name))
 
 
 @dataclass(frozen=True)
@@ -150,6 +177,11 @@ def env_spec_to_proto(spec: EnvSpec) -> environment_pb2.Environment:
         wrappers=wrappers,
         task=_task_to_proto(spec.task),
         reset_options_json=_to_json("reset_options", spec.reset_options),
+        vectorization=_VECTORIZATIONS[spec.vectorization]
+        if spec.vectorization
+        else environment_pb2.VECTORIZATION_UNSPECIFIED,
+        row_count=spec.num_rows or 0,
+        episodes_per_row=spec.num_episodes_per_row or 0,
     )
 
 
@@ -182,12 +214,24 @@ def env_spec_from_proto(message: environment_pb2.Environment) -> EnvSpec:
     """The spec that the message describes.
 
     Raises:
-        ValueError: see `kwargs_from_json`.
+        ValueError: see `kwargs_from_json`; or the vectorization is unknown.
     """
+    names = {number: name for name, number in _VECTORIZATIONS.items()}
+    if message.vectorization and message.vectorization not in names:
+        raise ValueError(f"vectorization: {message.vectorization} came, a value of Vectorization was expected")
     wrappers = [Wrapper(wrapper.name, kwargs_from_json(wrapper.kwargs_json)) for wrapper in message.wrappers]
     task = _task_from_proto(message.task) if message.HasField("task") else None
     options = kwargs_from_json(message.reset_options_json)
-    return EnvSpec(message.id, kwargs_from_json(message.kwargs_json), tuple(wrappers), task, options)
+    return EnvSpec(
+        message.id,
+        kwargs_from_json(message.kwargs_json),
+        tuple(wrappers),
+        task,
+        options,
+        names.get(message.vectorization),
+        message.row_count or None,
+        message.episodes_per_row or None,
+    )
 
 
 def kwargs_from_json(text: str) -> dict[str, object]:

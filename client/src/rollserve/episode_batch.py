@@ -78,9 +78,11 @@ class EpisodeBatch:
         episode_infos: each (N, *I), the environment's infos of the resets.
         policy_versions: (N,), int64, the version that acted; 0 where unknown.
         episode_indices: (N,), int64, the index of the episode; its position where not given.
-        first_steps: (N,), int64, how many steps of the episode precede the segment; 0 where not given.
+        first_steps: (N,), int64, how many steps of the episode precede the segment, in earlier calls too; 0 where not
+            given.
         env_seeds: (N,), int64, what the environment was reset with, or None.
-        worker_indices: (N,), int64, where the request bound episodes to workers, or None.
+        worker_indices: (N,), int64, where episodes are bound to workers, or None: those of `obtain_exact_episodes` and
+            `obtain_fragments`, and all after an update of agents or environments per worker or per row.
         account: what the call did, where the batch is the whole result of one.
 
     Integers of another type become int64.

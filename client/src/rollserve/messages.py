@@ -110,7 +110,7 @@ def batch_from_proto(message: episode_batch_pb2.EpisodeBatch) -> EpisodeBatch:
 
 
 def join_batches(batches: Sequence[EpisodeBatch], account: Account) -> EpisodeBatch:
-    """All batches of a stream as one of whole episodes, in arrays of its own, with the account.
+    """All batches of a stream as one of whole episodes or fragments, in arrays of its own, with the account.
 
     Where an environment's info of one name has several shapes, it is kept of those batches that have the first one, and
     the other values are added to the account's dropped infos.
@@ -123,9 +123,10 @@ def join_batches(batches: Sequence[EpisodeBatch], account: Account) -> EpisodeBa
         batch = EpisodeBatch.concatenate(*_with_one_shape(batches, dropped_infos)).joined()
     except ValueError as error:
         raise _malformed(str(error)) from error
-    if (len(batch), batch.num_steps) != (account.num_episodes, account.num_steps):
-        came = f"{len(batch)} episodes of {batch.num_steps} steps came"
-        raise _malformed(f"{came}, the account tells of {account.num_episodes} of {account.num_steps}")
+    num_episodes = int((batch.terminated | batch.truncated).sum())
+    if (num_episodes, batch.num_steps) != (account.num_episodes, account.num_steps):
+        came = f"{num_episodes} episodes ended in {batch.num_steps} steps that came"
+        raise _malformed(f"{came}, the account tells of {account.num_episodes} in {account.num_steps}")
     account = dataclasses.replace(account, dropped_infos=dict(dropped_infos))
     return dataclasses.replace(batch, account=account)
 

@@ -16,12 +16,17 @@ class Reproducibility(enum.Enum):
     """What a server says that is newer than this client."""
     EPISODE = "episode"
     """Every episode, to the last bit, however many workers there are and whatever ran before."""
+    BLOCK = "block"
+    """Every block of episodes, to the last bit, however many workers there are and whatever ran before: rows that are
+    stepped together share their random numbers. Other numbers of rows make other episodes.
+    """
     WORKER = "worker"
     """At best what one worker does from its start on: the environment is no function of its seed."""
 
 
 _BY_NUMBER = {
     episode_batch_pb2.REPRODUCIBILITY_EPISODE: Reproducibility.EPISODE,
+    episode_batch_pb2.REPRODUCIBILITY_BLOCK: Reproducibility.BLOCK,
     episode_batch_pb2.REPRODUCIBILITY_WORKER: Reproducibility.WORKER,
 }
 

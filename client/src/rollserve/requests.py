@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 __all__ = [
     "AgentUpdate",
     "EnvUpdate",
+    "RowEnvUpdates",
     "SamplingOptions",
     "env_update_from_proto",
     "exact_episodes_request",
+    "fragments_request",
     "samples_request",
     "update_agent_request",
     "update_env_request",
@@ -30,6 +32,9 @@ __all__ = [
 
 AgentUpdate = Agent | Mapping[str, "np.ndarray"]
 """A full agent, or all parameters of the one that is there by name."""
+
+RowEnvUpdates = Sequence[EnvSpec | EnvChange | None]
+"""A spec or change for each row of a worker. None leaves the row's environment as it is."""
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -39,9 +44,10 @@ class SamplingOptions(TypedDict, total=False):
         seed: the root seed of the episodes, from 0 to 2**64 - 1. The same seed, first episode index, policy and
             environment give the same episodes. Without it the sampler goes on in its own sequence, where none comes
             twice.
-        first_episode_index: the index of the first episode in the sequence of `seed`; 0 if not given.
-        max_episode_length: how many steps an episode may have: one that reaches it is truncated. As the server is set
-            to unless given, else as many as the environment allows.
+        first_episode_index: the index of the first episode in the sequence of `seed`; 0 if not given. Not for
+            fragments.
+        max_episode_length: how many steps an episode may have, over all of its fragments: one that reaches it is
+            truncated. As the server is set to unless given, else as many as the environment allows.
         expected_policy_version: fail with a PreconditionError if the current version is another.
         policy_version: the version that is to act, one of the last few, instead of the current one.
         env_version: the version of the environment to act in, instead of the current one.
@@ -67,12 +73,23 @@ _SIGNED_OPTIONS = ("max_episode_length", "expected_policy_version", "policy_vers
 
 @dataclass(frozen=True)
 class EnvUpdate:
-    """The workers' new environments: their version, their spaces, and what of their episodes comes again."""
+    """The workers' new environments.
+
+    Attributes:
+        env_version: their version.
+        observation_space: where observations come from.
+        action_space: where actions come from.
+        reproducibility: what of their episodes comes again.
+        num_rows: how many rows each worker steps at once for a call.
+        num_episodes_per_row: how many episodes of each row make a block, if that is what comes again; else None.
+    """
 
     env_version: int
     observation_space: Space
     action_space: Space
     reproducibility: Reproducibility
+    num_rows: int
+    num_episodes_per_row: int | None
 
 
 def update_agent_request(
@@ -94,12 +111,12 @@ def update_agent_request(
 
 def update_env_request(
     sampler: str,
-    env: str | EnvSpec | EnvChange | None,
+    env: str | EnvSpec | EnvChange | RowEnvUpdates | None,
     kwargs: Mapping[str, object] | None,
     wrappers: Sequence[Wrapper],
-    per_worker: Sequence[EnvSpec | EnvChange] | None,
+    per_worker: Sequence[EnvSpec | EnvChange | RowEnvUpdates] | None,
 ) -> pb.UpdateEnvRequest:
-    """The request for one update for all, by id, spec or change, or one for each worker.
+    """The request for one update for all workers, by id, spec, change or rows, or one for each of them.
 
     Raises:
         TypeError: neither came, or both, or arguments beside a spec that has its own, or something that is no update.
@@ -111,7 +128,7 @@ def update_env_request(
     elif kwargs or wrappers:
         raise TypeError("kwargs and wrappers go with an id; an EnvSpec or EnvChange has its own")
     if per_worker is not None:
-        check_type("per_worker", per_worker, Sequence, "a sequence of EnvSpecs and EnvChanges")
+        check_type("per_worker", per_worker, Sequence, "a sequence of EnvSpecs, EnvChanges and lists of them")
         updates = [_env_update(f"per_worker[{worker}]", update) for worker, update in enumerate(per_worker)]
         return pb.UpdateEnvRequest(sampler=sampler, per_worker=pb.EnvironmentUpdatePerWorker(updates=updates))
     return pb.UpdateEnvRequest(sampler=sampler, all_workers=_env_update("env", env))
@@ -130,6 +147,24 @@ def samples_request(
     return pb.ObtainSamplesRequest(
         sampler=sampler, step_count=num_steps, options=_sampling_options(max_message_bytes, options)
     )
+
+
+def fragments_request(
+    sampler: str,
+    num_steps: int,
+    soft_horizon: bool,
+    row_step_count: int | None,
+    max_message_bytes: int | None,
+    options: SamplingOptions,
+) -> pb.ObtainSamplesRequest:
+    """The request for exactly a number of steps; raises as `samples_request` does."""
+    request = samples_request(sampler, num_steps, max_message_bytes, options)
+    if not isinstance(soft_horizon, bool):
+        raise TypeError(f"soft_horizon: {type(soft_horizon).__name__} came, a truth value was expected")
+    if row_step_count is not None:
+        check_integer("row_step_count", row_step_count, 64, signed=False)
+    request.fragments.CopyFrom(pb.Fragments(row_step_count=row_step_count, soft_horizon=soft_horizon))
+    return request
 
 
 def exact_episodes_request(
@@ -151,6 +186,8 @@ def env_update_from_proto(response: pb.UpdateEnvResponse) -> EnvUpdate:
         space_from_proto(response.observation_space),
         space_from_proto(response.action_space),
         reproducibility_from_proto(response.reproducibility),
+        response.row_count,
+        response.episodes_per_row or None,
     )
 
 
@@ -181,13 +218,26 @@ def _agent_update(name: str, update: AgentUpdate | None) -> pb.AgentUpdate:
 
 
 def _env_update(name: str, update: object) -> environment_pb2.EnvironmentUpdate:
+    """The update of a worker's environments."""
+    if isinstance(update, Sequence) and not isinstance(update, str | bytes):
+        updates = [_row_env_update(f"{name}[{row}]", element) for row, element in enumerate(update)]
+        return environment_pb2.EnvironmentUpdate(per_row=environment_pb2.EnvironmentUpdatePerRow(updates=updates))
+    if not isinstance(update, EnvSpec | EnvChange):
+        one = "an EnvSpec, an EnvChange" if "[" in name else "an id, an EnvSpec, an EnvChange"
+        expected = f"{one}, or a list with one for each row"
+        raise TypeError(f"{name}: {type(update).__name__} came, {expected} was expected")
+    return _row_env_update(name, update)
+
+
+def _row_env_update(name: str, update: object) -> environment_pb2.EnvironmentUpdate:
     match update:
+        case None:
+            return environment_pb2.EnvironmentUpdate()
         case EnvSpec():
             return environment_pb2.EnvironmentUpdate(environment=env_spec_to_proto(update))
         case EnvChange():
             return environment_pb2.EnvironmentUpdate(change=env_change_to_proto(update))
-    expected = "an EnvSpec or EnvChange" if "[" in name else "an id, an EnvSpec or an EnvChange"
-    raise TypeError(f"{name}: {type(update).__name__} came, {expected} was expected")
+    raise TypeError(f"{name}: {type(update).__name__} came, an EnvSpec, an EnvChange or None was expected")
 
 
 def _check_exclusive(name: str, value: object, per_worker: object) -> None:

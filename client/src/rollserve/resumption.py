@@ -22,6 +22,8 @@ __all__ = ["Backoff", "Request", "Resumption"]
 Request = pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest
 """What asks for a stream."""
 
+_REPEATABLE = (episode_batch_pb2.REPRODUCIBILITY_EPISODE, episode_batch_pb2.REPRODUCIBILITY_BLOCK)
+
 
 class Resumption:
     """Where a stream is, whatever calls bring it: nothing comes twice, and nothing is left out.
@@ -39,7 +41,7 @@ class Resumption:
         self._num_episodes = 0
         self._num_steps = 0
         self._num_last_steps = 0
-        # Of the one that has come in part: its steps.
+        # Of the one that has come in part: its steps. Of fragments, those of all that came behind the last whole one.
         self._num_partial_steps = 0
         # Of the call that is running: the steps to leave out, and what was whole before its first episode.
         self._num_steps_to_skip = 0
@@ -49,7 +51,7 @@ class Resumption:
     def possible(self) -> bool:
         """Whether it is known how to go on, and the rest would be that of the same episodes."""
         beginning = self._beginning
-        return beginning is not None and beginning.reproducibility == episode_batch_pb2.REPRODUCIBILITY_EPISODE
+        return beginning is not None and beginning.reproducibility in _REPEATABLE
 
     def begin(self, beginning: episode_batch_pb2.Beginning) -> None:
         """Takes in a call's first message."""
@@ -81,6 +83,8 @@ class Resumption:
         beginning = self._beginning
         assert beginning is not None  # noqa: S101  # the caller has asked
         self.num_resumptions += 1
+        if isinstance(self._request, pb.ObtainSamplesRequest) and self._request.HasField("fragments"):
+            return self._rest_of_fragments(self._request)
         num_episodes, num_steps, skipped = self._num_episodes, self._num_steps, self._num_partial_steps
         if isinstance(self._request, pb.ObtainSamplesRequest) and num_steps >= self._request.step_count:
             # Only the account is missing, and there is no asking for no steps: the last episode comes once more.
@@ -88,11 +92,7 @@ class Resumption:
         self._before, self._num_steps_to_skip = (num_episodes, num_steps), skipped
         rest = copy.deepcopy(self._request)
         options = rest.options
-        options.ClearField("expected_policy_version")  # it was the expected one when the stream began
-        options.seed = beginning.seed
-        options.policy_version = beginning.policy_version
-        options.environment_version = beginning.environment_version
-        options.sampler_run = beginning.sampler_run
+        _name_what_began(options, beginning)
         options.first_episode_index = beginning.first_episode_index
         if isinstance(rest, pb.ObtainSamplesRequest):
             options.first_episode_index += num_episodes
@@ -100,6 +100,17 @@ class Resumption:
         else:
             options.first_episode_index -= rest.skip_episode_count
             rest.skip_episode_count += num_episodes
+        return rest
+
+    def _rest_of_fragments(self, request: pb.ObtainSamplesRequest) -> pb.ObtainSamplesRequest:
+        """The same call, from where the rows stood at its beginning on, without the steps that came."""
+        assert self._beginning is not None  # noqa: S101  # as of `rest`
+        num_steps = self._num_steps + self._num_partial_steps
+        self._before = (self._num_episodes, num_steps)
+        rest = copy.deepcopy(request)
+        _name_what_began(rest.options, self._beginning)
+        rest.fragments.row_step_count = self._beginning.row_step_count
+        rest.fragments.skip_step_count += num_steps
         return rest
 
     def whole(self, account: Account) -> Account:
@@ -115,6 +126,15 @@ class Resumption:
             first_episode_index=self._beginning.first_episode_index,
             num_resumptions=self.num_resumptions,
         )
+
+
+def _name_what_began(options: pb.SamplingOptions, beginning: episode_batch_pb2.Beginning) -> None:
+    """Has a call sample what an earlier one began with."""
+    options.ClearField("expected_policy_version")  # it was the expected one when the stream began
+    options.seed = beginning.seed
+    options.policy_version = beginning.policy_version
+    options.environment_version = beginning.environment_version
+    options.sampler_run = beginning.sampler_run
 
 
 class Backoff:

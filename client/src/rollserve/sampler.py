@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rollserve.account import Account
     from rollserve.environments import EnvChange, EnvSpec, Wrapper
     from rollserve.episode_batch import EpisodeBatch
-    from rollserve.requests import AgentUpdate, EnvUpdate, SamplingOptions
+    from rollserve.requests import AgentUpdate, EnvUpdate, RowEnvUpdates, SamplingOptions
     from rollserve.resumption import Request
 
 __all__ = ["SampleStream", "Sampler", "channel_options", "connect", "is_passing"]
@@ -63,7 +63,8 @@ class Sampler:
     All methods raise a `RollserveError` if the call fails; its subclasses say what can be done (see
     `rollserve.errors`). An argument of a wrong type is a TypeError. An update that fails has changed nothing on the
     server. A sampling call that fails or is cancelled uses up the indices of the episodes that it may have delivered,
-    if it went on in the sampler's own sequence. Keyword `timeout` replaces the one given to `connect` for one call.
+    if it went on in the sampler's own sequence; one for fragments has not happened. Keyword `timeout` replaces the one
+    given to `connect` for one call.
     """
 
     def __init__(self, channel: grpc.Channel, *, sampler: str, timeout: float, max_message_bytes: int | None) -> None:
@@ -107,20 +108,22 @@ class Sampler:
 
     def update_env(
         self,
-        env: str | EnvSpec | EnvChange | None = None,
+        env: str | EnvSpec | EnvChange | RowEnvUpdates | None = None,
         *,
         kwargs: Mapping[str, object] | None = None,
         wrappers: Sequence[Wrapper] = (),
-        per_worker: Sequence[EnvSpec | EnvChange] | None = None,
+        per_worker: Sequence[EnvSpec | EnvChange | RowEnvUpdates] | None = None,
         timeout: float | None = None,
     ) -> EnvUpdate:
         """Replaces or changes the workers' environments.
 
         Args:
             env: for all workers, a spec, a change of the one that is there, or an id to go with the next two arguments.
+                A list has a spec or change for each row of a worker, or None to leave the row's environment as it is;
+                the episode of index i then runs in row i modulo the number of all rows.
             kwargs: arguments of the environment, as JSON has them.
             wrappers: wrappers around the environment, innermost first.
-            per_worker: instead, a spec or change for each worker; the spaces of all must be equal.
+            per_worker: instead, a spec, a change or such a list for each worker; the spaces of all must be equal.
             timeout: see the class.
 
         Returns:
@@ -150,12 +153,62 @@ class Sampler:
         with self.stream_exact_episodes(num_episodes_per_worker, **options) as stream:
             return stream.join()
 
+    def obtain_fragments(
+        self,
+        num_steps: int,
+        *,
+        soft_horizon: bool = False,
+        row_step_count: int | None = None,
+        **options: Unpack[SamplingOptions],
+    ) -> EpisodeBatch:
+        """Exactly `num_steps` steps, as many of each row of environments; episodes go on from call to call.
+
+        The segments are fragments: what the call brings of an episode. First come all of worker 0, then all of worker
+        1, and so on; of each worker those of episodes that ended, in the order in which they did, then those of the
+        episodes that go on, by row. One that goes on has neither flag set. `first_steps` says how many steps of its
+        episode came with calls before; its `episode_indices` are those of the row's other episodes plus the number of
+        rows.
+
+        An agent update leaves the rows as they are, an update of the environments begins anew. A call that fails has
+        not happened: the next one goes on where it did.
+
+        Args:
+            num_steps: how many steps; a multiple of the number of rows of all workers.
+            soft_horizon: whether an episode that reaches `max_episode_length` ends without a reset: the row's next one
+                begins where it stands.
+            row_step_count: with `seed`, where its rows are to stand at the beginning, in steps that each has made, as
+                `account.row_step_count` says: where they are now, or where they were before the last call, to repeat
+                it. Unless given, a seed begins at its first step.
+            options: as of `obtain_samples`, but for `first_episode_index`.
+        """
+        with self.stream_fragments(
+            num_steps, soft_horizon=soft_horizon, row_step_count=row_step_count, **options
+        ) as stream:
+            return stream.join()
+
     def stream_samples(self, num_steps: int, **options: Unpack[SamplingOptions]) -> SampleStream:
         """What `obtain_samples` returns, message by message as it comes. An episode may go on in the next one.
 
         Arguments as of `obtain_samples`.
         """
         request = requests.samples_request(self._name, num_steps, self._max_message_bytes, options)
+        return SampleStream(self._opened(self._stub.ObtainSamples), request, self._time_limits(options))
+
+    def stream_fragments(
+        self,
+        num_steps: int,
+        *,
+        soft_horizon: bool = False,
+        row_step_count: int | None = None,
+        **options: Unpack[SamplingOptions],
+    ) -> SampleStream:
+        """What `obtain_fragments` returns, message by message as it comes. A fragment may go on in the next one.
+
+        Arguments as of `obtain_fragments`.
+        """
+        request = requests.fragments_request(
+            self._name, num_steps, soft_horizon, row_step_count, self._max_message_bytes, options
+        )
         return SampleStream(self._opened(self._stub.ObtainSamples), request, self._time_limits(options))
 
     def stream_exact_episodes(self, num_episodes_per_worker: int, **options: Unpack[SamplingOptions]) -> SampleStream:
@@ -271,7 +324,7 @@ class SampleStream(Iterator["EpisodeBatch"]):
         return self._reader.end()
 
     def join(self) -> EpisodeBatch:
-        """What is left of the stream as one batch of whole episodes, with the account."""
+        """What is left of the stream as one batch of whole episodes or fragments, with the account."""
         return join_batches(list(self), self.end())
 
     def close(self) -> None:

@@ -58,13 +58,15 @@ class SamplerStatus:
     Attributes:
         sampler: its name.
         server_version: the version of the server's software.
-        envs: the environment of each worker, or one for all.
+        envs: one environment for all; or one for each worker; or, where rows may differ, one for each row of each
+            worker, worker by worker.
         env_version: the version of the environments, 1 for the first.
         observation_space: where observations come from.
         action_space: where actions come from.
         agent_kinds: the kind of each worker's agent, or one for all; empty before there is one.
         policy_version: the version of the policy; 0 before there is one.
         reproducibility: what of the environments' episodes comes again.
+        num_episodes_per_row: how many episodes of each row make a block, if that is what comes again; else None.
         seed: the root seed of the sampler's own sequence of episodes.
         next_episode_index: the index in that sequence that the next call begins with.
         workers: the workers.
@@ -80,6 +82,7 @@ class SamplerStatus:
     agent_kinds: Sequence[str]
     policy_version: int
     reproducibility: Reproducibility
+    num_episodes_per_row: int | None
     seed: int
     next_episode_index: int
     workers: Sequence[WorkerStatus]
@@ -119,6 +122,7 @@ def status_from_proto(message: pb.GetSamplerResponse) -> SamplerStatus:
         agent_kinds=tuple(message.agent_kinds),
         policy_version=message.policy_version,
         reproducibility=reproducibility_from_proto(message.reproducibility),
+        num_episodes_per_row=message.episodes_per_row or None,
         seed=message.seed,
         next_episode_index=message.next_episode_index,
         workers=workers,

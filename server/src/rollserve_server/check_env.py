@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING
 from rollserve import Reproducibility
 from rollserve.environments import env_spec_from_proto, env_spec_to_proto
 from rollserve.v1 import environment_pb2
-from rollserve_server.envs import differences, make_env, trace_episode
+from rollserve_server.envs import BlockEnvs, RowSettings, differences, make_rows
 
 if TYPE_CHECKING:
     from rollserve import EnvSpec
     from rollserve_server.envs import Difference, Trace
 
 __all__ = ["Finding", "Verdict", "check_env"]
+
+_ROWS = RowSettings(num_rows=1, num_native_rows=8)
 
 
 @dataclass(frozen=True)
@@ -44,12 +46,14 @@ class Verdict:
     Attributes:
         findings: for each way to run the episodes again.
         declared: whether the environment's registration says itself that it is not deterministic.
-        num_episodes: how many episodes were run each time.
-        num_steps: how many steps they had together.
+        num_rows: how many rows were stepped together, each an episode after the other; None if they were not.
+        num_episodes: how many episodes were run each time, or blocks of so many rows.
+        num_steps: how many steps they had together, of each row.
     """
 
     findings: Sequence[Finding]
     declared: bool
+    num_rows: int | None
     num_episodes: int
     num_steps: int
 
@@ -57,15 +61,19 @@ class Verdict:
     def reproducibility(self) -> Reproducibility:
         """The class."""
         impure = self.declared or any(finding.counts for finding in self.findings)
-        return Reproducibility.WORKER if impure else Reproducibility.EPISODE
+        if impure:
+            return Reproducibility.WORKER
+        return Reproducibility.EPISODE if self.num_rows is None else Reproducibility.BLOCK
 
 
 def check_env(spec: EnvSpec, num_episodes: int, max_steps: int) -> Verdict:
     """Runs episodes with random actions on a fresh environment each, and again in four other ways.
 
+    Where rows are stepped together, as a worker would do it, these are blocks of them.
+
     Args:
         spec: the environment.
-        num_episodes: how many episodes.
+        num_episodes: how many episodes, or blocks.
         max_steps: after how many steps to leave each.
 
     Raises:
@@ -85,10 +93,11 @@ def check_env(spec: EnvSpec, num_episodes: int, max_steps: int) -> Verdict:
     for way, cause, run in ways:
         again = {trace.seed: trace for trace in run()}
         findings.append(Finding(way, cause, list(_first_of_each(first, again))))
-    env = make_env(spec)
-    declared = env.spec is not None and env.spec.nondeterministic
-    env.close()
-    return Verdict(findings, declared, num_episodes, sum(len(trace.steps) - 1 for trace in first))
+    rows = make_rows(spec, _ROWS)
+    num_rows = rows.num_rows if isinstance(rows, BlockEnvs) else None
+    declared = rows.is_declared_impure
+    rows.close()
+    return Verdict(findings, declared, num_rows, num_episodes, sum(len(trace.steps) - 1 for trace in first))
 
 
 def _first_of_each(traces: Sequence[Trace], again: dict[int, Trace]) -> Iterator[Difference]:
@@ -106,11 +115,11 @@ def _each_on_a_fresh_one(spec: EnvSpec, seeds: Sequence[int], max_steps: int) ->
 
 
 def _all_on_one(spec: EnvSpec, seeds: Sequence[int], max_steps: int) -> list[Trace]:
-    env = make_env(spec)
+    rows = make_rows(spec, _ROWS)
     try:
-        return [trace_episode(env, seed, max_steps, spec.reset_options) for seed in seeds]
+        return [rows.trace(seed, max_steps) for seed in seeds]
     finally:
-        env.close()
+        rows.close()
 
 
 def _in_another_process(spec: EnvSpec, num_episodes: int, max_steps: int) -> list[Trace]:

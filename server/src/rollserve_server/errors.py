@@ -17,6 +17,7 @@ __all__ = [
     "NotReadyError",
     "OverLimitError",
     "WorkerLostError",
+    "at_row",
     "within",
 ]
 
@@ -28,9 +29,11 @@ class DomainError(Exception):
         text: what happened, for people.
         reason: a constant, for programs.
         field: the field of the request that it is about, as a path; empty if it is about none.
+        row: which row of its worker the environment stands in that it is about; None if it is about none, or any.
     """
 
     reason = "INTERNAL"
+    row: int | None = None
 
     def __init__(self, text: str, *, reason: str | None = None, field: str = "") -> None:
         # What an environment says may hold what no encoding takes, such as parts of names of files.
@@ -61,6 +64,16 @@ def within(field: str) -> Iterator[None]:
         yield
     except DomainError as error:
         error.field = f"{field}.{error.field}" if error.field else field
+        raise
+
+
+@contextlib.contextmanager
+def at_row(row: int) -> Iterator[None]:
+    """Tells which row errors are about."""
+    try:
+        yield
+    except DomainError as error:
+        error.row = row
         raise
 
 
@@ -117,11 +130,12 @@ class EnvFailedError(DomainError):
     """An environment raised an error while it was sampled.
 
     Attributes:
-        row: which row of its worker it stood in.
+        row: see the base class.
         episode_index: which episode it ran, where that is known.
     """
 
     reason = "ENV_FAILED"
+    row: int
 
     def __init__(self, text: str, row: int, episode_index: int | None = None) -> None:
         super().__init__(text)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from rollserve import EnvSpec, Wrapper
 from rollserve_server import __version__
-from rollserve_server.envs import module_of, paths_in
+from rollserve_server.envs import RowSettings, module_of, paths_in
 from rollserve_server.errors import DomainError
 from rollserve_server.gateway import DEFAULT_SAMPLER, Gateway, GatewayConfig
 from rollserve_server.logs import configure_logging
@@ -198,7 +198,12 @@ def _pool_config(settings: Settings) -> PoolConfig:
     module = module_of(settings.env)
     return PoolConfig(
         num_workers=settings.workers,
-        num_rows=settings.rows,
+        rows=RowSettings(
+            vectorization=None if settings.vectorization == "auto" else settings.vectorization,
+            num_rows=settings.rows,
+            num_native_rows=settings.native_rows,
+            num_episodes_per_row=settings.episodes_per_row,
+        ),
         worker_buffer_bytes=settings.worker_buffer_bytes,
         window_bytes=settings.call_window_bytes,
         seed=secrets.randbits(_SEED_BITS) if settings.seed is None else settings.seed,

@@ -101,7 +101,31 @@ class Settings(BaseModel):
     workers: int | None = Field(
         default=None, ge=1, le=10_000, description="How many workers. Without it, one for each core."
     )
-    rows: int = Field(default=16, ge=1, le=4096, description="How many environments each worker steps at once.")
+    vectorization: Literal["auto", "rows", "native", "envpool"] = Field(
+        default="auto",
+        description="How the rows of environments that do not say otherwise are stepped: rows, one by one, or native, "
+        "all at once by the environment's own code for many, which only some have. With auto, natively where that is "
+        "offered. With envpool, all at once by EnvPool, and ids are those that it has.",
+    )
+    rows: int = Field(
+        default=16,
+        ge=1,
+        le=4096,
+        description="How many environments each worker steps for a call, one by one, where they do not say otherwise.",
+    )
+    native_rows: int = Field(
+        default=64,
+        ge=1,
+        le=4096,
+        description="How many rows each worker steps all at once for a call, where environments do not say otherwise.",
+    )
+    episodes_per_row: int = Field(
+        default=8,
+        ge=1,
+        le=1 << 16,
+        description="Of rows that are stepped all at once: how many episodes of each make a block. The more, the less "
+        "do rows wait for the last of their block; the fewer, the sooner is work spread over workers.",
+    )
     max_episode_length: int | None = Field(
         default=None,
         ge=1,
@@ -155,7 +179,8 @@ class Settings(BaseModel):
     worker_buffer_bytes: int = Field(
         default=256 << 20,
         ge=1,
-        description="How much finished data of a call a worker may hold before it begins no more episodes.",
+        description="How much finished data of a call a worker may hold before it begins no more episodes, and how "
+        "much the steps of a call for fragments may take there.",
     )
     call_window_bytes: int = Field(
         default=64 << 20,

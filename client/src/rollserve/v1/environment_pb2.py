@@ -24,21 +24,25 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1erollserve/v1/environment.proto\x12\x0crollserve.v1\"\x95\x01\n\x0b\x45nvironment\x12\n\n\x02id\x18\x01 \x01(\t\x12\x13\n\x0bkwargs_json\x18\x02 \x01(\t\x12\'\n\x08wrappers\x18\x03 \x03(\x0b\x32\x15.rollserve.v1.Wrapper\x12 \n\x04task\x18\x04 \x01(\x0b\x32\x12.rollserve.v1.Task\x12\x1a\n\x12reset_options_json\x18\x05 \x01(\t\",\n\x07Wrapper\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bkwargs_json\x18\x02 \x01(\t\"-\n\x04Task\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x15\n\rargument_json\x18\x02 \x01(\t\"\x82\x01\n\x11\x45nvironmentChange\x12\x13\n\x0bkwargs_json\x18\x01 \x01(\t\x12 \n\x04task\x18\x02 \x01(\x0b\x32\x12.rollserve.v1.Task\x12\x1f\n\x12reset_options_json\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x15\n\x13_reset_options_json\"\x82\x01\n\x11\x45nvironmentUpdate\x12\x30\n\x0b\x65nvironment\x18\x01 \x01(\x0b\x32\x19.rollserve.v1.EnvironmentH\x00\x12\x31\n\x06\x63hange\x18\x02 \x01(\x0b\x32\x1f.rollserve.v1.EnvironmentChangeH\x00\x42\x08\n\x06updateb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1erollserve/v1/environment.proto\x12\x0crollserve.v1\"\xf6\x01\n\x0b\x45nvironment\x12\n\n\x02id\x18\x01 \x01(\t\x12\x13\n\x0bkwargs_json\x18\x02 \x01(\t\x12\'\n\x08wrappers\x18\x03 \x03(\x0b\x32\x15.rollserve.v1.Wrapper\x12 \n\x04task\x18\x04 \x01(\x0b\x32\x12.rollserve.v1.Task\x12\x1a\n\x12reset_options_json\x18\x05 \x01(\t\x12\x32\n\rvectorization\x18\x06 \x01(\x0e\x32\x1b.rollserve.v1.Vectorization\x12\x11\n\trow_count\x18\x07 \x01(\r\x12\x18\n\x10\x65pisodes_per_row\x18\x08 \x01(\r\",\n\x07Wrapper\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bkwargs_json\x18\x02 \x01(\t\"-\n\x04Task\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x15\n\rargument_json\x18\x02 \x01(\t\"\x82\x01\n\x11\x45nvironmentChange\x12\x13\n\x0bkwargs_json\x18\x01 \x01(\t\x12 \n\x04task\x18\x02 \x01(\x0b\x32\x12.rollserve.v1.Task\x12\x1f\n\x12reset_options_json\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x15\n\x13_reset_options_json\"\xbc\x01\n\x11\x45nvironmentUpdate\x12\x30\n\x0b\x65nvironment\x18\x01 \x01(\x0b\x32\x19.rollserve.v1.EnvironmentH\x00\x12\x31\n\x06\x63hange\x18\x02 \x01(\x0b\x32\x1f.rollserve.v1.EnvironmentChangeH\x00\x12\x38\n\x07per_row\x18\x03 \x01(\x0b\x32%.rollserve.v1.EnvironmentUpdatePerRowH\x00\x42\x08\n\x06update\"K\n\x17\x45nvironmentUpdatePerRow\x12\x30\n\x07updates\x18\x01 \x03(\x0b\x32\x1f.rollserve.v1.EnvironmentUpdate*{\n\rVectorization\x12\x1d\n\x19VECTORIZATION_UNSPECIFIED\x10\x00\x12\x16\n\x12VECTORIZATION_ROWS\x10\x01\x12\x18\n\x14VECTORIZATION_NATIVE\x10\x02\x12\x19\n\x15VECTORIZATION_ENVPOOL\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rollserve.v1.environment_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_VECTORIZATION']._serialized_start=791
+  _globals['_VECTORIZATION']._serialized_end=914
   _globals['_ENVIRONMENT']._serialized_start=49
-  _globals['_ENVIRONMENT']._serialized_end=198
-  _globals['_WRAPPER']._serialized_start=200
-  _globals['_WRAPPER']._serialized_end=244
-  _globals['_TASK']._serialized_start=246
-  _globals['_TASK']._serialized_end=291
-  _globals['_ENVIRONMENTCHANGE']._serialized_start=294
-  _globals['_ENVIRONMENTCHANGE']._serialized_end=424
-  _globals['_ENVIRONMENTUPDATE']._serialized_start=427
-  _globals['_ENVIRONMENTUPDATE']._serialized_end=557
+  _globals['_ENVIRONMENT']._serialized_end=295
+  _globals['_WRAPPER']._serialized_start=297
+  _globals['_WRAPPER']._serialized_end=341
+  _globals['_TASK']._serialized_start=343
+  _globals['_TASK']._serialized_end=388
+  _globals['_ENVIRONMENTCHANGE']._serialized_start=391
+  _globals['_ENVIRONMENTCHANGE']._serialized_end=521
+  _globals['_ENVIRONMENTUPDATE']._serialized_start=524
+  _globals['_ENVIRONMENTUPDATE']._serialized_end=712
+  _globals['_ENVIRONMENTUPDATEPERROW']._serialized_start=714
+  _globals['_ENVIRONMENTUPDATEPERROW']._serialized_end=789
 # @@protoc_insertion_point(module_scope)

@@ -7,10 +7,61 @@ import builtins
 import collections.abc
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
+import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
+import sys
 import typing
 
+if sys.version_info >= (3, 10):
+    import typing as typing_extensions
+else:
+    import typing_extensions
+
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
+
+class _Vectorization:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _VectorizationEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Vectorization.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    VECTORIZATION_UNSPECIFIED: _Vectorization.ValueType  # 0
+    """As the server is set: natively where the environment offers it and it has no wrappers and no task, else one by one,
+    unless the operator says otherwise.
+    """
+    VECTORIZATION_ROWS: _Vectorization.ValueType  # 1
+    """One by one, each an environment of its own: every episode is a function of its index."""
+    VECTORIZATION_NATIVE: _Vectorization.ValueType  # 2
+    """All at once, by the environment's own code for many rows (its `vector_entry_point`), which is far faster: a block
+    of episodes is a function of the index that it begins with. INVALID_ARGUMENT if the environment offers none, or has
+    wrappers or a task, or if its code takes no limit of the length of episodes and the server is set to one.
+    """
+    VECTORIZATION_ENVPOOL: _Vectorization.ValueType  # 3
+    """All at once, by EnvPool: `id` is one of its ids, such as `Pong-v5`, else NOT_FOUND, and `kwargs_json` has options of
+    the environment's own and `max_episode_steps`. What comes again is a block, as above. NOT_FOUND if the server has no
+    EnvPool; INVALID_ARGUMENT for options of the pool, and with wrappers, a task or options of resets.
+    """
+
+class Vectorization(_Vectorization, metaclass=_VectorizationEnumTypeWrapper):
+    """How the rows of an environment are stepped."""
+
+VECTORIZATION_UNSPECIFIED: Vectorization.ValueType  # 0
+"""As the server is set: natively where the environment offers it and it has no wrappers and no task, else one by one,
+unless the operator says otherwise.
+"""
+VECTORIZATION_ROWS: Vectorization.ValueType  # 1
+"""One by one, each an environment of its own: every episode is a function of its index."""
+VECTORIZATION_NATIVE: Vectorization.ValueType  # 2
+"""All at once, by the environment's own code for many rows (its `vector_entry_point`), which is far faster: a block
+of episodes is a function of the index that it begins with. INVALID_ARGUMENT if the environment offers none, or has
+wrappers or a task, or if its code takes no limit of the length of episodes and the server is set to one.
+"""
+VECTORIZATION_ENVPOOL: Vectorization.ValueType  # 3
+"""All at once, by EnvPool: `id` is one of its ids, such as `Pong-v5`, else NOT_FOUND, and `kwargs_json` has options of
+the environment's own and `max_episode_steps`. What comes again is a block, as above. NOT_FOUND if the server has no
+EnvPool; INVALID_ARGUMENT for options of the pool, and with wrappers, a task or options of resets.
+"""
+global___Vectorization = Vectorization
 
 @typing.final
 class Environment(google.protobuf.message.Message):
@@ -23,17 +74,32 @@ class Environment(google.protobuf.message.Message):
     WRAPPERS_FIELD_NUMBER: builtins.int
     TASK_FIELD_NUMBER: builtins.int
     RESET_OPTIONS_JSON_FIELD_NUMBER: builtins.int
+    VECTORIZATION_FIELD_NUMBER: builtins.int
+    ROW_COUNT_FIELD_NUMBER: builtins.int
+    EPISODES_PER_ROW_FIELD_NUMBER: builtins.int
     id: builtins.str
     """An id registered with gymnasium, such as `CartPole-v1`, or `module:Id` or `module:Class` for a module that the
-    server's operator allows; PERMISSION_DENIED for any other module, NOT_FOUND for an unknown id or class.
+    server's operator allows; PERMISSION_DENIED for any other module, NOT_FOUND for an unknown id or class. With
+    VECTORIZATION_ENVPOOL an id of EnvPool's.
     """
     kwargs_json: builtins.str
     """The keyword arguments of `gymnasium.make` (or of the class): a JSON object such as `{"frameskip": 1}`, or empty for
-    none; at most 64 levels deep, with finite numbers. Else, or if the environment refuses them, INVALID_ARGUMENT.
+    none; at most 64 levels deep, with finite numbers. Else, or if the environment refuses them, INVALID_ARGUMENT, as for
+    a `max_episode_steps` that is neither null, for what is registered, nor a whole number of at least 1.
     PERMISSION_DENIED if a text in it is a path on the server that the operator does not allow.
     """
     reset_options_json: builtins.str
     """What each reset gets as its `options`: a JSON object as of `kwargs_json`, or empty for none."""
+    vectorization: global___Vectorization.ValueType
+    """How its rows are stepped."""
+    row_count: builtins.int
+    """How many rows each worker steps at once for a call, up to 4096, else INVALID_ARGUMENT; 0 for what the server is set
+    to.
+    """
+    episodes_per_row: builtins.int
+    """Of rows that are stepped together: how many episodes of each make a block; 0 for what the server is set to.
+    INVALID_ARGUMENT if a block has more than 65,536 in all. Other numbers of rows, or of episodes, make other episodes.
+    """
     @property
     def wrappers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Wrapper]:
         """Wrappers, innermost first; at most 64, else INVALID_ARGUMENT."""
@@ -50,9 +116,12 @@ class Environment(google.protobuf.message.Message):
         wrappers: collections.abc.Iterable[global___Wrapper] | None = ...,
         task: global___Task | None = ...,
         reset_options_json: builtins.str = ...,
+        vectorization: global___Vectorization.ValueType = ...,
+        row_count: builtins.int = ...,
+        episodes_per_row: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["task", b"task"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["id", b"id", "kwargs_json", b"kwargs_json", "reset_options_json", b"reset_options_json", "task", b"task", "wrappers", b"wrappers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["episodes_per_row", b"episodes_per_row", "id", b"id", "kwargs_json", b"kwargs_json", "reset_options_json", b"reset_options_json", "row_count", b"row_count", "task", b"task", "vectorization", b"vectorization", "wrappers", b"wrappers"]) -> None: ...
 
 global___Environment = Environment
 
@@ -144,6 +213,7 @@ class EnvironmentUpdate(google.protobuf.message.Message):
 
     ENVIRONMENT_FIELD_NUMBER: builtins.int
     CHANGE_FIELD_NUMBER: builtins.int
+    PER_ROW_FIELD_NUMBER: builtins.int
     @property
     def environment(self) -> global___Environment:
         """A whole environment, in place of the one that is there."""
@@ -152,14 +222,46 @@ class EnvironmentUpdate(google.protobuf.message.Message):
     def change(self) -> global___EnvironmentChange:
         """A change of the one that is there."""
 
+    @property
+    def per_row(self) -> global___EnvironmentUpdatePerRow:
+        """Updates that differ between the rows of a worker. INVALID_ARGUMENT within a `per_row`."""
+
     def __init__(
         self,
         *,
         environment: global___Environment | None = ...,
         change: global___EnvironmentChange | None = ...,
+        per_row: global___EnvironmentUpdatePerRow | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["change", b"change", "environment", b"environment", "update", b"update"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["change", b"change", "environment", b"environment", "update", b"update"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["update", b"update"]) -> typing.Literal["environment", "change"] | None: ...
+    def HasField(self, field_name: typing.Literal["change", b"change", "environment", b"environment", "per_row", b"per_row", "update", b"update"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["change", b"change", "environment", b"environment", "per_row", b"per_row", "update", b"update"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["update", b"update"]) -> typing.Literal["environment", "change", "per_row"] | None: ...
 
 global___EnvironmentUpdate = EnvironmentUpdate
+
+@typing.final
+class EnvironmentUpdatePerRow(google.protobuf.message.Message):
+    """Updates that differ between the rows of a worker: the environments that it steps at once. The episode of index i then
+    runs in row i modulo the number of all rows, see `worker_indices` of EpisodeBatch.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    UPDATES_FIELD_NUMBER: builtins.int
+    @property
+    def updates(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___EnvironmentUpdate]:
+        """As many as a worker has rows, in their order, else INVALID_ARGUMENT; `row_count` of Worker tells how many. One with
+        nothing set leaves its row's environment as it is: like all others, that row only begins anew. The spaces of all
+        rows must be equal. Rows that differ are stepped one by one, also if they were stepped natively before:
+        INVALID_ARGUMENT for an `environment` whose `vectorization` is another, and for all but those where the rows that
+        are there are EnvPool's.
+        """
+
+    def __init__(
+        self,
+        *,
+        updates: collections.abc.Iterable[global___EnvironmentUpdate] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["updates", b"updates"]) -> None: ...
+
+global___EnvironmentUpdatePerRow = EnvironmentUpdatePerRow

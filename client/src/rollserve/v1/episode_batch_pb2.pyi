@@ -38,6 +38,11 @@ class _ReproducibilityEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper
     seed governs, or looks at the clock. A quick look at each new environment finds most of these; not finding one
     proves nothing, see `rollserve-server check-env`.
     """
+    REPRODUCIBILITY_BLOCK: _Reproducibility.ValueType  # 3
+    """Every block of episodes, to the last bit, however many workers there are and whatever ran before: the rows of a
+    native vector environment share their random numbers, so a block is seeded and run as a whole. Other numbers of
+    rows, or of episodes of each, make other episodes.
+    """
 
 class Reproducibility(_Reproducibility, metaclass=_ReproducibilityEnumTypeWrapper):
     """What comes again when the same seed, indices and versions are asked for again."""
@@ -52,6 +57,11 @@ REPRODUCIBILITY_WORKER: Reproducibility.ValueType  # 2
 """At best what one worker does from its start on: the environment remembers earlier episodes, draws numbers that no
 seed governs, or looks at the clock. A quick look at each new environment finds most of these; not finding one
 proves nothing, see `rollserve-server check-env`.
+"""
+REPRODUCIBILITY_BLOCK: Reproducibility.ValueType  # 3
+"""Every block of episodes, to the last bit, however many workers there are and whatever ran before: the rows of a
+native vector environment share their random numbers, so a block is seeded and run as a whole. Other numbers of
+rows, or of episodes of each, make other episodes.
 """
 global___Reproducibility = Reproducibility
 
@@ -68,7 +78,8 @@ class EpisodeBatch(google.protobuf.message.Message):
     `truncated` set; its flags and its `last_observations` are those of that segment, its other headers and its
     `episode_infos` those of any. The columns of observations, actions, rewards and agent_infos are the same in all
     messages, unless workers have different kinds of agents. Columns of infos of environments may come and go between
-    episodes, see `environment_infos`.
+    episodes, see `environment_infos`. In calls for fragments the same holds of fragments: what a call brings of an episode
+    may begin after its first step, and end before its last.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -91,12 +102,15 @@ class EpisodeBatch(google.protobuf.message.Message):
     @property
     def episode_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """(S) The index of each segment's episode in the sequence that the account's `seed` names. Rises by one from episode
-        to episode; together with seed, policy version and environment version it determines the episode.
+        to episode, but not in calls for fragments; together with seed, policy version and environment version it determines
+        the episode.
         """
 
     @property
     def first_steps(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """(S) The number of steps of the same episode that come before this segment. 0 at an episode's start."""
+        """(S) The number of steps of the same episode that come before this segment, those of earlier calls counted. 0 at an
+        episode's start.
+        """
 
     @property
     def lengths(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
@@ -118,14 +132,19 @@ class EpisodeBatch(google.protobuf.message.Message):
 
     @property
     def environment_seeds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """(S) The seed that the environment was reset with at the episode's start; below 2^31."""
+        """(S) The seed that the environment was reset with at the episode's start; below 2^31. With a soft horizon, at the last
+        reset.
+        """
 
     @property
     def worker_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """(S), or empty. The worker that each episode is bound to. In ObtainExactEpisodes the first ones, as many as were
         asked for of each worker, are bound to worker 0, the next to worker 1, and so on. In ObtainSamples, after an update
-        that was given per worker, the episode of index i is bound to worker i modulo their number. Empty otherwise: any
-        worker may then have run an episode, with the same result.
+        that was given per worker, the episode of index i is bound to worker i modulo their number. After an update of
+        environments that was given per row, it is bound to row i modulo M of worker (i div M) modulo their number, where M
+        is the number of rows of a worker; in ObtainExactEpisodes, to row i modulo M of its worker. In calls for fragments
+        episodes are bound to rows, and so to their workers. Empty otherwise: any worker may then have run an episode, with
+        the same result.
         """
 
     @property
@@ -156,7 +175,7 @@ class EpisodeBatch(google.protobuf.message.Message):
         column is there if any step of the message's episodes has a value. If not all of its rows have one, those without
         are 0, and a bool column of the same name with `_` in front, its mask, is false there; no mask means that every row
         has a value. When joining messages, a column that one of them lacks is a gap of all its rows. The type of a name is
-        the same within an episode, and may differ between episodes, as the environment's values do.
+        the same within an episode, or within a fragment, and may differ between them, as the environment's values do.
         """
 
     @property
@@ -214,7 +233,8 @@ class Beginning(google.protobuf.message.Message):
     A client whose stream breaks can get the rest, and only that, with another call that names the same run, seed and
     versions in its options and goes on behind the last episode that came whole. For ObtainSamples that is a call with this
     episode's index plus 1 as `first_episode_index`, for as many steps as are missing. For ObtainExactEpisodes it is the
-    same call again, with this `first_episode_index` and the number of whole episodes as `skip_episode_count`.
+    same call again, with this `first_episode_index` and the number of whole episodes as `skip_episode_count`. For fragments
+    it is the same call again, with this `row_step_count` and the number of steps that came as `skip_step_count`.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -225,10 +245,12 @@ class Beginning(google.protobuf.message.Message):
     ENVIRONMENT_VERSION_FIELD_NUMBER: builtins.int
     REPRODUCIBILITY_FIELD_NUMBER: builtins.int
     SAMPLER_RUN_FIELD_NUMBER: builtins.int
+    ROW_COUNT_FIELD_NUMBER: builtins.int
+    ROW_STEP_COUNT_FIELD_NUMBER: builtins.int
     seed: builtins.int
     """The root seed of the sequence of episodes. All 64 bits count: in JavaScript, take it as a string or BigInt."""
     first_episode_index: builtins.int
-    """The index of the first episode to be delivered."""
+    """The index of the first episode to be delivered; 0 for fragments."""
     policy_version: builtins.int
     """The version of the policy that acts."""
     environment_version: builtins.int
@@ -237,6 +259,10 @@ class Beginning(google.protobuf.message.Message):
     """What of this comes again. A stream of class WORKER that breaks cannot be taken up again."""
     sampler_run: builtins.str
     """A name for this run of the server: versions count anew with each."""
+    row_count: builtins.int
+    """For fragments, how many rows all workers have: what `step_count` has to be a multiple of. 0 for whole episodes."""
+    row_step_count: builtins.int
+    """For fragments, how many steps each row made in this sequence before this call."""
     def __init__(
         self,
         *,
@@ -246,8 +272,10 @@ class Beginning(google.protobuf.message.Message):
         environment_version: builtins.int = ...,
         reproducibility: global___Reproducibility.ValueType = ...,
         sampler_run: builtins.str = ...,
+        row_count: builtins.int = ...,
+        row_step_count: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["environment_version", b"environment_version", "first_episode_index", b"first_episode_index", "policy_version", b"policy_version", "reproducibility", b"reproducibility", "sampler_run", b"sampler_run", "seed", b"seed"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["environment_version", b"environment_version", "first_episode_index", b"first_episode_index", "policy_version", b"policy_version", "reproducibility", b"reproducibility", "row_count", b"row_count", "row_step_count", b"row_step_count", "sampler_run", b"sampler_run", "seed", b"seed"]) -> None: ...
 
 global___Beginning = Beginning
 
@@ -256,7 +284,7 @@ class Account(google.protobuf.message.Message):
     """What became of everything that was simulated for a call. The last message of its stream.
 
     Nothing goes missing: the carried and the simulated steps are together as many as the delivered, kept, superseded,
-    cancelled and lost ones. Only what a lost worker had not told of yet is not counted.
+    cancelled, lost and idle ones. Only what a lost worker had not told of yet is not counted.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -296,10 +324,13 @@ class Account(google.protobuf.message.Message):
     WAITING_FIELD_NUMBER: builtins.int
     SENDING_FIELD_NUMBER: builtins.int
     ELAPSED_FIELD_NUMBER: builtins.int
+    BROKEN_OFF_EPISODE_COUNT_FIELD_NUMBER: builtins.int
+    ROW_STEP_COUNT_FIELD_NUMBER: builtins.int
+    IDLE_STEP_COUNT_FIELD_NUMBER: builtins.int
     step_count: builtins.int
     """Steps delivered."""
     episode_count: builtins.int
-    """Episodes delivered."""
+    """Episodes delivered; of those delivered in fragments, the ones that ended in this call."""
     simulated_step_count: builtins.int
     """Steps simulated while the call ran, for it and beyond its end."""
     carried_step_count: builtins.int
@@ -317,17 +348,30 @@ class Account(google.protobuf.message.Message):
     cancelled_step_count: builtins.int
     """Steps thrown away of calls that were cancelled or failed, since the account before."""
     lost_step_count: builtins.int
-    """Steps thrown away because the worker that held them is gone, and so simulated again."""
+    """Steps thrown away because the worker that held them is gone, and so simulated again. For fragments, also steps that
+    were simulated once more to bring rows to where they stood, and those that `skip_step_count` leaves out; if the call
+    is cancelled or fails they count as cancelled.
+    """
     retried_episode_count: builtins.int
-    """Episodes that ran again because their worker was lost."""
+    """Episodes that ran again because their worker was lost; of fragments, one for each of its rows."""
     seed: builtins.int
     """The root seed of the sequence of episodes. All 64 bits count: in JavaScript, take it as a string or BigInt."""
     first_episode_index: builtins.int
-    """The index of the first episode delivered."""
+    """The index of the first episode delivered; 0 for fragments."""
     policy_version: builtins.int
     """The version of the policy that acted."""
     environment_version: builtins.int
     """The version of the environment that was acted in."""
+    broken_off_episode_count: builtins.int
+    """For fragments, how many episodes broke off because their rows could not be brought to where they stood. Nothing tells
+    how they would have gone on.
+    """
+    row_step_count: builtins.int
+    """For fragments, how many steps each row made in this sequence before this call: with it, the call can be repeated."""
+    idle_step_count: builtins.int
+    """Steps thrown away of rows that are stepped together, and had to go on with the others: they had finished the
+    episodes that a block has of them, or the episode that they were in is not among those wanted.
+    """
     @property
     def dropped_infos(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
         """By name, how many values of environment infos could not be delivered: they were no numbers, or not of one shape."""
@@ -374,9 +418,12 @@ class Account(google.protobuf.message.Message):
         waiting: google.protobuf.duration_pb2.Duration | None = ...,
         sending: google.protobuf.duration_pb2.Duration | None = ...,
         elapsed: google.protobuf.duration_pb2.Duration | None = ...,
+        broken_off_episode_count: builtins.int = ...,
+        row_step_count: builtins.int = ...,
+        idle_step_count: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["elapsed", b"elapsed", "queued", b"queued", "sending", b"sending", "waiting", b"waiting"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cancelled_step_count", b"cancelled_step_count", "carried_step_count", b"carried_step_count", "dropped_infos", b"dropped_infos", "elapsed", b"elapsed", "environment_version", b"environment_version", "episode_count", b"episode_count", "first_episode_index", b"first_episode_index", "kept_step_count", b"kept_step_count", "lost_step_count", b"lost_step_count", "policy_version", b"policy_version", "queued", b"queued", "retried_episode_count", b"retried_episode_count", "seed", b"seed", "sending", b"sending", "simulated_step_count", b"simulated_step_count", "step_count", b"step_count", "superseded_step_count", b"superseded_step_count", "waiting", b"waiting", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["broken_off_episode_count", b"broken_off_episode_count", "cancelled_step_count", b"cancelled_step_count", "carried_step_count", b"carried_step_count", "dropped_infos", b"dropped_infos", "elapsed", b"elapsed", "environment_version", b"environment_version", "episode_count", b"episode_count", "first_episode_index", b"first_episode_index", "idle_step_count", b"idle_step_count", "kept_step_count", b"kept_step_count", "lost_step_count", b"lost_step_count", "policy_version", b"policy_version", "queued", b"queued", "retried_episode_count", b"retried_episode_count", "row_step_count", b"row_step_count", "seed", b"seed", "sending", b"sending", "simulated_step_count", b"simulated_step_count", "step_count", b"step_count", "superseded_step_count", b"superseded_step_count", "waiting", b"waiting", "workers", b"workers"]) -> None: ...
 
 global___Account = Account
 

@@ -214,10 +214,16 @@ class UpdateEnvResponse(google.protobuf.message.Message):
     OBSERVATION_SPACE_FIELD_NUMBER: builtins.int
     ACTION_SPACE_FIELD_NUMBER: builtins.int
     REPRODUCIBILITY_FIELD_NUMBER: builtins.int
+    ROW_COUNT_FIELD_NUMBER: builtins.int
+    EPISODES_PER_ROW_FIELD_NUMBER: builtins.int
     environment_version: builtins.int
     """The version of the new environments: one more than before."""
     reproducibility: rollserve.v1.episode_batch_pb2.Reproducibility.ValueType
     """What of their episodes comes again."""
+    row_count: builtins.int
+    """How many rows each worker steps at once for a call."""
+    episodes_per_row: builtins.int
+    """How many episodes of each row make a block, if the class is BLOCK, else 0."""
     @property
     def observation_space(self) -> rollserve.v1.space_pb2.Space:
         """The space that their observations come from."""
@@ -233,28 +239,38 @@ class UpdateEnvResponse(google.protobuf.message.Message):
         observation_space: rollserve.v1.space_pb2.Space | None = ...,
         action_space: rollserve.v1.space_pb2.Space | None = ...,
         reproducibility: rollserve.v1.episode_batch_pb2.Reproducibility.ValueType = ...,
+        row_count: builtins.int = ...,
+        episodes_per_row: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["action_space", b"action_space", "observation_space", b"observation_space"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "environment_version", b"environment_version", "observation_space", b"observation_space", "reproducibility", b"reproducibility"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "environment_version", b"environment_version", "episodes_per_row", b"episodes_per_row", "observation_space", b"observation_space", "reproducibility", b"reproducibility", "row_count", b"row_count"]) -> None: ...
 
 global___UpdateEnvResponse = UpdateEnvResponse
 
 @typing.final
 class ObtainSamplesRequest(google.protobuf.message.Message):
-    """Asks for at least a number of steps."""
+    """Asks for at least a number of steps, or for exactly that many."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     SAMPLER_FIELD_NUMBER: builtins.int
     STEP_COUNT_FIELD_NUMBER: builtins.int
     OPTIONS_FIELD_NUMBER: builtins.int
+    FRAGMENTS_FIELD_NUMBER: builtins.int
     sampler: builtins.str
     """The sampler's name; empty for `default`."""
     step_count: builtins.int
-    """How many steps at least, from 1 to 2^50, else INVALID_ARGUMENT."""
+    """How many steps at least, from 1 to 2^50, else INVALID_ARGUMENT. With `fragments`, how many exactly: a multiple of the
+    number of rows of all workers, else INVALID_ARGUMENT; RESOURCE_EXHAUSTED (FRAGMENTS_TOO_LARGE) if a worker's share
+    of them may take more than it is set to hold.
+    """
     @property
     def options(self) -> global___SamplingOptions:
         """The options that all sampling calls share."""
+
+    @property
+    def fragments(self) -> global___Fragments:
+        """If set, episodes are cut where the steps are made, and go on with the next call."""
 
     def __init__(
         self,
@@ -262,11 +278,70 @@ class ObtainSamplesRequest(google.protobuf.message.Message):
         sampler: builtins.str = ...,
         step_count: builtins.int = ...,
         options: global___SamplingOptions | None = ...,
+        fragments: global___Fragments | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["options", b"options"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["options", b"options", "sampler", b"sampler", "step_count", b"step_count"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["fragments", b"fragments", "options", b"options"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["fragments", b"fragments", "options", b"options", "sampler", b"sampler", "step_count", b"step_count"]) -> None: ...
 
 global___ObtainSamplesRequest = ObtainSamplesRequest
+
+@typing.final
+class Fragments(google.protobuf.message.Message):
+    """Has a call deliver exactly as many steps as are asked for, the same number of each row of environments. The rows stand
+    where the call ends, and their episodes go on with the next one.
+
+    Let R be the number of rows of all workers. Row g, counted over the workers, runs the episodes g, g + R, g + 2R and so
+    on of the sequence of the seed, the next one once one has ended. Each call delivers of each row its next
+    `step_count` / R steps, cut into fragments: what one call brings of one episode. Workers come in the order of their
+    indices. Of each, first the fragments of episodes that ended, in the order in which they did (by row, where several did
+    with the same step of all rows), then those of episodes that go on, by row. A fragment of an episode that goes on has
+    neither flag set, and its last observation is what the next fragment begins with.
+
+    A sequence is that of a seed, an environment version, a maximum of the episodes' length and a kind of horizon. Policies
+    may change from call to call: episodes go on, and the next steps are those of the new one. An update of the environments
+    ends the sampler's own sequence; the next call without a seed begins another, under another seed. The server keeps a few
+    sequences that no call uses (as many as calls may run at the same time).
+
+    A call that fails, is cancelled or breaks off has not happened: the rows stand where they did before. But if an
+    environment raised an error in the sampler's own sequence, the next call begins another, under another seed. Rows that
+    are lost with their worker, or that have gone on, are brought back by a reset with the seed of their episode and the
+    actions since; so the same bytes come whatever happens to the workers. That is not possible for environments of class
+    WORKER, and where the actions of one worker's rows take more than 64 MiB: the episodes of such rows break off, and the
+    account counts them.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ROW_STEP_COUNT_FIELD_NUMBER: builtins.int
+    SKIP_STEP_COUNT_FIELD_NUMBER: builtins.int
+    SOFT_HORIZON_FIELD_NUMBER: builtins.int
+    row_step_count: builtins.int
+    """Only with `options.seed`, else INVALID_ARGUMENT: how many steps each row has made in the sequence of that seed, as
+    `row_step_count` of a Beginning says. FAILED_PRECONDITION (ROW_STEP_COUNT) unless the sequence stands there, or did
+    before its last call: that call is then repeated. Not set, or 0 where there is none that stands there: the call
+    begins at the first step of a sequence of its own, so that the same request brings the same steps.
+    """
+    skip_step_count: builtins.int
+    """How many steps at the beginning of what the call brings not to deliver, because an earlier one has; INVALID_ARGUMENT
+    if more than `step_count`.
+    """
+    soft_horizon: builtins.bool
+    """Whether an episode that reaches `options.max_episode_length`, or what the server is set to, ends without a reset: it
+    is truncated, and the row's next episode begins where it stands, with the same `environment_seeds` and without
+    `episode_infos`. Environments that end by themselves are reset. INVALID_ARGUMENT without such a limit.
+    """
+    def __init__(
+        self,
+        *,
+        row_step_count: builtins.int | None = ...,
+        skip_step_count: builtins.int = ...,
+        soft_horizon: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_row_step_count", b"_row_step_count", "row_step_count", b"row_step_count"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_row_step_count", b"_row_step_count", "row_step_count", b"row_step_count", "skip_step_count", b"skip_step_count", "soft_horizon", b"soft_horizon"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_row_step_count", b"_row_step_count"]) -> typing.Literal["row_step_count"] | None: ...
+
+global___Fragments = Fragments
 
 @typing.final
 class SamplingOptions(google.protobuf.message.Message):
@@ -298,11 +373,14 @@ class SamplingOptions(google.protobuf.message.Message):
     first episode. All 64 bits count: in JavaScript, use a string or BigInt.
     """
     first_episode_index: builtins.int
-    """The index of the first episode in the sequence of `seed`, up to 2^62. Only with `seed`, else INVALID_ARGUMENT."""
+    """The index of the first episode in the sequence of `seed`, up to 2^62. Only with `seed` and for whole episodes, else
+    INVALID_ARGUMENT.
+    """
     max_episode_length: builtins.int
     """If set, the number of steps that episodes may have, from 1 to 2^50, else INVALID_ARGUMENT: one that reaches it is
-    truncated, as if the environment had done it. Not set: what the server is set to, else as many as the environment
-    allows. Other limits make other episodes.
+    truncated, as if the environment had done it. Counted over all fragments of an episode. Not set: what the server is
+    set to, else as many as the environment allows. Other limits make other episodes. INVALID_ARGUMENT also if the
+    environment's rows are stepped at once by its own code, and that takes no limit.
     """
     sampler_run: builtins.str
     """If set, the `sampler_run` of a stream that is to be taken up again; FAILED_PRECONDITION if the server was started anew
@@ -501,6 +579,7 @@ class GetSamplerResponse(google.protobuf.message.Message):
     WORKERS_FIELD_NUMBER: builtins.int
     COUNTERS_FIELD_NUMBER: builtins.int
     REPRODUCIBILITY_FIELD_NUMBER: builtins.int
+    EPISODES_PER_ROW_FIELD_NUMBER: builtins.int
     sampler: builtins.str
     """The sampler's name."""
     server_version: builtins.str
@@ -514,12 +593,18 @@ class GetSamplerResponse(google.protobuf.message.Message):
     in JavaScript, a string or BigInt.
     """
     next_episode_index: builtins.int
-    """The index in that sequence of the episode that the next call begins with."""
+    """The index in that sequence of the episode that the next call begins with. After an update, blocks of episodes of rows
+    that are stepped together begin with the next one.
+    """
     reproducibility: rollserve.v1.episode_batch_pb2.Reproducibility.ValueType
     """What of the environments' episodes comes again."""
+    episodes_per_row: builtins.int
+    """How many episodes of each row make a block, if the class is BLOCK, else 0."""
     @property
     def environments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.environment_pb2.Environment]:
-        """The environment of each worker, or one for all."""
+        """One environment for all; or one for each worker; or, after an update per row, one for each row of each worker: all
+        rows of worker 0 first, then those of worker 1, and so on.
+        """
 
     @property
     def observation_space(self) -> rollserve.v1.space_pb2.Space:
@@ -557,9 +642,10 @@ class GetSamplerResponse(google.protobuf.message.Message):
         workers: collections.abc.Iterable[global___Worker] | None = ...,
         counters: global___Counters | None = ...,
         reproducibility: rollserve.v1.episode_batch_pb2.Reproducibility.ValueType = ...,
+        episodes_per_row: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["action_space", b"action_space", "counters", b"counters", "observation_space", b"observation_space"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agent_kinds", b"agent_kinds", "counters", b"counters", "environment_version", b"environment_version", "environments", b"environments", "next_episode_index", b"next_episode_index", "observation_space", b"observation_space", "policy_version", b"policy_version", "reproducibility", b"reproducibility", "sampler", b"sampler", "seed", b"seed", "server_version", b"server_version", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agent_kinds", b"agent_kinds", "counters", b"counters", "environment_version", b"environment_version", "environments", b"environments", "episodes_per_row", b"episodes_per_row", "next_episode_index", b"next_episode_index", "observation_space", b"observation_space", "policy_version", b"policy_version", "reproducibility", b"reproducibility", "sampler", b"sampler", "seed", b"seed", "server_version", b"server_version", "workers", b"workers"]) -> None: ...
 
 global___GetSamplerResponse = GetSamplerResponse
 
@@ -624,7 +710,7 @@ class Counters(google.protobuf.message.Message):
     step_count: builtins.int
     """Steps delivered."""
     episode_count: builtins.int
-    """Episodes delivered."""
+    """Episodes delivered; of those delivered in fragments, the ones that have ended."""
     simulated_step_count: builtins.int
     """Steps simulated."""
     message_bytes: builtins.int

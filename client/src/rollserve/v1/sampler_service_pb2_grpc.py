@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class SamplerServiceStub(object):
-    """Samples episodes of an agent acting in environments.
+    """Samples episodes of an agent acting in environments, whole ones or fragments of them.
 
     A sampler is a pool of workers with one agent and one environment each. Deadlines and cancellation are gRPC's own; a
     call that ends either way stops its work, and leaves the sampler ready for the next. Cancel a stream that is not read
@@ -48,8 +48,10 @@ class SamplerServiceStub(object):
     RENDER_MODE_NOT_ALLOWED, the operator allows no such thing.
     FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; POLICY_VERSION, its
     version is not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more;
-    SAMPLER_RUN, the server was started anew.
-    RESOURCE_EXHAUSTED: MESSAGE_TOO_SMALL, a single step does not fit into a message; the text says what would.
+    SAMPLER_RUN, the server was started anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be
+    brought there.
+    RESOURCE_EXHAUSTED: MESSAGE_TOO_SMALL, a single step does not fit into a message; FRAGMENTS_TOO_LARGE, a worker does
+    not hold so many steps; the text says what would fit.
     UNAVAILABLE: WORKER_LOST, a worker's process is gone and could not be replaced in time, or one after the other was
     lost with the same episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run
     again. Without a reason: the server is starting, stopping or out of reach.
@@ -61,7 +63,7 @@ class SamplerServiceStub(object):
 
     An update that fails has changed nothing. A sampling call in the sampler's own sequence that is cancelled or breaks off
     ends that sequence, so that it can be taken up again: the next call begins another, under another seed. If it fails
-    because of an environment, the sequence goes on behind the episode that failed.
+    because of an environment, the sequence goes on behind the episode that failed. For fragments, see there.
     """
 
     def __init__(self, channel):
@@ -98,7 +100,7 @@ class SamplerServiceStub(object):
 
 
 class SamplerServiceServicer(object):
-    """Samples episodes of an agent acting in environments.
+    """Samples episodes of an agent acting in environments, whole ones or fragments of them.
 
     A sampler is a pool of workers with one agent and one environment each. Deadlines and cancellation are gRPC's own; a
     call that ends either way stops its work, and leaves the sampler ready for the next. Cancel a stream that is not read
@@ -120,8 +122,10 @@ class SamplerServiceServicer(object):
     RENDER_MODE_NOT_ALLOWED, the operator allows no such thing.
     FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; POLICY_VERSION, its
     version is not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more;
-    SAMPLER_RUN, the server was started anew.
-    RESOURCE_EXHAUSTED: MESSAGE_TOO_SMALL, a single step does not fit into a message; the text says what would.
+    SAMPLER_RUN, the server was started anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be
+    brought there.
+    RESOURCE_EXHAUSTED: MESSAGE_TOO_SMALL, a single step does not fit into a message; FRAGMENTS_TOO_LARGE, a worker does
+    not hold so many steps; the text says what would fit.
     UNAVAILABLE: WORKER_LOST, a worker's process is gone and could not be replaced in time, or one after the other was
     lost with the same episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run
     again. Without a reason: the server is starting, stopping or out of reach.
@@ -133,7 +137,7 @@ class SamplerServiceServicer(object):
 
     An update that fails has changed nothing. A sampling call in the sampler's own sequence that is cancelled or breaks off
     ends that sequence, so that it can be taken up again: the next call begins another, under another seed. If it fails
-    because of an environment, the sequence goes on behind the episode that failed.
+    because of an environment, the sequence goes on behind the episode that failed. For fragments, see there.
     """
 
     def UpdateAgent(self, request, context):
@@ -158,9 +162,11 @@ class SamplerServiceServicer(object):
 
     def ObtainSamples(self, request, context):
         """Samples whole episodes with at least `step_count` steps in all: the fewest episodes, in the order of their indices,
-        that have as many. A stream of its beginning, batches as they become ready, in that order, and one account. If it
-        has to wait for its turn, agent, environment and expected version are those of when it begins.
-        Reasons: INVALID_VALUE, all of FAILED_PRECONDITION, MESSAGE_TOO_SMALL, WORKER_LOST, ENV_FAILED.
+        that have as many. Or, with `fragments`, exactly `step_count` steps. A stream of its beginning, batches as they
+        become ready, in that order, and one account. If it has to wait for its turn, agent, environment and expected
+        version are those of when it begins.
+        Reasons: INVALID_VALUE, all of FAILED_PRECONDITION, MESSAGE_TOO_SMALL, FRAGMENTS_TOO_LARGE, WORKER_LOST,
+        ENV_FAILED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -168,7 +174,8 @@ class SamplerServiceServicer(object):
 
     def ObtainExactEpisodes(self, request, context):
         """Samples exactly `episode_count_per_worker` episodes on each worker, and delivers them in the order of the workers:
-        first all episodes of worker 0, then all of worker 1, and so on. Stream and reasons as of ObtainSamples.
+        first all episodes of worker 0, then all of worker 1, and so on. After an update of environments per row, the episode
+        of index i runs in its worker's row i modulo their number. Stream and reasons as of ObtainSamples.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -218,7 +225,7 @@ def add_SamplerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class SamplerService(object):
-    """Samples episodes of an agent acting in environments.
+    """Samples episodes of an agent acting in environments, whole ones or fragments of them.
 
     A sampler is a pool of workers with one agent and one environment each. Deadlines and cancellation are gRPC's own; a
     call that ends either way stops its work, and leaves the sampler ready for the next. Cancel a stream that is not read
@@ -240,8 +247,10 @@ class SamplerService(object):
     RENDER_MODE_NOT_ALLOWED, the operator allows no such thing.
     FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; POLICY_VERSION, its
     version is not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more;
-    SAMPLER_RUN, the server was started anew.
-    RESOURCE_EXHAUSTED: MESSAGE_TOO_SMALL, a single step does not fit into a message; the text says what would.
+    SAMPLER_RUN, the server was started anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be
+    brought there.
+    RESOURCE_EXHAUSTED: MESSAGE_TOO_SMALL, a single step does not fit into a message; FRAGMENTS_TOO_LARGE, a worker does
+    not hold so many steps; the text says what would fit.
     UNAVAILABLE: WORKER_LOST, a worker's process is gone and could not be replaced in time, or one after the other was
     lost with the same episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run
     again. Without a reason: the server is starting, stopping or out of reach.
@@ -253,7 +262,7 @@ class SamplerService(object):
 
     An update that fails has changed nothing. A sampling call in the sampler's own sequence that is cancelled or breaks off
     ends that sequence, so that it can be taken up again: the next call begins another, under another seed. If it fails
-    because of an environment, the sequence goes on behind the episode that failed.
+    because of an environment, the sequence goes on behind the episode that failed. For fragments, see there.
     """
 
     @staticmethod

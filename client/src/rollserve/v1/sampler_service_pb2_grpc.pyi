@@ -18,7 +18,7 @@ class _ServicerContext(grpc.ServicerContext, grpc.aio.ServicerContext):  # type:
     ...
 
 class SamplerServiceStub:
-    """Samples episodes of an agent acting in environments.
+    """Samples episodes of an agent acting in environments, whole ones or fragments of them.
 
     A sampler is a pool of workers with one agent and one environment each. Deadlines and cancellation are gRPC's own; a
     call that ends either way stops its work, and leaves the sampler ready for the next. Cancel a stream that is not read
@@ -40,8 +40,10 @@ class SamplerServiceStub:
     RENDER_MODE_NOT_ALLOWED, the operator allows no such thing.
     FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; POLICY_VERSION, its
     version is not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more;
-    SAMPLER_RUN, the server was started anew.
-    RESOURCE_EXHAUSTED: MESSAGE_TOO_SMALL, a single step does not fit into a message; the text says what would.
+    SAMPLER_RUN, the server was started anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be
+    brought there.
+    RESOURCE_EXHAUSTED: MESSAGE_TOO_SMALL, a single step does not fit into a message; FRAGMENTS_TOO_LARGE, a worker does
+    not hold so many steps; the text says what would fit.
     UNAVAILABLE: WORKER_LOST, a worker's process is gone and could not be replaced in time, or one after the other was
     lost with the same episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run
     again. Without a reason: the server is starting, stopping or out of reach.
@@ -53,7 +55,7 @@ class SamplerServiceStub:
 
     An update that fails has changed nothing. A sampling call in the sampler's own sequence that is cancelled or breaks off
     ends that sequence, so that it can be taken up again: the next call begins another, under another seed. If it fails
-    because of an environment, the sequence goes on behind the episode that failed.
+    because of an environment, the sequence goes on behind the episode that failed. For fragments, see there.
     """
 
     def __init__(self, channel: typing.Union[grpc.Channel, grpc.aio.Channel]) -> None: ...
@@ -82,9 +84,11 @@ class SamplerServiceStub:
         rollserve.v1.sampler_service_pb2.ObtainSamplesResponse,
     ]
     """Samples whole episodes with at least `step_count` steps in all: the fewest episodes, in the order of their indices,
-    that have as many. A stream of its beginning, batches as they become ready, in that order, and one account. If it
-    has to wait for its turn, agent, environment and expected version are those of when it begins.
-    Reasons: INVALID_VALUE, all of FAILED_PRECONDITION, MESSAGE_TOO_SMALL, WORKER_LOST, ENV_FAILED.
+    that have as many. Or, with `fragments`, exactly `step_count` steps. A stream of its beginning, batches as they
+    become ready, in that order, and one account. If it has to wait for its turn, agent, environment and expected
+    version are those of when it begins.
+    Reasons: INVALID_VALUE, all of FAILED_PRECONDITION, MESSAGE_TOO_SMALL, FRAGMENTS_TOO_LARGE, WORKER_LOST,
+    ENV_FAILED.
     """
 
     ObtainExactEpisodes: grpc.UnaryStreamMultiCallable[
@@ -92,7 +96,8 @@ class SamplerServiceStub:
         rollserve.v1.sampler_service_pb2.ObtainExactEpisodesResponse,
     ]
     """Samples exactly `episode_count_per_worker` episodes on each worker, and delivers them in the order of the workers:
-    first all episodes of worker 0, then all of worker 1, and so on. Stream and reasons as of ObtainSamples.
+    first all episodes of worker 0, then all of worker 1, and so on. After an update of environments per row, the episode
+    of index i runs in its worker's row i modulo their number. Stream and reasons as of ObtainSamples.
     """
 
     GetSampler: grpc.UnaryUnaryMultiCallable[
@@ -102,7 +107,7 @@ class SamplerServiceStub:
     """Tells what a sampler is and what it has done. Does not wait for the workers."""
 
 class SamplerServiceAsyncStub:
-    """Samples episodes of an agent acting in environments.
+    """Samples episodes of an agent acting in environments, whole ones or fragments of them.
 
     A sampler is a pool of workers with one agent and one environment each. Deadlines and cancellation are gRPC's own; a
     call that ends either way stops its work, and leaves the sampler ready for the next. Cancel a stream that is not read
@@ -124,8 +129,10 @@ class SamplerServiceAsyncStub:
     RENDER_MODE_NOT_ALLOWED, the operator allows no such thing.
     FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; POLICY_VERSION, its
     version is not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more;
-    SAMPLER_RUN, the server was started anew.
-    RESOURCE_EXHAUSTED: MESSAGE_TOO_SMALL, a single step does not fit into a message; the text says what would.
+    SAMPLER_RUN, the server was started anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be
+    brought there.
+    RESOURCE_EXHAUSTED: MESSAGE_TOO_SMALL, a single step does not fit into a message; FRAGMENTS_TOO_LARGE, a worker does
+    not hold so many steps; the text says what would fit.
     UNAVAILABLE: WORKER_LOST, a worker's process is gone and could not be replaced in time, or one after the other was
     lost with the same episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run
     again. Without a reason: the server is starting, stopping or out of reach.
@@ -137,7 +144,7 @@ class SamplerServiceAsyncStub:
 
     An update that fails has changed nothing. A sampling call in the sampler's own sequence that is cancelled or breaks off
     ends that sequence, so that it can be taken up again: the next call begins another, under another seed. If it fails
-    because of an environment, the sequence goes on behind the episode that failed.
+    because of an environment, the sequence goes on behind the episode that failed. For fragments, see there.
     """
 
     UpdateAgent: grpc.aio.UnaryUnaryMultiCallable[
@@ -165,9 +172,11 @@ class SamplerServiceAsyncStub:
         rollserve.v1.sampler_service_pb2.ObtainSamplesResponse,
     ]
     """Samples whole episodes with at least `step_count` steps in all: the fewest episodes, in the order of their indices,
-    that have as many. A stream of its beginning, batches as they become ready, in that order, and one account. If it
-    has to wait for its turn, agent, environment and expected version are those of when it begins.
-    Reasons: INVALID_VALUE, all of FAILED_PRECONDITION, MESSAGE_TOO_SMALL, WORKER_LOST, ENV_FAILED.
+    that have as many. Or, with `fragments`, exactly `step_count` steps. A stream of its beginning, batches as they
+    become ready, in that order, and one account. If it has to wait for its turn, agent, environment and expected
+    version are those of when it begins.
+    Reasons: INVALID_VALUE, all of FAILED_PRECONDITION, MESSAGE_TOO_SMALL, FRAGMENTS_TOO_LARGE, WORKER_LOST,
+    ENV_FAILED.
     """
 
     ObtainExactEpisodes: grpc.aio.UnaryStreamMultiCallable[
@@ -175,7 +184,8 @@ class SamplerServiceAsyncStub:
         rollserve.v1.sampler_service_pb2.ObtainExactEpisodesResponse,
     ]
     """Samples exactly `episode_count_per_worker` episodes on each worker, and delivers them in the order of the workers:
-    first all episodes of worker 0, then all of worker 1, and so on. Stream and reasons as of ObtainSamples.
+    first all episodes of worker 0, then all of worker 1, and so on. After an update of environments per row, the episode
+    of index i runs in its worker's row i modulo their number. Stream and reasons as of ObtainSamples.
     """
 
     GetSampler: grpc.aio.UnaryUnaryMultiCallable[
@@ -185,7 +195,7 @@ class SamplerServiceAsyncStub:
     """Tells what a sampler is and what it has done. Does not wait for the workers."""
 
 class SamplerServiceServicer(metaclass=abc.ABCMeta):
-    """Samples episodes of an agent acting in environments.
+    """Samples episodes of an agent acting in environments, whole ones or fragments of them.
 
     A sampler is a pool of workers with one agent and one environment each. Deadlines and cancellation are gRPC's own; a
     call that ends either way stops its work, and leaves the sampler ready for the next. Cancel a stream that is not read
@@ -207,8 +217,10 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
     RENDER_MODE_NOT_ALLOWED, the operator allows no such thing.
     FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; POLICY_VERSION, its
     version is not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more;
-    SAMPLER_RUN, the server was started anew.
-    RESOURCE_EXHAUSTED: MESSAGE_TOO_SMALL, a single step does not fit into a message; the text says what would.
+    SAMPLER_RUN, the server was started anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be
+    brought there.
+    RESOURCE_EXHAUSTED: MESSAGE_TOO_SMALL, a single step does not fit into a message; FRAGMENTS_TOO_LARGE, a worker does
+    not hold so many steps; the text says what would fit.
     UNAVAILABLE: WORKER_LOST, a worker's process is gone and could not be replaced in time, or one after the other was
     lost with the same episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run
     again. Without a reason: the server is starting, stopping or out of reach.
@@ -220,7 +232,7 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
 
     An update that fails has changed nothing. A sampling call in the sampler's own sequence that is cancelled or breaks off
     ends that sequence, so that it can be taken up again: the next call begins another, under another seed. If it fails
-    because of an environment, the sequence goes on behind the episode that failed.
+    because of an environment, the sequence goes on behind the episode that failed. For fragments, see there.
     """
 
     @abc.abstractmethod
@@ -254,9 +266,11 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[rollserve.v1.sampler_service_pb2.ObtainSamplesResponse], collections.abc.AsyncIterator[rollserve.v1.sampler_service_pb2.ObtainSamplesResponse]]:
         """Samples whole episodes with at least `step_count` steps in all: the fewest episodes, in the order of their indices,
-        that have as many. A stream of its beginning, batches as they become ready, in that order, and one account. If it
-        has to wait for its turn, agent, environment and expected version are those of when it begins.
-        Reasons: INVALID_VALUE, all of FAILED_PRECONDITION, MESSAGE_TOO_SMALL, WORKER_LOST, ENV_FAILED.
+        that have as many. Or, with `fragments`, exactly `step_count` steps. A stream of its beginning, batches as they
+        become ready, in that order, and one account. If it has to wait for its turn, agent, environment and expected
+        version are those of when it begins.
+        Reasons: INVALID_VALUE, all of FAILED_PRECONDITION, MESSAGE_TOO_SMALL, FRAGMENTS_TOO_LARGE, WORKER_LOST,
+        ENV_FAILED.
         """
 
     @abc.abstractmethod
@@ -266,7 +280,8 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[rollserve.v1.sampler_service_pb2.ObtainExactEpisodesResponse], collections.abc.AsyncIterator[rollserve.v1.sampler_service_pb2.ObtainExactEpisodesResponse]]:
         """Samples exactly `episode_count_per_worker` episodes on each worker, and delivers them in the order of the workers:
-        first all episodes of worker 0, then all of worker 1, and so on. Stream and reasons as of ObtainSamples.
+        first all episodes of worker 0, then all of worker 1, and so on. After an update of environments per row, the episode
+        of index i runs in its worker's row i modulo their number. Stream and reasons as of ObtainSamples.
         """
 
     @abc.abstractmethod

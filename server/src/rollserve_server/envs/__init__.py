@@ -1,24 +1,34 @@
 """Environments: from specs to rows of them that are stepped together."""
 
+from rollserve_server.envs.blocks import BlockEnvs
 from rollserve_server.envs.leaves import Leaf, describe_space, leaves_of_space
-from rollserve_server.envs.making import check_allowed, make_env, module_of
+from rollserve_server.envs.making import check_allowed, module_of
+from rollserve_server.envs.native import offers_rows
 from rollserve_server.envs.paths import check_paths, paths_in
-from rollserve_server.envs.purity import Difference, Trace, classify, differences, trace_episode
+from rollserve_server.envs.purity import Difference, Trace, differences
+from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs, specs_of_rows
 from rollserve_server.envs.rows import RowEnvs
+from rollserve_server.envs.vectorizing import RowSettings, episodes_per_row, make_rows, with_envpool
 
 __all__ = [
+    "BlockEnvs",
     "Difference",
     "Leaf",
     "RowEnvs",
+    "RowSettings",
+    "RowSpecs",
     "Trace",
+    "WorkerSpecs",
     "check_allowed",
     "check_paths",
-    "classify",
     "describe_space",
     "differences",
+    "episodes_per_row",
     "leaves_of_space",
-    "make_env",
+    "make_rows",
     "module_of",
+    "offers_rows",
     "paths_in",
-    "trace_episode",
+    "specs_of_rows",
+    "with_envpool",
 ]

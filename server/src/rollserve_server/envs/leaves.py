@@ -18,7 +18,15 @@ if TYPE_CHECKING:
 
     from gymnasium import Space
 
-__all__ = ["Leaf", "assemble_rows", "describe_space", "leaves_of_space", "store_observation"]
+__all__ = [
+    "Leaf",
+    "assemble_rows",
+    "batch_of_leaves",
+    "describe_space",
+    "leaves_of_batch",
+    "leaves_of_space",
+    "store_observation",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,12 +125,42 @@ def assemble_rows(space: Space[Any], columns: Iterator[np.ndarray]) -> list[Any]
     return list(next(columns))
 
 
-def _cast(value: Any, leaf: Leaf) -> np.ndarray:
-    """The part of an observation as an array of its leaf's shape and dtype; raises what `store_observation` says."""
+def leaves_of_batch(batch: Any, leaves: Sequence[Leaf], num_rows: int) -> list[np.ndarray]:
+    """For each leaf the column (M, *shape) of a batch of M values, as vector environments give it; not copied.
+
+    Raises:
+        LookupError, TypeError, ValueError, OverflowError: as of `store_observation`.
+    """
+    columns = []
+    for leaf in leaves:
+        part = batch
+        for step in leaf.path:
+            part = part[step]
+        if not (type(part) is np.ndarray and part.dtype is leaf.dtype and part.shape == (num_rows, *leaf.shape)):
+            part = _cast(part, leaf, (num_rows, *leaf.shape))
+        columns.append(part)
+    return columns
+
+
+def batch_of_leaves(space: Space[Any], columns: Iterator[np.ndarray]) -> Any:
+    """The batch of a space's values, as vector environments take it, from the columns of its leaves."""
+    if isinstance(space, gym_spaces.Dict):
+        return {key: batch_of_leaves(subspace, columns) for key, subspace in space.spaces.items()}
+    if isinstance(space, gym_spaces.Tuple):
+        return tuple(batch_of_leaves(subspace, columns) for subspace in space.spaces)
+    return next(columns)
+
+
+def _cast(value: Any, leaf: Leaf, shape: tuple[int, ...] | None = None) -> np.ndarray:
+    """The part of an observation as an array of a shape, its leaf's unless given, and its leaf's dtype.
+
+    Raises what `store_observation` says.
+    """
     came = np.asarray(value)
     where = f"observation {leaf.name!r}" if leaf.name else "observation"
-    if came.shape != leaf.shape:
-        raise ValueError(f"{where}: shape {came.shape} came, shape {leaf.shape} was expected")
+    shape = leaf.shape if shape is None else shape
+    if came.shape != shape:
+        raise ValueError(f"{where}: shape {came.shape} came, shape {shape} was expected")
     if came.dtype == leaf.dtype:
         return came
     integral = came.dtype.kind in "iu" and leaf.dtype.kind in "iu"

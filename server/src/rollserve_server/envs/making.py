@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rollserve import EnvSpec, Task, Wrapper
 
-__all__ = ["check_allowed", "make_env", "module_of", "set_task"]
+__all__ = ["check_allowed", "find_env", "make_env", "module_of", "refusing", "set_task"]
 
 _REGISTERING_MODULES = ("ale_py",)
 """Modules of the server's extras that register environments when they are imported."""
@@ -112,17 +112,31 @@ def set_task(env: gymnasium.Env[Any, Any], task: Task) -> None:
 
 
 def _make_unwrapped(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
-    module_name, name = module_of(spec.id), spec.id.rpartition(":")[2]
-    module = None if module_name is None else _import(module_name)
-    make: Callable[..., Any] | None = None if module is None else _class_in(module, name)
+    named = find_env(spec.id)
     arguments: dict[str, Any] = dict(spec.kwargs)
-    if make is None:
-        _check_registered(name)
+    make: Callable[..., Any]
+    if isinstance(named, str):
         # The name is bound here: as an argument of the request it could be that of a module that is not allowed.
-        make = functools.partial(gymnasium.make, name)
+        make = functools.partial(gymnasium.make, named)
         arguments = {"disable_env_checker": True, **arguments}
-    env: gymnasium.Env[Any, Any] = _refusing(spec.id, lambda: make(**arguments))
+    else:
+        make = named
+    env: gymnasium.Env[Any, Any] = refusing(spec.id, lambda: make(**arguments))
     return env
+
+
+def find_env(env_id: str) -> str | type[gymnasium.Env[Any, Any]]:
+    """What an id stands for: the id that gymnasium has registered, or a class. Imports its module, if it names one.
+
+    Raises:
+        NotFoundError: there is no such module, class or id.
+    """
+    module_name, name = module_of(env_id), env_id.rpartition(":")[2]
+    module = None if module_name is None else _import(module_name)
+    named = None if module is None else _class_in(module, name)
+    if named is None:
+        _check_registered(name)
+    return named or name
 
 
 def _import(name: str) -> Any:
@@ -167,7 +181,7 @@ def _wrap(env: gymnasium.Env[Any, Any], wrapper: Wrapper) -> gymnasium.Env[Any, 
         text = f"{wrapper.name!r} came, a wrapper of gymnasium.wrappers was expected"
         raise NotFoundError(text, reason="WRAPPER_NOT_FOUND", field="name")
     arguments = _python_arguments(cls, wrapper.kwargs)
-    wrapped: gymnasium.Env[Any, Any] = _refusing(wrapper.name, lambda: cls(env, **arguments))
+    wrapped: gymnasium.Env[Any, Any] = refusing(wrapper.name, lambda: cls(env, **arguments))
     return wrapped
 
 
@@ -186,15 +200,20 @@ def _python_arguments(cls: type, kwargs: Mapping[str, object]) -> dict[str, obje
 
 def _check_spaces(env_id: str, env: gymnasium.Env[Any, Any]) -> None:
     for name in ("observation_space", "action_space"):
-        space = _refusing(env_id, functools.partial(getattr, env, name, None))
+        space = refusing(env_id, functools.partial(getattr, env, name, None))
         if not isinstance(space, gymnasium.Space):
             came = "no" if space is None else f"{space!r} as its"
             text = f"{env_id} has {came} {name}, a gymnasium.Space was expected"
             raise InvalidValueError(text, reason="ENV_REFUSED", field="id")
 
 
-def _refusing(owner: str, make: Callable[[], Any]) -> Any:
-    """What `make` returns; its errors are the arguments' fault, or a missing package's."""
+def refusing(owner: str, make: Callable[[], Any]) -> Any:
+    """What `make` returns; its errors are the arguments' fault, or a missing package's.
+
+    Raises:
+        NotFoundError: a package is not installed.
+        InvalidValueError: it raised something else.
+    """
     try:
         return make()
     except DomainError:

@@ -19,12 +19,13 @@ from rollserve import Reproducibility
 if TYPE_CHECKING:
     import gymnasium
 
-__all__ = ["Difference", "Trace", "classify", "differences", "trace_episode"]
+__all__ = ["QUICK_SECONDS", "Difference", "Trace", "classify", "differences", "numbers_in", "trace_episode"]
 
 _QUICK_ORDERS = ((0, 1, 0), (1, 0))
 """The seeds of the episodes that the first and the second environment run."""
 _QUICK_STEPS = 32
-_QUICK_SECONDS = 0.2
+QUICK_SECONDS = 0.2
+"""How long a quick look takes at most."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +77,11 @@ def trace_episode(
     actions = copy.deepcopy(env.action_space)
     actions.seed(seed)
     observation, info = env.reset(seed=seed, options=copy.deepcopy(dict(reset_options)) or None)
-    steps = [dict(_leaves({"observations": observation, "episode_infos": info}))]
+    steps = [numbers_in({"observations": observation, "episode_infos": info})]
     for _ in range(max_steps):
         observation, reward, terminated, truncated, info = env.step(actions.sample())
         said = {"observations": observation, "rewards": reward, "terminated": terminated, "truncated": truncated}
-        steps.append(dict(_leaves({**said, "environment_infos": info})))
+        steps.append(numbers_in({**said, "environment_infos": info}))
         if terminated or truncated or (until is not None and time.perf_counter() > until):
             break
     return Trace(seed, steps)
@@ -98,16 +99,19 @@ def differences(one: Trace, other: Trace) -> list[Difference]:
     return list(found.values())
 
 
-def classify(envs: Sequence[gymnasium.Env[Any, Any]], reset_options: Mapping[str, object]) -> Reproducibility:
+def classify(
+    envs: Sequence[gymnasium.Env[Any, Any]], reset_options: Mapping[str, object], seconds: float = QUICK_SECONDS
+) -> Reproducibility:
     """What can be told in a fraction of a second.
 
     Args:
         envs: one or two environments made alike.
         reset_options: what resets get as their options.
+        seconds: how long to look at most.
     """
     if any(env.spec is not None and env.spec.nondeterministic for env in envs):
         return Reproducibility.WORKER
-    until = time.perf_counter() + _QUICK_SECONDS
+    until = time.perf_counter() + seconds
     try:
         traces: dict[int, Trace] = {}
         for env, order in zip(envs, _QUICK_ORDERS, strict=False):
@@ -121,11 +125,15 @@ def classify(envs: Sequence[gymnasium.Env[Any, Any]], reset_options: Mapping[str
     return Reproducibility.EPISODE
 
 
+def numbers_in(value: Mapping[str, Any]) -> Mapping[str, np.ndarray]:
+    """All numbers and arrays of numbers within a value, by name, copied."""
+    return dict(_leaves(value))
+
+
 def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, np.ndarray]]:
-    """All numbers and arrays of numbers, by name."""
     if isinstance(value, Mapping):
         for key, part in value.items():
-            yield from _leaves(part, f"{name}/{key}" if name else str(key))
+            yield from _leaves(part, "/".join(part_name for part_name in (name, str(key)) if part_name))
     elif isinstance(value, tuple):
         for position, part in enumerate(value):
             yield from _leaves(part, f"{name}/{position}")

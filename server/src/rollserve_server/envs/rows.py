@@ -1,17 +1,20 @@
-"""Rows of one environment that are stepped together, each with a seed of its own."""
+"""Rows of environments that are stepped together, each with a seed of its own."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rollserve import Reproducibility
 from rollserve_server.envs.leaves import assemble_rows, leaves_of_space, store_observation
 from rollserve_server.envs.making import make_env, set_task
-from rollserve_server.envs.purity import classify
-from rollserve_server.errors import EnvFailedError
+from rollserve_server.envs.purity import QUICK_SECONDS, Trace, classify, trace_episode
+from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs, specs_of_rows
+from rollserve_server.errors import EnvFailedError, InvalidValueError, at_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,13 +22,18 @@ if TYPE_CHECKING:
     import gymnasium
     from gymnasium import Space
 
-    from rollserve import EnvSpec, Reproducibility
+    from rollserve import EnvSpec
 
 __all__ = ["RowEnvs"]
 
+_MOST_QUICK_SECONDS = 1.0
+"""How long quick looks at rows that differ may take in all."""
+
 
 class RowEnvs:
-    """M copies of an environment. Only the rows that are named are stepped; nothing is reset by itself.
+    """M copies of an environment, or M that differ but for their spaces.
+
+    Only the rows that are named are stepped; nothing is reset by itself.
 
     gymnasium's SyncVectorEnv would step all rows always; here a row without work costs nothing, an error is known to
     belong to a row, and observations go straight into place.
@@ -39,25 +47,33 @@ class RowEnvs:
         rewards: (M,), float64, of each row's last step.
         terminated: (M,), bool, of each row's last step.
         truncated: (M,), bool, of each row's last step.
-        max_episode_steps: the step limit of the environment's registration, or None.
+        rows_differ: whether each row has a spec of its own, so that each episode belongs to a row.
     """
 
-    def __init__(self, spec: EnvSpec, num_rows: int) -> None:
+    def __init__(self, specs: WorkerSpecs, num_rows: int) -> None:
         """Makes the environments.
 
+        Args:
+            specs: what to make: the same in all rows, or one for each.
+            num_rows: M.
+
         Raises:
-            NotFoundError, InvalidValueError: see `make_env`.
+            NotFoundError, InvalidValueError: see `make_env`; or the rows' spaces differ.
         """
-        self._spec = spec
+        self.rows_differ = isinstance(specs, RowSpecs)
+        self._specs = specs_of_rows(specs, num_rows)
         self._broken: set[int] = set()
-        self._envs = [make_env(spec)]
+        with at_row(0):
+            self._envs = [make_env(self._specs[0])]
         try:
             self.observation_space: Space[Any] = self._envs[0].observation_space
             self.action_space: Space[Any] = self._envs[0].action_space
             self.observation_leaves = leaves_of_space(self.observation_space)
             self.action_leaves = leaves_of_space(self.action_space)
-            while len(self._envs) < num_rows:
-                self._envs.append(make_env(spec))
+            for row in range(1, num_rows):
+                with at_row(row):
+                    self._envs.append(make_env(self._specs[row]))
+                    self._check_spaces(row)
             self.observations = [np.zeros((num_rows, *leaf.shape), leaf.dtype) for leaf in self.observation_leaves]
         except BaseException:
             self.close()
@@ -66,31 +82,62 @@ class RowEnvs:
         self.rewards = np.zeros(num_rows)
         self.terminated = np.zeros(num_rows, np.bool_)
         self.truncated = np.zeros(num_rows, np.bool_)
-        registered = self._envs[0].spec
-        self.max_episode_steps: int | None = registered.max_episode_steps if registered else None
 
     @property
     def num_rows(self) -> int:
         """M."""
         return len(self._envs)
 
-    def change(self, spec: EnvSpec) -> None:
-        """Makes them what the spec says in place. It may differ in its task and in the options of resets.
+    @property
+    def max_episode_steps(self) -> int | None:
+        """The step limit of the environments' registrations, the highest where rows differ; None if one has none."""
+        registered = [env.spec for env in (self._envs if self.rows_differ else self._envs[:1])]
+        limits = [spec and spec.max_episode_steps for spec in registered]
+        return max((limit for limit in limits if limit), default=None) if all(limits) else None
+
+    def can_change(self, specs: WorkerSpecs) -> bool:
+        """Whether `change` to these would leave anything in place."""
+        wanted = specs_of_rows(specs, self.num_rows)
+        return len(wanted) == self.num_rows and any(map(_differ_in_place, self._specs, wanted))
+
+    def change(self, specs: WorkerSpecs) -> None:
+        """Makes them what the specs say: in place where no more than task and options of resets change, else anew.
 
         Raises:
-            InvalidValueError: see `set_task`; the rows are then of no use any more.
+            NotFoundError, InvalidValueError: see `make_env` and `set_task`, or the rows' spaces would differ; the rows
+                are then of no use any more.
         """
-        self._spec = spec
-        for row, env in enumerate(self._envs):
-            if row in self._broken:
-                self._envs[row] = make_env(spec)
-                self._broken.discard(row)
-            elif spec.task is not None:
-                set_task(env, spec.task)
+        self.rows_differ = isinstance(specs, RowSpecs)
+        before, self._specs = self._specs, specs_of_rows(specs, self.num_rows)
+        for row, spec in enumerate(self._specs):
+            with at_row(row):
+                if row in self._broken or not _differ_in_place(before[row], spec):
+                    self._break(row)
+                    self._remake(row)
+                    self._check_spaces(row)
+                elif spec.task is not None:
+                    set_task(self._envs[row], spec.task)
 
     def classify(self) -> Reproducibility:
-        """What of the environment comes again, as far as a quick look at some rows can tell."""
-        return classify(self._envs[:2], self._spec.reset_options)
+        """What of the environments comes again, as far as a quick look at some rows of each kind can tell."""
+        kinds: dict[str, list[int]] = {}
+        for row, spec in enumerate(self._specs):
+            kinds.setdefault(repr(spec), []).append(row)
+        seconds = min(QUICK_SECONDS, _MOST_QUICK_SECONDS / len(kinds))
+        for rows in kinds.values():
+            envs, options = [self._envs[row] for row in rows[:2]], self._specs[rows[0]].reset_options
+            if classify(envs, options, seconds) is Reproducibility.WORKER:
+                return Reproducibility.WORKER
+        return Reproducibility.EPISODE
+
+    @property
+    def is_declared_impure(self) -> bool:
+        """Whether a registration says itself that its environment is not deterministic."""
+        return any(env.spec is not None and env.spec.nondeterministic for env in self._envs)
+
+    def trace(self, seed: int, max_steps: int) -> Trace:
+        """Runs an episode in the first row with random actions; see `trace_episode`."""
+        return trace_episode(self._envs[0], seed, max_steps, self._specs[0].reset_options)
 
     def reset(self, row: int, seed: int) -> Mapping[str, Any]:
         """Begins an episode in a row, and returns the environment's infos.
@@ -101,10 +148,9 @@ class RowEnvs:
         """
         try:
             if row in self._broken:
-                self._envs[row] = make_env(self._spec)
-                self._broken.discard(row)
+                self._remake(row)
             # Environments may change what they are given.
-            options = copy.deepcopy(dict(self._spec.reset_options)) or None
+            options = copy.deepcopy(dict(self._specs[row].reset_options)) or None
             observation, info = self._envs[row].reset(seed=seed, options=options)
             self._store(observation, row)
         except Exception as error:
@@ -152,11 +198,36 @@ class RowEnvs:
 
     def _failure(self, what: str, row: int, error: Exception) -> EnvFailedError:
         """The error for the caller. The environment may be broken for good, so the next reset makes a new one."""
+        self._break(row)
+        message = f"{self._specs[row].id} raised in {what}: {type(error).__name__}: {error}"
+        return EnvFailedError(message, row)
+
+    def _break(self, row: int) -> None:
+        """Closes a row's environment, in whose place another is to be made."""
         if row not in self._broken:
             _close(self._envs[row])
             self._broken.add(row)
-        message = f"{self._spec.id} raised in {what}: {type(error).__name__}: {error}"
-        return EnvFailedError(message, row)
+
+    def _remake(self, row: int) -> None:
+        """Makes another environment in the place of one that is closed."""
+        self._envs[row] = make_env(self._specs[row])
+        self._broken.discard(row)
+
+    def _check_spaces(self, row: int) -> None:
+        """Raises InvalidValueError if a row that may differ has other spaces than the others."""
+        for name in ("observation_space", "action_space") if self.rows_differ else ():
+            came, expected = getattr(self._envs[row], name), getattr(self, name)
+            if came != expected:
+                text = f"its {name} is {came}, {expected}, as of the other rows, was expected"
+                raise InvalidValueError(text)
+
+
+def _differ_in_place(before: EnvSpec, after: EnvSpec) -> bool:
+    """Whether nothing but the task and the options of resets differs, and the task can be set in place."""
+    if dataclasses.replace(before, task=after.task, reset_options=after.reset_options) != after:
+        return False
+    # There is no way back from a task to none, nor to what another method has set.
+    return before.task is None or (after.task is not None and after.task.method == before.task.method)
 
 
 def _close(env: gymnasium.Env[Any, Any]) -> None:

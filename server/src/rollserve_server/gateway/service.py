@@ -74,7 +74,7 @@ class SamplerService:
         pool = self._pool(request.sampler)
         updates, per_worker = translate.env_updates_from_proto(request, self._allowed_paths)
         updated = await pool.update_env(updates, per_worker=per_worker)
-        env = ",".join(spec.id for spec in updated.specs)
+        env = ",".join(dict.fromkeys(spec.id for spec in updated.specs))
         _log.info("environment updated", extra={"env": env, "env_version": updated.version})
         return translate.env_updated_to_proto(updated)
 

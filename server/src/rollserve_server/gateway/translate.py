@@ -25,11 +25,21 @@ from rollserve_server import __version__
 from rollserve_server.agents import AgentSpec, ConstantSpec, MlpSpec, RandomSpec
 from rollserve_server.envs import check_paths, describe_space
 from rollserve_server.errors import InvalidValueError, within
-from rollserve_server.pool import Account, AtLeast, Beginning, Exactly, SampleRequest, Target
+from rollserve_server.pool import (
+    Account,
+    AtLeast,
+    Beginning,
+    Exactly,
+    Fragments,
+    RowUpdates,
+    SampleRequest,
+    Target,
+)
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from rollserve import EnvChange
     from rollserve_server.agents import Activation, Head
     from rollserve_server.pool import AgentUpdate, EnvUpdate, EnvUpdated, PoolStatus
 
@@ -47,6 +57,7 @@ _DEFAULT_MESSAGE_BYTES = (4 << 20) - (4 << 10)
 """Just below what gRPC's clients take by default."""
 _LEAST_MESSAGE_BYTES, _MOST_MESSAGE_BYTES = 4 << 10, 256 << 20
 _MOST_WRAPPERS = 64
+_MOST_ROWS, _MOST_EPISODES_PER_ROW = 4096, 1 << 16
 _MOST_STEPS, _MOST_EPISODES, _MOST_FIRST_INDEX = 1 << 50, 1 << 40, 1 << 62
 """More than anybody waits for; indices stay below 2**63, which is all that many languages have."""
 
@@ -112,9 +123,10 @@ def sample_request_from_proto(
     Raises:
         InvalidValueError: a field is out of range.
     """
-    target: Target
+    target: Target | Fragments
     if isinstance(request, pb.ObtainSamplesRequest):
-        target = AtLeast(_in_range("step_count", request.step_count, 1, _MOST_STEPS))
+        num_steps = _in_range("step_count", request.step_count, 1, _MOST_STEPS)
+        target = _fragments_from_proto(request, num_steps) if request.HasField("fragments") else AtLeast(num_steps)
     else:
         count = _in_range("episode_count_per_worker", request.episode_count_per_worker, 1, _MOST_EPISODES)
         target = Exactly(count, request.skip_episode_count)
@@ -150,6 +162,8 @@ def beginning_to_proto(beginning: Beginning) -> pb.ObtainSamplesResponse:
             environment_version=beginning.env_version,
             reproducibility=reproducibility_to_proto(beginning.reproducibility),
             sampler_run=beginning.run,
+            row_count=beginning.num_rows,
+            row_step_count=beginning.row_step_count,
         )
     )
 
@@ -161,6 +175,8 @@ def env_updated_to_proto(updated: EnvUpdated) -> pb.UpdateEnvResponse:
         observation_space=space_to_proto(describe_space(updated.description.observation_space)),
         action_space=space_to_proto(describe_space(updated.description.action_space)),
         reproducibility=reproducibility_to_proto(updated.description.reproducibility),
+        row_count=updated.description.num_rows,
+        episodes_per_row=updated.description.num_episodes_per_row or 0,
     )
 
 
@@ -186,6 +202,7 @@ def account_to_proto(account: Account) -> episode_batch_pb2.Account:
         superseded_step_count=account.num_superseded_steps,
         cancelled_step_count=account.num_cancelled_steps,
         lost_step_count=account.num_lost_steps,
+        idle_step_count=account.num_idle_steps,
         retried_episode_count=account.num_retried_episodes,
         seed=account.seed,
         first_episode_index=account.first_episode_index,
@@ -197,6 +214,8 @@ def account_to_proto(account: Account) -> episode_batch_pb2.Account:
         waiting=_duration(account.waiting_seconds),
         sending=_duration(account.sending_seconds),
         elapsed=_duration(account.elapsed_seconds),
+        broken_off_episode_count=account.num_broken_off_episodes,
+        row_step_count=account.row_step_count,
     )
 
 
@@ -237,7 +256,19 @@ def status_to_proto(sampler: str, status: PoolStatus) -> pb.GetSamplerResponse:
         workers=workers,
         counters=counters,
         reproducibility=reproducibility_to_proto(status.env.reproducibility),
+        episodes_per_row=status.env.num_episodes_per_row or 0,
     )
+
+
+def _fragments_from_proto(request: pb.ObtainSamplesRequest, num_steps: int) -> Fragments:
+    fragments = request.fragments
+    if request.options.HasField("first_episode_index"):
+        expected = "none beside fragments, whose rows begin with episodes of their own,"
+        raise InvalidValueError.of("options.first_episode_index", request.options.first_episode_index, expected)
+    clock = None
+    if fragments.HasField("row_step_count"):
+        clock = _in_range("fragments.row_step_count", fragments.row_step_count, 0, _MOST_FIRST_INDEX)
+    return Fragments(num_steps, fragments.skip_step_count, fragments.soft_horizon, clock)
 
 
 def _agent_update_from_proto(update: pb.AgentUpdate) -> AgentUpdate:
@@ -286,24 +317,50 @@ def _parameters_from_proto(parameters: agent_pb2.Parameters) -> Mapping[str, np.
 
 def _env_update_from_proto(update: environment_pb2.EnvironmentUpdate, allowed_paths: Collection[Path]) -> EnvUpdate:
     match update.WhichOneof("update"):
-        case "environment":
-            with _within("environment"):
-                return _env_spec_from_proto(update.environment, allowed_paths)
-        case "change":
-            with _within("change"):
-                for field in ("kwargs_json", "reset_options_json"):
-                    with _within(field):
-                        kwargs_from_json(getattr(update.change, field))
-                change = env_change_from_proto(update.change)
-                check_paths(change, allowed_paths)
-                return change
+        case "per_row":
+            updates = []
+            for position, element in enumerate(update.per_row.updates):
+                with _within(f"per_row.updates[{position}]"):
+                    updates.append(_row_update_from_proto(element, allowed_paths))
+            return RowUpdates(tuple(updates))
+        case None:
+            raise InvalidValueError.of("update", "none", "environment, change or per_row")
         case _:
-            raise InvalidValueError.of("update", "none", "environment or change")
+            return _one_env_update_from_proto(update, allowed_paths)
+
+
+def _row_update_from_proto(
+    update: environment_pb2.EnvironmentUpdate, allowed_paths: Collection[Path]
+) -> EnvSpec | EnvChange | None:
+    match update.WhichOneof("update"):
+        case "per_row":
+            raise InvalidValueError.of("per_row", "another per_row", "environment, change or nothing")
+        case None:
+            return None
+        case _:
+            return _one_env_update_from_proto(update, allowed_paths)
+
+
+def _one_env_update_from_proto(
+    update: environment_pb2.EnvironmentUpdate, allowed_paths: Collection[Path]
+) -> EnvSpec | EnvChange:
+    if update.HasField("environment"):
+        with _within("environment"):
+            return _env_spec_from_proto(update.environment, allowed_paths)
+    with _within("change"):
+        for field in ("kwargs_json", "reset_options_json"):
+            with _within(field):
+                kwargs_from_json(getattr(update.change, field))
+        change = env_change_from_proto(update.change)
+        check_paths(change, allowed_paths)
+        return change
 
 
 def _env_spec_from_proto(environment: environment_pb2.Environment, allowed_paths: Collection[Path]) -> EnvSpec:
     if len(environment.wrappers) > _MOST_WRAPPERS:
         raise InvalidValueError.of("wrappers", len(environment.wrappers), f"at most {_MOST_WRAPPERS}")
+    _in_range("row_count", environment.row_count, 0, _MOST_ROWS)
+    _in_range("episodes_per_row", environment.episodes_per_row, 0, _MOST_EPISODES_PER_ROW)
     texts = {"kwargs_json": environment.kwargs_json, "reset_options_json": environment.reset_options_json}
     texts |= {f"wrappers[{i}].kwargs_json": wrapper.kwargs_json for i, wrapper in enumerate(environment.wrappers)}
     for field, text in texts.items():

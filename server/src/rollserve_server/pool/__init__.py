@@ -2,9 +2,11 @@
 
 from rollserve_server.pool.account import Account, WorkerAccount
 from rollserve_server.pool.backend import Backend, Payload, WorkerHandle
-from rollserve_server.pool.call import Delivery, Progress
 from rollserve_server.pool.config import PoolConfig, SampleRequest
-from rollserve_server.pool.holdings import AgentUpdate, EnvUpdate
+from rollserve_server.pool.deliveries import Delivery, Progress
+from rollserve_server.pool.env_updates import EnvUpdate, RowUpdates
+from rollserve_server.pool.fragments import Fragments
+from rollserve_server.pool.holdings import AgentUpdate
 from rollserve_server.pool.in_process import InProcessBackend
 from rollserve_server.pool.plan import AtLeast, Exactly, Target
 from rollserve_server.pool.pool import Beginning, EnvUpdated, Pool
@@ -21,12 +23,14 @@ __all__ = [
     "EnvUpdate",
     "EnvUpdated",
     "Exactly",
+    "Fragments",
     "InProcessBackend",
     "Payload",
     "Pool",
     "PoolConfig",
     "PoolStatus",
     "Progress",
+    "RowUpdates",
     "SampleRequest",
     "Target",
     "WorkerAccount",

@@ -23,7 +23,8 @@ class WorkerAccount:
 class Account:
     """What became of everything that was simulated; see Account in `protos/rollserve/v1/episode_batch.proto`.
 
-    Carried and simulated steps together are as many as those that were delivered, kept, superseded, cancelled or lost.
+    Carried and simulated steps together are as many as those that were delivered, kept, superseded, cancelled, lost or
+    idle.
     """
 
     seed: int
@@ -36,7 +37,10 @@ class Account:
     num_superseded_steps: int = 0
     num_cancelled_steps: int = 0
     num_lost_steps: int = 0
+    num_idle_steps: int = 0
     num_retried_episodes: int = 0
+    num_broken_off_episodes: int = 0
+    row_step_count: int = 0
     message_bytes: int = 0
     dropped_infos: Counter[str] = field(default_factory=Counter)
     queued_seconds: float = 0.0

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from rollserve_server.sampling import Order, Report, Worker, WorkerConfig
+    from rollserve_server.sampling import Worker, WorkerConfig, WorkOrder
 
 __all__ = ["Backend", "Payload", "WorkerHandle"]
 
@@ -43,7 +43,7 @@ class WorkerHandle(Protocol):
         """
         ...
 
-    def work(self, order: Order) -> tuple[asyncio.Future[Report], Payload]:
+    def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], Payload]:
         """Asks for `Worker.work`. The report can be awaited without its payload. Errors as of `call`."""
         ...
 

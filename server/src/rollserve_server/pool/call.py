@@ -3,71 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rollserve import Reproducibility
 from rollserve_server.errors import WorkerLostError
 from rollserve_server.pool.account import Account, WorkerAccount
 from rollserve_server.pool.claims import Claims, Written
+from rollserve_server.pool.deliveries import (
+    MOST_LOSSES,
+    ORDERS_IN_FLIGHT,
+    CallSettings,
+    Deliveries,
+    Delivery,
+    ignore_answer,
+    slice_seconds,
+)
 from rollserve_server.pool.open_stream import InFlight, OpenStream
-from rollserve_server.pool.plan import Anywhere, Plan
-from rollserve_server.sampling import Order
+from rollserve_server.pool.placement import Anywhere
+from rollserve_server.pool.plan import Plan
+from rollserve_server.sampling import Order, Portion
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from rollserve_server.pool.backend import WorkerHandle
-    from rollserve_server.pool.plan import LengthEstimate, Target
+    from rollserve_server.pool.length_estimate import LengthEstimate
+    from rollserve_server.pool.placement import Rows
+    from rollserve_server.pool.plan import Target
     from rollserve_server.pool.slots import Slots
-    from rollserve_server.sampling import Message, Report
+    from rollserve_server.sampling import Report
 
-__all__ = ["Call", "CallSettings", "Delivery", "Progress"]
-
-_ORDERS_IN_FLIGHT = 2
-"""For each worker: while it works on one, the next is already there."""
-_SLICE_SECONDS = 0.02
-"""How long a worker works on an order: it answers as often, and calls at the same time take turns as often."""
-_MOST_LOSSES = 3
-"""How often an episode may be lost with its worker before it is taken to be the cause."""
+__all__ = ["Call"]
 
 
-@dataclass(frozen=True)
-class CallSettings:
-    """How a call works.
-
-    Attributes:
-        max_message_bytes: the size that no message may exceed.
-        window_bytes: how much may be on its way from the workers to the client.
-        progress_seconds: how often to tell of progress when nothing is delivered.
-    """
-
-    max_message_bytes: int
-    window_bytes: int
-    progress_seconds: float
-
-
-@dataclass(frozen=True)
-class Delivery:
-    """Messages, in order, and the buffer that they stand in."""
-
-    buffer: NDArray[np.uint8]
-    messages: Sequence[Message]
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How many steps were made for the call so far."""
-
-    num_simulated_steps: int
-
-
-class Call:
+class Call(Deliveries):
     """Runs one call, which has its stream for itself meanwhile.
 
     A worker that is lost on the way costs time only: its episodes run again, elsewhere if they are bound to none, and
@@ -75,8 +44,6 @@ class Call:
 
     Attributes:
         stream: what it delivers a part of.
-        reproducibility: what of it comes again.
-        account: what was done so far; whole at the end.
     """
 
     def __init__(
@@ -84,30 +51,13 @@ class Call:
         target: Target,
         stream: OpenStream,
         slots: Slots,
-        num_rows: int,
+        rows: Rows,
         estimate: LengthEstimate,
         settings: CallSettings,
         reproducibility: Reproducibility,
     ) -> None:
-        self.stream = stream
-        self.reproducibility = reproducibility
-        self._slots = slots
-        self._num_rows = num_rows
-        self._estimate = estimate
-        self._settings = settings
         ledger, placement = stream.ledger, stream.placement
-        self._pinned = not isinstance(placement, Anywhere)
-        num_partial_steps = stream.num_held_steps - sum(num_steps for num_steps, _ in ledger.sizes.values())
-        self._plan = Plan(target, placement, ledger, estimate, len(slots), num_partial_steps)
-        self._claims = Claims(settings.window_bytes, pinned=self._pinned)
-        # So that one gateway hears of many workers as often as of few.
-        self._slice_seconds = _SLICE_SECONDS * max(1.0, len(slots) / 8)
-        self._num_finished_last = [0] * len(slots)
-        self._num_losses: Counter[int] = Counter()
-        self._changed = asyncio.Event()
-        self._failure: BaseException | None = None
-        self._began = time.monotonic()
-        self.account = Account(
+        account = Account(
             seed=stream.stream.root_seed,
             first_episode_index=ledger.next_index,
             policy_version=stream.stream.policy_version,
@@ -115,56 +65,35 @@ class Call:
             workers=[WorkerAccount() for _ in slots],
             num_carried_steps=stream.num_held_steps,
         )
+        super().__init__(slots, settings, account, reproducibility)
+        self.stream = stream
+        self._rows = rows
+        self._estimate = estimate
+        self._pinned = not isinstance(placement, Anywhere)
+        num_partial_steps = stream.num_held_steps - sum(num_steps for num_steps, _ in ledger.sizes.values())
+        self._plan = Plan(target, placement, ledger, estimate, len(slots), num_partial_steps, rows.unit_size(placement))
+        self._claims = Claims(settings.window_bytes, pinned=self._pinned)
+        self._slice_seconds = slice_seconds(len(slots))
+        self._num_finished_last = [0] * len(slots)
+        self._num_losses: Counter[int] = Counter()
 
-    async def run(self) -> AsyncGenerator[Delivery | Progress, None]:
-        """What is to be sent, in order. The account is whole after the last.
-
-        Raises:
-            EnvFailedError: an environment raised an error.
-            OverLimitError: a step does not fit into a message.
-            WorkerLostError: workers are lost again and again, or for long.
-        """
+    def _begin(self) -> None:
         self._advance_claims()
-        drivers = [asyncio.create_task(self._drive(worker)) for worker in range(len(self._slots))]
-        try:
-            told_at, told_steps = time.monotonic(), 0
-            while not (self._plan.complete and not self._claims):
-                delivery = await self._next_delivery()
-                if delivery is not None:
-                    with self._sending():
-                        yield delivery
-                    told_at = time.monotonic()
-                    self._notify()
-                    continue
-                if self._failure is not None:
-                    raise self._failure
-                await self._wait(self._settings.progress_seconds)
-                num_steps = self.account.num_simulated_steps
-                if num_steps > told_steps and time.monotonic() - told_at >= self._settings.progress_seconds:
-                    yield Progress(num_steps)
-                    told_at, told_steps = time.monotonic(), num_steps
-        finally:
-            for driver in drivers:
-                driver.cancel()
-            await asyncio.gather(*drivers, return_exceptions=True)
-            account = self.account
-            account.num_kept_steps = self.stream.num_held_steps
-            account.elapsed_seconds = time.monotonic() - self._began
-            account.waiting_seconds = account.elapsed_seconds - account.sending_seconds
+
+    def _is_complete(self) -> bool:
+        return self._plan.complete and not self._claims
+
+    def _end(self) -> None:
+        self.account.num_kept_steps = self.stream.num_held_steps
 
     async def _drive(self, worker: int) -> None:
-        """Keeps whoever is in a worker's place at work."""
-        try:
-            while True:
-                handle = await self._next_handle(worker)
-                try:
-                    await self._drive_handle(worker, handle)
-                except WorkerLostError as error:
-                    self._slots.lose(worker, handle)
-                    self._lose(worker, error)
-        except Exception as error:  # it is raised where the call is awaited
-            self._failure = error
-            self._notify()
+        while True:
+            handle = await self._next_handle(worker)
+            try:
+                await self._drive_handle(worker, handle)
+            except WorkerLostError as error:
+                self._slots.lose(worker, handle)
+                self._lose(worker, error)
 
     async def _next_handle(self, worker: int) -> WorkerHandle:
         """The worker, or once it is there the one in its place."""
@@ -188,7 +117,7 @@ class Call:
         in_flight = self.stream.in_flight[worker]
         stuck = False
         while True:
-            while len(in_flight) < _ORDERS_IN_FLIGHT and (order := self._next_order(worker, stuck)):
+            while len(in_flight) < ORDERS_IN_FLIGHT and (order := self._next_order(worker, stuck)):
                 in_flight.append(InFlight(order, *handle.work(order)))
             if not in_flight:
                 await self._wait()
@@ -219,20 +148,24 @@ class Call:
         plan, claims = self._plan, self._claims
         lookahead = 2 * self._num_finished_last[worker]
         begin_again = claims.to_begin(worker)
-        begin = plan.begin(worker, self._num_rows + lookahead - plan.num_open[worker])
+        begin = plan.begin(worker, self._rows.num_rows + lookahead - plan.num_open[worker])
         deliver = claims.to_ask(worker)
         samples = (not plan.complete and plan.num_open[worker] > 0) or claims.num_missing(worker) > 0
         if not (begin or begin_again or deliver or (samples and not stuck)):
             return None
         return Order(
             stream=self.stream.stream,
-            begin=tuple(begin),
-            begin_again=tuple(begin_again),
+            begin=tuple(map(self._portion, begin)),
+            begin_again=tuple(self._portion(part) for indices in begin_again for part in self._plan.units_in(indices)),
+            before=plan.needed_before(),
             deliver=tuple(deliver),
             max_message_bytes=self._settings.max_message_bytes,
             bind_worker=self._pinned,
             seconds=self._slice_seconds if samples else 0.0,
         )
+
+    def _portion(self, indices: range) -> Portion:
+        return Portion(indices, self._plan.unit_of(indices.start).start)
 
     def _take(self, worker: int, report: Report) -> None:
         """Takes in what a worker did."""
@@ -241,9 +174,11 @@ class Call:
         share.encoding_seconds += report.encoding_seconds
         share.num_simulated_steps += report.num_simulated_steps
         self.account.dropped_infos.update(report.dropped_infos)
-        self.stream.held_steps[worker] += report.num_simulated_steps
-        self._estimate.observe(report.num_simulated_steps, [num_steps for _, num_steps, _ in report.finished])
-        self._plan.simulate(report.num_simulated_steps)
+        num_held_steps = report.num_simulated_steps - report.num_idle_steps
+        self.account.num_idle_steps += report.num_idle_steps
+        self.stream.held_steps[worker] += num_held_steps
+        self._estimate.observe(num_held_steps, [num_steps for _, num_steps, _ in report.finished])
+        self._plan.simulate(num_held_steps)
         self._num_finished_last[worker] = len(report.finished)
         for index, num_steps, num_bytes in report.finished:
             if not self._claims.finish(index):
@@ -258,7 +193,7 @@ class Call:
         """Takes in that a worker is gone, with all that it had not written."""
         stream = self.stream
         for in_flight in stream.in_flight[worker]:
-            in_flight.report.add_done_callback(_ignore)
+            in_flight.report.add_done_callback(ignore_answer)
         stream.in_flight[worker].clear()
         stream.handles[worker] = None
         lost = self._claims.lose(worker) + self._plan.lose(worker)
@@ -280,7 +215,7 @@ class Call:
         self._num_losses.update(lost)
         self.account.num_retried_episodes += len(lost)
         worst, num_losses = max(self._num_losses.items(), key=lambda item: item[1], default=(0, 0))
-        if num_losses > _MOST_LOSSES:
+        if num_losses > MOST_LOSSES:
             text = f"{error.text}; it ran episode {worst}, which {num_losses - 1} workers were lost with before"
             raise WorkerLostError(text, error.worker_index)
         self._notify()
@@ -293,7 +228,6 @@ class Call:
         return bool(planned_claims)
 
     async def _next_delivery(self) -> Delivery | None:
-        """What of the first claim is there."""
         written = self._claims.next_written()
         if written is None:
             return None
@@ -312,28 +246,3 @@ class Call:
         self.account.message_bytes += sum(message.size for message in parcel.messages)
         self.stream.held_steps[worker] -= written.num_steps
         return Delivery(buffer, parcel.messages)
-
-    @contextlib.contextmanager
-    def _sending(self) -> Iterator[None]:
-        """Counts the time that the client takes."""
-        began = time.monotonic()
-        try:
-            yield
-        finally:
-            self.account.sending_seconds += time.monotonic() - began
-
-    async def _wait(self, seconds: float | None = None) -> None:
-        """Waits until something has changed, or the time is over."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
-
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-
-def _ignore(report: asyncio.Future[Report]) -> None:
-    """Takes notice of what came of a lost worker's order, as asyncio wants."""
-    if not report.cancelled():
-        report.exception()

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rollserve_server.envs import RowSettings
+    from rollserve_server.pool.fragments import Fragments
     from rollserve_server.pool.plan import Target
 
 __all__ = ["PoolConfig", "SampleRequest"]
@@ -17,7 +19,7 @@ class PoolConfig:
 
     Attributes:
         num_workers: how many workers; None for one for each core.
-        num_rows: how many environments each of them steps at once for a call.
+        rows: how they step the rows of environments that do not say otherwise.
         worker_buffer_bytes: how much finished, undelivered data each of them holds for a call.
         window_bytes: how much of a call may be on its way from the workers to the client.
         seed: the root seed of the pool's own sequence of episodes.
@@ -32,7 +34,7 @@ class PoolConfig:
     """
 
     num_workers: int | None
-    num_rows: int
+    rows: RowSettings
     worker_buffer_bytes: int
     window_bytes: int
     seed: int
@@ -50,7 +52,7 @@ class SampleRequest:
     """What a sampling call asks for.
 
     Attributes:
-        target: which episodes.
+        target: which episodes, or which steps of some.
         max_message_bytes: the size that no message may exceed.
         expected_policy_version: fail if the current one is another; None for any.
         policy_version: the version that is to act; None for the current one.
@@ -61,7 +63,7 @@ class SampleRequest:
         run: the run of the pool that versions and seed are of; None for this one.
     """
 
-    target: Target
+    target: Target | Fragments
     max_message_bytes: int
     expected_policy_version: int | None = None
     policy_version: int | None = None

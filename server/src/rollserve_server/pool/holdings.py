@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from rollserve import EnvChange, EnvSpec, Reproducibility
+from rollserve import EnvSpec, Reproducibility
 from rollserve_server.agents import AgentSpec, build_agent, kind_of, with_parameters
-from rollserve_server.envs import check_allowed
-from rollserve_server.errors import DomainError, InvalidValueError, NotReadyError, within
+from rollserve_server.envs import RowSpecs, WorkerSpecs, check_allowed, specs_of_rows
+from rollserve_server.errors import DomainError, InvalidValueError, NotReadyError, at_row, within
+from rollserve_server.pool.env_updates import EnvUpdate, field_in, updated
 from rollserve_server.pool.versions import Versions
 from rollserve_server.sampling import EnvDescription, Worker
 
@@ -31,9 +32,6 @@ _T = TypeVar("_T")
 AgentUpdate = AgentSpec | Mapping[str, "np.ndarray"]
 """A whole agent, or all parameters of the one that is there."""
 
-EnvUpdate = EnvSpec | EnvChange
-"""A whole environment, or a change of the one that is there."""
-
 
 @dataclass(frozen=True)
 class EnvVersion:
@@ -44,8 +42,13 @@ class EnvVersion:
         description: what is known of them.
     """
 
-    specs: Sequence[EnvSpec]
+    specs: Sequence[WorkerSpecs]
     description: EnvDescription
+
+    @property
+    def rows_differ(self) -> bool:
+        """Whether rows of a worker have environments of their own."""
+        return any(isinstance(specs, RowSpecs) for specs in self.specs)
 
 
 class Holdings:
@@ -100,20 +103,20 @@ class Holdings:
         """See `Pool.update_env`. Returns the new version with its number."""
         async with self._updating:
             self._check_count("updates", updates, per_worker)
-            specs = self._changed(updates)
+            specs = self._changed(updates, per_worker)
             version, spread = self.envs.number + 1, self._spread(specs)
-            kinds = ["change" if isinstance(update, EnvChange) else "environment" for update in self._spread(updates)]
-            for position, spec in enumerate(specs):
-                with within(f"{_element('updates', position, per_worker)}.{kinds[position]}"):
-                    check_allowed(spec, self._allowed_modules, self._allowed_methods)
+            fields = _EnvFields(self._spread(updates), per_worker)
+            for position, its_specs in enumerate(specs):
+                with fields.of(position):
+                    self._check_allowed(its_specs)
 
             async def add_env(index: int, worker: WorkerHandle) -> EnvDescription:
-                with within(f"{_element('updates', index, per_worker)}.{kinds[index]}"):
+                with fields.of(index):
                     return await worker.call(Worker.add_env, version, spread[index])
 
             with self._giving("env", version):
                 descriptions = await self._slots.ask_all(add_env)
-                _check_same_spaces(descriptions)
+                _check_alike(descriptions, per_worker=per_worker)
                 env = EnvVersion(list(specs), _in_all(descriptions))
                 self.envs.add(env)
         return version, env
@@ -143,6 +146,12 @@ class Holdings:
         """The versions of environments and of agents that workers are not to forget."""
         kept = self._held() | self._coming
         return {number for kind, number in kept if kind == "env"}, {number for kind, number in kept if kind == "agent"}
+
+    def listed(self, env: EnvVersion) -> Sequence[EnvSpec]:
+        """The environments: one for all, one for each worker, or one for each row of each worker."""
+        num_rows = env.description.num_rows if env.rows_differ else 1
+        workers = self._spread(env.specs) if env.rows_differ else env.specs
+        return [spec for specs in workers for spec in specs_of_rows(specs, num_rows)]
 
     def differ_between_workers(self, policy_version: int, env_version: int) -> bool:
         """Whether workers have agents or environments of their own."""
@@ -194,15 +203,23 @@ class Holdings:
         """One value for each worker."""
         return values if len(values) == len(self._slots) else list(values) * len(self._slots)
 
-    def _changed(self, updates: Sequence[EnvUpdate]) -> list[EnvSpec]:
+    def _changed(self, updates: Sequence[EnvUpdate], per_worker: bool) -> list[WorkerSpecs]:
         """The environments after the updates: one for all workers, or one for each."""
-        held = self.envs.current.specs if self.envs.current else ()
-        if len(held) > 1 and any(isinstance(update, EnvChange) for update in updates):
+        if self.envs.current is None:  # a pool starts with a whole one
+            return [update for update in updates if isinstance(update, EnvSpec)]
+        held = self.envs.current.specs
+        if len(held) > 1 and not all(isinstance(update, EnvSpec) for update in updates):
             updates = self._spread(updates)
         specs = []
         for position, update in enumerate(updates):
-            specs.append(update.applied_to(self._spread(held)[position]) if isinstance(update, EnvChange) else update)
+            with within(_element("updates", position, per_worker)):
+                specs.append(updated(self._spread(held)[position], update, self.description.num_rows))
         return specs
+
+    def _check_allowed(self, specs: WorkerSpecs) -> None:
+        for row, spec in enumerate(specs_of_rows(specs, num_rows=1)):
+            with at_row(row):
+                check_allowed(spec, self._allowed_modules, self._allowed_methods)
 
     def _resolve(self, updates: Sequence[AgentUpdate], per_worker: bool) -> list[AgentSpec]:
         """The agents after the updates: one for all workers, or one for each."""
@@ -223,6 +240,25 @@ class Holdings:
         return agents
 
 
+class _EnvFields:
+    """The fields of a request that workers' environments come from."""
+
+    def __init__(self, updates: Sequence[EnvUpdate], per_worker: bool) -> None:
+        """Takes the update of each worker, and whether the request has one for each."""
+        self._updates = updates
+        self._per_worker = per_worker
+
+    @contextlib.contextmanager
+    def of(self, worker: int) -> Iterator[None]:
+        """Completes the paths of the fields that errors are about: they are parts of a worker's update."""
+        try:
+            yield
+        except DomainError as error:
+            field = f"{_element('updates', worker, self._per_worker)}.{field_in(self._updates[worker], error.row)}"
+            error.field = f"{field}.{error.field}" if error.field else field
+            raise
+
+
 def _element(name: str, index: int, per_worker: bool) -> str:
     """The field of the request that an update comes from."""
     return f"per_worker.{name}[{index}]" if per_worker else "all_workers"
@@ -235,17 +271,27 @@ def _check_fit(agent: AgentSpec, env: EnvDescription) -> None:
 
 def _in_all(descriptions: Sequence[EnvDescription]) -> EnvDescription:
     """What is known of all workers' environments, which have the same spaces."""
-    impure = any(each.reproducibility is Reproducibility.WORKER for each in descriptions)
-    reproducibility = Reproducibility.WORKER if impure else Reproducibility.EPISODE
+    classes = [each.reproducibility for each in descriptions]
+    reproducibility = Reproducibility.WORKER if Reproducibility.WORKER in classes else classes[0]
     return dataclasses.replace(descriptions[0], reproducibility=reproducibility)
 
 
-def _check_same_spaces(descriptions: Sequence[EnvDescription]) -> None:
-    first = descriptions[0]
-    for position, other in enumerate(descriptions):
-        for name in ("observation_space", "action_space"):
-            came, expected = getattr(other, name), getattr(first, name)
-            if came != expected:
-                raise InvalidValueError.of(
-                    f"per_worker.updates[{position}]: {name}", came, f"{expected}, as of the first,"
-                )
+def _check_alike(descriptions: Sequence[EnvDescription], *, per_worker: bool) -> None:
+    """Raises InvalidValueError unless all workers' environments have the same spaces and are stepped alike."""
+    first = _to_compare(descriptions[0])
+    for position, description in enumerate(descriptions):
+        for name, came in _to_compare(description).items():
+            if came != first[name]:
+                text = f"{name}: {came} came, {first[name]}, as of the first worker, was expected"
+                raise InvalidValueError(text, field=_element("updates", position, per_worker))
+
+
+def _to_compare(description: EnvDescription) -> Mapping[str, object]:
+    """What the environments of all workers have to have in common, by what the wire calls it."""
+    return {
+        "observation_space": description.observation_space,
+        "action_space": description.action_space,
+        "vectorization": "rows" if description.num_episodes_per_row is None else "native or envpool",
+        "row_count": description.num_rows,
+        "episodes_per_row": description.num_episodes_per_row,
+    }

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from rollserve_server.sampling import Worker
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from rollserve_server.sampling import Order, Report, WorkerConfig
+    from rollserve_server.sampling import WorkerConfig, WorkOrder
 
 __all__ = ["InProcessBackend"]
 
@@ -45,7 +45,7 @@ class _ThreadWorker:
     async def call(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         return await asyncio.wrap_future(self._submit(method, *args, **kwargs))
 
-    def work(self, order: Order) -> tuple[asyncio.Future[Report], _FuturePayload]:
+    def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], _FuturePayload]:
         future = self._submit(Worker.work, order)
         return asyncio.ensure_future(_report(future)), _FuturePayload(future)
 
@@ -60,7 +60,7 @@ class _ThreadWorker:
 
 
 class _FuturePayload:
-    def __init__(self, future: Future[tuple[Report, NDArray[np.uint8]]]) -> None:
+    def __init__(self, future: Future[tuple[Any, NDArray[np.uint8]]]) -> None:
         self._future = future
 
     async def get(self) -> NDArray[np.uint8]:
@@ -68,6 +68,6 @@ class _FuturePayload:
         return buffer
 
 
-async def _report(future: Future[tuple[Report, NDArray[np.uint8]]]) -> Report:
+async def _report(future: Future[tuple[_R, NDArray[np.uint8]]]) -> _R:
     report, _ = await asyncio.wrap_future(future)
     return report

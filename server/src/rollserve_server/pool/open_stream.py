@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     import asyncio
 
     from rollserve_server.pool.backend import Payload, WorkerHandle
-    from rollserve_server.pool.plan import Ledger, Placement
+    from rollserve_server.pool.placement import Placement
+    from rollserve_server.pool.plan import Ledger
     from rollserve_server.sampling import Order, Report, Stream
 
 __all__ = ["InFlight", "OpenStream"]

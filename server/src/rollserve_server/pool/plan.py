@@ -6,22 +6,23 @@ alone. Workers only decide how long it takes.
 
 from __future__ import annotations
 
+import bisect
 import math
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rollserve_server.pool.placement import Anywhere, Blocks, Placement, RoundRobin
+
+if TYPE_CHECKING:
+    from rollserve_server.pool.length_estimate import LengthEstimate
 
 __all__ = [
-    "Anywhere",
     "AtLeast",
-    "Blocks",
     "Exactly",
     "Ledger",
-    "LengthEstimate",
-    "Placement",
     "Plan",
     "PlannedClaim",
-    "RoundRobin",
     "Target",
 ]
 
@@ -50,42 +51,6 @@ Target = AtLeast | Exactly
 
 
 @dataclass(frozen=True)
-class Anywhere:
-    """Any worker may run any episode: they all have the same agent and environment."""
-
-
-@dataclass(frozen=True)
-class RoundRobin:
-    """Episode i belongs to worker i modulo their number: they differ in agent or environment."""
-
-    num_workers: int
-
-    def next_of(self, worker: int, index: int) -> int:
-        """The first episode from an index on that belongs to the worker."""
-        return index + (worker - index) % self.num_workers
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """From the first index on, so many episodes belong to worker 0, as many to worker 1, and so on."""
-
-    first_index: int
-    size: int
-
-    def next_of(self, worker: int, index: int) -> int:
-        """The first episode from an index on that belongs to the worker, or is behind all that do."""
-        return max(index, self.first_index + worker * self.size)
-
-    def stop_of(self, worker: int) -> int:
-        """The first episode that is behind all that belong to the worker."""
-        return self.first_index + (worker + 1) * self.size
-
-
-Placement = Anywhere | RoundRobin | Blocks
-"""Says which worker an episode belongs to."""
-
-
-@dataclass(frozen=True)
 class PlannedClaim:
     """Consecutive episodes that stand finished on one worker and are next to be delivered.
 
@@ -100,50 +65,6 @@ class PlannedClaim:
     start: int
     stop: int
     num_bytes: int
-
-
-class LengthEstimate:
-    """How long episodes are, from the steps and ends that were seen.
-
-    Steps divided by ends is the maximum-likelihood mean of a geometric distribution also while episodes are
-    unfinished, so that the short ones, which end first, do not bias it.
-    """
-
-    _MOST_EPISODES = 256.0
-    _MOST_SPREAD = 1.0
-    _MOST_STEPS = 2**50
-    _PRIOR_EPISODES = 0.25
-
-    def __init__(self, max_episode_steps: int | None) -> None:
-        # At first episodes are taken to be as long as their limit: better to begin too few than too many.
-        self._steps = min(max_episode_steps or 0, self._MOST_STEPS) * self._PRIOR_EPISODES
-        self._episodes = self._PRIOR_EPISODES if max_episode_steps else 0.0
-        self._lengths: deque[int] = deque(maxlen=int(self._MOST_EPISODES))
-
-    @property
-    def mean(self) -> float | None:
-        """Steps per episode, or None if nothing is known."""
-        return max(self._steps / self._episodes, 1.0) if self._episodes else None
-
-    @property
-    def spread(self) -> float:
-        """The squared ratio of the lengths' standard deviation to their mean: 0 if all are equal, 1 if geometric."""
-        mean = math.fsum(self._lengths) / max(len(self._lengths), 1)
-        variance = math.fsum((length - mean) ** 2 for length in self._lengths) / max(len(self._lengths) - 1, 1)
-        return min(variance / mean**2, self._MOST_SPREAD) if mean else 0.0
-
-    def observe(self, num_steps: int, lengths: Sequence[int]) -> None:
-        """Takes in that so many steps were made, and that episodes of these lengths ended with them."""
-        self._steps += num_steps
-        self._episodes += len(lengths)
-        self._lengths.extend(lengths)
-        self.fade(self._MOST_EPISODES)
-
-    def fade(self, num_episodes: float) -> None:
-        """Gives what was seen no more weight than so many episodes have: a new policy has other lengths."""
-        if self._episodes > num_episodes:
-            self._steps *= num_episodes / self._episodes
-            self._episodes = num_episodes
 
 
 @dataclass
@@ -183,6 +104,7 @@ class Plan:
         estimate: LengthEstimate,
         num_workers: int,
         num_partial_steps: int = 0,
+        unit_size: int = 1,
     ) -> None:
         """Plans a call.
 
@@ -193,7 +115,9 @@ class Plan:
             estimate: of the lengths of the stream's episodes; is asked, not changed.
             num_workers: how many workers there are.
             num_partial_steps: the steps that the ledger's unfinished episodes have.
+            unit_size: how many episodes run together, on one worker, and are begun and lost as one.
         """
+        self._unit_size = unit_size
         self._num_partial_steps = num_partial_steps
         self._target = target
         self._placement = placement
@@ -216,9 +140,10 @@ class Plan:
             self.num_open[worker] += index not in ledger.sizes
 
     def begin(self, worker: int, room: int) -> list[range]:
-        """The episodes that a worker is to begin now, in this order, at most `room` of them.
+        """The episodes that a worker is to begin now, in this order: each range is of one unit, if units have several.
 
-        No more are begun than it takes, as far as the estimate tells, to reach the target.
+        There are at most `room` of them, and no more than it takes, as far as the estimate tells, to reach the target;
+        but for what a unit has beyond.
         """
         if self.complete or worker in self._absent:
             return []
@@ -226,6 +151,9 @@ class Plan:
         if isinstance(self._placement, Anywhere):
             # What was lost is in the way of all that comes after it.
             wanted = max(wanted, len(self._to_begin_again))
+            if self._to_begin_again and self._unit_size > 1:
+                # A worker whose own units are open to their last episodes has no room, but may be the only one.
+                room = max(room, 1)
             num_present = self._num_workers - len(self._absent)
             share = math.ceil((sum(self.num_open) + wanted) / num_present) - self.num_open[worker]
             ranges = self._next_ranges(max(min(room, share, wanted), 0))
@@ -238,6 +166,28 @@ class Plan:
             self.num_open[worker] += len(indices)
             self._ledger.workers.update(dict.fromkeys(indices, worker))
         return ranges
+
+    def needed_before(self) -> int | None:
+        """Before which index all episodes that are needed are, as far as the estimate tells; None for no such index."""
+        if isinstance(self._target, Exactly) or self._unit_size == 1:
+            return None
+        mean = self._estimate.mean
+        if mean is None:
+            return None
+        missing_steps = self._target.num_steps - self._claimed_steps
+        return self._scan.index + max(math.ceil(missing_steps / mean), 1)
+
+    def unit_of(self, index: int) -> range:
+        """The episodes that run together with one."""
+        return self._placement.unit_of(index, self._unit_size)
+
+    def units_in(self, indices: range) -> Iterator[range]:
+        """The parts of a range that are of one unit each."""
+        start = indices.start
+        while start < indices.stop:
+            stop = min(self.unit_of(start).stop, indices.stop)
+            yield range(start, stop)
+            start = stop
 
     def simulate(self, num_steps: int) -> None:
         """Takes in that so many steps were made, those of episodes that end with them included."""
@@ -319,7 +269,7 @@ class Plan:
         mean = self._estimate.mean
         if mean is None:
             # One on each worker tells: a worker steps its environments one after the other anyway.
-            return min(missing_steps, self._num_workers) - num_open
+            return min(missing_steps, self._num_workers * self._unit_size) - num_open
         return math.ceil(missing_steps / mean) - num_open
 
     def _end(self) -> int:
@@ -330,12 +280,19 @@ class Plan:
 
     def _next_ranges(self, count: int) -> list[range]:
         """The next episodes to begin, wherever that is: those again that were lost, then new ones."""
-        again, self._to_begin_again = self._to_begin_again[:count], self._to_begin_again[count:]
-        ranges = [range(index, index + 1) for index in again]
-        num_new = count - len(again)
-        if num_new:
-            ranges.append(range(self._next_index, self._next_index + num_new))
-            self._next_index += num_new
+        ranges = []
+        while count > 0 and self._to_begin_again:
+            start = self._to_begin_again[0]
+            stop = bisect.bisect_left(self._to_begin_again, self.unit_of(start).stop)
+            ranges.append(range(start, self._to_begin_again[stop - 1] + 1))  # what was lost of a unit has no gaps
+            del self._to_begin_again[:stop]
+            count -= stop
+        if count > 0:
+            start = self._next_index
+            self._next_index = self.unit_of(start + count - 1).stop
+            ranges += (
+                self.units_in(range(start, self._next_index)) if self._unit_size > 1 else [range(start, start + count)]
+            )
         return ranges
 
     def _pinned_ranges(self, placement: RoundRobin | Blocks, worker: int, room: int, bound: int) -> list[range]:
@@ -345,14 +302,16 @@ class Plan:
             bound = min(bound, placement.stop_of(worker))
         index = placement.next_of(worker, max(self._next_of_worker[worker], self._ledger.next_index))
         while index < bound and room > 0:
+            stop = index + 1
             if index not in self._ledger.workers:
-                room -= 1
-                if ranges and ranges[-1].stop == index:
-                    ranges[-1] = range(ranges[-1].start, index + 1)
+                stop = self.unit_of(index).stop
+                room -= stop - index
+                if self._unit_size == 1 and ranges and ranges[-1].stop == index:
+                    ranges[-1] = range(ranges[-1].start, stop)
                 else:
-                    ranges.append(range(index, index + 1))
-            self._next_of_worker[worker] = index + 1
-            index = placement.next_of(worker, index + 1)
+                    ranges.append(range(index, stop))
+            self._next_of_worker[worker] = stop
+            index = placement.next_of(worker, stop)
         return ranges
 
     def _close_claim(self) -> PlannedClaim:

@@ -4,29 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import secrets
 import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from rollserve import EnvChange
+from rollserve import EnvSpec
 from rollserve_server.agents import kind_of
-from rollserve_server.errors import EnvFailedError, InvalidValueError, NotReadyError
-from rollserve_server.pool.call import Call, CallSettings, Delivery, Progress
+from rollserve_server.errors import InvalidValueError, NotReadyError
+from rollserve_server.pool.call import Call
+from rollserve_server.pool.checkpoints import Checkpoint
+from rollserve_server.pool.deliveries import CallSettings, Deliveries, Delivery, Progress
+from rollserve_server.pool.endings import Ending, EpisodesEnding, FragmentsEnding
+from rollserve_server.pool.fragment_call import FragmentCall
+from rollserve_server.pool.fragments import Fragments, check_fragments
 from rollserve_server.pool.holdings import Holdings
-from rollserve_server.pool.plan import Anywhere, Blocks, Exactly, LengthEstimate, Placement, RoundRobin
+from rollserve_server.pool.length_estimate import LengthEstimate
+from rollserve_server.pool.placement import Anywhere, Blocks, Placement, RoundRobin, Rows
+from rollserve_server.pool.plan import Exactly
+from rollserve_server.pool.sequences import SequenceKind, Sequences
 from rollserve_server.pool.slots import Slots
 from rollserve_server.pool.status import Counters, PoolStatus, WorkerStatus
-from rollserve_server.pool.streams import Streams
+from rollserve_server.pool.streams import LaneKind, Streams
 from rollserve_server.sampling import EnvDescription, Stream, Worker, WorkerConfig
 
 if TYPE_CHECKING:
-    from rollserve import EnvSpec, Reproducibility
+    from rollserve import Reproducibility
     from rollserve_server.pool.account import Account
     from rollserve_server.pool.backend import Backend
     from rollserve_server.pool.config import PoolConfig, SampleRequest
-    from rollserve_server.pool.holdings import AgentUpdate, EnvUpdate
+    from rollserve_server.pool.env_updates import EnvUpdate
+    from rollserve_server.pool.holdings import AgentUpdate, EnvVersion
     from rollserve_server.pool.streams import Lane
     from rollserve_server.pool.versions import Versions
 
@@ -42,7 +52,13 @@ _EPISODES_REMEMBERED = 32.0
 
 @dataclass(frozen=True)
 class EnvUpdated:
-    """The workers' new environments: their version, one for all workers or one for each, and what is known of them."""
+    """The workers' new environments.
+
+    Attributes:
+        version: their number.
+        specs: one for all, one for each worker, or one for each row of each worker.
+        description: what is known of them.
+    """
 
     version: int
     specs: Sequence[EnvSpec]
@@ -51,7 +67,10 @@ class EnvUpdated:
 
 @dataclass(frozen=True)
 class Beginning:
-    """What a call's episodes are a function of, so that it can be repeated, or go on after an interruption."""
+    """What a call's episodes are a function of, so that it can be repeated, or go on after an interruption.
+
+    Of a call that samples fragments, also how many rows all workers have, and the steps that each had made before.
+    """
 
     seed: int
     first_episode_index: int
@@ -59,6 +78,8 @@ class Beginning:
     env_version: int
     reproducibility: Reproducibility
     run: str
+    num_rows: int = 0
+    row_step_count: int = 0
 
 
 class Pool:
@@ -74,7 +95,9 @@ class Pool:
         self._holdings = holdings
         self._estimates: dict[tuple[int, int | None], LengthEstimate] = {}
         self._turns = asyncio.Semaphore(config.max_calls)
-        self._streams = Streams(config.seed, max_kept=config.max_calls)
+        ids = itertools.count(1)
+        self._streams = Streams(config.seed, config.max_calls, ids)
+        self._sequences = Sequences(config.seed, config.max_calls, ids)
         self._counters = Counters()
         self._forgetting: set[asyncio.Task[object]] = set()
         self._run = secrets.token_hex(8)
@@ -88,7 +111,7 @@ class Pool:
             WorkerLostError: a worker did not start.
             NotFoundError, InvalidValueError, NotAllowedError: the environment cannot be made.
         """
-        worker_config = WorkerConfig(config.num_rows, config.worker_buffer_bytes)
+        worker_config = WorkerConfig(config.rows, config.worker_buffer_bytes, config.max_episode_length)
         holdings = Holdings(config.num_kept_versions, config.allowed_modules, config.allowed_methods)
         slots = Slots(backend, worker_config, config.start_seconds, holdings.prepare)
         holdings.attach(slots)
@@ -130,27 +153,31 @@ class Pool:
         """Gives all workers new or changed environments, or none.
 
         Args:
-            updates: one for all workers, or one for each.
-            per_worker: which of the two.
+            updates: one for all workers, or one for each; each of them for all rows of a worker, or one for each.
+            per_worker: whether there is one for each worker.
 
         Returns:
             The new version and what is known of it, once every worker has its environments.
 
         Raises:
-            InvalidValueError: not one for each worker, one refuses its arguments, or their spaces differ.
+            InvalidValueError: not one for each worker or row, one refuses its arguments, or their spaces or numbers of
+                rows differ.
             NotFoundError, NotAllowedError: an id, module, wrapper or method is unknown or not allowed.
             WorkerLostError: a worker is lost and could not be replaced.
         """
-        if any(isinstance(update, EnvChange) for update in updates):
-            self._streams.drop_kept()  # so that the environments are free to be changed in place
+        if not all(isinstance(update, EnvSpec) for update in updates):
+            # So that the environments are free to be changed in place.
+            self._streams.drop_kept()
+            self._sequences.free_rows()
         try:
             version, env = await self._holdings.update_env(updates, per_worker=per_worker)
+            self._sequences.end_own(version)
         finally:
             self._forget_old_versions()
-        return EnvUpdated(version, env.specs, env.description)
+        return EnvUpdated(version, self._holdings.listed(env), env.description)
 
     async def sample(self, request: SampleRequest) -> AsyncGenerator[Beginning | Delivery | Progress | Account, None]:
-        """Samples episodes.
+        """Samples episodes, or fragments of some.
 
         First comes what they are a function of, then deliveries in the order of the episodes and progress between
         them, at last the account.
@@ -158,9 +185,10 @@ class Pool:
         Closing the iterator early ends the work.
 
         Raises:
-            NotReadyError: there is no agent, it does not fit, it has not the expected version, or a version is not
-                held any more.
-            EnvFailedError, OverLimitError, WorkerLostError: see `Call.run`.
+            InvalidValueError: the request does not go with the pool as it is.
+            NotReadyError: there is no agent, it does not fit, it has not the expected version, a version is not held
+                any more, or rows are not where they are to go on.
+            EnvFailedError, OverLimitError, WorkerLostError: see `Deliveries.run`.
         """
         arrived = time.monotonic()
         async with contextlib.AsyncExitStack() as stack:
@@ -177,19 +205,18 @@ class Pool:
             except NotReadyError:
                 self._counters.num_failed_calls += 1
                 raise
-            lane = stack.enter_context(self._streams.lane()) if request.seed is None else None
-            call = self._begin_call(request, lane, policy_version, env_version)
+            call: Deliveries
+            if isinstance(request.target, Fragments):
+                fragment_call = call = self._begin_fragments(request, request.target, policy_version, env_version)
+                ending: Ending = FragmentsEnding(self._sequences, fragment_call)
+            else:
+                lane = stack.enter_context(self._streams.lane()) if request.seed is None else None
+                episode_call = call = self._begin_call(request, lane, policy_version, env_version)
+                ending = EpisodesEnding(self._streams, episode_call, lane)
             account = call.account
             account.queued_seconds = time.monotonic() - arrived
-            async with self._running(call, lane) as items:
-                yield Beginning(
-                    account.seed,
-                    account.first_episode_index,
-                    account.policy_version,
-                    account.env_version,
-                    call.reproducibility,
-                    self._run,
-                )
+            async with self._running(call, ending) as items:
+                yield self._beginning(call)
                 async for item in items:
                     yield item
         yield account
@@ -197,18 +224,18 @@ class Pool:
     def status(self) -> PoolStatus:
         """The state now."""
         workers = [
-            WorkerStatus(slot.healthy, slot.identity, self._config.num_rows, slot.num_simulated_steps)
+            WorkerStatus(slot.healthy, slot.identity, self._holdings.description.num_rows, slot.num_simulated_steps)
             for slot in self._slots
         ]
         holdings, env = self._holdings, self._holdings.envs.current
         return PoolStatus(
-            env_specs=env.specs if env else (),
+            env_specs=holdings.listed(env) if env else (),
             env_version=holdings.envs.number,
             env=holdings.description,
             agent_kinds=[kind_of(agent) for agent in holdings.agents.current or ()],
             policy_version=holdings.agents.number,
             seed=self._streams.first_lane.seed,
-            next_index=self._streams.first_lane.next_index,
+            next_index=self._next_index(),
             workers=workers,
             counters=self._counters,
             uptime_seconds=time.monotonic() - self._started,
@@ -241,32 +268,83 @@ class Pool:
 
     def _begin_call(self, request: SampleRequest, lane: Lane | None, policy_version: int, env_version: int) -> Call:
         config, target = self._config, request.target
-        seed, first = (request.seed, request.first_index) if lane is None else (lane.seed, lane.next_index)
+        assert not isinstance(target, Fragments)  # noqa: S101
+        env = self._env(env_version)
+        rows = _rows(env)
         max_episode_length = request.max_episode_length or config.max_episode_length
-        placement: Placement = Anywhere()
-        skipped = 0
+        placement = self._placement(policy_version, env_version)
+        seed, first, skipped = request.seed, request.first_index, 0
+        if lane is not None:
+            kind = LaneKind(policy_version, env_version, max_episode_length)
+            seed, first = lane.seed, lane.first_index(kind, rows.unit_size(placement))
         if isinstance(target, Exactly):
             num_episodes = target.num_episodes_per_worker * len(self._slots)
             if target.num_skipped > num_episodes:
                 expected = f"at most the number of all, {num_episodes}"
                 raise InvalidValueError.of("skip_episode_count", target.num_skipped, expected)
             placement, skipped = Blocks(first, target.num_episodes_per_worker), target.num_skipped
-        elif self._holdings.differ_between_workers(policy_version, env_version):
-            placement = RoundRobin(len(self._slots))
         assert seed is not None  # noqa: S101  # either the request has one, or the lane
         self._streams.drop_outdated(self._holdings.agents.number, self._holdings.envs.number)
         wanted = Stream(0, seed, policy_version, env_version, max_episode_length)
         stream = self._streams.open(wanted, first + skipped, placement, len(self._slots))
         settings = CallSettings(request.max_message_bytes, config.window_bytes, config.progress_seconds)
         estimate = self._estimate(env_version, max_episode_length)
-        env = self._holdings.envs.get(env_version)
-        assert env is not None  # noqa: S101  # its version has been checked
-        reproducibility = env.description.reproducibility
-        return Call(target, stream, self._slots, config.num_rows, estimate, settings, reproducibility)
+        return Call(target, stream, self._slots, rows, estimate, settings, env.description.reproducibility)
+
+    def _placement(self, policy_version: int, env_version: int) -> Placement:
+        """Which worker an episode belongs to, if no call says so."""
+        env = self._env(env_version)
+        rows = _rows(env)
+        if env.rows_differ or self._holdings.differ_between_workers(policy_version, env_version):
+            of_rows = env.rows_differ or rows.num_episodes_per_row is not None
+            return RoundRobin(len(self._slots), rows.num_rows if of_rows else 1)
+        return Anywhere()
+
+    def _next_index(self) -> int:
+        """Where the next call begins that says nothing of itself."""
+        holdings, lane = self._holdings, self._streams.first_lane
+        versions = holdings.agents.number, holdings.envs.number
+        unit_size = _rows(self._env(holdings.envs.number)).unit_size(self._placement(*versions))
+        return lane.first_index(LaneKind(*versions, self._config.max_episode_length), unit_size)
+
+    def _begin_fragments(
+        self, request: SampleRequest, target: Fragments, policy_version: int, env_version: int
+    ) -> FragmentCall:
+        config = self._config
+        num_rows = self._env(env_version).description.num_rows
+        check_fragments(request, target, len(self._slots) * num_rows, config.max_episode_length)
+        kind = SequenceKind(env_version, request.max_episode_length or config.max_episode_length, target.soft_horizon)
+        initial = Checkpoint.initial(len(self._slots), num_rows)
+        if request.seed is None:
+            sequence, start = self._sequences.begin_own(kind, initial)
+        else:
+            sequence, start = self._sequences.begin(request.seed, kind, target.row_step_count, initial)
+        settings = CallSettings(request.max_message_bytes, config.window_bytes, config.progress_seconds)
+        ids, reproducibility = self._sequences.ids, self._env(env_version).description.reproducibility
+        return FragmentCall(target, sequence, start, policy_version, ids, self._slots, settings, reproducibility)
+
+    def _env(self, version: int) -> EnvVersion:
+        """A version of the environments, which has been checked."""
+        env = self._holdings.envs.get(version)
+        assert env is not None  # noqa: S101
+        return env
+
+    def _beginning(self, call: Deliveries) -> Beginning:
+        account = call.account
+        return Beginning(
+            account.seed,
+            account.first_episode_index,
+            account.policy_version,
+            account.env_version,
+            call.reproducibility,
+            self._run,
+            num_rows=call.start.stride if isinstance(call, FragmentCall) else 0,
+            row_step_count=account.row_step_count,
+        )
 
     @contextlib.asynccontextmanager
     async def _running(
-        self, call: Call, lane: Lane | None
+        self, call: Deliveries, ending: Ending
     ) -> AsyncGenerator[AsyncGenerator[Delivery | Progress, None], None]:
         """Runs a call, and takes in how it ends."""
         counters = self._counters
@@ -278,18 +356,12 @@ class Pool:
                 counters.num_failed_calls += 1
             else:  # cancelled, or closed
                 counters.num_cancelled_calls += 1
-            self._streams.cancel(call.stream)
-            if lane is not None:
-                if isinstance(error, EnvFailedError) and error.episode_index is not None:
-                    lane.next_index = error.episode_index + 1  # no other call is to fail with it
-                else:  # who had it may go on with it, and by itself
-                    self._streams.renew(lane)
+            ending.cancel(error)
             raise
         else:
             self._streams.take_dropped(call.account)
-            self._streams.keep(call.stream)
-            if lane is not None:
-                lane.next_index = call.stream.ledger.next_index
+            self._sequences.take_dropped(call.account)
+            ending.complete()
             counters.num_completed_calls += 1
             counters.num_steps += call.account.num_steps
             counters.num_episodes += call.account.num_episodes
@@ -305,8 +377,7 @@ class Pool:
         if key not in self._estimates:
             while len(self._estimates) >= _MOST_ESTIMATES:
                 del self._estimates[next(iter(self._estimates))]
-            env = self._holdings.envs.get(env_version)
-            known = [env and env.description.max_episode_steps, max_episode_length]
+            known = [self._env(env_version).description.max_episode_steps, max_episode_length]
             self._estimates[key] = LengthEstimate(min((limit for limit in known if limit), default=None))
         return self._estimates[key]
 
@@ -323,6 +394,10 @@ class Pool:
         self._forgetting.discard(task)
         if not task.cancelled():
             task.exception()  # a worker that is lost is found out when it is needed
+
+
+def _rows(env: EnvVersion) -> Rows:
+    return Rows(env.description.num_rows, env.description.num_episodes_per_row)
 
 
 def _version(versions: Versions[_T], wanted: int | None, name: str) -> int:

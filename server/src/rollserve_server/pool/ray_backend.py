@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from rollserve_server.sampling import Order, Report, WorkerConfig
+    from rollserve_server.sampling import WorkerConfig, WorkOrder
 
 __all__ = ["RayBackend", "RayOptions"]
 
@@ -138,7 +138,7 @@ class _Actor(Worker):
             # The text is all that is sure to get through; it is for the server's log.
             return _Failure(RuntimeError(traceback.format_exc().encode(errors="backslashreplace").decode()))
 
-    def ask_work(self, order: Order) -> tuple[Report | _Failure, NDArray[np.uint8] | None]:
+    def ask_work(self, order: WorkOrder[_R]) -> tuple[_R | _Failure, NDArray[np.uint8] | None]:
         """`work`, in two results."""
         outcome = self.ask("work", order)
         return (outcome, None) if isinstance(outcome, _Failure) else outcome
@@ -153,7 +153,7 @@ class _RayWorker:
         result: _R = await self._wait(self._actor.ask.remote(method.__name__, *args, **kwargs))
         return result
 
-    def work(self, order: Order) -> tuple[asyncio.Future[Report], _RayPayload]:
+    def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], _RayPayload]:
         report, buffer = self._actor.ask_work.options(num_returns=2).remote(order)
         return asyncio.ensure_future(self._wait(report)), _RayPayload(self, buffer)
 

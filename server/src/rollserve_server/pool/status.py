@@ -38,7 +38,11 @@ class Counters:
 
 @dataclass(frozen=True)
 class PoolStatus:
-    """The state of a pool. `env_specs` and `agent_kinds` have one element where all workers have the same."""
+    """The state of a pool.
+
+    `env_specs` and `agent_kinds` have one element where all workers have the same, and else one for each worker; where
+    rows differ, `env_specs` has one for each row of each worker.
+    """
 
     env_specs: Sequence[EnvSpec]
     env_version: int

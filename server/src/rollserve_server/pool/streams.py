@@ -5,21 +5,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from rollserve_server.pool.open_stream import OpenStream
-from rollserve_server.pool.plan import Blocks, Ledger
+from rollserve_server.pool.placement import Blocks
+from rollserve_server.pool.plan import Ledger
 from rollserve_server.sampling import Stream, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from rollserve_server.pool.account import Account
-    from rollserve_server.pool.plan import Placement
+    from rollserve_server.pool.placement import Placement
 
-__all__ = ["Lane", "Streams"]
+__all__ = ["Lane", "LaneKind", "Streams"]
+
+
+class LaneKind(NamedTuple):
+    """What episodes are a function of, beside seed and index."""
+
+    policy_version: int
+    env_version: int
+    max_episode_length: int | None
 
 
 @dataclass(eq=False)
@@ -28,31 +37,46 @@ class Lane:
 
     Attributes:
         seed: its root seed.
-        next_index: where the next call begins.
+        next_index: the first episode that no call was given.
+        kind: what the episodes before that one were a function of, beside the seed; None if they are no beginning of
+            what the next are.
         busy: whether a call is using it.
     """
 
     seed: int
     next_index: int = 0
+    kind: LaneKind | None = None
     busy: bool = False
+
+    def first_index(self, kind: LaneKind, unit_size: int) -> int:
+        """Where the next call begins, if its episodes are of that kind and so many of them run together.
+
+        One of another kind leaves out what is left of the unit: all of it would be run for a part.
+        """
+        return self.next_index if kind == self.kind else -(-self.next_index // unit_size) * unit_size
+
+    def go_on(self, next_index: int, kind: LaneKind | None) -> None:
+        """Takes in where a call has ended."""
+        self.next_index, self.kind = next_index, kind
 
 
 class Streams:
     """Keeps streams open from call to call. What no call can use any more is dropped, and counted."""
 
-    def __init__(self, own_seed: int, max_kept: int) -> None:
+    def __init__(self, own_seed: int, max_kept: int, ids: Iterator[int]) -> None:
         """Begins without streams.
 
         Args:
             own_seed: the root seed of the first lane, from which those of the others derive.
             max_kept: how many streams may be open while no call uses them.
+            ids: names for streams.
         """
         self._own_seed = own_seed
         self._num_seeds = 0
         self._lanes = [Lane(own_seed)]
         self._max_kept = max_kept
         self._kept: list[OpenStream] = []
-        self._num_opened = 0
+        self._ids = ids
         self._num_superseded_steps = 0
         self._num_cancelled_steps = 0
         self._dropping: set[asyncio.Task[None]] = set()
@@ -77,7 +101,8 @@ class Streams:
 
     def renew(self, lane: Lane) -> None:
         """Has a lane begin another sequence: a client may still be going on with the one that it had."""
-        lane.seed, lane.next_index = self._next_seed(), 0
+        lane.seed = self._next_seed()
+        lane.go_on(0, None)
 
     def _next_seed(self) -> int:
         self._num_seeds += 1
@@ -138,9 +163,8 @@ class Streams:
         self._num_superseded_steps = self._num_cancelled_steps = 0
 
     def _new(self, wanted: Stream, first_index: int, placement: Placement, num_workers: int) -> OpenStream:
-        self._num_opened += 1
         root_seed, policy_version, env_version, max_episode_length = _kind(wanted)
-        stream = Stream(self._num_opened, root_seed, policy_version, env_version, max_episode_length)
+        stream = Stream(next(self._ids), root_seed, policy_version, env_version, max_episode_length)
         return OpenStream.begin(stream, placement, Ledger(first_index), num_workers)
 
     def _supersede(self, stream: OpenStream) -> None:

@@ -1,26 +1,44 @@
 """What a worker does: episodes by index, collected in rows and written as messages. Knows neither Ray nor gRPC."""
 
+from rollserve_server.sampling.fragment_orders import (
+    FragmentOrder,
+    FragmentReport,
+    Part,
+    RowProgress,
+    RowState,
+    RowStream,
+)
 from rollserve_server.sampling.orders import (
     Claim,
     EnvDescription,
     Message,
     Order,
     Parcel,
+    Portion,
     Report,
     Stream,
     WorkerConfig,
     WorkerIdentity,
+    WorkOrder,
 )
 from rollserve_server.sampling.worker import Worker
 
 __all__ = [
     "Claim",
     "EnvDescription",
+    "FragmentOrder",
+    "FragmentReport",
     "Message",
     "Order",
     "Parcel",
+    "Part",
+    "Portion",
     "Report",
+    "RowProgress",
+    "RowState",
+    "RowStream",
     "Stream",
+    "WorkOrder",
     "Worker",
     "WorkerConfig",
     "WorkerIdentity",

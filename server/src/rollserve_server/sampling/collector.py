@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,24 +10,32 @@ from rollserve_server.errors import EnvFailedError
 from rollserve_server.sampling.episodes import Episode, Recorder
 from rollserve_server.sampling.infos import InfoKey, InfoReader
 from rollserve_server.sampling.noise import RowNoise
+from rollserve_server.sampling.waiting import Waiting, WaitingForAnyRow, WaitingForTheirRows
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterable, Iterator
 
     from rollserve_server.agents import Agent
-    from rollserve_server.envs import RowEnvs
+    from rollserve_server.envs import BlockEnvs, RowEnvs
     from rollserve_server.sampling.episodes import ColumnKey
+    from rollserve_server.sampling.orders import Portion
 
-__all__ = ["Collector"]
+__all__ = ["Collector", "column_keys", "located"]
 
 
 class Collector:
     """Runs episodes of one stream in rows of environments, each up to its end or a number of steps.
 
-    Any row may run any episode: an episode's content is a function of the root seed, its index, the agent and the
-    environment.
+    Any row may run any episode, unless their environments differ: then the episode of index i runs in row i modulo
+    their number. So an episode's content is a function of the root seed, its index, the agent and the environments.
+
+    Attributes:
+        num_simulated_steps: steps made so far.
+        num_idle_steps: those of them that are thrown away; always 0.
     """
+
+    num_idle_steps = 0
 
     def __init__(self, root_seed: int, envs: RowEnvs, agent: Agent, max_episode_length: int | None = None) -> None:
         self._root_seed = root_seed
@@ -37,38 +44,35 @@ class Collector:
         self._agent = agent
         self._noise = RowNoise(envs.num_rows, agent)
         self._infos = InfoReader()
-        self._recorder = Recorder(envs.num_rows, _column_keys(envs, agent), self._infos)
+        self._recorder = Recorder(envs.num_rows, column_keys(envs, agent), self._infos)
         self._observations = self._recorder.columns("observations")
         self._actions = self._recorder.columns("actions")
         self._rewards = self._recorder.columns("rewards")
         self._agent_infos = self._recorder.columns("agent_infos")
-        self._queue: list[int] = []
-        self._free = list(reversed(range(envs.num_rows)))
+        kind = WaitingForTheirRows if envs.rows_differ else WaitingForAnyRow
+        self._waiting: Waiting = kind(envs.num_rows)
         self._steps_left = np.zeros(envs.num_rows, np.int64)
         self._running: dict[int, Episode] = {}
-
-    @property
-    def num_running(self) -> int:
-        """How many episodes are running."""
-        return len(self._running)
+        self.num_simulated_steps = 0
 
     @property
     def num_waiting(self) -> int:
         """How many episodes wait for a row."""
-        return len(self._queue)
+        return len(self._waiting)
 
     @property
     def dropped_infos(self) -> Counter[str]:
         """By name, how many values of infos had no place in a column. The caller may clear it."""
         return self._infos.dropped
 
-    def enqueue(self, indices: Iterable[int]) -> None:
+    def enqueue(self, portions: Iterable[Portion]) -> None:
         """Has the episodes run, beginning with the lowest index as rows are free."""
-        for index in indices:
-            heapq.heappush(self._queue, index)
+        for portion in portions:
+            for index in portion.indices:
+                self._waiting.add(index)
 
-    def begin(self, before: int | None = None) -> None:
-        """Begins waiting episodes in rows that are free.
+    def begin(self, before: int | None = None) -> bool:
+        """Begins waiting episodes in rows that are free; returns whether there is anything to be stepped.
 
         Args:
             before: only those of lower indices; None for all.
@@ -76,16 +80,17 @@ class Collector:
         Raises:
             EnvFailedError: an environment raised an error at its reset.
         """
-        while self._free and self._queue and (before is None or self._queue[0] < before):
-            row, index = self._free.pop(), heapq.heappop(self._queue)
+        while (taken := self._waiting.take(before)) is not None:
+            row, index = taken
             env_seed = self._noise.begin(row, self._root_seed, index)
             try:
                 info = self._envs.reset(row, env_seed)
             except EnvFailedError as error:
-                raise _located(error, index, env_seed, 0) from error
+                raise located(error, index, env_seed, 0) from error
             episode = self._running[row] = Episode(index, env_seed, self._infos.read_copies(info))
             self._recorder.begin(row, episode)
             self._steps_left[row] = self._max_episode_length or -1
+        return bool(self._running)
 
     def step(self) -> list[Episode]:
         """Steps all rows that have an episode; returns the episodes that ended.
@@ -97,12 +102,13 @@ class Collector:
         actions, agent_infos = self._agent.act(envs.observations, self._noise.next())
         recorder.write(self._observations, envs.observations)
         rows = sorted(self._running)
+        self.num_simulated_steps += len(rows)
         try:
             infos = envs.step(rows, actions)
         except EnvFailedError as error:
             episode = self._running[error.row]
             num_steps = recorder.length(error.row)
-            raise _located(error, episode.index, episode.env_seed, num_steps) from error
+            raise located(error, episode.index, episode.env_seed, num_steps) from error
         recorder.write(self._actions, actions)
         recorder.write(self._rewards, (envs.rewards,))
         recorder.write(self._agent_infos, agent_infos.values())
@@ -122,7 +128,7 @@ class Collector:
 
     def _finish(self, row: int) -> Episode:
         del self._running[row]
-        self._free.append(row)
+        self._waiting.free(row)
         envs = self._envs
         last_observations = tuple(column[row].copy() for column in envs.observations)
         episode = self._recorder.finish(row, bool(envs.terminated[row]), bool(envs.truncated[row]), last_observations)
@@ -130,7 +136,8 @@ class Collector:
         return episode
 
 
-def _column_keys(envs: RowEnvs, agent: Agent) -> Iterator[ColumnKey]:
+def column_keys(envs: RowEnvs | BlockEnvs, agent: Agent) -> Iterator[ColumnKey]:
+    """The columns that every step has."""
     for leaf in envs.observation_leaves:
         yield "observations", InfoKey(leaf.name, leaf.dtype, leaf.shape)
     for leaf in envs.action_leaves:
@@ -140,6 +147,7 @@ def _column_keys(envs: RowEnvs, agent: Agent) -> Iterator[ColumnKey]:
         yield "agent_infos", InfoKey(info.name, info.dtype, info.shape)
 
 
-def _located(error: EnvFailedError, index: int, env_seed: int, num_steps: int) -> EnvFailedError:
+def located(error: EnvFailedError, index: int, env_seed: int, num_steps: int) -> EnvFailedError:
+    """The error with the episode that it happened in, which had so many steps."""
     where = f"episode {index} (environment seed {env_seed}), after {num_steps} steps"
     return EnvFailedError(f"{where}: {error.message}", error.row, index)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rollserve_server.sampling.infos import InfoKey
     from rollserve_server.sampling.segments import Segment
 
-__all__ = ["EncodedMessage", "Encoding", "encode"]
+__all__ = ["EncodedMessage", "Encoding", "encode", "write_messages"]
 
 _FIELDS = {field.name: field.number for field in EpisodeBatch.DESCRIPTOR.fields}
 _BATCH = field_number(ObtainSamplesResponse.DESCRIPTOR, "batch")
@@ -96,14 +96,24 @@ def encode(segments: Sequence[Segment], encoding: Encoding) -> EncodedMessage:
         parts,
         num_bytes=sum(len(part) if isinstance(part, bytes) else part.num_bytes for part in parts),
         num_steps=sum(segment.stop - segment.start for segment in segments),
-        num_episodes=sum(segment.ends for segment in segments),
+        num_episodes=sum(segment.ends and segment.episode.ended for segment in segments),
     )
+
+
+def write_messages(messages: Sequence[EncodedMessage]) -> NDArray[np.uint8]:
+    """The messages one behind the other in one buffer."""
+    buffer = np.empty(sum(message.num_bytes for message in messages), np.uint8)
+    offset = 0
+    for message in messages:
+        message.write(buffer[offset : offset + message.num_bytes])
+        offset += message.num_bytes
+    return buffer
 
 
 def _headers(segments: Sequence[Segment], encoding: Encoding) -> Iterator[Part]:
     columns = {
         "episode_indices": np.array([segment.episode.index for segment in segments], "<u8"),
-        "first_steps": np.array([segment.start for segment in segments], "<u8"),
+        "first_steps": np.array([segment.episode.first_step + segment.start for segment in segments], "<u8"),
         "lengths": np.array([segment.stop - segment.start for segment in segments], "<u4"),
         "terminated": np.array([segment.ends and segment.episode.terminated for segment in segments]),
         "truncated": np.array([segment.ends and segment.episode.truncated for segment in segments]),

@@ -62,7 +62,7 @@ class Piece(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Episode:
-    """One episode, finished or not.
+    """One episode, finished or not, or a fragment of one: the steps of it that are made for one call.
 
     Attributes:
         index: its index in the stream.
@@ -71,7 +71,8 @@ class Episode:
         env_infos: those of its steps, once it is finished.
         pieces: its steps, in order.
         length: how many.
-        terminated, truncated: how it ended; neither while it goes on.
+        first_step: of a fragment, how many steps the episode has before it; 0 else.
+        terminated, truncated: how it ended; neither while it goes on, nor if it is cut and goes on with another call.
         last_observations: for each leaf, the observation after the last step.
         num_bytes: about how much memory it takes, once it is finished.
     """
@@ -82,14 +83,20 @@ class Episode:
     env_infos: Mapping[InfoKey, InfoColumn] = field(default_factory=lambda: NO_INFOS)
     pieces: list[Piece] = field(default_factory=list)
     length: int = 0
+    first_step: int = 0
     terminated: bool = False
     truncated: bool = False
     last_observations: Sequence[np.ndarray] = ()
     num_bytes: int = 0
 
+    @property
+    def ended(self) -> bool:
+        """Whether it is over."""
+        return self.terminated or self.truncated
+
 
 class Recorder:
-    """Writes the steps of M rows into a block, and cuts episodes out of it.
+    """Writes the steps of M rows into a block, and cuts episodes, or fragments of some, out of it.
 
     There is one block, used over and over: when it is full, pieces that are still wanted move out. The environments'
     infos, of which nobody knows what comes, have columns of their own for each episode.
@@ -108,6 +115,11 @@ class Recorder:
         self._step = 0
         self._open: dict[int, _OpenEpisode] = {}
         self._finished: set[Episode] = set()
+
+    @property
+    def step_bytes(self) -> int:
+        """How many bytes the columns of a row's step take."""
+        return self._step_bytes
 
     def begin(self, row: int, episode: Episode) -> None:
         """Makes the row's next steps the episode's."""
@@ -153,6 +165,10 @@ class Recorder:
         episode.num_bytes = self._num_bytes(episode)
         self._finished.add(episode)
         return episode
+
+    def abandon(self, row: int) -> None:
+        """Forgets what the row's episode has so far."""
+        del self._open[row]
 
     def release(self, episode: Episode) -> None:
         """Forgets a finished episode."""

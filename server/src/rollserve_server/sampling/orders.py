@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from gymnasium import Space
 
     from rollserve import Reproducibility
+    from rollserve_server.envs import RowSettings
     from rollserve_server.errors import DomainError
 
 __all__ = [
@@ -18,11 +19,19 @@ __all__ = [
     "Message",
     "Order",
     "Parcel",
+    "Portion",
     "Report",
     "Stream",
+    "WorkOrder",
     "WorkerConfig",
     "WorkerIdentity",
 ]
+
+R = TypeVar("R")
+
+
+class WorkOrder(Generic[R]):
+    """What a worker is asked to do for a while, and answers with an R: the base of all kinds of orders."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +39,15 @@ class WorkerConfig:
     """What a worker is made with.
 
     Attributes:
-        num_rows: how many environments it steps at once for each stream.
+        rows: how the rows of environments are stepped, and how many there are for each stream.
         buffer_bytes: how much finished, undelivered data of a stream it holds before it begins no more episodes.
+        max_episode_length: how many steps episodes may have if a call does not say; None for what the environment
+            allows.
     """
 
-    num_rows: int
+    rows: RowSettings
     buffer_bytes: int
+    max_episode_length: int | None = None
 
 
 @dataclass(frozen=True)
@@ -55,12 +67,16 @@ class EnvDescription:
         action_space: of one row.
         max_episode_steps: the step limit that it is known to have, or None.
         reproducibility: what of it comes again, as far as a quick look can tell.
+        num_rows: how many rows a worker steps at once for each stream.
+        num_episodes_per_row: if they are stepped together: how many episodes of each make a block; else None.
     """
 
     observation_space: Space[Any]
     action_space: Space[Any]
     max_episode_steps: int | None
     reproducibility: Reproducibility
+    num_rows: int
+    num_episodes_per_row: int | None = None
 
 
 @dataclass(frozen=True)
@@ -99,14 +115,29 @@ class Claim:
     first_step: int = 0
 
 
+class Portion(NamedTuple):
+    """Episodes to run.
+
+    Attributes:
+        indices: which.
+        block_start: where rows are stepped together: the index of the first episode of the block that they are of. The
+            next belongs to the second row, and so on, and behind the last row it is the first one's turn again. Row r
+            so runs the episodes whose indices are r above this one's, modulo the number of rows.
+    """
+
+    indices: range
+    block_start: int
+
+
 @dataclass(frozen=True)
-class Order:
+class Order(WorkOrder["Report"]):
     """A slice of work.
 
     Attributes:
         stream: what to work on.
-        begin: ranges of episodes to begin when rows are free, the lowest index first.
+        begin: episodes to begin when rows are free, the lowest index first.
         begin_again: the same for episodes that were lost, and that a claim waits for: however full the buffer is.
+        before: step rows that are stepped together only for the sake of episodes of lower indices; None for all.
         deliver: claims to write messages for; one that does not fit into a parcel is to be named again.
         max_message_bytes: the size that no message may exceed.
         bind_worker: whether the messages tell the worker's index.
@@ -114,8 +145,9 @@ class Order:
     """
 
     stream: Stream
-    begin: tuple[range, ...]
-    begin_again: tuple[range, ...]
+    begin: tuple[Portion, ...]
+    begin_again: tuple[Portion, ...]
+    before: int | None
     deliver: tuple[Claim, ...]
     max_message_bytes: int
     bind_worker: bool
@@ -166,6 +198,7 @@ class Report:
         finished: of each episode that ended: its index, steps and approximate bytes.
         parcels: what was written, claim by claim.
         num_simulated_steps: steps made.
+        num_idle_steps: of these, those of rows that only had to go on with the others.
         sampling_seconds: time spent on that.
         encoding_seconds: time spent writing messages.
         dropped_infos: how many values of infos were dropped, by name.
@@ -175,6 +208,7 @@ class Report:
     finished: tuple[tuple[int, int, int], ...]
     parcels: tuple[Parcel, ...]
     num_simulated_steps: int
+    num_idle_steps: int
     sampling_seconds: float
     encoding_seconds: float
     dropped_infos: Mapping[str, int]

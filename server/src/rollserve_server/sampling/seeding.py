@@ -1,8 +1,8 @@
 """Random numbers that are a function of a root seed and an episode's index alone.
 
 Philox is a counter-based generator (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): the root
-seed and a purpose are its key, the index is one word of its counter. Every episode so has a stream of 2**128 numbers
-of its own, and going to it costs less than a microsecond.
+seed and a purpose are its key, the index is one word of its counter. Every episode so has 2**64 streams of 2**128
+numbers of its own, and going to one costs less than a microsecond.
 """
 
 from __future__ import annotations
@@ -35,21 +35,27 @@ class EpisodeGenerator:
         }
         self.actions = np.random.Generator(self._bits)
 
-    def begin(self, root_seed: int, episode_index: int) -> int:
+    def begin(self, root_seed: int, episode_index: int, part: int = 0) -> int:
         """Sets `actions` to the beginning of the episode's stream of action noise.
+
+        Args:
+            root_seed: of the sequence of episodes.
+            episode_index: which episode.
+            part: which part of its stream; all of them are as long as anybody draws.
 
         Returns:
             The seed for the environment's reset, from 0 to 2**31 - 1: what every environment can take.
         """
         self._set(root_seed, episode_index, _Purpose.ENV_SEED)
         env_seed = int(self._bits.random_raw()) >> 33
-        self._set(root_seed, episode_index, _Purpose.ACTIONS)
+        self._set(root_seed, episode_index, _Purpose.ACTIONS, part)
         return env_seed
 
-    def _set(self, root_seed: int, episode_index: int, purpose: _Purpose) -> None:
+    def _set(self, root_seed: int, episode_index: int, purpose: _Purpose, part: int = 0) -> None:
         state = self._state["state"]
         state["key"][0] = root_seed
         state["key"][1] = purpose
         # Drawing counts up the lower words.
         state["counter"][2] = episode_index
+        state["counter"][3] = part
         self._bits.state = self._state  # type: ignore[assignment]  # numpy keeps its type for itself

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from rollserve_server.envs import BlockEnvs
+from rollserve_server.sampling.block_collector import BlockCollector
 from rollserve_server.sampling.collector import Collector
-from rollserve_server.sampling.encoding import EncodedMessage, Encoding, encode
-from rollserve_server.sampling.orders import Claim, Message, Parcel, Stream
+from rollserve_server.sampling.encoding import EncodedMessage, Encoding, encode, write_messages
+from rollserve_server.sampling.orders import Claim, Message, Parcel, Portion, Stream
 from rollserve_server.sampling.segments import Segment, cut_into_messages
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from rollserve_server.agents import Agent
@@ -35,29 +35,44 @@ class StreamWork:
     Attributes:
         stream: which stream.
         envs: the environments, which it has for itself.
-        num_simulated_steps: steps made so far.
     """
 
-    def __init__(self, stream: Stream, envs: RowEnvs, agent: Agent) -> None:
+    def __init__(self, stream: Stream, envs: RowEnvs | BlockEnvs, agent: Agent) -> None:
         self.stream = stream
         self.envs = envs
-        self.num_simulated_steps = 0
         self._stop_again = 0
-        self._collector = Collector(stream.root_seed, envs, agent, stream.max_episode_length)
+        self._collector: Collector | BlockCollector
+        if isinstance(envs, BlockEnvs):
+            self._collector = BlockCollector(stream.root_seed, envs, agent)
+        else:
+            self._collector = Collector(stream.root_seed, envs, agent, stream.max_episode_length)
         self._finished: dict[int, Episode] = {}
         self._held_bytes = 0
         self._writers: dict[Claim, _Writer] = {}
 
-    def enqueue(self, ranges: Sequence[range], ranges_again: Sequence[range]) -> None:
-        """Has the episodes of these indices run, the lowest first; the second ones however full the buffer is."""
-        self._collector.enqueue(itertools.chain.from_iterable((*ranges, *ranges_again)))
-        self._stop_again = max((self._stop_again, *(indices.stop for indices in ranges_again)))
+    @property
+    def num_simulated_steps(self) -> int:
+        """Steps made so far."""
+        return self._collector.num_simulated_steps
 
-    def sample(self, seconds: float, buffer_bytes: int, is_stopped: Callable[[], bool]) -> list[tuple[int, int, int]]:
+    @property
+    def num_idle_steps(self) -> int:
+        """Those of them that rows made only because they had to go on with the others."""
+        return self._collector.num_idle_steps
+
+    def enqueue(self, portions: Sequence[Portion], portions_again: Sequence[Portion]) -> None:
+        """Has the episodes run, the lowest index first; the second ones however full the buffer is."""
+        self._collector.enqueue((*portions, *portions_again))
+        self._stop_again = max((self._stop_again, *(portion.indices.stop for portion in portions_again)))
+
+    def sample(
+        self, seconds: float, before: int | None, buffer_bytes: int, is_stopped: Callable[[], bool]
+    ) -> list[tuple[int, int, int]]:
         """Steps until the time is over, nothing runs, or rows get idle because no episode waits any more.
 
         Args:
             seconds: how long at most; at least one step is made.
+            before: see `Order`.
             buffer_bytes: how much finished data may be held before no more episodes begin, but for those that run
                 again, or come before one that is held: it may wait for them.
             is_stopped: asked before each step; nothing more is done once it says so.
@@ -73,15 +88,9 @@ class StreamWork:
         had_waiting = collector.num_waiting > 0
         finished = []
         while not is_stopped():
-            if self._held_bytes < buffer_bytes:
-                collector.begin()
-            elif collector.num_waiting:
-                collector.begin(before=max((self._stop_again, *self._finished)))
-            if not collector.num_running:
+            if not collector.begin(before if self._held_bytes < buffer_bytes else self._last_awaited(before)):
                 break
-            num_steps = collector.num_running
             ended = collector.step()
-            self.num_simulated_steps += num_steps
             for episode in ended:
                 self._held_bytes += episode.num_bytes
                 self._finished[episode.index] = episode
@@ -90,6 +99,11 @@ class StreamWork:
             if ran_dry or time.perf_counter() >= until:
                 break
         return finished
+
+    def _last_awaited(self, before: int | None) -> int:
+        """Before which index episodes are to begin although the buffer is full: one that is held waits for them."""
+        awaited = max((self._stop_again, *self._finished))
+        return awaited if before is None else min(awaited, before)
 
     def write(
         self, claims: Sequence[Claim], encoding: Encoding, max_message_bytes: int
@@ -124,7 +138,7 @@ class StreamWork:
             parcels.append(Parcel(claim.claim_id, tuple(its_messages), start, writer.position, complete))
             if not complete:
                 self._writers[claim] = writer
-        buffer = _write_all(messages, num_bytes)
+        buffer = write_messages(messages)
         for claim, parcel in zip(claims, parcels, strict=False):
             if parcel.complete:
                 self._release(claim)
@@ -166,12 +180,3 @@ class _Writer:
             last = self.segments[-1]
             self.position = (last.episode.index + 1, 0) if last.ends else (last.episode.index, last.stop)
         self.segments = next(self._messages, None)
-
-
-def _write_all(messages: Sequence[EncodedMessage], num_bytes: int) -> NDArray[np.uint8]:
-    buffer = np.empty(num_bytes, np.uint8)
-    offset = 0
-    for message in messages:
-        message.write(buffer[offset : offset + message.num_bytes])
-        offset += message.num_bytes
-    return buffer

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import socket
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import threadpoolctl
 
+from rollserve import EnvSpec
 from rollserve_server.agents import build_agent
-from rollserve_server.envs import RowEnvs
-from rollserve_server.errors import DomainError
+from rollserve_server.envs import BlockEnvs, RowEnvs, episodes_per_row, make_rows, offers_rows, with_envpool
+from rollserve_server.errors import DomainError, InvalidValueError
+from rollserve_server.sampling.block_fragment_rows import BlockFragmentRows
 from rollserve_server.sampling.encoding import Encoding
+from rollserve_server.sampling.fragment_orders import FragmentOrder, FragmentReport
+from rollserve_server.sampling.fragment_rows import FragmentRows
+from rollserve_server.sampling.fragment_work import FragmentWork
 from rollserve_server.sampling.orders import (
     EnvDescription,
+    Message,
     Order,
     Parcel,
     Report,
     Stream,
     WorkerConfig,
     WorkerIdentity,
+    WorkOrder,
 )
 from rollserve_server.sampling.stream_work import StreamWork
 
@@ -32,10 +38,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rollserve import EnvSpec
-    from rollserve_server.agents import AgentSpec
+    from rollserve_server.agents import Agent, AgentSpec
+    from rollserve_server.envs import WorkerSpecs
 
 __all__ = ["Worker"]
+
+_R = TypeVar("_R")
+_Rows = TypeVar("_Rows", RowEnvs, BlockEnvs)
 
 
 class Worker:
@@ -48,27 +57,37 @@ class Worker:
         self._config = config
         self._envs: dict[int, _EnvVersion] = {}
         self._agents: dict[int, AgentSpec] = {}
-        self._streams: dict[int, StreamWork] = {}
+        self._streams: dict[int, StreamWork | FragmentWork] = {}
         self._stopped: set[int] = set()
 
     def identity(self) -> WorkerIdentity:
         """Where the worker runs."""
         return WorkerIdentity(os.getpid(), socket.gethostname())
 
-    def add_env(self, version: int, spec: EnvSpec) -> EnvDescription:
-        """Makes the rows of an environment, beside those that are there, and looks at what they do.
+    def add_env(self, version: int, specs: WorkerSpecs) -> EnvDescription:
+        """Makes rows of environments, beside those that are there, and looks at what they do.
 
-        Free rows of another version that differs in nothing but its task or the options of resets are changed in place.
+        Free rows of another version, of the same kind and as many, that differ in nothing but their tasks or the
+        options of resets are changed in place, and those beside them made anew.
 
         Raises:
-            NotFoundError, InvalidValueError: see `make_env` and `set_task`.
+            NotFoundError, InvalidValueError: see `make_rows`; or rows have other spaces than others. The error tells
+                the row.
         """
-        envs = self._changed(spec) or RowEnvs(spec, self._config.num_rows)
+        specs = with_envpool(specs, self._config.rows)
+        envs = make_rows(specs, self._config.rows, self._take_free, self._config.max_episode_length)
         if version in self._envs:  # of an update that was not completed
             self._envs[version].close()
-        self._envs[version] = _EnvVersion(spec, [envs])
-        reproducibility = envs.classify()
-        return EnvDescription(envs.observation_space, envs.action_space, envs.max_episode_steps, reproducibility)
+        is_block = isinstance(envs, BlockEnvs)
+        self._envs[version] = _EnvVersion(specs, envs.num_rows, is_block, [envs])
+        return EnvDescription(
+            envs.observation_space,
+            envs.action_space,
+            envs.max_episode_steps,
+            envs.classify(),
+            envs.num_rows,
+            episodes_per_row(specs, self._config.rows, envs.num_rows) if is_block else None,
+        )
 
     def add_agent(self, version: int, spec: AgentSpec) -> None:
         """Takes an agent, beside those that are there. The caller has checked that it fits its environment."""
@@ -86,23 +105,32 @@ class Worker:
         for version in self._agents.keys() - set(policy_versions):
             del self._agents[version]
 
-    def work(self, order: Order) -> tuple[Report, NDArray[np.uint8]]:
+    def work(self, order: WorkOrder[_R]) -> tuple[_R, NDArray[np.uint8]]:
         """Does a slice of work.
 
         Returns:
             What came of it, and the buffer with the messages that it tells of.
         """
+        match order:
+            case Order():
+                return self._sample_episodes(order)  # type: ignore[return-value]  # its kind of order says which R
+            case FragmentOrder():
+                return self._sample_fragments(order)  # type: ignore[return-value]
+        raise TypeError(f"{type(order).__name__} came, an order was expected")
+
+    def _sample_episodes(self, order: Order) -> tuple[Report, NDArray[np.uint8]]:
         stream_id = order.stream.stream_id
         work = self._open(order.stream)
         work.enqueue(order.begin, order.begin_again)
-        num_steps_before = work.num_simulated_steps
+        steps_before = work.num_simulated_steps, work.num_idle_steps
         began = sampled = time.perf_counter()
         finished: list[tuple[int, int, int]] = []
         parcels: list[Parcel] = []
         buffer, failure = np.empty(0, np.uint8), None
         try:
             if order.seconds > 0:
-                finished = work.sample(order.seconds, self._config.buffer_bytes, lambda: stream_id in self._stopped)
+                buffer_bytes = self._config.buffer_bytes
+                finished = work.sample(order.seconds, order.before, buffer_bytes, lambda: stream_id in self._stopped)
             sampled = time.perf_counter()
             encoding = Encoding(order.stream.policy_version, self._index if order.bind_worker else None)
             parcels, buffer = work.write(order.deliver, encoding, order.max_message_bytes)
@@ -111,7 +139,36 @@ class Worker:
         report = Report(
             finished=tuple(finished),
             parcels=tuple(parcels),
-            num_simulated_steps=work.num_simulated_steps - num_steps_before,
+            num_simulated_steps=work.num_simulated_steps - steps_before[0],
+            num_idle_steps=work.num_idle_steps - steps_before[1],
+            sampling_seconds=sampled - began,
+            encoding_seconds=time.perf_counter() - sampled,
+            dropped_infos=work.take_dropped_infos(),
+            failure=failure,
+        )
+        return report, buffer
+
+    def _sample_fragments(self, order: FragmentOrder) -> tuple[FragmentReport, NDArray[np.uint8]]:
+        stream_id, part = order.stream.stream_id, order.part
+        work = self._open_fragments(order)
+        before = work.num_simulated_steps, work.num_restoring_steps
+        began = sampled = time.perf_counter()
+        messages: tuple[Message, ...] = ()
+        buffer, failure = np.empty(0, np.uint8), None
+        try:
+            work.begin(part, lambda: self._agent(part.policy_version, work.envs))
+            if order.seconds > 0:
+                work.sample(order.seconds, lambda: stream_id in self._stopped)
+            sampled = time.perf_counter()
+            messages, buffer = work.write(Encoding(part.policy_version, self._index), order.write_bytes)
+        except DomainError as error:
+            failure = error
+        report = FragmentReport(
+            messages=messages,
+            rows=work.take_progress() if failure is None else None,
+            num_simulated_steps=work.num_simulated_steps - before[0],
+            num_restoring_steps=work.num_restoring_steps - before[1],
+            num_broken_off=work.num_broken_off,
             sampling_seconds=sampled - began,
             encoding_seconds=time.perf_counter() - sampled,
             dropped_infos=work.take_dropped_infos(),
@@ -129,10 +186,8 @@ class Worker:
         work = self._streams.pop(stream_id, None)
         if work is not None:
             version = self._envs.get(work.stream.env_version)
-            if version is None:
+            if version is None or not version.give_back(work.envs):
                 work.envs.close()
-            else:
-                version.free.append(work.envs)
 
     def close(self) -> None:
         """Closes all environments."""
@@ -140,32 +195,42 @@ class Worker:
             work.envs.close()
         self.retain((), ())
 
-    def _changed(self, spec: EnvSpec) -> RowEnvs | None:
-        """Free rows of another version, changed to what the spec says, if there are any that can be."""
+    def _take_free(self, kind: type[_Rows], num_rows: int, specs: WorkerSpecs) -> _Rows | None:
+        """See FreeRows."""
         for version in self._envs.values():
-            alike = dataclasses.replace(version.spec, task=spec.task, reset_options=spec.reset_options) == spec
-            # There is no way back from a task to none, nor to what another method has set.
-            task = version.spec.task
-            if version.free and alike and (task is None or (spec.task is not None and spec.task.method == task.method)):
-                envs = version.free.pop()
-                try:
-                    envs.change(spec)
-                except BaseException:
-                    envs.close()
-                    raise
+            envs = version.free[-1] if version.free else None
+            if isinstance(envs, kind) and envs.num_rows == num_rows and envs.can_change(specs):
+                version.free.pop()
                 return envs
         return None
 
     def _open(self, stream: Stream) -> StreamWork:
         work = self._streams.get(stream.stream_id)
         if work is None:
-            version = self._envs[stream.env_version]
-            envs = version.free.pop() if version.free else RowEnvs(version.spec, self._config.num_rows)
-            agent = build_agent(
-                self._agents[stream.policy_version], envs.observation_space, envs.action_space, envs.num_rows
-            )
+            envs = self._envs[stream.env_version].take(stream.max_episode_length)
+            agent = self._agent(stream.policy_version, envs)
             work = self._streams[stream.stream_id] = StreamWork(stream, envs, agent)
+        assert isinstance(work, StreamWork)  # noqa: S101  # no two streams have one name
         return work
+
+    def _open_fragments(self, order: FragmentOrder) -> FragmentWork:
+        work = self._streams.get(order.stream.stream_id)
+        if work is None:
+            assert order.states is not None  # noqa: S101  # the pool knows which rows are there
+            limit = None if order.stream.soft_horizon else order.stream.max_episode_length
+            envs = self._envs[order.stream.env_version].take_for_fragments(limit)
+            if isinstance(envs, BlockEnvs):
+                rows: FragmentRows | BlockFragmentRows = BlockFragmentRows(order.stream, envs, order.states)
+            else:
+                rows = FragmentRows(order.stream, envs, order.states)
+            work = FragmentWork(order.stream, envs, rows, self._config.buffer_bytes)
+            self._streams[order.stream.stream_id] = work
+        assert isinstance(work, FragmentWork)  # noqa: S101
+        return work
+
+    def _agent(self, version: int, envs: RowEnvs | BlockEnvs) -> Agent:
+        """An agent for the rows."""
+        return build_agent(self._agents[version], envs.observation_space, envs.action_space, envs.num_rows)
 
 
 @dataclass
@@ -173,12 +238,52 @@ class _EnvVersion:
     """A version of the environment.
 
     Attributes:
-        spec: how to make it.
+        specs: how to make it.
+        num_rows: how many rows there are for each stream.
+        is_block: whether they are stepped together.
         free: rows of it that no stream uses.
     """
 
-    spec: EnvSpec
-    free: list[RowEnvs]
+    specs: WorkerSpecs
+    num_rows: int
+    is_block: bool
+    free: list[RowEnvs | BlockEnvs]
+
+    def take(self, max_episode_length: int | None) -> RowEnvs | BlockEnvs:
+        """Rows for a stream whose episodes may have so many steps."""
+        if isinstance(self.specs, EnvSpec) and self.is_block:
+            if max_episode_length is None and self.free:
+                return self.free.pop()
+            return BlockEnvs(self.specs, self.num_rows, max_episode_length)
+        return self.take_rows()
+
+    def take_for_fragments(self, max_episode_length: int | None) -> RowEnvs | BlockEnvs:
+        """Rows for a stream of fragments: those that are stepped together have to make the same number of steps."""
+        if isinstance(self.specs, EnvSpec) and self.is_block:
+            envs = BlockEnvs(self.specs, self.num_rows, max_episode_length, at_once=True)
+            if envs.at_once:
+                return envs
+            envs.close()
+            if not offers_rows(self.specs):
+                text = f"rows of {self.specs.id} take a step to begin anew, and there is no code that steps single ones"
+                raise InvalidValueError(text, field="fragments")
+        return self.take_rows()
+
+    def take_rows(self) -> RowEnvs:
+        """Rows that are stepped one by one."""
+        for position, envs in enumerate(self.free):
+            if isinstance(envs, RowEnvs):
+                del self.free[position]
+                return envs
+        return RowEnvs(self.specs, self.num_rows)
+
+    def give_back(self, envs: RowEnvs | BlockEnvs) -> bool:
+        """Takes rows back for other streams; returns whether they are of any use to them."""
+        is_block = isinstance(envs, BlockEnvs)
+        fits_all = is_block == self.is_block and not (isinstance(envs, BlockEnvs) and envs.is_special)
+        if fits_all:
+            self.free.append(envs)
+        return fits_all
 
     def close(self) -> None:
         """Closes the rows that no stream uses."""

@@ -1,0 +1,49 @@
+"""A client that counts the bytes of the messages that come to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+
+import rollserve
+from rollserve.sampler import channel_options
+from rollserve.time_limits import DEFAULT_TIMEOUT
+
+__all__ = ["CountingSampler"]
+
+
+class CountingSampler(grpc.UnaryStreamClientInterceptor):
+    """Makes a sampler whose streams it counts.
+
+    Attributes:
+        sampler: as `rollserve.connect` gives it.
+        num_wire_bytes: how many bytes its streamed messages had; may be set to 0.
+    """
+
+    def __init__(self, address: str) -> None:
+        channel = grpc.insecure_channel(address, options=channel_options(None))
+        intercepted = grpc.intercept_channel(channel, self)
+        self.sampler = rollserve.Sampler(intercepted, sampler="", timeout=DEFAULT_TIMEOUT, max_message_bytes=None)
+        self.num_wire_bytes = 0
+
+    def intercept_unary_stream(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
+        """Called by gRPC for each call."""
+        return _CountedCall(continuation(details, request), self)
+
+
+class _CountedCall(Iterator[Any]):
+    """A call whose messages are counted."""
+
+    def __init__(self, call: Any, counter: CountingSampler) -> None:
+        self._call = call
+        self._counter = counter
+
+    def __next__(self) -> Any:
+        message = next(self._call)
+        self._counter.num_wire_bytes += message.ByteSize()
+        return message
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._call, name)

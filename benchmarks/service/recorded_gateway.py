@@ -1,0 +1,80 @@
+"""A gateway that answers with a recording: `python -m benchmarks.service.recorded_gateway`.
+
+The first sampling call is what it is; each later one gets the same messages, by the server's own code for the gateway.
+So the leg from there to a client can be measured alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from benchmarks.service.bulk import BULK
+from benchmarks.service.children import answer_commands
+from rollserve_server.agents import RandomSpec
+from rollserve_server.envs import RowSettings
+from rollserve_server.gateway import DEFAULT_SAMPLER, Gateway, GatewayConfig
+from rollserve_server.pool import InProcessBackend, Pool, PoolConfig, SampleRequest
+
+__all__: list[str] = []
+
+_CONFIG = PoolConfig(
+    num_workers=1,
+    rows=RowSettings("rows", num_rows=1),
+    worker_buffer_bytes=1 << 28,
+    window_bytes=1 << 26,
+    seed=0,
+    allowed_modules=frozenset({"benchmarks.service.environments"}),
+)
+
+
+class _RecordingPool:
+    """Gives what a pool gives to the first request, and the same to all later ones."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._items: list[Any] = []
+
+    async def sample(self, request: SampleRequest) -> AsyncGenerator[Any, None]:
+        """As of a pool."""
+        if not self._items:
+            async with contextlib.aclosing(self._pool.sample(request)) as items:
+                self._items = [item async for item in items]
+        for item in self._items:
+            yield item
+
+
+async def _serve(ready: threading.Event, ports: list[int], done: asyncio.Event) -> None:
+    """Serves until it is done; adds its port to the list when it is ready."""
+    pool = await Pool.start(InProcessBackend(), _CONFIG, BULK)
+    await pool.update_agent([RandomSpec()], per_worker=False)
+    recording: Any = _RecordingPool(pool)
+    gateway = Gateway(GatewayConfig("127.0.0.1:0", 1 << 20, grace_seconds=1.0), {DEFAULT_SAMPLER: recording})
+    await gateway.start()
+    ports.append(gateway.port)
+    ready.set()
+    await done.wait()
+    await gateway.stop()
+    await pool.close()
+
+
+def main() -> None:
+    """Serves, and answers with its port."""
+    loop, ready, done = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
+    ports: list[int] = []
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    serving = asyncio.run_coroutine_threadsafe(_serve(ready, ports, done), loop)
+    serving.add_done_callback(lambda _: ready.set())
+    ready.wait()
+    if serving.done():
+        serving.result()
+    answer_commands({"port": lambda: {"port": ports[0]}})
+    loop.call_soon_threadsafe(done.set)
+    serving.result()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""The figures as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.service.results import Result
+
+__all__ = ["print_table"]
+
+_LEAST_WIDTH = 170
+_NONE = "-"
+_LARGE_BYTES = 1e8
+"""Of results that memory is compared to."""
+
+
+def print_table(results: Sequence[Result]) -> None:
+    """Prints the medians of all results."""
+    table = Table("workload", "steps/s", "MB/s", "of bare", title="medians", title_justify="left")
+    table.add_column("CPU s per million steps\nworkers / gateway / Ray / client")
+    table.add_column("peak MB of a\nworker / gateway / client")
+    table.add_column("first\nmessage")
+    table.add_column("notes")
+    for column in table.columns[1:7]:
+        column.justify = "right"
+    for result in results:
+        table.add_row(f"[bold]{result.workload}[/bold]\n{result.title}", *_cells(result.medians))
+    console = Console()
+    if console.width < _LEAST_WIDTH:
+        console = Console(width=_LEAST_WIDTH)
+    console.print(table)
+
+
+def _cells(figures: Mapping[str, float]) -> list[str]:
+    ratio = figures.get("ratio_to_bare", figures.get("ratio_to_sleep"))
+    first = figures.get("first_message_seconds")
+    cpu = [figures.get(f"{group}_cpu_seconds_per_million_steps") for group in ("workers", "gateway", "ray", "client")]
+    peaks = [figures.get(f"{group}_peak_bytes") for group in ("workers", "gateway", "client")]
+    return [
+        _number(figures.get("steps_per_second")),
+        _number(figures.get("megabytes_per_second")),
+        _NONE if ratio is None else f"{ratio:.2f}",
+        " / ".join(map(_number, cpu)),
+        " / ".join(_number(None if peak is None else peak / 1e6) for peak in peaks),
+        _NONE if first is None else f"{first * 1e3:.0f} ms",
+        "\n".join(_notes(figures)),
+    ]
+
+
+def _notes(figures: Mapping[str, float]) -> list[str]:
+    notes = []
+    if "p50_seconds" in figures:
+        notes.append(f"p50 {figures['p50_seconds'] * 1e3:.1f} ms, p99 {figures['p99_seconds'] * 1e3:.1f} ms")
+        notes.append(f"{figures['calls_per_second']:.0f} calls/s")
+    if "wire_bytes_per_byte" in figures:
+        notes.append(f"on the wire {figures['wire_bytes_per_byte']:.1%}")
+    if "ratio_to_leg" in figures:
+        notes.append(f"{figures['ratio_to_leg']:.2f} of the last leg alone")
+    if "ratio_to_sleep" in figures or "ratio_to_leg" in figures or "gateway_growth_per_result_byte" in figures:
+        notes.append(f"gateway {_number(figures['gateway_cpu_seconds_per_gigabyte'])} CPU s per GB")
+    if "gateway_growth_per_result_byte" in figures:
+        growth, share = figures["gateway_growth_bytes"], figures["gateway_growth_per_result_byte"]
+        notes.append(f"gateway grows {growth / 1e6:.0f} MB, {share:.0%} of the result")
+    if figures.get("num_bytes", 0) > _LARGE_BYTES and "client_growth_per_result_byte" in figures:
+        notes.append(f"client grows {figures['client_growth_per_result_byte']:.1f} x result")
+    return notes
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return _NONE
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

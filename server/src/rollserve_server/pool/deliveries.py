@@ -1,0 +1,181 @@
+"""What all sampling calls have in common: workers that are kept at work beside a client that takes what they make."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from rollserve import Reproducibility
+    from rollserve_server.pool.account import Account
+    from rollserve_server.pool.slots import Slots
+    from rollserve_server.sampling import Message
+
+__all__ = [
+    "MOST_LOSSES",
+    "ORDERS_IN_FLIGHT",
+    "CallSettings",
+    "Deliveries",
+    "Delivery",
+    "Progress",
+    "ignore_answer",
+    "slice_seconds",
+]
+
+ORDERS_IN_FLIGHT = 2
+"""For each worker: while it works on one, the next is already there."""
+MOST_LOSSES = 3
+"""How often the same work may be lost with its worker before it is taken to be the cause."""
+_SLICE_SECONDS = 0.02
+"""How long a worker works on an order: it answers as often, and calls at the same time take turns as often."""
+
+
+@dataclass(frozen=True)
+class CallSettings:
+    """How a call works.
+
+    Attributes:
+        max_message_bytes: the size that no message may exceed.
+        window_bytes: how much may be on its way from the workers to the client.
+        progress_seconds: how often to tell of progress when nothing is delivered.
+    """
+
+    max_message_bytes: int
+    window_bytes: int
+    progress_seconds: float
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """Messages, in order, and the buffer that they stand in."""
+
+    buffer: NDArray[np.uint8]
+    messages: Sequence[Message]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How many steps were made for the call so far."""
+
+    num_simulated_steps: int
+
+
+def slice_seconds(num_workers: int) -> float:
+    """How long a worker is to work on an order, so that one gateway hears of many workers as often as of few."""
+    return _SLICE_SECONDS * max(1.0, num_workers / 8)
+
+
+def ignore_answer(report: asyncio.Future[Any]) -> None:
+    """Takes notice of what came of an order that nobody waits for, as asyncio wants."""
+    if not report.cancelled():
+        report.exception()
+
+
+class Deliveries(ABC):
+    """The deliveries of one call, in order, while a driver keeps each worker at work.
+
+    Attributes:
+        account: what was done so far; whole at the end.
+        reproducibility: what of the call comes again.
+    """
+
+    def __init__(
+        self, slots: Slots, settings: CallSettings, account: Account, reproducibility: Reproducibility
+    ) -> None:
+        self.account = account
+        self.reproducibility = reproducibility
+        self._slots = slots
+        self._settings = settings
+        self._changed = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._began = time.monotonic()
+
+    async def run(self) -> AsyncGenerator[Delivery | Progress, None]:
+        """What is to be sent, in order. The account is whole after the last.
+
+        Raises:
+            EnvFailedError: an environment raised an error.
+            OverLimitError: a step does not fit into a message, or the call is too large for a worker.
+            WorkerLostError: workers are lost again and again, or for long.
+        """
+        self._begin()
+        drivers = [asyncio.create_task(self._keep_driving(worker)) for worker in range(len(self._slots))]
+        try:
+            told_at, told_steps = time.monotonic(), 0
+            while not self._is_complete():
+                delivery = await self._next_delivery()
+                if delivery is not None:
+                    with self._sending():
+                        yield delivery
+                    told_at = time.monotonic()
+                    self._notify()
+                    continue
+                if self._failure is not None:
+                    raise self._failure
+                await self._wait(self._settings.progress_seconds)
+                num_steps = self.account.num_simulated_steps
+                if num_steps > told_steps and time.monotonic() - told_at >= self._settings.progress_seconds:
+                    yield Progress(num_steps)
+                    told_at, told_steps = time.monotonic(), num_steps
+        finally:
+            for driver in drivers:
+                driver.cancel()
+            await asyncio.gather(*drivers, return_exceptions=True)
+            self._end()
+            account = self.account
+            account.elapsed_seconds = time.monotonic() - self._began
+            account.waiting_seconds = account.elapsed_seconds - account.sending_seconds
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Prepares the first orders."""
+
+    @abstractmethod
+    async def _drive(self, worker: int) -> None:
+        """Keeps whoever is in a worker's place at work, for as long as the call runs."""
+
+    @abstractmethod
+    def _is_complete(self) -> bool:
+        """Whether everything is delivered."""
+
+    @abstractmethod
+    async def _next_delivery(self) -> Delivery | None:
+        """What can be delivered now."""
+
+    @abstractmethod
+    def _end(self) -> None:
+        """Completes the account's steps."""
+
+    async def _keep_driving(self, worker: int) -> None:
+        try:
+            await self._drive(worker)
+        except Exception as error:  # it is raised where the call is awaited
+            self._failure = error
+            self._notify()
+
+    @contextlib.contextmanager
+    def _sending(self) -> Iterator[None]:
+        """Counts the time that the client takes."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.account.sending_seconds += time.monotonic() - began
+
+    async def _wait(self, seconds: float | None = None) -> None:
+        """Waits until something has changed, or the time is over."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()

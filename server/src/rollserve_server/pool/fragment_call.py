@@ -1,0 +1,331 @@
+"""One call that samples fragments: each worker makes the same number of steps of its rows, and is delivered in turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from rollserve import Reproducibility
+from rollserve_server.errors import NotReadyError, WorkerLostError
+from rollserve_server.pool.account import Account, WorkerAccount
+from rollserve_server.pool.deliveries import (
+    MOST_LOSSES,
+    ORDERS_IN_FLIGHT,
+    CallSettings,
+    Deliveries,
+    Delivery,
+    ignore_answer,
+    slice_seconds,
+)
+from rollserve_server.pool.sequences import Place
+from rollserve_server.sampling import FragmentOrder, Part, RowStream
+
+if TYPE_CHECKING:
+    from rollserve_server.pool.backend import Payload, WorkerHandle
+    from rollserve_server.pool.checkpoints import Checkpoint
+    from rollserve_server.pool.fragments import Fragments
+    from rollserve_server.pool.sequences import RowSequence
+    from rollserve_server.pool.slots import Slots
+    from rollserve_server.sampling import FragmentReport, Message, RowProgress, RowState
+
+__all__ = ["FragmentCall"]
+
+
+class FragmentCall(Deliveries):
+    """Runs one call, which has its sequence for itself meanwhile.
+
+    A worker that is lost on the way costs time only: its rows are brought to where they stood, and make the same steps
+    again.
+
+    Attributes:
+        sequence: what its rows run.
+        start: where they stand at its beginning.
+    """
+
+    def __init__(
+        self,
+        target: Fragments,
+        sequence: RowSequence,
+        start: Checkpoint,
+        policy_version: int,
+        ids: Iterator[int],
+        slots: Slots,
+        settings: CallSettings,
+        reproducibility: Reproducibility,
+    ) -> None:
+        account = Account(
+            seed=sequence.seed,
+            first_episode_index=0,
+            policy_version=policy_version,
+            env_version=sequence.kind.env_version,
+            workers=[WorkerAccount() for _ in slots],
+            row_step_count=start.clock,
+        )
+        super().__init__(slots, settings, account, reproducibility)
+        self.sequence = sequence
+        self.start = start
+        self._ids = ids
+        self._call_id = next(ids)
+        self._num_row_steps = target.num_steps // start.stride
+        self._slice_seconds = slice_seconds(len(slots))
+        self._parts = [
+            _WorkerPart(worker, self._num_row_steps * len(rows)) for worker, rows in enumerate(start.workers)
+        ]
+        self._turn = 0
+        left = target.num_skipped_steps
+        for part in self._parts:
+            part.num_skipped = part.num_written = part.num_done = min(left, part.num_steps)
+            left -= part.num_done
+
+    def reached(self) -> Checkpoint:
+        """Where the rows stand after a call that is complete."""
+        progress = [part.progress for part in self._parts if part.progress is not None]
+        return self.start.after(self._num_row_steps, progress)
+
+    def places(self) -> list[Place | None]:
+        """Which workers have the rows where they stand after a call that is complete."""
+        return [part.place for part in self._parts]
+
+    def open_places(self) -> list[Place]:
+        """Where rows are, wherever they stand."""
+        return [part.place for part in self._parts if part.place is not None]
+
+    def coming(self) -> list[asyncio.Future[FragmentReport]]:
+        """What has been asked of workers and not been answered."""
+        return [in_flight.report for part in self._parts for in_flight in part.in_flight]
+
+    def _begin(self) -> None:
+        for part, place in zip(self._parts, self.sequence.places, strict=True):
+            slot = self._slots[part.worker]
+            if place is not None and slot.healthy and slot.handle is place.handle:
+                part.place = place
+
+    def _is_complete(self) -> bool:
+        while self._turn < len(self._parts):
+            part = self._parts[self._turn]
+            self._check_restored(part)
+            if part.written or part.progress is None:
+                return False
+            self._turn += 1
+            self._notify()  # the next worker may write more now
+        return True
+
+    def _end(self) -> None:
+        account = self.account
+        # What was made and is not delivered was made again.
+        account.num_lost_steps = account.num_simulated_steps - account.num_steps
+        account.num_broken_off_episodes = sum(part.num_broken_off for part in self._parts)
+
+    async def _drive(self, worker: int) -> None:
+        part = self._parts[worker]
+        while True:
+            handle = await self._slots.ready(worker)
+            if part.place is not None and part.place.handle is not handle:
+                self._lose(part, WorkerLostError(f"worker {worker} is lost", worker))
+            try:
+                await self._drive_handle(part, handle)
+            except WorkerLostError as error:
+                self._slots.lose(worker, handle)
+                self._lose(part, error)
+
+    async def _drive_handle(self, part: _WorkerPart, handle: WorkerHandle) -> None:
+        """Keeps a worker at work until it is lost."""
+        stuck = False
+        while True:
+            while len(part.in_flight) < ORDERS_IN_FLIGHT and (order := self._next_order(part, handle, stuck)):
+                part.in_flight.append(_InFlight(order, *handle.work(order)))
+            if not part.in_flight:
+                await self._wait()
+                continue
+            # If the call ends meanwhile, somebody else takes the answer.
+            _, coming, payload = part.in_flight[0]
+            report = await asyncio.shield(coming)
+            part.in_flight.popleft()
+            self._take(part, report, payload)
+            stuck = not (report.num_simulated_steps or report.messages or report.rows)
+            if not stuck:
+                self._notify()
+
+    def _next_order(self, part: _WorkerPart, handle: WorkerHandle, stuck: bool) -> FragmentOrder | None:
+        """What a worker is to do next, or None if there is nothing now.
+
+        Args:
+            part: the worker's part.
+            handle: the worker.
+            stuck: whether it had nothing to do with its last order, because it holds as much as it may.
+        """
+        if part.progress is not None:
+            return None
+        samples = part.num_made < part.num_steps
+        room = self._room(part)
+        # The first answer often brings it all.
+        if part.in_flight and not (samples and part.has_answered):
+            return None
+        if room <= 0 and (stuck or not samples):
+            return None
+        states = None
+        if part.place is None:
+            part.place = Place(handle, next(self._ids))
+            states = self._states(part)
+        kind = self.sequence.kind
+        stream = RowStream(part.place.stream_id, self.sequence.seed, *kind, self.start.stride)
+        seconds = self._slice_seconds if samples else 0.0
+        return FragmentOrder(stream, self._part(part), states, max(room, 0), seconds)
+
+    def _part(self, part: _WorkerPart) -> Part:
+        return Part(
+            call_id=self._call_id,
+            policy_version=self.account.policy_version,
+            num_row_steps=self._num_row_steps,
+            num_skipped_steps=part.num_skipped,
+            max_message_bytes=self._settings.max_message_bytes,
+            tell_actions=self.reproducibility is not Reproducibility.WORKER,
+        )
+
+    def _states(self, part: _WorkerPart) -> Sequence[RowState]:
+        """What the rows of a worker are to be made from, after any that it had are gone."""
+        states, part.num_unknown = self.start.states(part.worker)
+        part.num_skipped, part.num_broken_off = part.num_written, part.num_unknown
+        self._notify()
+        return states
+
+    def _room(self, part: _WorkerPart) -> int:
+        """How many bytes a worker may write now: half of the window if it is its turn, else a share of the rest."""
+        share = self._settings.window_bytes // 2
+        if part.worker != self._turn:
+            share //= len(self._parts)
+        return max(share, 1) - part.num_waiting_bytes - sum(order.write_bytes for order, *_ in part.in_flight)
+
+    def _take(self, part: _WorkerPart, report: FragmentReport, payload: Payload) -> None:
+        """Takes in what a worker did."""
+        share = self.account.workers[part.worker]
+        share.sampling_seconds += report.sampling_seconds
+        share.encoding_seconds += report.encoding_seconds
+        share.num_simulated_steps += report.num_simulated_steps
+        self.account.dropped_infos.update(report.dropped_infos)
+        if report.failure is not None:
+            raise report.failure
+        part.has_answered = True
+        part.num_made += report.num_simulated_steps - report.num_restoring_steps
+        part.num_broken_off = part.num_unknown + report.num_broken_off
+        if report.messages:
+            part.written.append(_Written(report.messages, payload))
+            part.num_written += sum(message.num_steps for message in report.messages)
+        if report.rows is not None:
+            part.progress = report.rows
+
+    def _check_restored(self, part: _WorkerPart) -> None:
+        """Raises an error if rows begin other episodes although a part of what they made before is delivered."""
+        if not (part.num_skipped and part.num_broken_off):
+            return
+        rows = f"{part.num_broken_off} rows of worker {part.worker}"
+        text = f"{rows} cannot be brought to where they stood, but a part of what they made from there is delivered"
+        if part.num_losses:
+            raise WorkerLostError(text, part.worker)
+        raise NotReadyError(text, reason="ROW_STEP_COUNT", field="fragments.row_step_count")
+
+    def _lose(self, part: _WorkerPart, error: WorkerLostError) -> None:
+        """Takes in that a worker is gone with its rows, and what it had not written."""
+        for in_flight in part.in_flight:
+            in_flight.report.add_done_callback(ignore_answer)
+        part.in_flight.clear()
+        part.place = None
+        if part.progress is None:
+            self._restart(part, error)
+
+    def _restart(self, part: _WorkerPart, error: WorkerLostError) -> None:
+        """Has a part made again, but for what is written. Raises the error if that has happened too often."""
+        part.progress, part.num_made, part.has_answered = None, 0, False
+        part.num_losses += 1
+        self.account.num_retried_episodes += len(self.start.workers[part.worker])
+        if part.num_losses > MOST_LOSSES:
+            text = f"{error.text}; {part.num_losses - 1} workers were lost with the same rows before"
+            raise WorkerLostError(text, error.worker_index)
+        self._notify()
+
+    async def _next_delivery(self) -> Delivery | None:
+        part = self._parts[self._turn]
+        return await self._fetch(part) if part.written else None
+
+    async def _fetch(self, part: _WorkerPart) -> Delivery | None:
+        messages, payload = part.written[0]
+        try:
+            buffer = await payload.get()
+        except WorkerLostError as error:
+            # Its machine is gone, with all that it had written.
+            part.written.clear()
+            part.num_written = part.num_done
+            if part.place is not None:
+                self._slots.lose(part.worker, part.place.handle)
+                self._lose(part, error)
+            if part.progress is not None:
+                self._restart(part, error)
+            return None
+        part.written.popleft()
+        num_steps = sum(message.num_steps for message in messages)
+        part.num_done += num_steps
+        share = self.account.workers[part.worker]
+        share.num_steps += num_steps
+        share.num_episodes += sum(message.num_episodes for message in messages)
+        self.account.message_bytes += sum(message.size for message in messages)
+        return Delivery(buffer, messages)
+
+
+class _InFlight(NamedTuple):
+    """An order, and what is to come of it."""
+
+    order: FragmentOrder
+    report: asyncio.Future[FragmentReport]
+    payload: Payload
+
+
+class _Written(NamedTuple):
+    """Messages, and the buffer that they stand in, which is to be fetched."""
+
+    messages: Sequence[Message]
+    payload: Payload
+
+
+@dataclass(eq=False)
+class _WorkerPart:
+    """A worker's part in the call.
+
+    Attributes:
+        worker: which one.
+        num_steps: how many steps its rows make.
+        place: where the rows are; None if they have to be made.
+        in_flight: orders that have not been answered.
+        has_answered: whether the worker has answered, since the rows are in their place.
+        num_made: steps made since then, but for those that brought rows to where they stood.
+        num_skipped: steps at the beginning that are not written this time, because they are written or delivered.
+        num_written: steps that are written, or delivered, or not wanted.
+        num_done: of these, the ones that are not waiting.
+        written: what is waiting to be delivered.
+        progress: where the rows stand, once all is made and written.
+        num_unknown: rows that begin their next episodes, because it is not known how to bring them to where they stood.
+        num_broken_off: all rows that could not be brought there.
+        num_losses: how often it was lost.
+    """
+
+    worker: int
+    num_steps: int
+    place: Place | None = None
+    in_flight: deque[_InFlight] = field(default_factory=deque)
+    has_answered: bool = False
+    num_made: int = 0
+    num_skipped: int = 0
+    num_written: int = 0
+    num_done: int = 0
+    written: deque[_Written] = field(default_factory=deque)
+    progress: Sequence[RowProgress] | None = None
+    num_unknown: int = 0
+    num_broken_off: int = 0
+    num_losses: int = 0
+
+    @property
+    def num_waiting_bytes(self) -> int:
+        """How many bytes are waiting to be delivered."""
+        return sum(message.size for written in self.written for message in written.messages)

@@ -1,0 +1,164 @@
+"""The loop for rows that are stepped together: blocks of episodes, each a function of the index that it begins with."""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rollserve_server.errors import EnvFailedError
+from rollserve_server.sampling.collector import column_keys
+from rollserve_server.sampling.episodes import Episode, Recorder
+from rollserve_server.sampling.infos import NO_INFOS, InfoReader
+from rollserve_server.sampling.noise import BlockNoise
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+    from rollserve_server.agents import Agent
+    from rollserve_server.envs import BlockEnvs
+    from rollserve_server.sampling.orders import Portion
+
+__all__ = ["BlockCollector"]
+
+
+class BlockCollector:
+    """Runs blocks of episodes of one stream, one block after the other.
+
+    Which episodes a row runs is fixed when its block begins: neither speed nor shortness decides. A row that has run
+    its share goes on with the others, and what it does then is thrown away, as are episodes that are not wanted.
+
+    Attributes:
+        num_simulated_steps: steps made so far.
+        num_idle_steps: those of them that are thrown away.
+    """
+
+    def __init__(self, root_seed: int, envs: BlockEnvs, agent: Agent) -> None:
+        self._root_seed = root_seed
+        self._envs = envs
+        self._agent = agent
+        self._noise = BlockNoise(envs.num_rows, agent)
+        self._reader = InfoReader()
+        self._recorder = Recorder(envs.num_rows, column_keys(envs, agent), self._reader)
+        self._observations = self._recorder.columns("observations")
+        self._actions = self._recorder.columns("actions")
+        self._rewards = self._recorder.columns("rewards")
+        self._agent_infos = self._recorder.columns("agent_infos")
+        # Of each block that waits: its lowest episode that is wanted, where it begins, and all that are wanted.
+        self._queue: list[tuple[int, int, set[int]]] = []
+        self._block_start = self._env_seed = 0
+        self._unfinished: set[int] = set()
+        # Of each row: the episode that it runs, and whether it is recorded.
+        self._indices = np.zeros(envs.num_rows, np.int64)
+        self._recording = np.zeros(envs.num_rows, np.bool_)
+        self.num_simulated_steps = self.num_idle_steps = 0
+
+    @property
+    def num_waiting(self) -> int:
+        """How many portions of blocks wait for the rows."""
+        return len(self._queue)
+
+    @property
+    def dropped_infos(self) -> Counter[str]:
+        """By name, how many values of infos had no place in a column. The caller may clear it."""
+        return self._reader.dropped
+
+    def enqueue(self, portions: Iterable[Portion]) -> None:
+        """Has the episodes run, those of the lowest index first."""
+        for portion in portions:
+            heapq.heappush(self._queue, (portion.indices.start, portion.block_start, set(portion.indices)))
+
+    def begin(self, before: int | None = None) -> bool:
+        """Begins the next block if the one before is done or has to wait; returns whether there is anything to step.
+
+        Args:
+            before: step, and begin, only for the sake of an episode of a lower index; None for all.
+
+        Raises:
+            EnvFailedError: the environment raised an error at its reset.
+        """
+        if self._unfinished and (before is None or min(self._unfinished) < before):
+            return True
+        if not self._queue or (before is not None and self._queue[0][0] >= before):
+            return False
+        if self._unfinished:
+            self._set_aside()
+        _, self._block_start, self._unfinished = heapq.heappop(self._queue)
+        self._env_seed = self._noise.begin(self._root_seed, self._block_start)
+        self._indices = self._block_start + np.arange(self._envs.num_rows)
+        try:
+            infos = self._envs.begin(self._env_seed)
+        except EnvFailedError as error:
+            raise self._located(error) from error
+        self._begin_episodes(infos)
+        return True
+
+    def step(self) -> list[Episode]:
+        """Steps all rows; returns the wanted episodes that ended.
+
+        Raises:
+            EnvFailedError: the environment raised an error.
+        """
+        envs, recorder = self._envs, self._recorder
+        recorder.write(self._observations, envs.observations)
+        actions, agent_infos = self._agent.act(envs.observations, self._noise.next())
+        recorder.write(self._actions, actions)
+        recorder.write(self._agent_infos, agent_infos.values())
+        try:
+            infos = envs.step(actions)
+        except EnvFailedError as error:
+            raise self._located(error) from error
+        recorder.write(self._rewards, (envs.rewards,))
+        for row, info in envs.step_infos(infos, np.flatnonzero(self._recording).tolist()):
+            recorder.write_infos(row, info)
+        num_steps = int(np.count_nonzero(envs.stepped))
+        self.num_simulated_steps += num_steps
+        self.num_idle_steps += num_steps - int(np.count_nonzero(self._recording))
+        finished = []
+        ended = envs.terminated | envs.truncated
+        if ended.any():
+            finished = [self._finish(row) for row in np.flatnonzero(ended & self._recording).tolist()]
+            self._indices[ended] += envs.num_rows
+        recorder.advance()
+        if envs.fresh.any():
+            self._begin_episodes(infos)
+        return finished
+
+    def release(self, episode: Episode) -> None:
+        """Forgets a finished episode: its columns may be overwritten."""
+        self._recorder.release(episode)
+
+    def _set_aside(self) -> None:
+        """Has the block, which has worked ahead, wait for others: what of it is not finished is run again later."""
+        rows = np.flatnonzero(self._recording).tolist()
+        self.num_idle_steps += sum(map(self._recorder.length, rows))
+        for row in rows:
+            self._recorder.abandon(row)
+        self._recording[:] = False
+        heapq.heappush(self._queue, (min(self._unfinished), self._block_start, self._unfinished))
+
+    def _begin_episodes(self, infos: Mapping[str, Any]) -> None:
+        """Has rows that begin an episode record it, if it is wanted."""
+        fresh = np.flatnonzero(self._envs.fresh).tolist()
+        episodes = {row: index for row in fresh if (index := int(self._indices[row])) in self._unfinished}
+        reset_infos = self._envs.reset_infos(infos, list(episodes))
+        for row, index in episodes.items():
+            info = self._reader.read_copies(reset_infos[row]) if row in reset_infos else NO_INFOS
+            self._recorder.begin(row, Episode(index, self._env_seed, info))
+            self._recording[row] = True
+
+    def _finish(self, row: int) -> Episode:
+        envs = self._envs
+        self._recording[row] = False
+        terminated, truncated = bool(envs.terminated[row]), bool(envs.truncated[row])
+        episode = self._recorder.finish(row, terminated, truncated, envs.last_observations(row))
+        self._unfinished.discard(episode.index)
+        return episode
+
+    def _located(self, error: EnvFailedError) -> EnvFailedError:
+        index = min(self._unfinished)
+        where = f"the block of episode {index} (environment seed {self._env_seed})"
+        return EnvFailedError(f"{where}: {error.message}", error.row, index)

@@ -1,0 +1,221 @@
+"""Rows of environments that run episodes one after the other, from call to call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rollserve_server.errors import EnvFailedError
+from rollserve_server.sampling.collector import located
+from rollserve_server.sampling.episodes import Episode
+from rollserve_server.sampling.fragment_orders import RowProgress
+from rollserve_server.sampling.fragment_recording import FragmentRecording
+from rollserve_server.sampling.infos import NO_INFOS
+from rollserve_server.sampling.noise import RowNoise
+from rollserve_server.sampling.seeding import EpisodeGenerator
+
+if TYPE_CHECKING:
+    from rollserve_server.agents import Agent
+    from rollserve_server.envs import RowEnvs
+    from rollserve_server.sampling.fragment_orders import RowState, RowStream
+    from rollserve_server.sampling.infos import InfoKey
+
+__all__ = ["FragmentRows"]
+
+
+class FragmentRows(FragmentRecording):
+    """Steps M rows, all of them at once, and records the fragments that they make.
+
+    A row whose episode ends begins the next one of its own with the next step.
+    """
+
+    _envs: RowEnvs
+
+    def __init__(self, stream: RowStream, envs: RowEnvs, states: Sequence[RowState]) -> None:
+        """Takes environments for itself, and the states that its rows are to be brought to by `restore`."""
+        super().__init__(stream, len(states))
+        self._envs = envs
+        self._seeds = EpisodeGenerator()
+        self._rows = [_Row(state.reset_index, state.episode_index) for state in states]
+        # Of each row: the steps since its environment's reset, 0 before it, and those of its episode.
+        self._env_steps = np.zeros(len(states), np.int64)
+        self._episode_steps = np.zeros(len(states), np.int64)
+        self._restoring = self._restore(states)
+        self._noise: RowNoise
+        # Of each row: at which of the call's steps its last reset was.
+        self._reset_steps = np.zeros(len(states), np.int64)
+
+    def set_agent(self, agent: Agent) -> None:
+        """See FragmentRecording."""
+        super().set_agent(agent)
+        self._noise = RowNoise(self.num_rows, agent)
+        for row in self._rows:
+            row.has_noise = False
+
+    def begin_call(self, num_steps: int, *, tell_actions: bool) -> None:
+        """See FragmentRecording."""
+        super().begin_call(num_steps, tell_actions=tell_actions)
+        self._reset_steps[:] = 0
+
+    def restore(self) -> int:
+        """Makes one step of a row to bring it to where it stood; returns how many it made: 0 once all stand there."""
+        return next(self._restoring, 0)
+
+    def step(self) -> list[Episode]:
+        """Steps all rows, which have been restored.
+
+        Returns:
+            The fragments of those whose episodes ended; with the call's last step, then those of the others. All are
+            whole fragments of the call, in the order of the rows.
+
+        Raises:
+            EnvFailedError: an environment raised an error.
+        """
+        envs, recorder, columns = self._envs, self._recorder, self._columns
+        for number, row in enumerate(self._rows):
+            if not row.is_open:
+                self._open(number, row)
+        actions, agent_infos = self._agent.act(envs.observations, self._noise.next())
+        recorder.write(columns["observations"], envs.observations)
+        try:
+            infos = envs.step(range(self.num_rows), actions)
+        except EnvFailedError as error:
+            raise self._located(error) from error
+        recorder.write(columns["actions"], actions)
+        recorder.write(columns["rewards"], (envs.rewards,))
+        recorder.write(columns["agent_infos"], agent_infos.values())
+        for number, info in infos:
+            recorder.write_infos(number, info)
+        self._keep_actions(actions)
+        self._step += 1
+        self._env_steps += 1
+        self._episode_steps += 1
+        fragments = self._end_episodes()
+        if self._step == self._num_steps:
+            cut = [number for number, row in enumerate(self._rows) if row.is_open]
+            fragments += [self._finish(number, terminated=False, truncated=False) for number in cut]
+        recorder.advance()
+        return fragments
+
+    def progress(self) -> list[RowProgress]:
+        """Where the rows stand at the end of a call."""
+        return [
+            RowProgress(
+                row.reset_index,
+                row.episode_index,
+                int(self._env_steps[number] - self._episode_steps[number]),
+                int(self._env_steps[number]),
+                self._actions_since_reset(number) if self._tells_actions else None,
+            )
+            for number, row in enumerate(self._rows)
+        ]
+
+    def _open(self, number: int, row: _Row) -> None:
+        """Begins a fragment: with an episode, or where the row's episode was cut."""
+        if not row.has_noise:
+            self._noise.begin(number, self._stream.root_seed, row.episode_index, int(self._episode_steps[number]))
+            row.has_noise = True
+        if not self._env_steps[number]:
+            row.env_seed = self._seeds.begin(self._stream.root_seed, row.reset_index)
+            try:
+                info = self._envs.reset(number, row.env_seed)
+            except EnvFailedError as error:
+                raise self._located(error) from error
+            row.reset_infos = self._infos.read_copies(info)
+            self._reset_steps[number] = self._step
+        first_step = int(self._episode_steps[number])
+        fragment = Episode(row.episode_index, row.env_seed, row.reset_infos, first_step=first_step)
+        self._recorder.begin(number, fragment)
+        row.is_open = True
+
+    def _end_episodes(self) -> list[Episode]:
+        """Ends the episodes that are over with the current step; returns their fragments."""
+        envs, limit = self._envs, self._stream.max_episode_length
+        over = envs.terminated | envs.truncated
+        # A limit that the environment ends at by itself is no other end.
+        cut = ~over & (self._episode_steps == limit) if limit is not None else np.zeros_like(over)
+        fragments = []
+        for number in np.flatnonzero(over | cut).tolist():
+            row = self._rows[number]
+            truncated = bool(envs.truncated[number] or cut[number])
+            fragments.append(self._finish(number, terminated=bool(envs.terminated[number]), truncated=truncated))
+            self._episode_steps[number] = 0
+            row.episode_index += self._stream.stride
+            row.has_noise = False
+            if over[number] or not self._stream.soft_horizon:
+                row.reset_index = row.episode_index
+                self._env_steps[number] = 0
+            else:
+                row.reset_infos = NO_INFOS
+        return fragments
+
+    def _finish(self, number: int, *, terminated: bool, truncated: bool) -> Episode:
+        self._rows[number].is_open = False
+        last_observations = tuple(column[number].copy() for column in self._envs.observations)
+        return self._recorder.finish(number, terminated, truncated, last_observations)
+
+    def _actions_since_reset(self, number: int) -> Sequence[np.ndarray]:
+        start = self._reset_steps[number] if self._env_steps[number] else self._step
+        return [column[number, start : self._step] for column in self._actions_made]
+
+    def _restore(self, states: Sequence[RowState]) -> Iterator[int]:
+        """Makes the states' steps again; says with each iteration how many it made."""
+        for number, state in enumerate(states):
+            if state.num_steps:
+                stands = True
+                try:
+                    yield from self._replay(number, state)
+                except (EnvFailedError, _OtherwiseEndedError):
+                    stands = False
+                if stands:
+                    self._env_steps[number] = state.num_steps
+                    self._episode_steps[number] = state.num_steps - state.first_step
+                else:
+                    self.num_broken_off += 1
+                    row = self._rows[number]
+                    row.episode_index += self._stream.stride
+                    row.reset_index = row.episode_index
+
+    def _replay(self, number: int, state: RowState) -> Iterator[int]:
+        row, envs = self._rows[number], self._envs
+        row.env_seed = self._seeds.begin(self._stream.root_seed, state.reset_index)
+        info = envs.reset(number, row.env_seed)
+        row.reset_infos = self._infos.read_copies(info) if state.first_step == 0 else NO_INFOS
+        for step in range(state.num_steps):
+            actions = [np.broadcast_to(column[step], (self.num_rows, *column.shape[1:])) for column in state.actions]
+            envs.step((number,), actions)
+            yield 1
+            if envs.terminated[number] or envs.truncated[number]:
+                raise _OtherwiseEndedError
+
+    def _located(self, error: EnvFailedError) -> EnvFailedError:
+        row = self._rows[error.row]
+        return located(error, row.episode_index, row.env_seed, int(self._episode_steps[error.row]))
+
+
+@dataclass(eq=False, slots=True)
+class _Row:
+    """A row.
+
+    Attributes:
+        reset_index: the episode that its environment was reset for, or is to be.
+        episode_index: the episode that it runs, or begins with the next step.
+        env_seed: what its environment was reset with.
+        reset_infos: the environment's infos of the reset that began the episode.
+        is_open: whether a fragment of it is being recorded.
+        has_noise: whether the noise stands where the episode does.
+    """
+
+    reset_index: int
+    episode_index: int
+    env_seed: int = 0
+    reset_infos: Mapping[InfoKey, Any] = field(default_factory=lambda: NO_INFOS)
+    is_open: bool = False
+    has_noise: bool = False
+
+
+class _OtherwiseEndedError(Exception):
+    """An episode that was made again has ended where it had gone on."""

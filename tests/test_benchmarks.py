@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rollserve
+from benchmarks.service.agents import mlp_agent
+from benchmarks.service.checks import check_sample
+from benchmarks.service.results import CheckError
+from benchmarks.service.segments import spread_segments
+from benchmarks.service.workloads import SAMPLING
+
+REPOSITORY = Path(__file__).parents[1]
+WORKLOADS = {"w1-rows", "w5-round-trips"}
+
+
+def test_the_benchmark_writes_figures_and_a_chart(tmp_path: Path) -> None:
+    figures, chart = tmp_path / "figures.json", tmp_path / "chart.png"
+    command = [sys.executable, "-m", "benchmarks.service", "--workloads", ",".join(WORKLOADS)]
+    options = ["--scale", "0.002", "--rounds", "2", "--workers", "1", "--json", str(figures), "--chart", str(chart)]
+    run = subprocess.run([*command, *options], cwd=REPOSITORY, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert all(name in run.stdout for name in WORKLOADS)
+    report = json.loads(figures.read_text())
+    assert report["failures"] == {}
+    assert report["versions"]["rollserve"] == rollserve.__version__
+    assert report["machine"]["num_cores"] >= 1
+    assert (report["settings"]["rounds"], report["settings"]["scale"]) == (2, 0.002)
+    results = {result["workload"]: result for result in report["results"]}
+    assert results.keys() == WORKLOADS
+    for result in results.values():
+        assert len(result["rounds"]) == 2
+        assert result["checks"]
+        for name, value in result["medians"].items():
+            assert value == np.median([round_[name] for round_ in result["rounds"]])
+    sampled = results["w1-rows"]["medians"]
+    assert {"steps_per_second", "megabytes_per_second", "first_message_seconds", "ratio_to_bare"} <= sampled.keys()
+    for group in ("workers", "gateway", "client"):
+        assert sampled[f"{group}_peak_bytes"] > 1e7
+        assert sampled[f"{group}_cpu_seconds_per_million_steps"] >= 0
+    assert {"p50_seconds", "p99_seconds", "calls_per_second"} <= results["w5-round-trips"]["medians"].keys()
+    assert chart.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_benchmark_says_which_workloads_there_are() -> None:
+    command = [sys.executable, "-m", "benchmarks.service", "--workloads", "w9"]
+    run = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    assert run.returncode == 2
+    assert "'w9' came, one of w1-native-256" in run.stderr
+
+
+def swapped(columns: Any) -> np.ndarray:
+    return np.concatenate([columns[1:], columns[:1]])
+
+
+@pytest.mark.parametrize("name", ["w1-rows", "w1-native-256"])
+def test_the_benchmark_checks_what_was_moved(sampler: rollserve.Sampler, name: str) -> None:
+    workload = SAMPLING[name]
+    sampler.update_env(dataclasses.replace(workload.env, num_rows=4))
+    sampler.update_agent(workload.agent)
+    sample = spread_segments(sampler.obtain_samples(1000), 200)
+    assert 100 < sample.num_steps < 400
+    assert check_sample(sample, workload)
+    for column in ("observations", "last_observations", "actions"):
+        broken = dataclasses.replace(sample, **{column: swapped(getattr(sample, column))})
+        with pytest.raises(CheckError):
+            check_sample(broken, workload)
+    changes: list[dict[str, Any]] = [
+        {"rewards": sample.rewards + 1},
+        {"terminated": ~sample.terminated},
+        {"agent_infos": {"log_prob": swapped(sample.agent_infos["log_prob"])}},
+    ]
+    for change in changes:
+        with pytest.raises(CheckError):
+            check_sample(dataclasses.replace(sample, **change), workload)
+    with pytest.raises(CheckError, match="log-probabilities"):
+        check_sample(sample, dataclasses.replace(workload, agent=mlp_agent((4, 64, 64, 2), "categorical", seed=1)))

@@ -1,0 +1,313 @@
+"""EnvPool's environments: blocks of episodes as of native vector environments, from another package."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import signal
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from pools import adds_up, calls_of, pool_of, sample, until
+from support import equal
+from test_fragments import in_calls
+from test_native_fragments import of_episodes
+
+import rollserve
+from rollserve import EnvSpec, Reproducibility
+from rollserve_server.agents import ConstantSpec, RandomSpec
+from rollserve_server.envs import RowSettings
+from rollserve_server.envs.envpool import EnvPoolEnv, make_envpool
+from rollserve_server.errors import DomainError, InvalidValueError, NotFoundError
+from rollserve_server.pool import AtLeast, Backend, Exactly, InProcessBackend
+from rollserve_server.pool.ray_backend import RayBackend
+
+HAS_WHEEL = (sys.platform, platform.machine()) in {
+    ("linux", "x86_64"),
+    ("linux", "aarch64"),
+    ("darwin", "arm64"),
+    ("win32", "AMD64"),
+}
+pytestmark = [
+    pytest.mark.skipif(not HAS_WHEEL, reason="EnvPool has no wheel for this platform"),
+    pytest.mark.filterwarnings("ignore:.*precision lowered by casting"),  # of spaces as EnvPool makes them
+]
+
+
+def spec_of(env_id: str, num_rows: int = 4, num_episodes_per_row: int = 3, **kwargs: Any) -> EnvSpec:
+    options: dict[str, Any] = {"num_rows": num_rows, "num_episodes_per_row": num_episodes_per_row}
+    return EnvSpec(env_id, kwargs, vectorization="envpool", **options)
+
+
+CARTPOLE = spec_of("CartPole-v1")
+HALF_CHEETAH = spec_of("HalfCheetah-v5", max_episode_steps=30)
+LEFT = ConstantSpec({"": np.array(0)})
+FULL_SPEED = ConstantSpec({"": np.ones(6)})
+
+
+def made(spec: EnvSpec, num_rows: int, max_episode_length: int | None = None) -> EnvPoolEnv:
+    return make_envpool(spec, num_rows, max_episode_length)
+
+
+def plain_episodes(
+    env_id: str, num_rows: int, seed: int, action: np.ndarray, num_steps: int, **kwargs: Any
+) -> list[list[dict[str, Any]]]:
+    """Each row's episodes in a loop around EnvPool itself, which begins an episode with the step after the last."""
+    import envpool
+
+    seeds = np.random.SeedSequence(seed).generate_state(num_rows) >> 1
+    pool = envpool.make_gymnasium(env_id, num_envs=num_rows, num_threads=1, seed=seeds.tolist(), **kwargs)
+    observations, _ = pool.reset()
+    rows: list[list[dict[str, Any]]] = [[{"observations": [observations[row]]}] for row in range(num_rows)]
+    ended = np.zeros(num_rows, np.bool_)
+    for _ in range(num_steps):
+        begun = ended
+        observations, rewards, terminated, truncated, infos = pool.step(np.stack([action] * num_rows))
+        ended = terminated | truncated
+        for row, episodes in enumerate(rows):
+            if begun[row]:
+                episodes.append({"observations": [observations[row]]})
+                continue
+            episodes[-1]["observations"].append(observations[row])
+            episodes[-1].setdefault("rewards", []).append(rewards[row])
+            episodes[-1].setdefault("infos", []).append({name: infos[name][row] for name in infos if name != "players"})
+            episodes[-1]["flags"] = (bool(terminated[row]), bool(truncated[row]))
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("spec", "agent", "infos"),
+    [
+        (CARTPOLE, LEFT, set()),
+        (HALF_CHEETAH, FULL_SPEED, {"reward_run", "reward_ctrl", "x_position", "x_velocity"}),
+    ],
+    ids=["CartPole", "HalfCheetah"],
+)
+async def test_episodes_are_those_of_a_plain_loop(
+    backend: Backend, spec: EnvSpec, agent: ConstantSpec, infos: set[str]
+) -> None:
+    async with pool_of(backend, spec) as pool:
+        assert pool.status().env.reproducibility is Reproducibility.BLOCK
+        await pool.update_agent([agent])
+        batch = await sample(pool, AtLeast(400), seed=5)
+    assert set(batch.env_infos) == infos
+    assert set(batch.episode_infos) == infos
+    assert batch.account is not None
+    assert batch.account.dropped_infos == {}
+    assert adds_up(batch.account)
+    blocks: dict[int, list[list[dict[str, Any]]]] = {}
+    (action,) = agent.action.values()
+    for index, episode in enumerate(batch.split()):
+        assert episode.episode_indices.tolist() == [index]
+        (seed,) = episode.env_seeds.tolist()
+        if seed not in blocks:
+            blocks[seed] = plain_episodes(spec.id, 4, seed, action, 120, **spec.kwargs)
+        expected = blocks[seed][index % 4][index % 12 // 4]
+        observations = np.array(expected["observations"])
+        assert np.array_equal(episode.observations, observations[:-1])
+        assert np.array_equal(episode.last_observations[0], observations[-1])
+        assert np.array_equal(episode.rewards, expected["rewards"])
+        assert (episode.terminated.tolist()[0], episode.truncated.tolist()[0]) == expected["flags"]
+        for name in infos:
+            assert np.array_equal(episode.env_infos[name], [info[name] for info in expected["infos"]])
+    assert len(blocks) > 1
+
+
+@pytest.mark.parametrize("spec", [CARTPOLE, HALF_CHEETAH], ids=lambda spec: spec.id)
+async def test_however_many_workers_and_whoever_is_killed(ray_backend: RayBackend, spec: EnvSpec) -> None:
+    async with pool_of(InProcessBackend(), spec, num_workers=1) as pool:
+        await pool.update_agent([RandomSpec()])
+        expected = await sample(pool, AtLeast(10_000), seed=9)
+        # Any part of a block comes alone, as to a client that lost its stream in the middle of it.
+        for first in (1, 7, 12, 17):
+            part = await sample(pool, AtLeast(60), seed=9, first_index=first)
+            whole = expected.split()[first : first + len(part)]
+            assert equal(part, rollserve.EpisodeBatch.concatenate(*whole))
+    async with pool_of(InProcessBackend(), spec, num_workers=3) as pool:
+        await pool.update_agent([RandomSpec()])
+        assert equal(await sample(pool, AtLeast(10_000), seed=9), expected)
+    async with pool_of(ray_backend, spec, num_workers=2) as pool:
+        await pool.update_agent([RandomSpec()])
+        calls = calls_of(pool)
+        running = asyncio.create_task(sample(pool, AtLeast(10_000), seed=9))
+        await until(lambda: bool(calls))
+        os.kill(pool.status().workers[1].identity.process_id, signal.SIGKILL)
+        batch = await running
+    assert equal(batch, expected)
+    assert batch.account is not None
+    assert batch.account.num_retried_episodes > 0
+    assert adds_up(batch.account)
+
+
+async def test_exact_episodes() -> None:
+    async with pool_of(InProcessBackend(), CARTPOLE) as pool:
+        await pool.update_agent([RandomSpec()])
+        batch = await sample(pool, Exactly(7), seed=3)
+        assert batch.episode_indices.tolist() == list(range(14))
+        assert batch.terminated.all()
+        assert equal(await sample(pool, Exactly(7), seed=3), batch)
+
+
+async def test_fragments_are_parts_of_episodes() -> None:
+    async with pool_of(InProcessBackend(), CARTPOLE) as pool:
+        await pool.update_agent([RandomSpec()])
+        whole = await of_episodes(await in_calls(pool, [60], seed=3))
+        parts = await of_episodes(await in_calls(pool, [1, 29, 30], seed=3))
+    assert parts.keys() == whole.keys()
+    assert all(equal(parts[index], episode) for index, episode in whole.items())
+
+
+def test_both_flags_where_an_episode_ends_with_its_limit() -> None:
+    (episodes,) = plain_episodes("CartPole-v1", 1, 5, np.array(0, np.int32), 20)
+    length = len(episodes[0]["rewards"])
+    for limit, flags in ((length - 1, (False, True)), (length, (True, True)), (length + 1, (True, False))):
+        for kwargs, most in (({"max_episode_steps": limit}, None), ({}, limit), ({"max_episode_steps": 400}, limit)):
+            env = made(spec_of("CartPole-v1", **kwargs), 1, most)
+            env.reset(seed=5)
+            for step in range(min(limit, length)):
+                assert env._num_steps.tolist() == [step]
+                _, _, terminated, truncated, infos = env.step(np.zeros(1, np.int64))
+            assert (bool(terminated[0]), bool(truncated[0])) == flags
+            expected = episodes[0]["observations"][min(limit, length)]
+            assert np.array_equal(infos["final_obs"][0], expected)
+            assert env.spec is not None
+            assert env.spec.kwargs["max_episode_steps"] == limit
+            env.close()
+
+
+async def test_limits_of_the_length() -> None:
+    async with pool_of(InProcessBackend(), CARTPOLE, max_episode_length=4) as pool:
+        assert pool.status().env.max_episode_steps == 500
+        await pool.update_agent([LEFT])
+        batch = await sample(pool, AtLeast(41))
+        assert batch.lengths.tolist() == [4] * 11
+        assert batch.truncated.all()
+        assert not batch.terminated.any()
+        assert set((await sample(pool, AtLeast(41), max_episode_length=3)).lengths.tolist()) == {3}
+        updated = await pool.update_env([HALF_CHEETAH])
+        assert updated.description.max_episode_steps == 30
+
+
+async def test_frames_and_spaces_with_names() -> None:
+    async with pool_of(InProcessBackend(), num_workers=1) as pool:
+        pong = spec_of("Pong-v5", 2, 1, max_episode_steps=9, img_height=42, stack_num=2, reward_clip=True)
+        updated = await pool.update_env([pong])
+        assert updated.description.observation_space.shape == (2, 42, 84)
+        await pool.update_agent([RandomSpec()])
+        batch = await sample(pool, AtLeast(18))
+        assert batch.observations.dtype == np.uint8
+        # What the reward was before it was cut off is the environment's own; that the game ended is not.
+        assert set(batch.env_infos) == {"lives", "ram", "reward"}
+        await pool.update_env([spec_of("Parking-v0", max_episode_steps=20)])
+        await pool.update_agent([RandomSpec()])
+        batch = await sample(pool, AtLeast(240))
+        assert isinstance(batch.observations, Mapping)
+        assert set(batch.observations) == {"observation", "achieved_goal", "desired_goal"}
+        assert set(batch.lengths.tolist()) == {20}
+        first, second = batch.split()[0], batch.split()[4]
+        last, begun = first.last_observations["observation"][0], second.observations["observation"][0]
+        assert not np.array_equal(last, begun)
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        (spec_of("CartPole-v1", gravity=3), "kwargs_json: 'gravity' came, names among max_episode_steps"),
+        (spec_of("CartPole-v1", num_threads=-1), "'num_threads' came, which is not the environment's but the pool's"),
+        (spec_of("CartPole-v1", seed=3), "'seed' came, which is not"),
+        (spec_of("HalfCheetah-v5", from_pixels=True), "'from_pixels' came, which is not"),
+        (spec_of("HalfCheetah-v5", render_mode="rgb_array"), "'render_mode' came, which is not"),
+        (spec_of("HalfCheetah-v5", xml_file="ant.xml"), "'xml_file' came, which the id alone says"),
+        (spec_of("Pong-v5", task="nothing"), "'task' came, which the id alone says"),
+        (spec_of("Pong-v5", noop_max=0), "with which EnvPool's code for Pong-v5 breaks down"),
+        (spec_of("Pong-v5", mode=99), "Invalid game mode"),
+        (spec_of("Pong-v5", mode=2**31), "mode: 2147483648 came, a number from -2147483648 to 2147483647 was"),
+        (spec_of("Pong-v5", stack_num=True), "stack_num: True came, a whole number was expected"),
+        (spec_of("Pong-v5", reward_clip=1), "reward_clip: 1 came, true or false was expected"),
+        (spec_of("HalfCheetah-v5", reset_noise_scale="a"), "reset_noise_scale: 'a' came, a number was expected"),
+        (spec_of("CartPole-v1", max_episode_steps=0), "max_episode_steps: 0 came, a number from 1 to"),
+        (spec_of("MiniGrid-Empty-5x5-v0", agent_start_pos=[1, 2, 3]), r"came, a list such as \[1, 1\] was expected"),
+        (spec_of("IntersectionMultiAgent-v0"), "id: .* which has several players"),
+        (
+            EnvSpec("CartPole-v1", wrappers=[rollserve.Wrapper("FlattenObservation")], vectorization="envpool"),
+            "vectorization: 'envpool' came, but its environments take no wrappers",
+        ),
+        (
+            EnvSpec("CartPole-v1", task=rollserve.Task("set_task", 1), vectorization="envpool"),
+            "'envpool' came, but its environments take no task",
+        ),
+        (EnvSpec("CartPole-v1", reset_options={"low": 0}, vectorization="envpool"), "take no reset_options_json"),
+    ],
+    ids=lambda value: value.id if isinstance(value, EnvSpec) else "",
+)
+def test_what_is_refused(spec: EnvSpec, text: str) -> None:
+    with pytest.raises(InvalidValueError, match=text):
+        made(spec, 2)
+
+
+async def test_a_refused_update_changes_nothing() -> None:
+    async with pool_of(InProcessBackend(), CARTPOLE) as pool:
+        await pool.update_agent([RandomSpec()])
+        before = await sample(pool, AtLeast(100), seed=1)
+        refused: list[EnvSpec | rollserve.EnvChange] = [
+            spec_of("Pong-v5", noop_max=0),
+            spec_of("Nothing-v0"),
+            rollserve.EnvChange(kwargs={"num_envs": 3}),
+            rollserve.EnvChange(reset_options={"low": 0}),
+        ]
+        for update in refused:
+            with pytest.raises(DomainError):
+                await pool.update_env([update])
+        assert equal(await sample(pool, AtLeast(100), seed=1), before)
+        await pool.update_env([rollserve.EnvChange(kwargs={"max_episode_steps": 3})])
+        assert set((await sample(pool, AtLeast(30))).lengths.tolist()) == {3}
+
+
+def test_what_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NotFoundError, match="id: 'ALE/Pong-v5' came, an id of EnvPool's was expected") as raised:
+        made(spec_of("ALE/Pong-v5"), 2)
+    assert raised.value.reason == "ENV_NOT_FOUND"
+    monkeypatch.setitem(sys.modules, "envpool.registration", None)
+    with pytest.raises(NotFoundError, match=r"rollserve-server\[envpool\]") as raised:
+        made(CARTPOLE, 2)
+    assert raised.value.reason == "PACKAGE_NOT_FOUND"
+    assert raised.value.field == "vectorization"
+
+
+def test_actions_that_are_none() -> None:
+    env = made(CARTPOLE, 2)
+    env.reset(seed=1)
+    with pytest.raises(ValueError, match="came as actions, elements of"):
+        env.step(np.array([0, 7]))
+
+
+async def test_a_server_that_is_set_to_it() -> None:
+    settings = RowSettings("envpool", num_native_rows=3, num_episodes_per_row=2)
+    async with pool_of(InProcessBackend(), EnvSpec("HalfCheetah-v5", {"max_episode_steps": 9}), rows=settings) as pool:
+        assert pool.status().env.reproducibility is Reproducibility.BLOCK
+        assert (pool.status().env.num_rows, pool.status().env.num_episodes_per_row) == (3, 2)
+        await pool.update_agent([RandomSpec()])
+        batch = await sample(pool, AtLeast(60), max_episode_length=5)
+        assert set(batch.lengths.tolist()) == {5}
+        await pool.update_env([EnvSpec("CartPole-v1", vectorization="rows")])
+        assert pool.status().env.reproducibility is Reproducibility.EPISODE
+
+
+def test_through_a_server(sampler: rollserve.Sampler) -> None:
+    updated = sampler.update_env(HALF_CHEETAH)
+    assert updated.reproducibility is Reproducibility.BLOCK
+    assert (updated.num_rows, updated.num_episodes_per_row) == (4, 3)
+    assert sampler.status().envs == (HALF_CHEETAH,)
+    sampler.update_agent(rollserve.MlpAgent.initial(updated.observation_space, updated.action_space, seed=0))
+    batch = sampler.obtain_samples(500, seed=4)
+    assert set(batch.lengths.tolist()) == {30}
+    assert equal(sampler.obtain_samples(500, seed=4), batch)
+    with pytest.raises(rollserve.InvalidArgumentError, match=r"all_workers\.environment\.kwargs_json: 'num_envs' came"):
+        sampler.update_env(spec_of("CartPole-v1", num_envs=3))
+    with pytest.raises(rollserve.RollserveError, match="which is a path on the server") as raised:
+        sampler.update_env(spec_of("HalfCheetah-v5", xml_file="/etc/passwd"))
+    assert raised.value.reason == "PATH_NOT_ALLOWED"

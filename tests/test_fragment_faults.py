@@ -1,0 +1,402 @@
+"""A call for fragments that breaks off has not happened, and rows that are lost come back: the same bytes each time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pools import CARTPOLE, adds_up, kill_one, pool_of, read, sample, until
+from support import equal
+from test_fragments import CHEETAH, MODULES, fragments, in_calls, mlp
+
+import rollserve
+from rollserve.messages import StreamReader, join_batches
+from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.agents import RandomSpec
+from rollserve_server.errors import InvalidValueError, NotReadyError, WorkerLostError
+from rollserve_server.pool import Backend, Beginning, Delivery, Fragments, InProcessBackend, SampleRequest
+from rollserve_server.pool import checkpoints as checkpoints_module
+from rollserve_server.pool.ray_backend import RayBackend
+
+SOFT: dict[str, Any] = {"max_episode_length": 20, "soft": True}
+BIG = rollserve.EnvSpec("sample_envs:Big", {"observation_bytes": 1 << 16, "length": 90})
+
+
+@pytest.mark.parametrize("options", [{}, SOFT], ids=["hard", "soft"])
+@pytest.mark.parametrize("env", [CARTPOLE, CHEETAH], ids=lambda env: env.id)
+async def test_whoever_is_killed_between_calls_and_in_the_middle(
+    ray_backend: RayBackend, env: rollserve.EnvSpec, options: dict[str, Any]
+) -> None:
+    calls = [30, 30, 1500, 10, 1500]
+    async with pool_of(ray_backend, env, num_workers=2, num_rows=2) as pool:
+        await pool.update_agent([mlp(env, 1)])
+        expected = await in_calls(pool, calls, seed=9, **options)
+        source = random.Random(env.id)
+        clock, num_lost = 0, 0
+        for num_steps, wanted in zip(calls, expected, strict=True):
+            if num_steps == 1500:
+                running = asyncio.create_task(fragments(pool, 4 * num_steps, clock, seed=9, **options))
+                await asyncio.sleep(source.uniform(0.0, 0.15))
+                kill_one(pool, source)
+                batch = await running
+            else:
+                batch = await fragments(pool, 4 * num_steps, clock or None, seed=9, **options)
+                kill_one(pool, source)
+            assert equal(batch, wanted)
+            assert batch.account is not None
+            assert batch.account.num_broken_off_episodes == 0
+            num_lost += batch.account.num_lost_steps
+            clock += num_steps
+        assert num_lost > 0
+
+
+async def test_a_worker_that_dies_while_its_fragments_are_delivered(ray_backend: RayBackend) -> None:
+    async with pool_of(ray_backend, BIG, num_workers=2, num_rows=2, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        await fragments(pool, 4 * 50, seed=1)
+        expected = await fragments(pool, 4 * 200, 50, seed=1)
+        for worker in (0, 1):
+            reader, parts, num_deliveries = StreamReader(pb.ObtainSamplesRequest()), [], 0
+            target = Fragments(4 * 200, row_step_count=50)
+            async with contextlib.aclosing(pool.sample(SampleRequest(target, 1 << 22, seed=1))) as items:
+                async for item in items:
+                    parts += read(reader, item)
+                    if isinstance(item, Delivery):
+                        num_deliveries += 1
+                        if num_deliveries == 2:
+                            os.kill(pool.status().workers[worker].identity.process_id, signal.SIGKILL)
+            account = reader.end()
+            assert adds_up(account)
+            assert equal(join_batches(parts, account), expected)
+
+
+async def test_a_cancelled_call_has_not_happened(backend: Backend) -> None:
+    async with pool_of(backend, CHEETAH, num_workers=2, num_rows=2) as pool:
+        await pool.update_agent([mlp(CHEETAH, 1)])
+        expected = await in_calls(pool, [25, 400, 30], seed=4)
+        await fragments(pool, 100, seed=4)
+        for delay in (0.0, 0.03, 0.1, 1.0):
+            # Far too many to be made by then.
+            running = asyncio.create_task(fragments(pool, 100_000, 25, seed=4))
+            await asyncio.sleep(delay)
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+        second = await fragments(pool, 1600, 25, seed=4)
+        assert equal(second, expected[1])
+        assert second.account is not None
+        assert second.account.num_cancelled_steps > 0
+        assert equal(await fragments(pool, 120, 425, seed=4), expected[2])
+        assert pool.status().counters.num_cancelled_calls > 0
+
+
+async def test_a_cancelled_call_of_the_own_sequence(backend: Backend) -> None:
+    async with pool_of(backend, CHEETAH, num_workers=2, num_rows=2) as pool:
+        await pool.update_agent([mlp(CHEETAH, 1)])
+        first = await fragments(pool, 100)
+        assert first.account is not None
+        async with contextlib.aclosing(pool.sample(SampleRequest(Fragments(40_000), 1 << 22))) as items:
+            async for item in items:
+                if isinstance(item, Beginning):
+                    assert item.row_step_count == 25
+                    assert item.num_rows == 4
+                if isinstance(item, Delivery):
+                    break
+        second = await fragments(pool, 100)
+        assert second.account is not None
+        assert (second.account.seed, second.account.row_step_count) == (first.account.seed, 25)
+        assert np.array_equal(second.first_steps, [25] * 4)
+        assert np.array_equal(second.observations[::25], first.last_observations)
+
+
+async def test_the_call_before_can_be_repeated_with_what_has_come_left_out(backend: Backend) -> None:
+    async with pool_of(backend, CHEETAH, num_workers=2, num_rows=2) as pool:
+        await pool.update_agent([mlp(CHEETAH, 1)])
+        _, expected = await in_calls(pool, [25, 200], seed=4)
+        for num_skipped in (0, 1, 37, 400, 401, 799, 800):
+            again = await fragments(pool, 800, 25, seed=4, skip=num_skipped) if num_skipped < 800 else None
+            if again is not None:
+                assert equal(again, expected.without_first_steps(num_skipped)), num_skipped
+            else:
+                async with contextlib.aclosing(
+                    pool.sample(SampleRequest(Fragments(800, 800, row_step_count=25), 1 << 22, seed=4))
+                ) as items:
+                    assert not any(isinstance(item, Delivery) for item in [item async for item in items])
+        # The one before that is not there any more.
+        await fragments(pool, 4, 225, seed=4)
+        with pytest.raises(NotReadyError, match="25 came, but 0 or 225 or 226 was expected"):
+            await fragments(pool, 800, 25, seed=4)
+
+
+async def test_a_call_is_repeated_while_the_first_one_still_runs(backend: Backend) -> None:
+    """As by a client whose connection broke, which the server has not noticed."""
+    async with pool_of(backend, CHEETAH, num_workers=1, num_rows=2) as pool:
+        await pool.update_agent([mlp(CHEETAH, 1)])
+        first = await fragments(pool, 50)
+        assert first.account is not None
+        seed = first.account.seed
+        request = SampleRequest(Fragments(2000), 1 << 14)
+        async with contextlib.aclosing(pool.sample(request)) as items:
+            async for item in items:
+                if isinstance(item, Delivery):
+                    break
+            again = await fragments(pool, 2000, 25, seed=seed)
+        following = await fragments(pool, 50)
+        assert following.account is not None
+        assert (following.account.seed, following.account.row_step_count) == (seed, 1025)
+        for row in range(2):
+            last = np.flatnonzero(again.episode_indices % 2 == row)[-1]
+            begin = np.flatnonzero(following.episode_indices % 2 == row)[0]
+            if not (again.terminated | again.truncated)[last]:
+                start = (np.cumsum(following.lengths) - following.lengths)[begin]
+                assert np.array_equal(again.last_observations[last], following.observations[start])
+
+
+async def test_after_an_env_update_a_broken_call_can_still_be_repeated(backend: Backend) -> None:
+    async with pool_of(backend, CARTPOLE, num_workers=1, num_rows=2) as pool:
+        await pool.update_agent([mlp(CARTPOLE, 1)])
+        await fragments(pool, 50)
+        second = await fragments(pool, 50)
+        assert second.account is not None
+        await pool.update_env([CARTPOLE])
+        again = await fragments(pool, 50, 25, seed=second.account.seed, env_version=1)
+        assert equal(second, again)
+
+
+async def test_rows_that_cannot_come_back_break_off(ray_backend: RayBackend) -> None:
+    env = rollserve.EnvSpec("sample_envs:Unseeded")
+    async with pool_of(ray_backend, env, num_workers=2, num_rows=4, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        first = await fragments(pool, 80)
+        os.kill(pool.status().workers[1].identity.process_id, signal.SIGKILL)
+        second = await fragments(pool, 80)
+        assert first.account is not None
+        assert second.account is not None
+        assert second.account.seed == first.account.seed
+        broken_off = second.account.num_broken_off_episodes
+        # All that was in progress on that worker, and nothing on the other.
+        in_progress = ~(first.terminated | first.truncated)
+        assert first.worker_indices is not None
+        assert broken_off == int((in_progress & (first.worker_indices == 1)).sum()) > 0
+        for row in range(8):
+            ends = np.flatnonzero(first.episode_indices % 8 == row)[-1]
+            begins = np.flatnonzero(second.episode_indices % 8 == row)[0]
+            goes_on = in_progress[ends] and row < 4
+            assert bool(second.first_steps[begins]) == goes_on
+            assert second.episode_indices[begins] == first.episode_indices[ends] + (0 if goes_on else 8)
+        third = await fragments(pool, 80)
+        assert third.account is not None
+        assert third.account.num_broken_off_episodes == 0
+
+
+async def test_delivered_fragments_of_rows_that_cannot_come_back(ray_backend: RayBackend) -> None:
+    """What comes would not fit what has come: an error says so."""
+    env = rollserve.EnvSpec("sample_envs:Unseeded")
+    async with pool_of(ray_backend, env, num_workers=1, num_rows=4, window_bytes=10_000, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        await fragments(pool, 4)
+
+        async def sample_and_kill() -> None:
+            killed = False
+            async with contextlib.aclosing(pool.sample(SampleRequest(Fragments(80_000), 1 << 12))) as items:
+                async for item in items:
+                    if isinstance(item, Delivery) and not killed:
+                        killed = True
+                        os.kill(pool.status().workers[0].identity.process_id, signal.SIGKILL)
+
+        with pytest.raises(WorkerLostError, match="worker 0 cannot be brought to where they stood"):
+            await sample_and_kill()
+        process_id = pool.status().workers[0].identity.process_id
+        assert (await fragments(pool, 40)).num_steps == 40
+        assert pool.status().workers[0].identity.process_id == process_id  # nobody else was lost
+
+
+async def test_actions_that_are_too_many_to_be_kept() -> None:
+    async with pool_of(InProcessBackend(), CHEETAH, num_workers=1, num_rows=3) as pool:
+        await pool.update_agent([mlp(CHEETAH, 1)])
+        expected = await in_calls(pool, [40, 20], seed=1)
+        # Room for two rows of three: 40 steps of six floats each.
+        with mock.patch.object(checkpoints_module, "_MOST_LOG_BYTES", 2 * 40 * 6 * 4):
+            await fragments(pool, 120, seed=1)
+            await fragments(pool, 60, 40, seed=1)
+            again = await fragments(pool, 60, 40, seed=1)
+            assert again.account is not None
+            assert again.account.num_broken_off_episodes == 1
+            same = np.isin(again.episode_indices, expected[1].episode_indices)
+            assert same.sum() == 2
+            assert np.array_equal(again.first_steps[~same], [0])
+            with pytest.raises(NotReadyError, match="1 rows of worker 0 cannot be brought to where they stood"):
+                await fragments(pool, 60, 40, seed=1, skip=1)
+
+
+async def test_an_environment_that_ends_otherwise_when_it_is_made_again(backend: Backend) -> None:
+    """It says that it is a function of its seed, and is not: its rows break off."""
+    env = rollserve.EnvSpec("sample_envs:ForgetsItsLength")
+    async with pool_of(backend, env, num_workers=1, num_rows=2, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        assert pool.status().env.reproducibility is rollserve.Reproducibility.EPISODE
+        await fragments(pool, 400, seed=1)
+        await fragments(pool, 2, 200, seed=1)
+        again = await fragments(pool, 2, 200, seed=1)
+        assert again.account is not None
+        assert again.account.num_broken_off_episodes == 2
+        assert again.episode_indices.tolist() == [2, 3]
+        assert again.first_steps.tolist() == [0, 0]
+
+
+async def test_a_cancelled_call_stops_within_a_vector_step(backend: Backend) -> None:
+    env = rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": 0.1, "length": 1000})
+    async with pool_of(backend, env, num_workers=1, num_rows=4, progress_seconds=0.1, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        told: list[object] = []
+
+        async def run() -> None:
+            async with contextlib.aclosing(pool.sample(SampleRequest(Fragments(4000), 1 << 22, seed=1))) as items:
+                async for item in items:
+                    told.append(item)  # noqa: PERF401  # they are looked at while more come
+
+        running = asyncio.create_task(run())
+        await until(lambda: len(told) > 1)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        batch = await sample(pool, Fragments(4), seed=1)
+        assert batch.account is not None
+        assert 4 <= batch.account.num_cancelled_steps <= 16
+        assert adds_up(batch.account)
+
+
+async def test_sequences_that_nobody_uses_are_dropped(backend: Backend) -> None:
+    async with pool_of(backend, CARTPOLE, num_workers=1, num_rows=1, max_calls=2) as pool:
+        await pool.update_agent([mlp(CARTPOLE, 1)])
+        for seed in range(4):
+            await fragments(pool, 5, seed=seed)
+        for seed, there in enumerate((False, False, True, True)):
+            with contextlib.nullcontext() if there else pytest.raises(NotReadyError):
+                await fragments(pool, 5, 5, seed=seed)
+
+
+async def test_calls_with_a_seed_do_not_displace_the_own_sequence(backend: Backend) -> None:
+    async with pool_of(backend, CARTPOLE, num_workers=1, num_rows=1, max_calls=2) as pool:
+        await pool.update_agent([mlp(CARTPOLE, 1)])
+        limited = await fragments(pool, 5, max_episode_length=3)
+        first = await fragments(pool, 5)
+        for seed in range(4):
+            await fragments(pool, 5, seed=seed)
+            await fragments(pool, 5, 5, seed=seed)
+        for clock in (5, 10):
+            batch = await fragments(pool, 5)
+            assert batch.account is not None
+            assert first.account is not None
+            assert (batch.account.seed, batch.account.row_step_count) == (first.account.seed, clock)
+        again = await fragments(pool, 5, max_episode_length=3)
+        assert again.account is not None
+        assert limited.account is not None
+        assert (again.account.seed, again.account.row_step_count) == (limited.account.seed, 5)
+
+
+async def test_a_call_that_is_closed_before_it_has_done_anything() -> None:
+    async with pool_of(InProcessBackend(), CHEETAH, num_workers=1, num_rows=2) as pool:
+        await pool.update_agent([mlp(CHEETAH, 1)])
+        expected = await in_calls(pool, [10, 10], seed=1)
+        await fragments(pool, 20, seed=1)
+        async with contextlib.aclosing(
+            pool.sample(SampleRequest(Fragments(20, row_step_count=10), 1 << 22, seed=1))
+        ) as items:
+            assert isinstance(await anext(items), Beginning)
+        assert equal(await fragments(pool, 20, 10, seed=1), expected[1])
+
+
+async def test_environments_are_changed_in_place_and_a_refused_change_leaves_the_rows_alone() -> None:
+    env = rollserve.EnvSpec("sample_envs:Tasks")
+    async with pool_of(InProcessBackend(), env, num_workers=1, num_rows=2, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        first = await fragments(pool, 2)
+        with pytest.raises(InvalidValueError, match="a goal of at least 0"):
+            await pool.update_env([rollserve.EnvChange(task=rollserve.Task("set_task", {"goal": -1}))])
+        second = await fragments(pool, 2)
+        assert first.account is not None
+        assert second.account is not None
+        assert (second.account.seed, second.account.row_step_count) == (first.account.seed, 1)
+        await pool.update_env([rollserve.EnvChange(task=rollserve.Task("set_task", {"goal": 5}))])
+        third = await fragments(pool, 2)
+        assert third.account is not None
+        assert third.account.seed != first.account.seed
+        assert third.observations[:, 1].tolist() == [5, 5]
+        assert sorted(third.episode_infos["number"].tolist()) == sorted(second.episode_infos["number"].tolist())
+
+
+@settings(max_examples=30)
+@given(
+    operations=st.lists(
+        st.tuples(st.sampled_from(["next", "again", "cancel", "begin", "lose"]), st.integers(1, 25)), max_size=12
+    ),
+    num_rows=st.integers(1, 3),
+    soft=st.booleans(),
+)
+def test_whatever_becomes_of_calls(operations: list[tuple[str, int]], num_rows: int, soft: bool) -> None:
+    """What a call brings is a function of where it begins, and of how long it is."""
+
+    async def run() -> None:
+        env = rollserve.EnvSpec("sample_envs:Ragged", {"most": 30})
+        async with pool_of(InProcessBackend(), env, num_workers=2, num_rows=num_rows, **MODULES) as pool:
+            await pool.update_agent([RandomSpec()])
+            stride = 2 * num_rows
+            options: dict[str, Any] = {"max_episode_length": 11, "soft": True} if soft else {}
+
+            async def true_fragments(clock: int, num_steps: int) -> rollserve.EpisodeBatch:
+                """As if nothing had happened before."""
+                async with pool_of(InProcessBackend(), env, num_workers=2, num_rows=num_rows, **MODULES) as fresh:
+                    await fresh.update_agent([RandomSpec()])
+                    if clock:
+                        await fragments(fresh, clock * stride, seed=6, **options)
+                    return await fragments(fresh, num_steps * stride, clock or None, seed=6, **options)
+
+            clock, before, last_steps = 0, None, 0
+            for operation, num_steps in operations:
+                match operation:
+                    case "begin":
+                        begins = 0
+                    case "again" if before is not None:
+                        begins, num_steps = before, last_steps
+                    case _:
+                        begins = clock
+                if operation == "lose":
+                    slot = num_steps % 2
+                    pool._slots.lose(slot, pool._slots[slot].handle)
+                if operation == "cancel":
+                    running = asyncio.create_task(
+                        fragments(pool, num_steps * stride, begins or None, seed=6, **options)
+                    )
+                    await asyncio.sleep(0.001 * (num_steps % 5))
+                    if running.cancel():
+                        with contextlib.suppress(asyncio.CancelledError):
+                            await running
+                        if running.cancelled():
+                            continue
+                    before, clock, last_steps = begins, begins + num_steps, num_steps
+                    continue
+                batch = await fragments(pool, num_steps * stride, begins or None, seed=6, **options)
+                assert equal(batch, await true_fragments(begins, num_steps))
+                before, clock, last_steps = begins, begins + num_steps, num_steps
+
+    asyncio.run(run())
+
+
+async def test_the_servers_limit_counts_too() -> None:
+    env = rollserve.EnvSpec("sample_envs:Nested", {"length": 7})
+    async with pool_of(InProcessBackend(), env, num_workers=1, num_rows=1, max_episode_length=5, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        for soft, lengths in ((False, [5, 5, 4]), (True, [5, 2, 5, 2])):
+            batch = await fragments(pool, 14, seed=1, soft=soft)
+            assert batch.lengths.tolist() == lengths
+            assert batch.truncated.tolist() == [length == 5 for length in lengths]

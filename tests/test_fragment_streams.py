@@ -1,0 +1,132 @@
+"""Fragments through the server: the client's calls, streams that break, the command line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from cutting_proxy import cutting_proxy
+from pools import adds_up
+from support import equal
+from test_cli import run
+
+import rollserve
+from rollserve.episode_batch import StepType
+from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
+from rollserve_server.local import LocalServer
+
+
+def test_step_types_and_joined(sampler: rollserve.Sampler) -> None:
+    parts = [sampler.obtain_fragments(80) for _ in range(8)]
+    for number, part in enumerate(parts):
+        assert part.num_steps == 80
+        assert part.account is not None
+        assert part.account.row_step_count == 10 * number
+        assert part.account.num_episodes == int((part.terminated | part.truncated).sum())
+        starts = np.cumsum(part.lengths) - part.lengths
+        first = part.step_types[starts] == StepType.FIRST
+        assert np.array_equal(first, (part.first_steps == 0) & ~((part.lengths == 1) & part.terminated))
+        cut = ~(part.terminated | part.truncated)
+        ends = part.step_types[starts + part.lengths - 1]
+        assert (ends[cut & (part.lengths > 1)] == StepType.MID).all()
+    whole = rollserve.EpisodeBatch.concatenate(*parts)
+    order = np.lexsort((whole.first_steps, whole.episode_indices))
+    segments = whole.split()
+    episodes = rollserve.EpisodeBatch.concatenate(*(segments[position] for position in order)).joined()
+    assert len(set(episodes.episode_indices.tolist())) == len(episodes)
+    assert not episodes.first_steps.any()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_broken_stream_goes_on(sampler: rollserve.Sampler, server: LocalServer, seed: int) -> None:
+    """Also one that was complete but for its account, and also without a seed."""
+    expected = [sampler.obtain_fragments(48_000, seed=3), sampler.obtain_fragments(16_000, seed=3, row_step_count=6000)]
+    with (
+        cutting_proxy(server.address, num_cuts=4, max_bytes=2_000_000, seed=seed) as proxy,
+        rollserve.connect(proxy.address) as distant,
+    ):
+        distant.status()
+        first = distant.obtain_fragments(48_000, seed=3)
+        second = distant.obtain_fragments(16_000, seed=3, row_step_count=6000)
+        assert proxy.num_cuts > 0
+    for batch, wanted in zip((first, second), expected, strict=True):
+        assert equal(batch, wanted)
+        account = batch.account
+        assert account is not None
+        assert (account.num_steps, account.num_episodes) == (
+            batch.num_steps,
+            int((batch.terminated | batch.truncated).sum()),
+        )
+        assert adds_up(account)
+    assert first.account is not None
+    assert first.account.num_resumptions > 0
+
+
+def test_a_broken_stream_without_a_seed_goes_on(sampler: rollserve.Sampler, server: LocalServer) -> None:
+    with (
+        cutting_proxy(server.address, num_cuts=3, max_bytes=1_500_000, seed=5) as proxy,
+        rollserve.connect(proxy.address) as distant,
+    ):
+        distant.status()
+        batches = [distant.obtain_fragments(16_000) for _ in range(4)]
+        assert proxy.num_cuts > 0
+    seeds = {batch.account.seed for batch in batches if batch.account is not None}
+    assert len(seeds) == 1
+    (seed,) = seeds
+    for number, batch in enumerate(batches):
+        assert batch.account is not None
+        assert batch.account.row_step_count == 2000 * number
+        again = sampler.obtain_fragments(16_000, seed=seed, row_step_count=2000 * number or None)
+        assert equal(batch, again)
+
+
+async def test_for_asyncio_too(sampler: rollserve.Sampler, server: LocalServer) -> None:
+    options: dict[str, Any] = {"seed": 3, "soft_horizon": True, "max_episode_length": 15}
+    expected = sampler.obtain_fragments(48_000, **options)
+    with cutting_proxy(server.address, num_cuts=3, max_bytes=2_000_000, seed=2) as proxy:
+        async with rollserve.aconnect(proxy.address) as distant:
+            await distant.status()
+            batch = await distant.obtain_fragments(48_000, **options)
+    assert equal(batch, expected)
+    assert batch.account is not None
+    assert batch.account.num_resumptions > 0
+
+
+def test_the_beginning_names_rows_and_clock(sampler: rollserve.Sampler, server: LocalServer) -> None:
+    with grpc.insecure_channel(server.address) as channel:
+        stub = SamplerServiceStub(channel)
+        for number in range(2):
+            request = pb.ObtainSamplesRequest(step_count=16, fragments=pb.Fragments())
+            first, *_, last = stub.ObtainSamples(request)
+            assert (first.beginning.row_count, first.beginning.row_step_count) == (8, 2 * number)
+            assert last.account.row_step_count == 2 * number
+        first, *_ = stub.ObtainSamples(pb.ObtainSamplesRequest(step_count=16))
+        assert (first.beginning.row_count, first.beginning.row_step_count) == (0, 0)
+        # Everything has come but the account.
+        options = pb.SamplingOptions(seed=5)
+        request = pb.ObtainSamplesRequest(step_count=16, options=options, fragments=pb.Fragments(skip_step_count=16))
+        contents = [response.WhichOneof("content") for response in stub.ObtainSamples(request)]
+        assert contents == ["beginning", "account"]
+
+
+def test_what_is_sent_is_checked(sampler: rollserve.Sampler) -> None:
+    with pytest.raises(TypeError, match="soft_horizon: int came, a truth value"):
+        sampler.obtain_fragments(8, soft_horizon=1)  # type: ignore[arg-type]
+    with pytest.raises(rollserve.InvalidArgumentError, match="row_step_count: -1 came"):
+        sampler.obtain_fragments(8, seed=1, row_step_count=-1)
+    with pytest.raises(rollserve.PreconditionError, match=r"fragments\.row_step_count: 3 came") as caught:
+        sampler.obtain_fragments(8, seed=1, row_step_count=3)
+    assert caught.value.reason == "ROW_STEP_COUNT"
+
+
+def test_on_the_command_line(sampler: rollserve.Sampler, server: LocalServer) -> None:
+    shown = run("sample", server.address, "--steps", "80", "--fragments", "--seed", "4")
+    assert shown.returncode == 0, shown.stderr
+    assert "fragments of episodes" in shown.stdout
+    assert ", 80 steps in " in shown.stdout
+    refused = run("sample", server.address, "--steps", "81", "--fragments")
+    assert refused.returncode == 1
+    assert "step_count: 81 came, a multiple of 8" in refused.stderr

@@ -1,0 +1,373 @@
+"""Fragments: exactly so many steps, each a slice of a true episode, in the order of the contract."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from fragment_truth import Truth, expected_places, places_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pools import CARTPOLE, adds_up, pool_of, sample, until
+from support import equal
+
+import rollserve
+from rollserve.episode_batch import StepType
+from rollserve_server.agents import AgentSpec, MlpSpec, RandomSpec
+from rollserve_server.errors import EnvFailedError, InvalidValueError, NotReadyError, OverLimitError
+from rollserve_server.pool import (
+    AtLeast,
+    Backend,
+    Beginning,
+    Delivery,
+    Fragments,
+    InProcessBackend,
+    Pool,
+    SampleRequest,
+)
+
+MODULES = {"allowed_modules": frozenset({"sample_envs"})}
+RAGGED = rollserve.EnvSpec("sample_envs:Ragged")
+CHEETAH = rollserve.EnvSpec("HalfCheetah-v5", {"max_episode_steps": 70})
+NESTED = rollserve.EnvSpec("sample_envs:Nested", {"length": 7})
+
+
+def mlp(env: rollserve.EnvSpec, seed: int) -> AgentSpec:
+    sizes = {"CartPole-v1": (4, rollserve.spaces.Discrete(2)), "HalfCheetah-v5": (17, box(6))}
+    if env.id not in sizes:
+        return RandomSpec()
+    num_inputs, action_space = sizes[env.id]
+    agent = rollserve.MlpAgent.initial(box(num_inputs), action_space, seed=seed)
+    return MlpSpec(agent.layer_sizes, agent.activation, agent.head, agent.parameters)
+
+
+def box(size: int) -> rollserve.spaces.Box:
+    return rollserve.spaces.Box(np.float32(-1), np.float32(1), (size,), np.dtype(np.float32))
+
+
+async def fragments(
+    pool: Pool, num_steps: int, clock: int | None = None, *, soft: bool = False, skip: int = 0, **options: Any
+) -> rollserve.EpisodeBatch:
+    batch = await sample(pool, Fragments(num_steps, skip, soft, clock), **options)
+    assert batch.num_steps == num_steps - skip
+    assert batch.account is not None
+    assert adds_up(batch.account)
+    assert batch.account.num_kept_steps == 0
+    return batch
+
+
+async def in_calls(pool: Pool, calls: list[int], seed: int, **options: Any) -> list[rollserve.EpisodeBatch]:
+    """So many steps of each row in each call, from the beginning of a seed's sequence on."""
+    num_rows = sum(worker.num_rows for worker in pool.status().workers)
+    clocks = itertools.accumulate(calls, initial=0)
+    return [
+        await fragments(pool, num_steps * num_rows, clock or None, seed=seed, **options)
+        for num_steps, clock in zip(calls, clocks, strict=False)
+    ]
+
+
+@pytest.mark.parametrize("env", [CARTPOLE, CHEETAH, NESTED, RAGGED], ids=lambda env: env.id)
+async def test_each_is_a_slice_of_a_true_episode_before_and_after_an_env_swap(
+    backend: Backend, env: rollserve.EnvSpec
+) -> None:
+    async with pool_of(backend, env, **MODULES) as pool:
+        await pool.update_agent([mlp(env, 1)])
+        for swapped in (False, True):
+            if swapped:
+                await pool.update_env([env])
+            truth = Truth(pool, seed=3)
+            calls = [7, 1, 64, 30, 130]
+            for num_steps, batch in zip(calls, await in_calls(pool, calls, seed=3), strict=True):
+                await truth.check(batch)
+                assert batch.worker_indices is not None
+                assert np.array_equal(batch.worker_indices, batch.episode_indices % 8 // 4)
+                sums = np.zeros(8, np.int64)
+                np.add.at(sums, batch.episode_indices % 8, batch.lengths)
+                assert sums.tolist() == [num_steps] * 8
+
+
+@settings(max_examples=25)
+@given(
+    num_workers=st.integers(1, 3),
+    num_rows=st.integers(1, 4),
+    calls=st.lists(st.integers(1, 30), min_size=1, max_size=6),
+    most=st.sampled_from([1, 2, 12]),
+    limit=st.sampled_from([None, 1, 5, 12]),
+)
+def test_order_and_content(num_workers: int, num_rows: int, calls: list[int], most: int, limit: int | None) -> None:
+    async def run() -> None:
+        env = rollserve.EnvSpec("sample_envs:Ragged", {"most": most})
+        async with pool_of(InProcessBackend(), env, num_workers=num_workers, num_rows=num_rows, **MODULES) as pool:
+            await pool.update_agent([RandomSpec()])
+            truth = Truth(pool, seed=2, max_episode_length=limit)
+            batches = await in_calls(pool, calls, seed=2, max_episode_length=limit)
+            most_episodes = sum(calls) * num_workers * num_rows
+            lengths = {}
+            for batch in batches:
+                await truth.check(batch)
+                for index in batch.episode_indices.tolist():
+                    lengths[index] = await truth.length(index)
+            assert max(lengths) < most_episodes
+            expected = expected_places(lambda index: lengths.get(index, 1), [num_rows] * num_workers, calls)
+            assert [places_of(batch) for batch in batches] == expected
+
+    asyncio.run(run())
+
+
+async def test_one_step_episodes_and_episodes_cut_at_their_end(backend: Backend) -> None:
+    for length, calls in ((1, [1, 5]), (4, [4, 8, 2, 2, 3])):
+        env = rollserve.EnvSpec("sample_envs:Ends", {"length": length})
+        async with pool_of(backend, env, **MODULES) as pool:
+            await pool.update_agent([RandomSpec()])
+            truth = Truth(pool, seed=1)
+            batches = await in_calls(pool, calls, seed=1)
+            for batch in batches:
+                await truth.check(batch)
+            expected = expected_places(lambda _, length=length: length, [4, 4], calls)  # type: ignore[misc]
+            assert [places_of(batch) for batch in batches] == expected
+            assert batches[0].terminated.all()
+            assert (batches[0].lengths == min(calls[0], length)).all()
+
+
+async def test_fragments_of_one_step(backend: Backend) -> None:
+    """For a target of 160 steps, 160 fragments, whatever the rows."""
+    async with pool_of(backend, CARTPOLE, num_workers=2, num_rows=4) as pool:
+        await pool.update_agent([mlp(CARTPOLE, 1)])
+        truth = Truth(pool, seed=4)
+        batches = await in_calls(pool, [1] * 20, seed=4)
+        assert sum(map(len, batches)) == 160
+        for batch in batches:
+            assert batch.lengths.tolist() == [1] * 8
+            await truth.check(batch)
+
+
+async def test_an_environment_that_truncates_at_the_limit(backend: Backend) -> None:
+    """One end, and a true reset, whatever the horizon."""
+    env = rollserve.EnvSpec("sample_envs:Ends", {"length": 3, "terminated": False, "truncated": True})
+    async with pool_of(backend, env, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        for soft in (False, True):
+            for batch in await in_calls(pool, [2, 5], seed=1, max_episode_length=3, soft=soft):
+                assert batch.lengths.max() <= 3
+                firsts = batch.observations[np.flatnonzero(batch.step_types == StepType.FIRST)]
+                assert (firsts[:, 0] == -1).all()  # as after a reset
+                assert (batch.truncated == (batch.first_steps + batch.lengths == 3)).all()
+                assert not batch.terminated.any()
+
+
+async def test_the_limit_counts_over_fragments(backend: Backend) -> None:
+    async with pool_of(backend, CHEETAH, num_workers=1, num_rows=2) as pool:
+        await pool.update_agent([mlp(CHEETAH, 1)])
+        truth = Truth(pool, seed=5, max_episode_length=25)
+        batches = await in_calls(pool, [10] * 6, seed=5, max_episode_length=25)
+        for batch in batches:
+            await truth.check(batch)
+        assert [places_of(batch) for batch in batches] == expected_places(lambda _: 25, [2], [10] * 6)
+
+
+async def test_a_soft_horizon(backend: Backend) -> None:
+    """Episodes end at the limit, and the next ones begin where they stand; the environment's own ends are true ones."""
+    env = rollserve.EnvSpec("sample_envs:Nested", {"length": 7})
+    async with pool_of(backend, env, num_workers=1, num_rows=2, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        batches = await in_calls(pool, [2, 1, 4, 9], seed=5, max_episode_length=3, soft=True)
+        batch = rollserve.EpisodeBatch.concatenate(*map(without_ragged_infos, batches))
+        for row in range(2):
+            parts = [part for part in batch.split() if part.episode_indices[0] % 2 == row]
+            parts.sort(key=lambda part: (int(part.episode_indices[0]), int(part.first_steps[0])))
+            episodes = rollserve.EpisodeBatch.concatenate(*parts).joined()
+            assert episodes.lengths.tolist() == [3, 3, 1, 3, 3, 1, 2]
+            assert episodes.truncated.tolist() == [True, True, False, True, True, False, False]
+            assert episodes.terminated.tolist() == [False, False, True, False, False, True, False]
+            assert episodes.episode_indices.tolist() == list(range(row, 14, 2))
+            assert episodes.env_seeds is not None
+            seeds = episodes.env_seeds.tolist()
+            assert seeds[:3] == [seeds[0]] * 3
+            assert seeds[3:6] == [seeds[3]] * 3
+            assert len(set(seeds)) == 3
+            assert episodes.episode_infos["_seed"].tolist() == [True, False, False, True, False, False, True]
+            assert episodes.env_infos["step"].tolist() == [*range(1, 8), *range(1, 8), 1, 2]
+            # What one ended with is what the next one sees first.
+            for one, following in itertools.pairwise(episodes.split()):
+                if not one.terminated[0]:
+                    for leaf, last in one.last_observations.items():  # type: ignore[union-attr]
+                        assert np.array_equal(last[0], following.observations[leaf][0])  # type: ignore[index]
+
+
+def without_ragged_infos(batch: rollserve.EpisodeBatch) -> rollserve.EpisodeBatch:
+    """Without what is not of one shape in all fragments."""
+    infos = {name: column for name, column in batch.env_infos.items() if "ragged" not in name}
+    return dataclasses.replace(batch, env_infos=infos)
+
+
+async def test_rows_go_on_through_an_agent_update(backend: Backend) -> None:
+    async with pool_of(backend, CHEETAH, num_workers=2, num_rows=2) as pool:
+        await pool.update_agent([mlp(CHEETAH, 1)])
+        first = await fragments(pool, 40)
+        await pool.update_agent([mlp(CHEETAH, 2)])
+        second = await fragments(pool, 40)
+        assert first.account is not None
+        assert second.account is not None
+        assert first.account.seed == second.account.seed
+        assert (first.account.row_step_count, second.account.row_step_count) == (0, 10)
+        assert second.first_steps.tolist() == [10] * 4
+        assert set(first.policy_versions.tolist()) == {1}
+        assert set(second.policy_versions.tolist()) == {2}
+        assert np.array_equal(first.last_observations, second.observations[::10])
+        # The new policy acts as it would have acted there: with the same numbers at the same steps.
+        truth = await Truth(pool, seed=first.account.seed).episode(0)
+        deviations = [(batch.actions - batch.agent_infos["mean"]) for batch in (truth, second)]
+        std = np.exp(second.agent_infos["log_std"][0])
+        assert np.allclose(deviations[0][10:20] / std, deviations[1][:10] / std, atol=1e-4)
+
+
+async def test_an_env_update_begins_anew(backend: Backend) -> None:
+    async with pool_of(backend, CARTPOLE) as pool:
+        await pool.update_agent([mlp(CARTPOLE, 1)])
+        first = await fragments(pool, 40)
+        assert (await fragments(pool, 40)).first_steps.any()
+        await pool.update_env([CARTPOLE])
+        second = await fragments(pool, 40)
+        assert first.account is not None
+        assert second.account is not None
+        assert not second.first_steps.any()
+        assert first.account.seed != second.account.seed
+        assert second.account.row_step_count == 0
+
+
+async def test_agents_and_environments_of_their_own(backend: Backend) -> None:
+    async with pool_of(backend, CARTPOLE, num_workers=2, num_rows=1) as pool:
+        specs = [rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": steps}) for steps in (3, 4)]
+        await pool.update_env(specs, per_worker=True)
+        await pool.update_agent([RandomSpec(), RandomSpec()], per_worker=True)
+        batch = await fragments(pool, 24)
+        assert batch.lengths.tolist() == [3, 3, 3, 3, 4, 4, 4]
+
+
+async def test_several_sequences_at_once(backend: Backend) -> None:
+    async with pool_of(backend, CARTPOLE, num_workers=2, num_rows=2, max_calls=8) as pool:
+        await pool.update_agent([mlp(CARTPOLE, 1)])
+        alone = [await in_calls(pool, [50, 3, 200], seed) for seed in range(3)]
+        whole = await sample(pool, AtLeast(2000), seed=9)
+
+        async def twice() -> tuple[rollserve.EpisodeBatch, rollserve.EpisodeBatch]:
+            return await fragments(pool, 4000), await fragments(pool, 4000)
+
+        *together, again, own, other = await asyncio.gather(
+            *(in_calls(pool, [50, 3, 200], seed) for seed in range(3)),
+            sample(pool, AtLeast(2000), seed=9),
+            twice(),
+            twice(),
+        )
+        assert equal(again, whole)
+        for ones, others in zip(alone, together, strict=True):
+            assert all(equal(one, another) for one, another in zip(ones, others, strict=True))
+        seeds = [batch.account.seed for batch in (*own, *other)]
+        assert len(set(seeds)) == 2
+        assert sorted(batch.account.row_step_count for batch in (*own, *other)) == [0, 0, 1000, 1000]
+
+
+async def test_calls_without_a_seed_are_left_alone_by_those_with_theirs(backend: Backend) -> None:
+    async with pool_of(backend, CARTPOLE) as pool:
+        await pool.update_agent([mlp(CARTPOLE, 1)])
+        first = await fragments(pool, 80)
+        assert first.account is not None
+        again = await fragments(pool, 80, seed=first.account.seed)
+        assert equal(first, again)
+        second = await fragments(pool, 80)
+        assert second.account is not None
+        assert (second.account.seed, second.account.row_step_count) == (first.account.seed, 10)
+        # To go on with it, or to repeat its last call, one says so.
+        assert equal(second, await fragments(pool, 80, 10, seed=first.account.seed))
+        third = await fragments(pool, 80, 20, seed=first.account.seed)
+        assert third.account is not None
+        assert third.account.row_step_count == 20
+
+
+async def test_what_is_refused() -> None:
+    async with pool_of(InProcessBackend(), CARTPOLE, worker_buffer_bytes=10_000) as pool:
+        await pool.update_agent([mlp(CARTPOLE, 1)])
+        with pytest.raises(InvalidValueError, match=r"step_count: 20 came, a multiple of 8.* such as 16 or 24"):
+            await fragments(pool, 20)
+        with pytest.raises(InvalidValueError, match=r"step_count: 3 came, a multiple of 8.* such as 8"):
+            await fragments(pool, 3)
+        with pytest.raises(InvalidValueError, match=r"fragments.soft_horizon: .*max_episode_length"):
+            await fragments(pool, 8, soft=True)
+        with pytest.raises(InvalidValueError, match=r"fragments.skip_step_count: 9 came"):
+            await sample(pool, Fragments(8, 9))
+        with pytest.raises(InvalidValueError, match=r"fragments.row_step_count: .*seed"):
+            await fragments(pool, 8, 0)
+        with pytest.raises(NotReadyError, match=r"fragments.row_step_count: 5 came") as caught:
+            await fragments(pool, 8, 5, seed=1)
+        assert caught.value.reason == "ROW_STEP_COUNT"
+        before = pool.status()
+        with pytest.raises(OverLimitError, match=r"step_count: 800 came, .* 10000 bytes.* at most") as over:
+            await fragments(pool, 800)
+        assert over.value.reason == "FRAGMENTS_TOO_LARGE"
+        assert [worker.num_simulated_steps for worker in pool.status().workers] == [
+            worker.num_simulated_steps for worker in before.workers
+        ]
+        most = int(over.value.text.split("at most ")[1].split()[0])
+        assert (await fragments(pool, most)).num_steps == most
+        with pytest.raises(OverLimitError):
+            await fragments(pool, most + 8)
+
+
+async def test_an_environment_that_raises(backend: Backend) -> None:
+    """The call has not happened; one of the own sequence does not fail again and again with it."""
+    env = rollserve.EnvSpec("sample_envs:FailsForSomeSeeds")
+    async with pool_of(backend, env, num_workers=1, num_rows=1, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        seeds = set()
+        for _ in range(12):
+            try:
+                batch = await fragments(pool, 3)
+            except EnvFailedError as error:
+                assert "episode" in error.message  # noqa: PT017
+            else:
+                assert batch.account is not None
+                seeds.add(batch.account.seed)
+        assert len(seeds) > 1
+
+
+async def test_large_fragments_arrive_in_small_windows(backend: Backend) -> None:
+    """However little may be on its way, a call comes to its end, and in order."""
+    async with pool_of(backend, CARTPOLE, window_bytes=10_000, num_workers=3, num_rows=4) as pool:
+        await pool.update_agent([mlp(CARTPOLE, 1)])
+        small = await fragments(pool, 60_000, seed=1)
+    async with pool_of(backend, CARTPOLE, num_workers=3, num_rows=4) as pool:
+        await pool.update_agent([mlp(CARTPOLE, 1)])
+        assert equal(await fragments(pool, 60_000, seed=1), small)
+
+
+async def test_short_fragments_take_more_than_their_steps(backend: Backend) -> None:
+    """A worker whose turn has not come pauses when it holds as much as it may."""
+    env = rollserve.EnvSpec("sample_envs:Ends", {"length": 1})
+    options = {"num_workers": 3, "num_rows": 4, **MODULES}
+    batches = []
+    for limits in ({}, {"worker_buffer_bytes": 40_000, "window_bytes": 20_000}):
+        async with pool_of(backend, env, **options, **limits) as pool:
+            await pool.update_agent([RandomSpec()])
+            batches.append(await fragments(pool, 12 * 200, seed=1))
+            assert len(batches[-1]) == 2400
+    assert equal(*batches)
+
+
+async def test_a_worker_holds_no_more_than_it_may() -> None:
+    env = rollserve.EnvSpec("sample_envs:Ends", {"length": 1})
+    options = {"num_workers": 2, "num_rows": 4, "worker_buffer_bytes": 400_000, "window_bytes": 20_000, **MODULES}
+    async with pool_of(InProcessBackend(), env, **options) as pool:
+        await pool.update_agent([RandomSpec()])
+        told = pool.sample(SampleRequest(Fragments(8 * 2000), 1 << 12, seed=1))
+        async with contextlib.aclosing(told) as items:
+            assert isinstance(await anext(items), Beginning)
+            assert isinstance(await anext(items), Delivery)
+            await asyncio.sleep(0.5)  # nobody reads meanwhile
+        # Each fragment takes about 600 bytes beside its step.
+        await until(lambda: pool.status().workers[1].num_simulated_steps > 0)
+        assert all(worker.num_simulated_steps < 1200 for worker in pool.status().workers)

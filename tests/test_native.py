@@ -1,0 +1,396 @@
+"""Native vector environments: blocks of episodes whose rows are stepped at once and share their random numbers."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from pools import adds_up, kill_one, pool_of, sample
+from support import equal
+
+import rollserve
+from rollserve import EnvSpec, Reproducibility
+from rollserve_server.agents import ConstantSpec, RandomSpec
+from rollserve_server.envs import RowSettings
+from rollserve_server.errors import EnvFailedError, InvalidValueError
+from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Target
+from rollserve_server.pool.ray_backend import RayBackend
+from rollserve_server.sampling import Order, Portion, Stream, Worker, WorkerConfig
+
+CARTPOLE = EnvSpec("CartPole-v1", vectorization="native", num_rows=8, num_episodes_per_row=4)
+COINS = EnvSpec("sample_envs:Coins-v0", {"num_steps": 30}, num_rows=4, num_episodes_per_row=3)
+ALLOWED = {"allowed_modules": frozenset({"sample_envs"}), "rows": RowSettings()}
+RIGHT = ConstantSpec({"": np.array(1)})
+
+
+def coins(**kwargs: Any) -> EnvSpec:
+    return EnvSpec(COINS.id, {**COINS.kwargs, **kwargs}, num_rows=4, num_episodes_per_row=3)
+
+
+def cut(batch: rollserve.EpisodeBatch, start: int, stop: int) -> rollserve.EpisodeBatch:
+    return rollserve.EpisodeBatch.concatenate(*batch.split()[start:stop])
+
+
+def plain_block(num_rows: int, num_episodes_per_row: int, seed: int) -> list[list[np.ndarray]]:
+    """The observations of each row's episodes, last ones included, of CartPole pushed to the right."""
+    env = gymnasium.make_vec("CartPole-v1", num_rows, "vector_entry_point")
+    observations, _ = env.reset(seed=seed)
+    rows: list[list[np.ndarray]] = [[] for _ in range(num_rows)]
+    current = [[observation] for observation in observations]
+    ended = np.zeros(num_rows, np.bool_)
+    while min(map(len, rows)) < num_episodes_per_row:
+        begun = ended
+        observations, _, terminated, truncated, _ = env.step(np.ones(num_rows, np.int64))
+        ended = terminated | truncated
+        for row, observation in enumerate(observations):
+            current[row] = [observation] if begun[row] else [*current[row], observation]
+            if ended[row]:
+                rows[row].append(np.array(current[row]))
+    return rows
+
+
+async def test_episodes_are_those_of_a_plain_loop(backend: Backend) -> None:
+    async with pool_of(backend, CARTPOLE) as pool:
+        await pool.update_agent([RIGHT])
+        batch = await sample(pool, Exactly(30))
+    assert batch.account is not None
+    for worker in range(2):
+        its_batch = cut(batch, 30 * worker, 30 * (worker + 1))
+        assert its_batch.episode_indices.tolist() == list(range(30 * worker, 30 * (worker + 1)))
+        (seed,) = set(its_batch.env_seeds.tolist())
+        expected = plain_block(8, 4, seed)
+        for position, episode in enumerate(its_batch.split()):
+            observations = expected[position % 8][position // 8]
+            assert np.array_equal(episode.observations, observations[:-1])
+            assert np.array_equal(episode.last_observations[0], observations[-1])
+            assert episode.terminated.tolist() == [True]
+    assert batch.account.num_idle_steps > 0
+    assert adds_up(batch.account)
+
+
+async def test_they_are_chosen_where_they_are_offered() -> None:
+    wrapped = [rollserve.Wrapper("TimeLimit", {"max_episode_steps": 5})]
+    classes = (
+        (EnvSpec("CartPole-v1"), Reproducibility.BLOCK),
+        (EnvSpec("CartPole-v1", vectorization="rows"), Reproducibility.EPISODE),
+        (EnvSpec("CartPole-v1", {"disable_env_checker": True}), Reproducibility.EPISODE),  # for rows alone
+        (EnvSpec("CartPole-v1", wrappers=wrapped), Reproducibility.EPISODE),
+        (EnvSpec("Pendulum-v1"), Reproducibility.EPISODE),
+        (EnvSpec("sample_envs:Tasks"), Reproducibility.EPISODE),
+        (coins(), Reproducibility.BLOCK),
+        (coins(remembers=True), Reproducibility.WORKER),
+    )
+    async with pool_of(InProcessBackend(), **ALLOWED) as pool:
+        for spec, expected in classes:
+            updated = await pool.update_env([spec])
+            assert updated.description.reproducibility is expected, spec
+    async with pool_of(InProcessBackend(), rows=RowSettings("rows", num_rows=3)) as pool:
+        assert pool.status().env.reproducibility is Reproducibility.EPISODE
+        assert pool.status().env.num_rows == 3
+        updated = await pool.update_env([CARTPOLE])
+        assert (updated.description.num_rows, updated.description.num_episodes_per_row) == (8, 4)
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        (EnvSpec("Pendulum-v1", vectorization="native"), "Pendulum-v1 offers no code for that"),
+        (
+            EnvSpec("CartPole-v1", wrappers=[rollserve.Wrapper("FlattenObservation")], vectorization="native"),
+            "wrappers are around each row",
+        ),
+        (
+            EnvSpec("CartPole-v1", task=rollserve.Task("set_task", 1), vectorization="native"),
+            "a task is set in each row",
+        ),
+        (EnvSpec("sample_envs:Tasks", vectorization="native"), "offers no code for that"),
+        (EnvSpec("CartPole-v1", {"gravity": 1}, vectorization="native"), "unexpected keyword argument 'gravity'"),
+        (coins(mode="Disabled"), "Coins-v0"),
+    ],
+)
+async def test_what_cannot_be_forced(spec: EnvSpec, text: str) -> None:
+    async with pool_of(InProcessBackend(), **ALLOWED) as pool:
+        await pool.update_agent([RIGHT])
+        before = await sample(pool, AtLeast(100), seed=1)
+        with pytest.raises(Exception, match=text) as raised:
+            await pool.update_env([spec])
+        assert isinstance(raised.value, InvalidValueError) or "mode" in spec.kwargs
+        assert equal(await sample(pool, AtLeast(100), seed=1), before)
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+async def test_rows_that_begin_anew_at_once_or_with_the_next_step(mode: str) -> None:
+    async with pool_of(InProcessBackend(), coins(mode=mode), **ALLOWED) as pool:
+        await pool.update_agent([RandomSpec()])
+        batch = await sample(pool, AtLeast(2000), seed=3)
+        again = await sample(pool, AtLeast(500), seed=3)
+    assert equal(again, cut(batch, 0, len(again)))
+    assert set(batch.lengths.tolist()) == {1, 30}
+    for episode in batch.split():
+        (length,) = episode.lengths
+        assert set(episode.observations["length"].tolist()) == {length}
+        assert episode.observations["made"][:, 0].tolist() == list(range(length))
+        assert episode.last_observations["made"][0].tolist() == [length, length]
+        assert np.array_equal(episode.rewards, episode.actions + 0.5)
+        assert episode.terminated.tolist() == [True]
+        assert episode.truncated.tolist() == [length == 30]
+        present = episode.env_infos["_left"] if "_left" in episode.env_infos else np.ones(length, bool)
+        made = np.arange(1, length + 1)
+        assert np.array_equal(present, made % 2 == 0)
+        assert np.array_equal(episode.env_infos["left"], np.where(present, length - made, 0))
+
+
+async def test_any_part_of_a_block_comes_alone() -> None:
+    async with pool_of(InProcessBackend(), CARTPOLE) as pool:
+        await pool.update_agent([RandomSpec()])
+        whole = await sample(pool, AtLeast(2000), seed=3)
+        for first in (0, 1, 7, 31, 32, 45):
+            part = await sample(pool, AtLeast(200), seed=3, first_index=first)
+            assert equal(part, cut(whole, first, first + len(part)))
+            assert part.account is not None
+            assert adds_up(part.account)
+
+
+async def test_calls_go_on_where_the_one_before_ended(backend: Backend) -> None:
+    async with pool_of(backend, CARTPOLE) as pool:
+        await pool.update_agent([RandomSpec()])
+        parts = [await sample(pool, AtLeast(150)) for _ in range(6)]
+        seed = pool.status().seed
+        whole = await sample(pool, AtLeast(sum(part.num_steps for part in parts)), seed=seed)
+        assert equal(rollserve.EpisodeBatch.concatenate(*parts), whole)
+        await pool.update_agent([RandomSpec()])
+        fresh = await sample(pool, AtLeast(150))
+        # What was left of the block belongs to the old policy; the next one begins with the next block.
+        assert fresh.episode_indices[0] % 32 == 0
+        assert fresh.episode_indices[0] > whole.episode_indices[-1]
+
+
+async def test_workers_that_differ_take_turns() -> None:
+    async with pool_of(InProcessBackend(), CARTPOLE) as pool:
+        agents = [ConstantSpec({"": np.array(action)}) for action in (0, 1)]
+        await pool.update_agent(agents, per_worker=True)
+        batch = await sample(pool, AtLeast(1000))
+        assert batch.worker_indices is not None
+        for episode in batch.split():
+            worker = int(episode.episode_indices[0]) // 8 % 2
+            assert set(episode.actions.tolist()) == {worker}
+            assert episode.worker_indices.tolist() == [worker]
+        exact = await sample(pool, Exactly(9))
+        assert [set(part.actions.tolist()) for part in (cut(exact, 0, 9), cut(exact, 9, 18))] == [{0}, {1}]
+
+
+@pytest.mark.parametrize("per_call", [False, True])
+async def test_limits_of_the_length(per_call: bool) -> None:
+    async with pool_of(InProcessBackend(), CARTPOLE, max_episode_length=None if per_call else 4) as pool:
+        await pool.update_agent([RIGHT])
+        options = {"max_episode_length": 4} if per_call else {}
+        batch = await sample(pool, AtLeast(41), **options)
+        assert batch.lengths.tolist() == [4] * 11
+        assert batch.truncated.all()
+        assert not batch.terminated.any()
+        if per_call:
+            longer = await sample(pool, AtLeast(41), seed=1)
+            assert longer.terminated.all()
+
+
+UNLIMITED = EnvSpec("sample_envs:UnlimitedCoins-v0", num_rows=4)
+
+
+@pytest.mark.parametrize("target", [AtLeast(40), Fragments(40)])
+async def test_native_code_that_takes_no_limit(target: Target) -> None:
+    env = dataclasses.replace(UNLIMITED, vectorization="native")
+    async with pool_of(InProcessBackend(), env, num_workers=1, **ALLOWED) as pool:
+        await pool.update_agent([RandomSpec()])
+        with pytest.raises(
+            InvalidValueError, match=r"3 came, but the native code .* takes no limit, as 'rows'"
+        ) as raised:
+            await sample(pool, target, seed=1, max_episode_length=3)
+        assert raised.value.field == "options.max_episode_length"
+        assert raised.value.reason == "INVALID_VALUE"
+        assert set((await sample(pool, AtLeast(40), seed=1)).lengths.tolist()) == {1, 30}
+
+
+async def test_a_server_with_a_limit_finds_out_who_takes_none() -> None:
+    async with pool_of(InProcessBackend(), UNLIMITED, max_episode_length=3, **ALLOWED) as pool:
+        assert pool.status().env.reproducibility is Reproducibility.EPISODE
+        await pool.update_agent([RandomSpec()])
+        assert set((await sample(pool, AtLeast(40), seed=1)).lengths.tolist()) == {1, 3}
+        with pytest.raises(InvalidValueError, match=r"environment\.vectorization: 'native' came, but the server has a"):
+            await pool.update_env([dataclasses.replace(UNLIMITED, vectorization="native")])
+        updated = await pool.update_env([CARTPOLE])
+        assert updated.description.reproducibility is Reproducibility.BLOCK
+
+
+@pytest.mark.parametrize("vectorization", [None, "native"])
+@pytest.mark.parametrize("limit", ["abc", 0, -1, 2.5, True, [], {}])
+async def test_limits_that_are_none(limit: object, vectorization: rollserve.Vectorization | None) -> None:
+    async with pool_of(InProcessBackend(), CARTPOLE, num_workers=1, **ALLOWED) as pool:
+        env = EnvSpec("CartPole-v1", {"max_episode_steps": limit}, vectorization=vectorization)
+        with pytest.raises(
+            InvalidValueError, match=r"max_episode_steps: .* came, a whole number of at least 1"
+        ) as raised:
+            await pool.update_env([env])
+        assert raised.value.field == "all_workers.environment.kwargs_json"
+
+
+async def test_no_limit_of_the_request() -> None:
+    async with pool_of(InProcessBackend(), CARTPOLE, num_workers=1, **ALLOWED) as pool:
+        await pool.update_agent([RIGHT])
+        expected = await sample(pool, AtLeast(100), seed=1)
+        await pool.update_env([dataclasses.replace(CARTPOLE, kwargs={"max_episode_steps": None})])
+        assert equal(await sample(pool, AtLeast(100), seed=1), expected)
+
+
+async def test_an_error_is_told_and_the_next_call_has_another_environment() -> None:
+    async with pool_of(InProcessBackend(), coins(fails_after=300), num_workers=1, **ALLOWED) as pool:
+        await pool.update_agent([RandomSpec()])
+        await sample(pool, AtLeast(50))
+        with pytest.raises(EnvFailedError, match=r"the block of episode \d+ .*RuntimeError: the purse is empty"):
+            await sample(pool, AtLeast(5000))
+        assert (await sample(pool, AtLeast(50))).num_steps >= 50
+
+
+async def test_short_episodes_are_not_preferred() -> None:
+    async with pool_of(InProcessBackend(), coins(num_steps=300), **ALLOWED) as pool:
+        await pool.update_agent([RandomSpec()])
+        lengths: list[int] = []
+        for call in range(100):
+            lengths += (await sample(pool, AtLeast(2000))).lengths.tolist()
+            if call % 3 == 0:
+                await pool.update_agent([RandomSpec()])
+    share = np.mean(np.array(lengths) == 1)
+    assert abs(share - 0.5) < 3 * 0.5 / np.sqrt(len(lengths)) + 100 / len(lengths)
+
+
+async def test_a_full_buffer_makes_a_block_wait() -> None:
+    async with pool_of(InProcessBackend(), CARTPOLE, worker_buffer_bytes=3000, window_bytes=3000) as pool:
+        await pool.update_agent([RandomSpec()])
+        narrow = await sample(pool, AtLeast(3000), seed=2)
+    async with pool_of(InProcessBackend(), CARTPOLE) as pool:
+        await pool.update_agent([RandomSpec()])
+        assert equal(await sample(pool, AtLeast(3000), seed=2), narrow)
+
+
+async def test_calls_without_a_seed_bring_the_same_whatever_else_is_asked_for(backend: Backend) -> None:
+    """What was kept for them may be gone."""
+    calm: list[rollserve.EpisodeBatch] = []
+    for disturbed in (False, True):
+        async with pool_of(backend, CARTPOLE) as pool:
+            await pool.update_agent([RandomSpec()])
+            parts = []
+            for _ in range(3):
+                next_index = pool.status().next_index
+                parts.append(await sample(pool, AtLeast(200)))
+                assert parts[-1].episode_indices[0] == next_index
+                if disturbed:
+                    with pytest.raises(InvalidValueError):
+                        await pool.update_env([rollserve.EnvChange({"nonsense": 1})])
+                    for seed in range(6):
+                        await sample(pool, AtLeast(20), seed=seed)
+            exact = await sample(pool, Exactly(3))
+            await pool.update_agent([RandomSpec()])
+            next_index = pool.status().next_index
+            fresh = await sample(pool, AtLeast(50))
+            assert fresh.episode_indices[0] == next_index
+            assert next_index % 32 == 0
+            batches = [*parts, exact, fresh]
+            calm = calm or batches
+            assert all(equal(batch, other) for batch, other in zip(batches, calm, strict=True))
+
+
+@pytest.mark.parametrize("window_bytes", [1 << 12, 1 << 26])
+async def test_whoever_is_killed_between_calls_and_while_blocks_are_delivered(
+    ray_backend: RayBackend, window_bytes: int
+) -> None:
+    source = random.Random(window_bytes)
+    async with pool_of(ray_backend, CARTPOLE, num_workers=3, window_bytes=window_bytes) as pool:
+        await pool.update_agent([RandomSpec()])
+        whole = await sample(pool, AtLeast(80_000), seed=5)
+        num_delivered, num_lost = 0, 0
+        for call in range(8):
+            target = AtLeast(int(source.choice([300, 3000, 9000])))
+            running = asyncio.create_task(sample(pool, target, seed=5, first_index=num_delivered))
+            await asyncio.sleep(source.uniform(0.0, 0.15))
+            if call % 2:
+                kill_one(pool, source)
+            batch = await running
+            assert equal(batch, cut(whole, num_delivered, num_delivered + len(batch)))
+            assert batch.account is not None
+            assert adds_up(batch.account)
+            num_delivered += len(batch)
+            num_lost += batch.account.num_lost_steps
+        assert num_lost > 0
+
+
+def test_a_block_that_worked_ahead_waits_for_one_that_is_awaited() -> None:
+    worker = Worker(0, WorkerConfig(RowSettings(), 1 << 26))
+    worker.add_env(1, CARTPOLE)
+    worker.add_agent(1, RandomSpec())
+    stream = Stream(1, 0, 1, 1)
+    finished: list[int] = []
+    num_idle_steps = 0
+
+    def work(begin: tuple[Portion, ...], before: int | None) -> set[int]:
+        nonlocal num_idle_steps
+        before_now = set(finished)
+        while True:
+            order = Order(stream, begin, (), before, (), 1 << 22, bind_worker=False, seconds=5.0)
+            report, _ = worker.work(order)
+            finished.extend(index for index, *_ in report.finished)
+            num_idle_steps += report.num_idle_steps
+            begin = ()
+            if not report.num_simulated_steps:
+                return set(finished) - before_now
+
+    ahead = work((Portion(range(32, 64), 32),), 40)
+    assert set(range(32, 40)) <= ahead
+    assert ahead != set(range(32, 64))
+    idle_before = num_idle_steps
+    assert work((Portion(range(5, 32), 0),), 40) == set(range(5, 32))
+    assert num_idle_steps > idle_before
+    assert work((), None) == set(range(32, 64)) - ahead
+    assert sorted(finished) == list(range(5, 64))  # none twice
+    worker.close()
+
+
+async def test_all_workers_take_part_though_no_length_is_known() -> None:
+    async with pool_of(InProcessBackend(), coins(num_steps=3000), **ALLOWED) as pool:
+        await pool.update_agent([RandomSpec()])
+        account = (await sample(pool, AtLeast(100_000))).account
+        assert account is not None
+        assert all(worker.num_simulated_steps > 20_000 for worker in account.workers)
+
+
+async def test_blocks_of_too_many_episodes_are_refused() -> None:
+    async with pool_of(InProcessBackend(), CARTPOLE) as pool:
+        await pool.update_agent([RIGHT])
+        spec = EnvSpec("CartPole-v1", vectorization="native", num_rows=4096, num_episodes_per_row=17)
+        text = "all_workers.environment.episodes_per_row: 17 came, at most 16 of 4096 rows was expected"
+        with pytest.raises(InvalidValueError, match=text):
+            await pool.update_env([spec])
+        await sample(pool, AtLeast(100))
+
+
+def test_through_a_server(sampler: rollserve.Sampler) -> None:
+    updated = sampler.update_env(CARTPOLE)
+    assert updated.reproducibility is Reproducibility.BLOCK
+    assert (updated.num_rows, updated.num_episodes_per_row) == (8, 4)
+    status = sampler.status()
+    assert status.envs == (CARTPOLE,)
+    assert status.num_episodes_per_row == 4
+    assert [worker.num_rows for worker in status.workers] == [8, 8]
+    batch = sampler.obtain_samples(500, seed=4)
+    assert batch.account is not None
+    assert batch.account.num_idle_steps > 0
+    assert equal(sampler.obtain_samples(500, seed=4), batch)
+    with pytest.raises(rollserve.InvalidArgumentError, match=r"all_workers\.environment\.vectorization"):
+        sampler.update_env(EnvSpec("Pendulum-v1", vectorization="native"))
+    with pytest.raises(rollserve.InvalidArgumentError, match="row_count: 5000 came, a number from 0 to 4096"):
+        sampler.update_env(EnvSpec("CartPole-v1", num_rows=5000))
+    with pytest.raises(rollserve.InvalidArgumentError, match="vectorization: 'fast' came, 'rows' or 'native'"):
+        EnvSpec("CartPole-v1", vectorization="fast")  # type: ignore[arg-type]

@@ -1,0 +1,179 @@
+"""Fragments of native vector environments: blocks of rows that go on from call to call."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import random
+import signal
+from typing import Any
+
+import numpy as np
+import pytest
+from pools import adds_up, kill_one, pool_of, sample
+from support import equal
+from test_fragments import fragments, in_calls, mlp
+from test_native import ALLOWED, RIGHT, coins
+
+import rollserve
+from rollserve import EnvSpec, Reproducibility
+from rollserve_server.agents import RandomSpec
+from rollserve_server.envs.at_once import at_once_spec
+from rollserve_server.envs.native import make_vector_env
+from rollserve_server.errors import InvalidValueError
+from rollserve_server.pool import AtLeast, Backend, InProcessBackend
+from rollserve_server.pool.ray_backend import RayBackend
+
+CARTPOLE = EnvSpec("CartPole-v1", vectorization="native", num_rows=2)
+SOFT: dict[str, Any] = {"max_episode_length": 6, "soft": True}
+COINS = coins(mode="SameStep", num_steps=9)
+
+
+async def of_episodes(batches: list[rollserve.EpisodeBatch]) -> dict[int, rollserve.EpisodeBatch]:
+    """What came of each episode, by its index."""
+    parts: dict[int, list[rollserve.EpisodeBatch]] = {}
+    for batch in batches:
+        # Which infos stand in a column of a batch, other episodes decide too.
+        for part in dataclasses.replace(batch, env_infos={}, episode_infos={}).split():
+            parts.setdefault(int(part.episode_indices[0]), []).append(part)
+    return {index: rollserve.EpisodeBatch.concatenate(*of_one).joined() for index, of_one in parts.items()}
+
+
+def test_rows_that_begin_anew_at_once_make_the_same_steps() -> None:
+    """As CartPole's own, of which each episode of a row after the first begins a step later."""
+    num_rows, actions = 8, np.random.default_rng(0)
+    plain = make_vector_env(CARTPOLE, num_rows, None, at_once=False)
+    at_once = make_vector_env(CARTPOLE, num_rows, None, at_once=True)
+    assert at_once_spec("CartPole-v1") is not None
+    states, _ = plain.reset(seed=5)
+    assert np.array_equal(at_once.reset(seed=5)[0], states)
+    num_ended = 0
+    for _ in range(300):
+        action = actions.integers(0, 2, num_rows)
+        states, rewards, terminated, truncated, _ = plain.step(action)
+        observations, *others, infos = at_once.step(action)
+        ended = terminated | truncated
+        for value, other in zip((rewards, terminated, truncated), others, strict=True):
+            assert np.array_equal(value, other)
+        assert np.array_equal(infos["final_obs"] if ended.any() else observations, states)
+        if ended.any():
+            num_ended += int(ended.sum())
+            assert np.array_equal(observations[~ended], states[~ended])
+            assert np.all(np.abs(observations[ended]) <= 0.05)
+            # The next step of the plain one only brings what these already show.
+            plain.unwrapped.state[:] = at_once.unwrapped.state
+            plain.unwrapped.prev_done[:] = False
+            plain.unwrapped.steps[:] = at_once.unwrapped.steps
+            plain.unwrapped.np_random.bit_generator.state = at_once.unwrapped.np_random.bit_generator.state
+    assert num_ended > 20
+
+
+@pytest.mark.parametrize("options", [{}, SOFT, {"max_episode_length": 6}], ids=["free", "soft", "hard"])
+@pytest.mark.parametrize("env", [CARTPOLE, COINS], ids=lambda env: env.id)
+async def test_however_many_calls_make_them(backend: Backend, env: EnvSpec, options: dict[str, Any]) -> None:
+    async with pool_of(backend, env, **ALLOWED) as pool:
+        assert pool.status().env.reproducibility is Reproducibility.BLOCK
+        await pool.update_agent([mlp(env, 1)])
+        whole = await of_episodes(await in_calls(pool, [150], seed=3, **options))
+        batches = await in_calls(pool, [1, 49, 64, 36], seed=3, **options)
+        parts = await of_episodes(batches)
+        assert parts.keys() == whole.keys()
+        for index, episode in whole.items():
+            assert equal(parts[index], episode), index
+            (length,), ended = episode.lengths, episode.terminated | episode.truncated
+            if options:
+                assert length <= 6
+                assert bool(ended[0]) or length < 6
+            if ended[0] and env is COINS:
+                assert episode.last_observations["made"][0, 0] == episode.observations["made"][-1, 0] + 1
+        num_rows = pool.status().env.num_rows
+        for batch in batches:
+            assert batch.worker_indices is not None
+            assert np.array_equal(batch.worker_indices, batch.episode_indices % (2 * num_rows) // num_rows)
+            sums = np.bincount(batch.episode_indices.astype(np.int64) % (2 * num_rows), batch.lengths)
+            assert len(set(sums.tolist())) == 1
+
+
+async def test_a_soft_horizon_resets_nothing() -> None:
+    async with pool_of(InProcessBackend(), CARTPOLE, num_workers=1) as pool:
+        await pool.update_agent([mlp(CARTPOLE, 1)])
+        free = await of_episodes(await in_calls(pool, [100], seed=3))
+        soft = await of_episodes(await in_calls(pool, [100], seed=3, **SOFT))
+        first = free[0]
+        pieces = [soft[index] for index in range(0, 2 * -(-first.num_steps // 6), 2)]
+        assert np.array_equal(np.concatenate([piece.observations for piece in pieces]), first.observations)
+        assert [bool(piece.truncated[0]) for piece in pieces[:-1]] == [True] * (len(pieces) - 1)
+        assert pieces[-1].terminated[0]
+
+
+@pytest.mark.parametrize("options", [{}, SOFT], ids=["free", "soft"])
+async def test_whoever_is_killed(ray_backend: RayBackend, options: dict[str, Any]) -> None:
+    calls = [30, 30, 3000, 10, 3000]
+    async with pool_of(ray_backend, CARTPOLE, num_workers=2) as pool:
+        await pool.update_agent([mlp(CARTPOLE, 1)])
+        expected = await in_calls(pool, calls, seed=9, **options)
+        source = random.Random(7)
+        clock, num_lost = 0, 0
+        for num_steps, wanted in zip(calls, expected, strict=True):
+            running = asyncio.create_task(fragments(pool, 4 * num_steps, clock or None, seed=9, **options))
+            if num_steps == 3000:
+                await asyncio.sleep(source.uniform(0.0, 0.1))
+            else:
+                await running
+            kill_one(pool, source)
+            batch = await running
+            assert equal(batch, wanted)
+            assert batch.account is not None
+            assert batch.account.num_broken_off_episodes == 0
+            num_lost += batch.account.num_lost_steps
+            clock += num_steps
+        assert num_lost > 0
+
+
+async def test_the_call_before_can_be_repeated_with_another_agent_in_between(backend: Backend) -> None:
+    async with pool_of(backend, CARTPOLE) as pool:
+        await pool.update_agent([mlp(CARTPOLE, 1)])
+        await fragments(pool, 4 * 20, seed=4)
+        await pool.update_agent([mlp(CARTPOLE, 2)])
+        second = await fragments(pool, 4 * 50, 20, seed=4)
+        assert set(second.policy_versions.tolist()) == {2}
+        await pool.update_agent([RandomSpec()])
+        again = await fragments(pool, 4 * 50, 20, seed=4, skip=33, policy_version=2)
+        assert equal(again, second.without_first_steps(33))
+        third = await fragments(pool, 4 * 30, 70, seed=4)
+        assert set(third.policy_versions.tolist()) == {3}
+        assert equal(await fragments(pool, 4 * 30, 70, seed=4), third)
+
+
+async def test_rows_that_need_a_step_to_begin_anew_are_stepped_one_by_one() -> None:
+    async with pool_of(InProcessBackend(), coins(), **ALLOWED) as pool:
+        await pool.update_agent([RandomSpec()])
+        with pytest.raises(
+            InvalidValueError, match=r"^fragments: rows of sample_envs:Coins-v0 take a step to begin anew, and "
+        ):
+            await fragments(pool, 8)
+
+
+async def test_a_remembering_environment_breaks_off_as_a_whole(ray_backend: RayBackend) -> None:
+    env = coins(mode="SameStep", num_steps=50, remembers=True)
+    async with pool_of(ray_backend, env, **ALLOWED) as pool:
+        await pool.update_agent([RandomSpec()])
+        first = await fragments(pool, 8 * 5)
+        os.kill(pool.status().workers[0].identity.process_id, signal.SIGKILL)
+        await asyncio.sleep(0.2)
+        second = await fragments(pool, 8 * 5)
+        assert second.account is not None
+        assert adds_up(second.account)
+        last = {index: index for index in first.episode_indices.tolist()}
+        assert second.account.num_broken_off_episodes >= 1
+        assert not set(second.episode_indices[second.worker_indices == 0].tolist()) & last.keys()
+
+
+async def test_beside_whole_episodes() -> None:
+    async with pool_of(InProcessBackend(), CARTPOLE) as pool:
+        await pool.update_agent([RIGHT])
+        whole = await sample(pool, AtLeast(200), seed=2)
+        both = await asyncio.gather(fragments(pool, 400, seed=2), sample(pool, AtLeast(200), seed=2))
+        assert equal(both[1], whole)
+        assert equal(both[0], await fragments(pool, 400, seed=2))
