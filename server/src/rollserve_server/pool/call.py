@@ -132,10 +132,12 @@ class Call(Deliveries):
             for parcel in report.parcels:
                 self._take_written(Written(worker, payload, parcel))
             self._take(worker, report)
-            stuck = not (report.num_simulated_steps or report.parcels)
+            idle = not (report.num_simulated_steps or report.parcels)
             # A worker whose buffer is full may be waiting for just what would be claimed with its next episode.
-            if self._advance_claims(at_once=stuck) or not stuck:
+            if self._advance_claims(at_once=idle) or not idle:
                 self._notify()
+            # Others may have come so far since the order was given that its next ones reach further.
+            stuck = idle and order.before == self._plan.needed_before()
 
     def _next_order(self, worker: int, stuck: bool) -> Order | None:
         """What a worker is to do next, or None if there is nothing now.
@@ -143,7 +145,7 @@ class Call(Deliveries):
         Args:
             worker: which one.
             stuck: whether it had nothing to do with its last order, and so would have nothing now unless it is given
-                something: its buffer is full, or all its episodes have ended.
+                something: its buffer is full, its episodes have ended, or those that have not are not needed yet.
         """
         plan, claims = self._plan, self._claims
         lookahead = 2 * self._num_finished_last[worker]

@@ -1,0 +1,111 @@
+"""Calls come to an end, with the same episodes, in whatever order workers come to work and their answers come in."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+import pytest
+from pools import adds_up, pool_of, sample
+from support import equal
+
+import rollserve
+from rollserve_server.agents import RandomSpec
+from rollserve_server.pool import AtLeast, Fragments, InProcessBackend, Target, WorkerHandle
+from rollserve_server.sampling import Order, Worker, WorkerConfig, WorkOrder
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+_CALLS = 10
+_LONGEST_SECONDS = 20.0
+
+NATIVE = rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=2, num_episodes_per_row=2)
+ROWS = rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 15}, vectorization="rows", num_rows=2)
+
+
+class ShuffledBackend(InProcessBackend):
+    """Workers within this thread, whose turns a seed decides: thousands of orders of events in seconds."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def create_worker(self, worker_index: int, config: WorkerConfig) -> WorkerHandle:
+        return _ShuffledWorker(Worker(worker_index, config), self._random)
+
+
+class _ShuffledWorker:
+    def __init__(self, worker: Worker, source: random.Random) -> None:
+        self._worker = worker
+        self._random = source
+        self._last: asyncio.Future[Any] | None = None
+
+    async def call(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        return method(self._worker, *args, **kwargs)
+
+    def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], _Buffer]:
+        answer = self._last = asyncio.ensure_future(self._work_later(order, self._last))
+        return asyncio.ensure_future(_report(answer)), _Buffer(answer)
+
+    def stop(self, stream_id: int) -> None:
+        self._worker.stop(stream_id)
+
+    def kill(self) -> None:
+        pass
+
+    async def _work_later(self, order: WorkOrder[_R], last: asyncio.Future[Any] | None) -> tuple[_R, NDArray[np.uint8]]:
+        if last is not None:
+            await asyncio.wait({last})
+        for _ in range(self._random.choice([0, 0, 1, 5, 20, 100])):
+            await asyncio.sleep(0)
+        if isinstance(order, Order) and order.seconds > 0:
+            order = dataclasses.replace(order, seconds=self._random.choice([1e-9, 1e-9, 1e-3]))
+        return self._worker.work(order)
+
+
+class _Buffer:
+    def __init__(self, answer: asyncio.Future[tuple[Any, NDArray[np.uint8]]]) -> None:
+        self._answer = answer
+
+    async def get(self) -> NDArray[np.uint8]:
+        _, buffer = await self._answer
+        return buffer
+
+
+async def _report(answer: asyncio.Future[tuple[_R, NDArray[np.uint8]]]) -> _R:
+    report, _ = await answer
+    return report
+
+
+@pytest.mark.parametrize("num_workers", [2, 3, 4])
+@pytest.mark.parametrize(
+    ("env", "target", "options"),
+    [
+        pytest.param(NATIVE, AtLeast(300), {}, id="blocks"),
+        pytest.param(NATIVE, AtLeast(300), {"worker_buffer_bytes": 4000, "window_bytes": 3000}, id="blocks, full"),
+        pytest.param(ROWS, AtLeast(300), {"worker_buffer_bytes": 4000, "window_bytes": 3000}, id="rows, full"),
+        pytest.param(ROWS, Fragments(240), {"window_bytes": 3000}, id="fragments, full"),
+    ],
+)
+async def test_whatever_the_order(
+    env: rollserve.EnvSpec, target: Target | Fragments, options: dict[str, Any], num_workers: int
+) -> None:
+    async with pool_of(InProcessBackend(), env, num_workers=num_workers) as pool:
+        await pool.update_agent([RandomSpec()])
+        expected = [await sample(pool, target) for _ in range(_CALLS)]
+    for seed in range(2):
+        async with pool_of(ShuffledBackend(seed), env, num_workers=num_workers, **options) as pool:
+            await pool.update_agent([RandomSpec()])
+            for call in range(_CALLS):
+                async with asyncio.timeout(_LONGEST_SECONDS):
+                    batch = await sample(pool, target)
+                assert equal(batch, expected[call]), (seed, call)
+                assert batch.account is not None
+                assert adds_up(batch.account)
