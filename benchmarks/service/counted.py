@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 
 import rollserve
+from rollserve.requests import Reception
 from rollserve.sampler import channel_options
 from rollserve.time_limits import DEFAULT_TIMEOUT
 
@@ -25,7 +26,8 @@ class CountingSampler(grpc.UnaryStreamClientInterceptor):
     def __init__(self, address: str) -> None:
         channel = grpc.insecure_channel(address, options=channel_options(None))
         intercepted = grpc.intercept_channel(channel, self)
-        self.sampler = rollserve.Sampler(intercepted, sampler="", timeout=DEFAULT_TIMEOUT, max_message_bytes=None)
+        reception = Reception.of(None, None)
+        self.sampler = rollserve.Sampler(intercepted, sampler="", timeout=DEFAULT_TIMEOUT, reception=reception)
         self.num_wire_bytes = 0
 
     def intercept_unary_stream(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:

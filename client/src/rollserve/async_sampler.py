@@ -14,6 +14,7 @@ from rollserve import requests
 from rollserve.checks import check_connection, check_seconds
 from rollserve.errors import closed_error
 from rollserve.messages import StreamReader, join_batches
+from rollserve.requests import Reception
 from rollserve.resumption import Backoff
 from rollserve.sampler import channel_options, is_passing
 from rollserve.status import SamplerStatus, status_from_proto
@@ -23,6 +24,7 @@ from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 if TYPE_CHECKING:
     from rollserve.account import Account
+    from rollserve.compression import Compression
     from rollserve.environments import EnvChange, EnvSpec, Wrapper
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.requests import AgentUpdate, EnvUpdate, RowEnvUpdates, SamplingOptions
@@ -39,24 +41,24 @@ def aconnect(
     sampler: str = "",
     timeout: float = DEFAULT_TIMEOUT,
     max_message_bytes: int | None = None,
+    compression: Compression | Sequence[Compression] | None = None,
 ) -> AsyncSampler:
     """As `rollserve.connect`, for `async with`. To be called in a running event loop."""
     check_connection(target, sampler, timeout, max_message_bytes)
+    reception = Reception.of(max_message_bytes, compression)
     channel = grpc.aio.insecure_channel(target, options=channel_options(max_message_bytes))
-    return AsyncSampler(channel, sampler=sampler, timeout=timeout, max_message_bytes=max_message_bytes)
+    return AsyncSampler(channel, sampler=sampler, timeout=timeout, reception=reception)
 
 
 class AsyncSampler:
     """As `rollserve.Sampler`, awaited. Cancelling a task that awaits a call cancels the call."""
 
-    def __init__(
-        self, channel: grpc.aio.Channel, *, sampler: str, timeout: float, max_message_bytes: int | None
-    ) -> None:
+    def __init__(self, channel: grpc.aio.Channel, *, sampler: str, timeout: float, reception: Reception) -> None:
         self._channel = channel
         self._stub: Any = SamplerServiceStub(channel)
         self._name = sampler
         self._timeout = timeout
-        self._max_message_bytes = max_message_bytes
+        self._reception = reception
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -123,7 +125,7 @@ class AsyncSampler:
 
     def stream_samples(self, num_steps: int, **options: Unpack[SamplingOptions]) -> AsyncSampleStream:
         """As `rollserve.Sampler.stream_samples`, for `async for`."""
-        request = requests.samples_request(self._name, num_steps, self._max_message_bytes, options)
+        request = requests.samples_request(self._name, num_steps, self._reception, options)
         return AsyncSampleStream(self._opened(self._stub.ObtainSamples), request, self._time_limits(options))
 
     def stream_fragments(
@@ -136,7 +138,7 @@ class AsyncSampler:
     ) -> AsyncSampleStream:
         """As `rollserve.Sampler.stream_fragments`, for `async for`."""
         request = requests.fragments_request(
-            self._name, num_steps, soft_horizon, row_step_count, self._max_message_bytes, options
+            self._name, num_steps, soft_horizon, row_step_count, self._reception, options
         )
         return AsyncSampleStream(self._opened(self._stub.ObtainSamples), request, self._time_limits(options))
 
@@ -144,7 +146,7 @@ class AsyncSampler:
         self, num_episodes_per_worker: int, **options: Unpack[SamplingOptions]
     ) -> AsyncSampleStream:
         """As `rollserve.Sampler.stream_exact_episodes`, for `async for`."""
-        request = requests.exact_episodes_request(self._name, num_episodes_per_worker, self._max_message_bytes, options)
+        request = requests.exact_episodes_request(self._name, num_episodes_per_worker, self._reception, options)
         return AsyncSampleStream(self._opened(self._stub.ObtainExactEpisodes), request, self._time_limits(options))
 
     async def status(self, *, timeout: float | None = None) -> SamplerStatus:

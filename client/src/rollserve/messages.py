@@ -10,9 +10,10 @@ import grpc
 import numpy as np
 
 from rollserve.account import Account, account_from_proto
-from rollserve.columns import columns_of, is_mask, mask_name
+from rollserve.columns import Columns, columns_of, is_mask, mask_name
 from rollserve.episode_batch import EpisodeBatch
 from rollserve.errors import ServerError
+from rollserve.frame_stacks import unstack_frames
 from rollserve.resumption import Resumption
 from rollserve.tensors import named_tensors_from_proto, tensor_from_proto
 from rollserve.v1 import sampler_service_pb2
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from rollserve.resumption import Request
-    from rollserve.v1 import episode_batch_pb2
+    from rollserve.v1 import episode_batch_pb2, tensor_pb2
 
 __all__ = ["Response", "StreamReader", "batch_from_proto", "join_batches"]
 
@@ -84,23 +85,25 @@ class StreamReader:
 
 
 def batch_from_proto(message: episode_batch_pb2.EpisodeBatch) -> EpisodeBatch:
-    """The segments of one message. The arrays are views of its bytes and cannot be written to.
+    """The segments of one message. The arrays cannot be written to: most are views of its bytes.
 
     Raises:
         ValueError: the message is malformed.
     """
     workers = message.worker_indices
+    lengths = _integers(message.lengths)
+    observations, last_observations = _observations(message, lengths)
     return EpisodeBatch(
-        observations=columns_of(named_tensors_from_proto(message.observations)),
-        last_observations=columns_of(named_tensors_from_proto(message.last_observations)),
-        actions=columns_of(named_tensors_from_proto(message.actions)),
-        rewards=tensor_from_proto(message.rewards),
-        lengths=_integers(message.lengths),
+        observations=observations,
+        last_observations=last_observations,
+        actions=columns_of(_columns(message.actions)),
+        rewards=tensor_from_proto(message.rewards, is_column=True),
+        lengths=lengths,
         terminated=np.array(message.terminated, np.bool_),
         truncated=np.array(message.truncated, np.bool_),
-        agent_infos=named_tensors_from_proto(message.agent_infos),
-        env_infos=named_tensors_from_proto(message.environment_infos),
-        episode_infos=named_tensors_from_proto(message.episode_infos),
+        agent_infos=_columns(message.agent_infos),
+        env_infos=_columns(message.environment_infos),
+        episode_infos=_columns(message.episode_infos),
         policy_versions=_integers(message.policy_versions),
         episode_indices=_integers(message.episode_indices),
         first_steps=_integers(message.first_steps),
@@ -151,6 +154,25 @@ def _with_one_shape(batches: Sequence[EpisodeBatch], dropped_infos: Counter[str]
                 elif owner == name:
                     dropped_infos[name] += len(column) if mask is None else int(mask.sum())
         yield dataclasses.replace(batch, **kept)
+
+
+def _observations(message: episode_batch_pb2.EpisodeBatch, lengths: np.ndarray) -> tuple[Columns, Columns]:
+    """The observations and the last ones, those that come as stacks of frames included."""
+    observations, last_observations = _columns(message.observations), _columns(message.last_observations)
+    for stack in message.frame_stacks:
+        if stack.name in observations or stack.name in last_observations:
+            raise ValueError(f"{stack.name!r}: the name came twice")
+        try:
+            frames = tensor_from_proto(stack.frames, is_column=True)
+            columns = unstack_frames(frames, stack.frame_count, lengths)
+        except ValueError as error:
+            raise ValueError(f"{stack.name!r}: {error}") from None
+        observations[stack.name], last_observations[stack.name] = columns
+    return columns_of(observations), columns_of(last_observations)
+
+
+def _columns(tensors: Iterable[tensor_pb2.NamedTensor]) -> dict[str, np.ndarray]:
+    return named_tensors_from_proto(tensors, are_columns=True)
 
 
 def _integers(values: Iterable[int]) -> np.ndarray:

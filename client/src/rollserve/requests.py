@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, TypedDict
 
 from rollserve.agents import Agent, agent_to_proto, parameters_to_proto
 from rollserve.checks import check_integer, check_type
+from rollserve.compression import Compression, compressions_to_proto
 from rollserve.environments import EnvChange, EnvSpec, Wrapper, env_change_to_proto, env_spec_to_proto
 from rollserve.reproducibility import Reproducibility, reproducibility_from_proto
 from rollserve.spaces import Space, space_from_proto
-from rollserve.v1 import environment_pb2
+from rollserve.v1 import environment_pb2, tensor_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AgentUpdate",
     "EnvUpdate",
+    "Reception",
     "RowEnvUpdates",
     "SamplingOptions",
     "env_update_from_proto",
@@ -54,6 +56,10 @@ class SamplingOptions(TypedDict, total=False):
         timeout: seconds without progress after which the call ends with a DeadlineError; as given to `connect` unless
             given here.
         deadline: seconds that the whole call may take before it ends with a DeadlineError; no limit unless given.
+        compression: "lz4", "zstd", or several, the best one first: how columns may come compressed, if that makes them
+            smaller; as given to `connect` unless given here, and an empty sequence for none.
+        frames_once: whether each frame of observations that are stacks of frames comes once, and the stacks are made
+            again here: they are the same, bit for bit. True unless given.
     """
 
     seed: int | None
@@ -64,11 +70,31 @@ class SamplingOptions(TypedDict, total=False):
     env_version: int | None
     timeout: float | None
     deadline: float | None
+    compression: Compression | Sequence[Compression] | None
+    frames_once: bool | None
 
 
 _UNSIGNED_OPTIONS = ("seed", "first_episode_index")
 _SIGNED_OPTIONS = ("max_episode_length", "expected_policy_version", "policy_version", "env_version")
 """Options that are sent as integers of 64 bits."""
+
+
+@dataclass(frozen=True)
+class Reception:
+    """What a client takes.
+
+    Attributes:
+        max_message_bytes: the largest message; None for the server's default.
+        compressions: how columns may come compressed if a call does not say, the best way first.
+    """
+
+    max_message_bytes: int | None
+    compressions: Sequence[tensor_pb2.Compression.ValueType]
+
+    @classmethod
+    def of(cls, max_message_bytes: int | None, compression: Compression | Sequence[Compression] | None) -> Reception:
+        """Of the arguments of `rollserve.connect`; raises as `compressions_to_proto` does."""
+        return cls(max_message_bytes, compressions_to_proto(compression))
 
 
 @dataclass(frozen=True)
@@ -135,7 +161,7 @@ def update_env_request(
 
 
 def samples_request(
-    sampler: str, num_steps: int, max_message_bytes: int | None, options: SamplingOptions
+    sampler: str, num_steps: int, reception: Reception, options: SamplingOptions
 ) -> pb.ObtainSamplesRequest:
     """The request for at least a number of steps.
 
@@ -144,9 +170,7 @@ def samples_request(
         InvalidArgumentError: an integer is out of the range of those that can be sent.
     """
     check_integer("num_steps", num_steps, 64, signed=True)
-    return pb.ObtainSamplesRequest(
-        sampler=sampler, step_count=num_steps, options=_sampling_options(max_message_bytes, options)
-    )
+    return pb.ObtainSamplesRequest(sampler=sampler, step_count=num_steps, options=_sampling_options(reception, options))
 
 
 def fragments_request(
@@ -154,11 +178,11 @@ def fragments_request(
     num_steps: int,
     soft_horizon: bool,
     row_step_count: int | None,
-    max_message_bytes: int | None,
+    reception: Reception,
     options: SamplingOptions,
 ) -> pb.ObtainSamplesRequest:
     """The request for exactly a number of steps; raises as `samples_request` does."""
-    request = samples_request(sampler, num_steps, max_message_bytes, options)
+    request = samples_request(sampler, num_steps, reception, options)
     if not isinstance(soft_horizon, bool):
         raise TypeError(f"soft_horizon: {type(soft_horizon).__name__} came, a truth value was expected")
     if row_step_count is not None:
@@ -168,14 +192,14 @@ def fragments_request(
 
 
 def exact_episodes_request(
-    sampler: str, num_episodes_per_worker: int, max_message_bytes: int | None, options: SamplingOptions
+    sampler: str, num_episodes_per_worker: int, reception: Reception, options: SamplingOptions
 ) -> pb.ObtainExactEpisodesRequest:
     """The request for a number of episodes of each worker; raises as `samples_request` does."""
     check_integer("num_episodes_per_worker", num_episodes_per_worker, 64, signed=True)
     return pb.ObtainExactEpisodesRequest(
         sampler=sampler,
         episode_count_per_worker=num_episodes_per_worker,
-        options=_sampling_options(max_message_bytes, options),
+        options=_sampling_options(reception, options),
     )
 
 
@@ -191,13 +215,16 @@ def env_update_from_proto(response: pb.UpdateEnvResponse) -> EnvUpdate:
     )
 
 
-def _sampling_options(max_message_bytes: int | None, options: SamplingOptions) -> pb.SamplingOptions:
+def _sampling_options(reception: Reception, options: SamplingOptions) -> pb.SamplingOptions:
     unknown = options.keys() - SamplingOptions.__annotations__.keys()
     if unknown:
         raise TypeError(f"unexpected options: {', '.join(sorted(unknown))}")
     for name, value in options.items():
         if value is not None and name in (*_UNSIGNED_OPTIONS, *_SIGNED_OPTIONS):
             check_integer(name, value, 64, signed=name in _SIGNED_OPTIONS)
+    compression, frames_once = options.get("compression"), options.get("frames_once")
+    if not isinstance(frames_once, bool | None):
+        raise TypeError(f"frames_once: {type(frames_once).__name__} came, a truth value was expected")
     return pb.SamplingOptions(
         seed=options.get("seed"),
         first_episode_index=options.get("first_episode_index"),
@@ -205,7 +232,9 @@ def _sampling_options(max_message_bytes: int | None, options: SamplingOptions) -
         expected_policy_version=options.get("expected_policy_version"),
         policy_version=options.get("policy_version"),
         environment_version=options.get("env_version"),
-        max_message_bytes=max_message_bytes,
+        max_message_bytes=reception.max_message_bytes,
+        accept_compression=reception.compressions if compression is None else compressions_to_proto(compression),
+        accept_frame_stacks=frames_once is not False,
     )
 
 

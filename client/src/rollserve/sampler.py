@@ -14,6 +14,7 @@ from rollserve import requests
 from rollserve.checks import check_connection, check_seconds
 from rollserve.errors import closed_error
 from rollserve.messages import StreamReader, join_batches
+from rollserve.requests import Reception
 from rollserve.resumption import Backoff
 from rollserve.status import SamplerStatus, status_from_proto
 from rollserve.time_limits import DEFAULT_TIMEOUT, TimeLimits, answer_error, countable
@@ -22,6 +23,7 @@ from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 if TYPE_CHECKING:
     from rollserve.account import Account
+    from rollserve.compression import Compression
     from rollserve.environments import EnvChange, EnvSpec, Wrapper
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.requests import AgentUpdate, EnvUpdate, RowEnvUpdates, SamplingOptions
@@ -38,6 +40,7 @@ def connect(
     sampler: str = "",
     timeout: float = DEFAULT_TIMEOUT,
     max_message_bytes: int | None = None,
+    compression: Compression | Sequence[Compression] | None = None,
 ) -> Sampler:
     """A sampler on the server at `target`. Connects with the first call.
 
@@ -47,14 +50,18 @@ def connect(
         timeout: seconds that an update may take, and that a sampling call may go without any progress: a long call
             does not hit it while it makes steps. `float("inf")` for no limit.
         max_message_bytes: the largest message to be received; 4 MiB less 4 KiB unless given.
+        compression: "lz4", "zstd", or several, the best one first: how columns may come compressed, if that makes them
+            smaller. Needs the extra `rollserve[compression]`. None for not at all.
 
     Raises:
         TypeError: an argument is of another type.
         InvalidArgumentError: an argument has a value that is of no use.
+        ModuleNotFoundError: a package that the compression needs is not installed.
     """
     check_connection(target, sampler, timeout, max_message_bytes)
+    reception = Reception.of(max_message_bytes, compression)
     channel = grpc.insecure_channel(target, options=channel_options(max_message_bytes))
-    return Sampler(channel, sampler=sampler, timeout=timeout, max_message_bytes=max_message_bytes)
+    return Sampler(channel, sampler=sampler, timeout=timeout, reception=reception)
 
 
 class Sampler:
@@ -67,12 +74,12 @@ class Sampler:
     given to `connect` for one call.
     """
 
-    def __init__(self, channel: grpc.Channel, *, sampler: str, timeout: float, max_message_bytes: int | None) -> None:
+    def __init__(self, channel: grpc.Channel, *, sampler: str, timeout: float, reception: Reception) -> None:
         self._channel = channel
         self._stub = SamplerServiceStub(channel)
         self._name = sampler
         self._timeout = timeout
-        self._max_message_bytes = max_message_bytes
+        self._reception = reception
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -138,7 +145,8 @@ class Sampler:
         Args:
             num_steps: how many steps at least; positive.
             options: `seed`, `first_episode_index`, `max_episode_length`, `expected_policy_version`, `policy_version`,
-                `env_version`, `timeout` and `deadline`; `rollserve.SamplingOptions` says what they are.
+                `env_version`, `timeout`, `deadline`, `compression` and `frames_once`; `rollserve.SamplingOptions` says
+                what they are.
         """
         with self.stream_samples(num_steps, **options) as stream:
             return stream.join()
@@ -191,7 +199,7 @@ class Sampler:
 
         Arguments as of `obtain_samples`.
         """
-        request = requests.samples_request(self._name, num_steps, self._max_message_bytes, options)
+        request = requests.samples_request(self._name, num_steps, self._reception, options)
         return SampleStream(self._opened(self._stub.ObtainSamples), request, self._time_limits(options))
 
     def stream_fragments(
@@ -207,7 +215,7 @@ class Sampler:
         Arguments as of `obtain_fragments`.
         """
         request = requests.fragments_request(
-            self._name, num_steps, soft_horizon, row_step_count, self._max_message_bytes, options
+            self._name, num_steps, soft_horizon, row_step_count, self._reception, options
         )
         return SampleStream(self._opened(self._stub.ObtainSamples), request, self._time_limits(options))
 
@@ -216,7 +224,7 @@ class Sampler:
 
         Arguments as of `obtain_exact_episodes`.
         """
-        request = requests.exact_episodes_request(self._name, num_episodes_per_worker, self._max_message_bytes, options)
+        request = requests.exact_episodes_request(self._name, num_episodes_per_worker, self._reception, options)
         return SampleStream(self._opened(self._stub.ObtainExactEpisodes), request, self._time_limits(options))
 
     def status(self, *, timeout: float | None = None) -> SamplerStatus:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rollserve.compression import decompress
 from rollserve.v1 import tensor_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-
 __all__ = [
+    "array_from_bytes",
     "dtype_from_proto",
     "dtype_to_proto",
     "named_tensors_from_proto",
@@ -80,25 +81,49 @@ def tensor_to_proto(array: np.ndarray) -> tensor_pb2.Tensor:
     return tensor_pb2.Tensor(data_type=data_type, shape=array.shape, data=little.tobytes())
 
 
-def tensor_from_proto(tensor: tensor_pb2.Tensor) -> np.ndarray:
-    """The tensor as an array that cannot be written to: it is a view of the message's bytes.
+def tensor_from_proto(tensor: tensor_pb2.Tensor, *, is_column: bool = False) -> np.ndarray:
+    """The tensor as an array that cannot be written to: a view of the message's bytes, unless they are compressed.
+
+    Args:
+        tensor: the tensor.
+        is_column: whether it may be compressed, as only columns of batches may.
+
+    Raises:
+        ValueError: as of `array_from_bytes`; or it is compressed although it may not be.
+    """
+    if tensor.compression and not is_column:
+        raise ValueError(f"compression {tensor.compression} came, none was expected: only columns may be compressed")
+    return array_from_bytes(tensor.data_type, tensor.shape, tensor.data, tensor.compression)
+
+
+def array_from_bytes(
+    data_type: tensor_pb2.DataType.ValueType,
+    sizes: Iterable[int],
+    data: bytes | memoryview,
+    compression: tensor_pb2.Compression.ValueType = tensor_pb2.COMPRESSION_UNSPECIFIED,
+) -> np.ndarray:
+    """The array that the fields of a Tensor describe: a view of the data, unless it is compressed.
 
     Raises:
         ValueError: the type is unset, there are more than 32 dimensions, a size is negative, the sizes are larger
-            than any memory, the data is not as long as type and shape ask for, or a truth value is neither 0 nor 1.
+            than any memory, the data is not as long as type and shape ask for, or cannot be decompressed to as much, or
+            a truth value is neither 0 nor 1.
+        ModuleNotFoundError: the data is compressed, and the package for it is not installed.
     """
-    dtype = dtype_from_proto(tensor.data_type)
-    if len(tensor.shape) > _MOST_DIMENSIONS:
-        raise ValueError(f"a shape of {len(tensor.shape)} sizes came, at most {_MOST_DIMENSIONS} were expected")
-    shape = tuple(tensor.shape)
+    dtype = dtype_from_proto(data_type)
+    shape = tuple(sizes)
+    if len(shape) > _MOST_DIMENSIONS:
+        raise ValueError(f"a shape of {len(shape)} sizes came, at most {_MOST_DIMENSIONS} were expected")
     if any(size < 0 for size in shape):
         raise ValueError(f"shape {shape} came, sizes of at least 0 were expected")
     if math.prod(size or 1 for size in shape) > _MOST_ELEMENTS:
         raise ValueError(f"shape {shape} came, sizes whose product is at most 2**59 were expected")
-    data = tensor.data
     expected = math.prod(shape) * dtype.itemsize
-    if len(data) != expected:
-        raise ValueError(f"{len(data)} bytes came, {expected} were expected for {dtype} of shape {shape}")
+    if compression:
+        data = decompress(data, compression, expected)
+    came = memoryview(data).nbytes
+    if came != expected:
+        raise ValueError(f"{came} bytes came, {expected} were expected for {dtype} of shape {shape}")
     if dtype == np.bool_ and np.frombuffer(data, np.uint8).max(initial=0) > 1:
         raise ValueError("a truth value other than 0 and 1 came")
     return np.frombuffer(data, dtype).reshape(shape)
@@ -120,8 +145,10 @@ def named_tensors_to_proto(arrays: Mapping[str, np.ndarray]) -> list[tensor_pb2.
     return tensors
 
 
-def named_tensors_from_proto(tensors: Iterable[tensor_pb2.NamedTensor]) -> dict[str, np.ndarray]:
-    """The tensors by name, in their order, as views of the message.
+def named_tensors_from_proto(
+    tensors: Iterable[tensor_pb2.NamedTensor], *, are_columns: bool = False
+) -> dict[str, np.ndarray]:
+    """The tensors by name, in their order; each as `tensor_from_proto` gives it.
 
     Raises:
         ValueError: a name comes twice, or a tensor is malformed; the message names it.
@@ -131,7 +158,7 @@ def named_tensors_from_proto(tensors: Iterable[tensor_pb2.NamedTensor]) -> dict[
         if named.name in arrays:
             raise ValueError(f"{named.name!r}: the name came twice")
         try:
-            arrays[named.name] = tensor_from_proto(named.tensor)
+            arrays[named.name] = tensor_from_proto(named.tensor, is_column=are_columns)
         except ValueError as error:
             raise ValueError(f"{named.name!r}: {error}") from None
     return arrays

@@ -99,6 +99,7 @@ class EpisodeBatch(google.protobuf.message.Message):
     AGENT_INFOS_FIELD_NUMBER: builtins.int
     ENVIRONMENT_INFOS_FIELD_NUMBER: builtins.int
     EPISODE_INFOS_FIELD_NUMBER: builtins.int
+    FRAME_STACKS_FIELD_NUMBER: builtins.int
     @property
     def episode_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """(S) The index of each segment's episode in the sequence that the account's `seed` names. Rises by one from episode
@@ -182,6 +183,12 @@ class EpisodeBatch(google.protobuf.message.Message):
     def episode_infos(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.tensor_pb2.NamedTensor]:
         """Each (S, *I). The environment's infos at the reset that began each segment's episode, in the same manner."""
 
+    @property
+    def frame_stacks(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FrameStack]:
+        """Leaves of the observation space that `observations` and `last_observations` lack, because they come in this way.
+        Only with the call's `accept_frame_stacks`. Other messages of the stream may have the same leaves as plain columns.
+        """
+
     def __init__(
         self,
         *,
@@ -200,11 +207,51 @@ class EpisodeBatch(google.protobuf.message.Message):
         agent_infos: collections.abc.Iterable[rollserve.v1.tensor_pb2.NamedTensor] | None = ...,
         environment_infos: collections.abc.Iterable[rollserve.v1.tensor_pb2.NamedTensor] | None = ...,
         episode_infos: collections.abc.Iterable[rollserve.v1.tensor_pb2.NamedTensor] | None = ...,
+        frame_stacks: collections.abc.Iterable[global___FrameStack] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["rewards", b"rewards"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["actions", b"actions", "agent_infos", b"agent_infos", "environment_infos", b"environment_infos", "environment_seeds", b"environment_seeds", "episode_indices", b"episode_indices", "episode_infos", b"episode_infos", "first_steps", b"first_steps", "last_observations", b"last_observations", "lengths", b"lengths", "observations", b"observations", "policy_versions", b"policy_versions", "rewards", b"rewards", "terminated", b"terminated", "truncated", b"truncated", "worker_indices", b"worker_indices"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "agent_infos", b"agent_infos", "environment_infos", b"environment_infos", "environment_seeds", b"environment_seeds", "episode_indices", b"episode_indices", "episode_infos", b"episode_infos", "first_steps", b"first_steps", "frame_stacks", b"frame_stacks", "last_observations", b"last_observations", "lengths", b"lengths", "observations", b"observations", "policy_versions", b"policy_versions", "rewards", b"rewards", "terminated", b"terminated", "truncated", b"truncated", "worker_indices", b"worker_indices"]) -> None: ...
 
 global___EpisodeBatch = EpisodeBatch
+
+@typing.final
+class FrameStack(google.protobuf.message.Message):
+    """A column of observations that are stacks of the last K frames, O = (K, *F), with each frame once. What one observation
+    is followed by has all of its frames but the first, in front of a new one.
+
+    The frames of the S segments follow each other. A segment of `lengths[s]` steps has `lengths[s]` + K of them: those of
+    its first observation, then the newest of each following one, the last observation included. So the segment's
+    observation of step t, counted from 0, is its frames t to t + K - 1, and its last observation is its last K frames.
+    Both are exactly what the plain columns would hold; where frames do not overlap like that, the plain ones come.
+
+    The observations of one segment need not be copied: they are a view of the frames, of shape (`lengths[s]`, K, *F), whose
+    first two strides are both the size of a frame.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    FRAME_COUNT_FIELD_NUMBER: builtins.int
+    FRAMES_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """The leaf's name; empty for the only leaf of a plain (not Dict or Tuple) space."""
+    frame_count: builtins.int
+    """K, at least 2."""
+    @property
+    def frames(self) -> rollserve.v1.tensor_pb2.Tensor:
+        """(T + S*K, *F). The frames."""
+
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        frame_count: builtins.int = ...,
+        frames: rollserve.v1.tensor_pb2.Tensor | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["frames", b"frames"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["frame_count", b"frame_count", "frames", b"frames", "name", b"name"]) -> None: ...
+
+global___FrameStack = FrameStack
 
 @typing.final
 class Progress(google.protobuf.message.Message):

@@ -14,6 +14,7 @@ import rollserve.v1.agent_pb2
 import rollserve.v1.environment_pb2
 import rollserve.v1.episode_batch_pb2
 import rollserve.v1.space_pb2
+import rollserve.v1.tensor_pb2
 import sys
 import typing
 
@@ -357,6 +358,8 @@ class SamplingOptions(google.protobuf.message.Message):
     MAX_EPISODE_LENGTH_FIELD_NUMBER: builtins.int
     SAMPLER_RUN_FIELD_NUMBER: builtins.int
     MAX_MESSAGE_BYTES_FIELD_NUMBER: builtins.int
+    ACCEPT_COMPRESSION_FIELD_NUMBER: builtins.int
+    ACCEPT_FRAME_STACKS_FIELD_NUMBER: builtins.int
     expected_policy_version: builtins.int
     """If set, the policy version that the caller counts on; FAILED_PRECONDITION if the current one is another."""
     policy_version: builtins.int
@@ -390,8 +393,17 @@ class SamplingOptions(google.protobuf.message.Message):
     """The size that no message of the stream may exceed, in bytes, as gRPC counts it. Not set: 4 MiB less 4 KiB, which
     clients take without any setting of theirs. INVALID_ARGUMENT below 4 KiB or over 256 MiB. Messages are usually
     about 1 MiB, and larger only where a few steps take more. A message holds at least one step and one last
-    observation.
+    observation. The limit is also one of what the message would take without compression and frame stacks, so that it
+    bounds what a client needs for reading it.
     """
+    accept_frame_stacks: builtins.bool
+    """Whether observations that are stacks of frames may come with each frame once; see FrameStack."""
+    @property
+    def accept_compression(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[rollserve.v1.tensor_pb2.Compression.ValueType]:
+        """In which ways the columns of batches may come compressed, the best one first. The server takes the first that it
+        knows, for those columns that it makes smaller. Empty: none. INVALID_ARGUMENT if one is not set.
+        """
+
     def __init__(
         self,
         *,
@@ -403,9 +415,11 @@ class SamplingOptions(google.protobuf.message.Message):
         max_episode_length: builtins.int | None = ...,
         sampler_run: builtins.str | None = ...,
         max_message_bytes: builtins.int | None = ...,
+        accept_compression: collections.abc.Iterable[rollserve.v1.tensor_pb2.Compression.ValueType] | None = ...,
+        accept_frame_stacks: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "accept_compression", b"accept_compression", "accept_frame_stacks", b"accept_frame_stacks", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_environment_version", b"_environment_version"]) -> typing.Literal["environment_version"] | None: ...
     @typing.overload

@@ -24,17 +24,19 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19rollserve/v1/tensor.proto\x12\x0crollserve.v1\"P\n\x06Tensor\x12)\n\tdata_type\x18\x01 \x01(\x0e\x32\x16.rollserve.v1.DataType\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"A\n\x0bNamedTensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12$\n\x06tensor\x18\x02 \x01(\x0b\x32\x14.rollserve.v1.Tensor*\xa8\x02\n\x08\x44\x61taType\x12\x19\n\x15\x44\x41TA_TYPE_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x44\x41TA_TYPE_BOOL\x10\x01\x12\x12\n\x0e\x44\x41TA_TYPE_INT8\x10\x02\x12\x13\n\x0f\x44\x41TA_TYPE_INT16\x10\x03\x12\x13\n\x0f\x44\x41TA_TYPE_INT32\x10\x04\x12\x13\n\x0f\x44\x41TA_TYPE_INT64\x10\x05\x12\x13\n\x0f\x44\x41TA_TYPE_UINT8\x10\x06\x12\x14\n\x10\x44\x41TA_TYPE_UINT16\x10\x07\x12\x14\n\x10\x44\x41TA_TYPE_UINT32\x10\x08\x12\x14\n\x10\x44\x41TA_TYPE_UINT64\x10\t\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT16\x10\n\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT32\x10\x0b\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT64\x10\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19rollserve/v1/tensor.proto\x12\x0crollserve.v1\"\x80\x01\n\x06Tensor\x12)\n\tdata_type\x18\x01 \x01(\x0e\x32\x16.rollserve.v1.DataType\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12.\n\x0b\x63ompression\x18\x04 \x01(\x0e\x32\x19.rollserve.v1.Compression\"A\n\x0bNamedTensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12$\n\x06tensor\x18\x02 \x01(\x0b\x32\x14.rollserve.v1.Tensor*\xa8\x02\n\x08\x44\x61taType\x12\x19\n\x15\x44\x41TA_TYPE_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x44\x41TA_TYPE_BOOL\x10\x01\x12\x12\n\x0e\x44\x41TA_TYPE_INT8\x10\x02\x12\x13\n\x0f\x44\x41TA_TYPE_INT16\x10\x03\x12\x13\n\x0f\x44\x41TA_TYPE_INT32\x10\x04\x12\x13\n\x0f\x44\x41TA_TYPE_INT64\x10\x05\x12\x13\n\x0f\x44\x41TA_TYPE_UINT8\x10\x06\x12\x14\n\x10\x44\x41TA_TYPE_UINT16\x10\x07\x12\x14\n\x10\x44\x41TA_TYPE_UINT32\x10\x08\x12\x14\n\x10\x44\x41TA_TYPE_UINT64\x10\t\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT16\x10\n\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT32\x10\x0b\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT64\x10\x0c*U\n\x0b\x43ompression\x12\x1b\n\x17\x43OMPRESSION_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x43OMPRESSION_LZ4\x10\x01\x12\x14\n\x10\x43OMPRESSION_ZSTD\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rollserve.v1.tensor_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DATATYPE']._serialized_start=193
-  _globals['_DATATYPE']._serialized_end=489
-  _globals['_TENSOR']._serialized_start=43
-  _globals['_TENSOR']._serialized_end=123
-  _globals['_NAMEDTENSOR']._serialized_start=125
-  _globals['_NAMEDTENSOR']._serialized_end=190
+  _globals['_DATATYPE']._serialized_start=242
+  _globals['_DATATYPE']._serialized_end=538
+  _globals['_COMPRESSION']._serialized_start=540
+  _globals['_COMPRESSION']._serialized_end=625
+  _globals['_TENSOR']._serialized_start=44
+  _globals['_TENSOR']._serialized_end=172
+  _globals['_NAMEDTENSOR']._serialized_start=174
+  _globals['_NAMEDTENSOR']._serialized_end=239
 # @@protoc_insertion_point(module_scope)

@@ -87,6 +87,30 @@ DATA_TYPE_FLOAT64: DataType.ValueType  # 12
 """IEEE 754 double precision."""
 global___DataType = DataType
 
+class _Compression:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _CompressionEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Compression.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    COMPRESSION_UNSPECIFIED: _Compression.ValueType  # 0
+    """Not at all. Refused with INVALID_ARGUMENT where it is asked for."""
+    COMPRESSION_LZ4: _Compression.ValueType  # 1
+    """One block of LZ4, without a frame or a size around it."""
+    COMPRESSION_ZSTD: _Compression.ValueType  # 2
+    """One frame of Zstandard (RFC 8878), without a dictionary."""
+
+class Compression(_Compression, metaclass=_CompressionEnumTypeWrapper):
+    """How bytes are compressed, without any loss."""
+
+COMPRESSION_UNSPECIFIED: Compression.ValueType  # 0
+"""Not at all. Refused with INVALID_ARGUMENT where it is asked for."""
+COMPRESSION_LZ4: Compression.ValueType  # 1
+"""One block of LZ4, without a frame or a size around it."""
+COMPRESSION_ZSTD: Compression.ValueType  # 2
+"""One frame of Zstandard (RFC 8878), without a dictionary."""
+global___Compression = Compression
+
 @typing.final
 class Tensor(google.protobuf.message.Message):
     """A dense array of numbers or truth values."""
@@ -96,12 +120,18 @@ class Tensor(google.protobuf.message.Message):
     DATA_TYPE_FIELD_NUMBER: builtins.int
     SHAPE_FIELD_NUMBER: builtins.int
     DATA_FIELD_NUMBER: builtins.int
+    COMPRESSION_FIELD_NUMBER: builtins.int
     data_type: global___DataType.ValueType
     """The type of each element."""
     data: builtins.bytes
     """The elements in C order (the last dimension varies fastest), little endian, without padding. Its length is
     exactly the product of `shape` times the size of `data_type`, or the call ends with INVALID_ARGUMENT. Nothing
     aligns it within the message: where views have to be aligned, as in JavaScript, copy it first.
+    """
+    compression: global___Compression.ValueType
+    """If set, `data` is compressed in that way, and decompressed it is what is said there: how long it has to be is known
+    from `shape` and `data_type`, and nothing else is to be believed. Only in columns of episode batches, and only as
+    the call's `accept_compression` allows it; in requests refused with INVALID_ARGUMENT.
     """
     @property
     def shape(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
@@ -115,8 +145,9 @@ class Tensor(google.protobuf.message.Message):
         data_type: global___DataType.ValueType = ...,
         shape: collections.abc.Iterable[builtins.int] | None = ...,
         data: builtins.bytes = ...,
+        compression: global___Compression.ValueType = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["data", b"data", "data_type", b"data_type", "shape", b"shape"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["compression", b"compression", "data", b"data", "data_type", b"data_type", "shape", b"shape"]) -> None: ...
 
 global___Tensor = Tensor
 

@@ -1,0 +1,152 @@
+"""Compressed tensors and stacks of frames, as a client reads them: exact, and never larger than they say."""
+
+from __future__ import annotations
+
+import sys
+
+import lz4.block
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+import rollserve
+from rollserve.compression import decompress
+from rollserve.frame_stacks import unstack_frames
+from rollserve.tensors import named_tensors_from_proto, tensor_from_proto, tensor_to_proto
+from rollserve.v1 import tensor_pb2
+
+LZ4, ZSTD = tensor_pb2.COMPRESSION_LZ4, tensor_pb2.COMPRESSION_ZSTD
+HUGE = 1 << 40
+
+
+def compressed(data: bytes, compression: int) -> bytes:
+    if compression == LZ4:
+        return lz4.block.compress(data, store_size=False)
+    return zstandard.ZstdCompressor(level=-1).compress(data)
+
+
+@given(
+    data=st.binary(min_size=1, max_size=300).map(lambda part: part * 20),
+    compression=st.sampled_from([LZ4, ZSTD]),
+)
+def test_what_is_compressed_comes_back(data, compression):
+    assert decompress(compressed(data, compression), compression, len(data)) == data
+
+
+@given(
+    data=st.binary(min_size=1, max_size=200),
+    compression=st.sampled_from([LZ4, ZSTD]),
+    num_bytes=st.one_of(st.integers(0, 400), st.sampled_from([HUGE, 256 << 20, (256 << 20) + 1])),
+    is_compressed=st.booleans(),
+)
+def test_bytes_are_refused_unless_they_are_as_many_as_expected(data, compression, num_bytes, is_compressed):
+    came = compressed(data, compression) if is_compressed else data
+    try:
+        raw = decompress(came, compression, num_bytes)
+    except ValueError:
+        assert not is_compressed or num_bytes != len(data)
+    else:
+        assert len(raw) == num_bytes
+
+
+def test_a_frame_that_says_another_size_is_not_unpacked():
+    bomb = compressed(bytes(64 << 20), ZSTD)
+    with pytest.raises(ValueError, match="says 67108864 bytes came, 4096 were expected"):
+        decompress(bomb, ZSTD, 4096)
+    silent = zstandard.ZstdCompressor(level=-1, write_content_size=False).compress(bytes(1 << 20))
+    with pytest.raises(ValueError, match="malformed Zstandard"):
+        decompress(silent, ZSTD, 4096)
+    assert decompress(silent, ZSTD, 1 << 20) == bytes(1 << 20)
+    with pytest.raises(ValueError, match="cannot be 1099511627776"):
+        decompress(bomb, ZSTD, HUGE)
+
+
+@pytest.mark.parametrize("compression", [LZ4, ZSTD])
+def test_columns_may_be_compressed_and_nothing_else(compression):
+    array = np.arange(5000, dtype="<i4").reshape(50, 100) // 100
+    tensor = tensor_to_proto(array)
+    tensor.data = compressed(tensor.data, compression)
+    tensor.compression = compression
+    np.testing.assert_array_equal(tensor_from_proto(tensor, is_column=True), array)
+    with pytest.raises(ValueError, match="none was expected"):
+        tensor_from_proto(tensor)
+    named = tensor_pb2.NamedTensor(name="x", tensor=tensor)
+    with pytest.raises(ValueError, match="'x': compression"):
+        named_tensors_from_proto([named])
+    tensor.compression = 77
+    with pytest.raises(ValueError, match="compression 77 came"):
+        tensor_from_proto(tensor, is_column=True)
+
+
+def test_a_shape_alone_makes_nothing_of_it():
+    tensor = tensor_pb2.Tensor(
+        data_type=tensor_pb2.DATA_TYPE_UINT8, shape=[HUGE], data=compressed(bytes(1000), LZ4), compression=LZ4
+    )
+    with pytest.raises(ValueError, match="compressed bytes came, which cannot be 1099511627776"):
+        tensor_from_proto(tensor, is_column=True)
+
+
+@given(
+    lengths=st.lists(st.integers(1, 9), max_size=6),
+    frame_count=st.integers(2, 5),
+    shape=st.sampled_from([(), (3,), (2, 3)]),
+    seed=st.integers(0, 100),
+)
+def test_observations_come_back_from_their_frames(lengths, frame_count, shape, seed):
+    rng = np.random.default_rng(seed)
+    frames, observations, last_observations = [], [], []
+    for length in lengths:
+        its_frames = rng.integers(0, 256, (length + frame_count, *shape), np.uint8)
+        stacks = [its_frames[step : step + frame_count] for step in range(length + 1)]
+        frames += list(its_frames)
+        observations += stacks[:-1]
+        last_observations.append(stacks[-1])
+    came = unstack_frames(np.array(frames, np.uint8).reshape(-1, *shape), frame_count, np.array(lengths, np.int64))
+    for array, expected in zip(came, (observations, last_observations), strict=True):
+        np.testing.assert_array_equal(array, np.array(expected, np.uint8).reshape(-1, frame_count, *shape))
+        assert not array.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("num_frames", "frame_count", "lengths", "text"),
+    [
+        (7, 1, [5], "frame_count 1 came"),
+        (9, 4, [4], "8 frames were expected"),
+        (8, 4, [0, 0], "a length of 0 came"),
+        (8, 4, [-1, 1], "a length of -1 came"),
+        (60_000, 10_000, [20_000, 20_000], "at most 268435456 were expected"),
+    ],
+)
+def test_frames_that_do_not_fit_are_refused(num_frames, frame_count, lengths, text):
+    with pytest.raises(ValueError, match=text):
+        unstack_frames(np.zeros(num_frames, np.uint8), frame_count, np.array(lengths, np.int64))
+
+
+def test_one_segment_is_not_copied():
+    frames = np.arange(20, dtype=np.uint8).reshape(10, 2)
+    observations, _ = unstack_frames(frames, 4, np.array([6]))
+    assert np.shares_memory(observations, frames)
+
+
+@pytest.mark.parametrize(
+    ("compression", "error", "text"),
+    [
+        ("gzip", rollserve.InvalidArgumentError, "compression: 'gzip' came, 'lz4' or 'zstd' was expected"),
+        (["zstd", 4], TypeError, "compression: int came"),
+        (True, TypeError, "compression: bool came"),
+    ],
+)
+def test_only_known_compressions_are_taken(compression, error, text):
+    with pytest.raises(error, match=text):
+        rollserve.connect("127.0.0.1:1", compression=compression)
+    with rollserve.connect("127.0.0.1:1") as sampler, pytest.raises(error, match=text):
+        sampler.obtain_samples(1, compression=compression)
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "lz4.block", None)
+    with pytest.raises(ModuleNotFoundError, match=r"compression 'lz4' needs the package lz4.*rollserve\[compression\]"):
+        rollserve.connect("127.0.0.1:1", compression="lz4")
+    rollserve.connect("127.0.0.1:1", compression="zstd").close()
