@@ -17,7 +17,7 @@ from rollserve.messages import batch_from_proto
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import OverLimitError
 from rollserve_server.sampling import episodes as episodes_module
-from rollserve_server.sampling.encoding import Encoding, encode
+from rollserve_server.sampling.encoding import Encoder, Encoding
 from rollserve_server.sampling.episodes import ColumnKey, Episode, Recorder
 from rollserve_server.sampling.infos import InfoKey, InfoReader
 from rollserve_server.sampling.segments import cut_into_messages
@@ -110,9 +110,9 @@ def test_what_is_recorded_comes_out(
     with mock.patch.object(episodes_module, "_MAX_BLOCK_STEPS", block_steps):
         recording = Recording(lengths, num_rows, seed, info_shapes)
     in_order = [recording.finished[index] for index in range(len(lengths))]
-    batches = []
+    encoder, batches = Encoder(), []
     for segments in cut_into_messages(in_order, limit):
-        message = encode(segments, Encoding(policy_version=5, worker_index=worker_index))
+        message = encoder.encode(segments, Encoding(policy_version=5, worker_index=worker_index))
         assert message.num_bytes <= limit
         buffer = np.full(message.num_bytes + 5, 0xAA, np.uint8)
         message.write(buffer[3:-2])  # unaligned, as messages stand behind each other

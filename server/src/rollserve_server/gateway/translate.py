@@ -19,7 +19,7 @@ from rollserve.environments import (
 from rollserve.reproducibility import reproducibility_to_proto
 from rollserve.spaces import space_to_proto
 from rollserve.tensors import named_tensors_from_proto
-from rollserve.v1 import agent_pb2, environment_pb2, episode_batch_pb2
+from rollserve.v1 import agent_pb2, environment_pb2, episode_batch_pb2, tensor_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server import __version__
 from rollserve_server.agents import AgentSpec, ConstantSpec, MlpSpec, RandomSpec
@@ -35,6 +35,7 @@ from rollserve_server.pool import (
     SampleRequest,
     Target,
 )
+from rollserve_server.sampling import COMPRESSIONS, ColumnFormat
 
 if TYPE_CHECKING:
     import numpy as np
@@ -149,6 +150,7 @@ def sample_request_from_proto(
         first_index=_in_range("options.first_episode_index", options.first_episode_index, 0, _MOST_FIRST_INDEX),
         max_episode_length=_optional(options, "max_episode_length"),
         run=options.sampler_run if options.HasField("sampler_run") else None,
+        columns=_column_format_from_proto(options),
     )
 
 
@@ -258,6 +260,14 @@ def status_to_proto(sampler: str, status: PoolStatus) -> pb.GetSamplerResponse:
         reproducibility=reproducibility_to_proto(status.env.reproducibility),
         episodes_per_row=status.env.num_episodes_per_row or 0,
     )
+
+
+def _column_format_from_proto(options: pb.SamplingOptions) -> ColumnFormat:
+    if tensor_pb2.COMPRESSION_UNSPECIFIED in options.accept_compression:
+        raise InvalidValueError.of("options.accept_compression", "one that is not set", "a value of Compression")
+    # What is not known here may be so to other servers.
+    known = (compression for compression in options.accept_compression if compression in COMPRESSIONS)
+    return ColumnFormat(next(known, None), options.accept_frame_stacks)
 
 
 def _fragments_from_proto(request: pb.ObtainSamplesRequest, num_steps: int) -> Fragments:

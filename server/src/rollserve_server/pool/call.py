@@ -164,6 +164,7 @@ class Call(Deliveries):
             max_message_bytes=self._settings.max_message_bytes,
             bind_worker=self._pinned,
             seconds=self._slice_seconds if samples else 0.0,
+            columns=self._settings.columns,
         )
 
     def _portion(self, indices: range) -> Portion:

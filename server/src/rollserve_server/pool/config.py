@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rollserve_server.sampling import PLAIN, ColumnFormat
+
 if TYPE_CHECKING:
     from rollserve_server.envs import RowSettings
     from rollserve_server.pool.fragments import Fragments
@@ -61,6 +63,7 @@ class SampleRequest:
         first_index: the index of the first episode in the sequence of `seed`.
         max_episode_length: how many steps an episode may have; None for what the pool allows.
         run: the run of the pool that versions and seed are of; None for this one.
+        columns: how columns may be written.
     """
 
     target: Target | Fragments
@@ -72,3 +75,4 @@ class SampleRequest:
     first_index: int = 0
     max_episode_length: int | None = None
     run: str | None = None
+    columns: ColumnFormat = PLAIN

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
     from rollserve import Reproducibility
     from rollserve_server.pool.account import Account
+    from rollserve_server.pool.config import PoolConfig, SampleRequest
     from rollserve_server.pool.slots import Slots
-    from rollserve_server.sampling import Message
+    from rollserve_server.sampling import ColumnFormat, Message
 
 __all__ = [
     "MOST_LOSSES",
@@ -46,11 +47,18 @@ class CallSettings:
         max_message_bytes: the size that no message may exceed.
         window_bytes: how much may be on its way from the workers to the client.
         progress_seconds: how often to tell of progress when nothing is delivered.
+        columns: how columns may be written.
     """
 
     max_message_bytes: int
     window_bytes: int
     progress_seconds: float
+    columns: ColumnFormat
+
+    @classmethod
+    def of(cls, request: SampleRequest, config: PoolConfig) -> CallSettings:
+        """What a request and the pool's configuration say."""
+        return cls(request.max_message_bytes, config.window_bytes, config.progress_seconds, request.columns)
 
 
 @dataclass(frozen=True)

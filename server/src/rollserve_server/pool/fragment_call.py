@@ -183,6 +183,7 @@ class FragmentCall(Deliveries):
             num_skipped_steps=part.num_skipped,
             max_message_bytes=self._settings.max_message_bytes,
             tell_actions=self.reproducibility is not Reproducibility.WORKER,
+            columns=self._settings.columns,
         )
 
     def _states(self, part: _WorkerPart) -> Sequence[RowState]:

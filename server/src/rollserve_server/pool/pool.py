@@ -287,7 +287,7 @@ class Pool:
         self._streams.drop_outdated(self._holdings.agents.number, self._holdings.envs.number)
         wanted = Stream(0, seed, policy_version, env_version, max_episode_length)
         stream = self._streams.open(wanted, first + skipped, placement, len(self._slots))
-        settings = CallSettings(request.max_message_bytes, config.window_bytes, config.progress_seconds)
+        settings = CallSettings.of(request, config)
         estimate = self._estimate(env_version, max_episode_length)
         return Call(target, stream, self._slots, rows, estimate, settings, env.description.reproducibility)
 
@@ -319,7 +319,7 @@ class Pool:
             sequence, start = self._sequences.begin_own(kind, initial)
         else:
             sequence, start = self._sequences.begin(request.seed, kind, target.row_step_count, initial)
-        settings = CallSettings(request.max_message_bytes, config.window_bytes, config.progress_seconds)
+        settings = CallSettings.of(request, config)
         ids, reproducibility = self._sequences.ids, self._env(env_version).description.reproducibility
         return FragmentCall(target, sequence, start, policy_version, ids, self._slots, settings, reproducibility)
 

@@ -1,5 +1,6 @@
 """What a worker does: episodes by index, collected in rows and written as messages. Knows neither Ray nor gRPC."""
 
+from rollserve_server.sampling.compression import COMPRESSIONS
 from rollserve_server.sampling.fragment_orders import (
     FragmentOrder,
     FragmentReport,
@@ -9,7 +10,9 @@ from rollserve_server.sampling.fragment_orders import (
     RowStream,
 )
 from rollserve_server.sampling.orders import (
+    PLAIN,
     Claim,
+    ColumnFormat,
     EnvDescription,
     Message,
     Order,
@@ -24,7 +27,10 @@ from rollserve_server.sampling.orders import (
 from rollserve_server.sampling.worker import Worker
 
 __all__ = [
+    "COMPRESSIONS",
+    "PLAIN",
     "Claim",
+    "ColumnFormat",
     "EnvDescription",
     "FragmentOrder",
     "FragmentReport",

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from rollserve.columns import mask_name
 from rollserve.v1.episode_batch_pb2 import EpisodeBatch
 from rollserve.v1.sampler_service_pb2 import ObtainExactEpisodesResponse, ObtainSamplesResponse
-from rollserve_server.sampling.segments import info_keys
+from rollserve_server.sampling.compression import Compressor
+from rollserve_server.sampling.frame_stacks import frames_of, may_be_stack
+from rollserve_server.sampling.orders import PLAIN, ColumnFormat
+from rollserve_server.sampling.segments import GOAL_BYTES, info_keys
+from rollserve_server.sampling.trials import Trials
 from rollserve_server.sampling.wire import (
+    CompressedRows,
     Part,
     Rows,
     array_field,
     field_number,
+    frame_stack_field,
     message_field,
     named_tensor_field,
     tensor_field,
@@ -25,29 +31,35 @@ from rollserve_server.sampling.wire import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from rollserve.v1.tensor_pb2 import Compression
     from rollserve_server.sampling.episodes import ColumnKey, Piece
     from rollserve_server.sampling.infos import InfoKey
     from rollserve_server.sampling.segments import Segment
 
-__all__ = ["EncodedMessage", "Encoding", "encode", "write_messages"]
+__all__ = ["EncodedMessage", "Encoder", "Encoding", "write_messages"]
 
 _FIELDS = {field.name: field.number for field in EpisodeBatch.DESCRIPTOR.fields}
 _BATCH = field_number(ObtainSamplesResponse.DESCRIPTOR, "batch")
 if field_number(ObtainExactEpisodesResponse.DESCRIPTOR, "batch") != _BATCH:
     raise AssertionError("the responses of both sampling calls have the same fields")
 
+_MOST_GROWTH = 4
+"""How much more than usual a message may hold if it gets smaller on the way: beyond, nothing is won by it."""
+
 
 @dataclass(frozen=True)
 class Encoding:
-    """What messages say beside their episodes.
+    """What messages say beside their episodes, and how.
 
     Attributes:
         policy_version: which version acted.
         worker_index: the worker that the episodes are bound to, or None.
+        columns: how columns may be written.
     """
 
     policy_version: int
     worker_index: int | None
+    columns: ColumnFormat = PLAIN
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,12 +69,14 @@ class EncodedMessage:
     Attributes:
         parts: its content, in order.
         num_bytes: its size.
+        num_raw_bytes: what its size would be with all columns plain.
         num_steps: how many steps it holds.
         num_episodes: how many episodes end in it.
     """
 
     parts: Sequence[Part]
     num_bytes: int
+    num_raw_bytes: int
     num_steps: int
     num_episodes: int
 
@@ -79,25 +93,103 @@ class EncodedMessage:
             offset = end
 
 
-def encode(segments: Sequence[Segment], encoding: Encoding) -> EncodedMessage:
-    """The message with the segments, in their order."""
-    pieces = [piece for segment in segments for piece in segment.pieces()]
-    # Of whole episodes, so that the columns are the same in all segments of one.
-    infos = info_keys([segment.episode for segment in segments])
-    batch = [
-        *_headers(segments, encoding),
-        *_step_columns(pieces),
-        *_last_observations(segments),
-        *_env_infos(segments, [key for key in infos if key[0] == "env_infos"]),
-        *_episode_infos(segments, [key for key in infos if key[0] == "episode_infos"]),
-    ]
-    parts = message_field(_BATCH, batch)
-    return EncodedMessage(
-        parts,
-        num_bytes=sum(len(part) if isinstance(part, bytes) else part.num_bytes for part in parts),
-        num_steps=sum(segment.stop - segment.start for segment in segments),
-        num_episodes=sum(segment.ends and segment.episode.ended for segment in segments),
-    )
+class Encoder:
+    """Encodes the messages of one stream, and remembers which of its columns get smaller and how."""
+
+    def __init__(self) -> None:
+        self._compressor = Compressor()
+        self._stack_trials = Trials()
+        self._growth = 1.0
+
+    def goal_bytes(self) -> int:
+        """How much the next message is to hold, if it gets as much smaller on the way as the last one did."""
+        return round(GOAL_BYTES * self._growth)
+
+    def encode(self, segments: Sequence[Segment], encoding: Encoding) -> EncodedMessage:
+        """The message with the segments, in their order."""
+        pieces = [piece for segment in segments for piece in segment.pieces()]
+        # Of whole episodes, so that the columns are the same in all segments of one.
+        infos = info_keys([segment.episode for segment in segments])
+        columns = [
+            *self._observations(segments, pieces, frames_once=encoding.columns.frames_once),
+            *_step_columns(pieces),
+            *_env_infos(segments, [key for key in infos if key[0] == "env_infos"]),
+            *_episode_infos(segments, [key for key in infos if key[0] == "episode_infos"]),
+        ]
+        batch = list(_headers(segments, encoding))
+        for column in columns:
+            batch += self._field(column, encoding.columns.compression)
+        parts = message_field(_BATCH, batch)
+        num_bytes = sum(len(part) if isinstance(part, bytes) else part.num_bytes for part in parts)
+        num_raw_bytes = sum(column.num_raw_bytes for column in columns)
+        self._growth = min(max(num_raw_bytes / num_bytes, 1.0), _MOST_GROWTH)
+        return EncodedMessage(
+            parts,
+            num_bytes=num_bytes,
+            num_raw_bytes=max(num_bytes, num_raw_bytes),
+            num_steps=sum(segment.stop - segment.start for segment in segments),
+            num_episodes=sum(segment.ends and segment.episode.ended for segment in segments),
+        )
+
+    def _observations(
+        self, segments: Sequence[Segment], pieces: Sequence[Piece], *, frames_once: bool
+    ) -> Iterator[_Column]:
+        """Observations and last ones, of each leaf as frames or as two plain columns."""
+        keys = [key for group, key in pieces[0].block.columns if group == "observations"]
+        values = [segment.last_observations for segment in segments]
+        for position, key in enumerate(keys):
+            rows = _rows(pieces, ("observations", key))
+            last = Rows([value[position][np.newaxis] for value in values], key.dtype, key.shape)
+            frames = self._frames(segments, key, position) if frames_once else None
+            if frames is not None:
+                num_raw_bytes = rows.num_bytes + last.num_bytes
+                yield _Column("frame_stacks", key.name, frames, num_raw_bytes, frame_count=key.shape[0])
+            else:
+                yield _Column.of("observations", key.name, rows)
+                yield _Column.of("last_observations", key.name, last)
+
+    def _frames(self, segments: Sequence[Segment], key: InfoKey, position: int) -> Rows | None:
+        """The observations' frames, once each, if they are stacks of them."""
+        if not (may_be_stack(key) and self._stack_trials.is_due(key)):
+            return None
+        frames = frames_of(segments, key, position)
+        self._stack_trials.tell(key, helped=frames is not None)
+        return frames
+
+    def _field(self, column: _Column, compression: Compression.ValueType | None) -> list[Part]:
+        """The column as a field of the message, compressed if it may be and shrinks by it."""
+        rows: Rows | CompressedRows = column.rows
+        if compression is not None:
+            rows = self._compressor.compress((column.group, column.name), column.rows, compression)
+        number = _FIELDS[column.group]
+        if column.group == "rewards":
+            return tensor_field(number, rows)
+        if column.group == "frame_stacks":
+            return frame_stack_field(number, column.name, column.frame_count, rows)
+        return named_tensor_field(number, column.name, rows)
+
+
+class _Column(NamedTuple):
+    """A column of a message.
+
+    Attributes:
+        group: which field of EpisodeBatch it goes into.
+        name: its name there.
+        rows: what it holds.
+        num_raw_bytes: what it would take if it were plain.
+        frame_count: of how many frames an observation consists, if the rows are frames.
+    """
+
+    group: str
+    name: str
+    rows: Rows
+    num_raw_bytes: int
+    frame_count: int = 0
+
+    @classmethod
+    def of(cls, group: str, name: str, rows: Rows) -> _Column:
+        """A plain column."""
+        return cls(group, name, rows, rows.num_bytes)
 
 
 def write_messages(messages: Sequence[EncodedMessage]) -> NDArray[np.uint8]:
@@ -126,29 +218,18 @@ def _headers(segments: Sequence[Segment], encoding: Encoding) -> Iterator[Part]:
         yield from array_field(_FIELDS[name], column)
 
 
-def _step_columns(pieces: Sequence[Piece]) -> Iterator[Part]:
-    for group, key in pieces[0].block.columns:
-        rows = _rows(pieces, (group, key))
-        if group == "rewards":
-            yield from tensor_field(_FIELDS[group], rows)
-        else:
-            yield from named_tensor_field(_FIELDS[group], key.name, rows)
-
-
 def _rows(pieces: Sequence[Piece], key: ColumnKey) -> Rows:
     slices = [block.columns[key][row, start:stop] for block, row, start, stop in pieces]
     return Rows(slices, key[1].dtype, key[1].shape)
 
 
-def _last_observations(segments: Sequence[Segment]) -> Iterator[Part]:
-    keys = [key for group, key in segments[0].episode.pieces[0].block.columns if group == "observations"]
-    values = [segment.last_observations for segment in segments]
-    for position, key in enumerate(keys):
-        rows = Rows([value[position][np.newaxis] for value in values], key.dtype, key.shape)
-        yield from named_tensor_field(_FIELDS["last_observations"], key.name, rows)
+def _step_columns(pieces: Sequence[Piece]) -> Iterator[_Column]:
+    for group, key in pieces[0].block.columns:
+        if group != "observations":
+            yield _Column.of(group, key.name, _rows(pieces, (group, key)))
 
 
-def _env_infos(segments: Sequence[Segment], keys: Iterable[ColumnKey]) -> Iterator[Part]:
+def _env_infos(segments: Sequence[Segment], keys: Iterable[ColumnKey]) -> Iterator[_Column]:
     num_rows = sum(segment.stop - segment.start for segment in segments)
     for name, same_name in _by_name(keys).items():
         column, mask = _gaps(num_rows, same_name)
@@ -161,10 +242,10 @@ def _env_infos(segments: Sequence[Segment], keys: Iterable[ColumnKey]) -> Iterat
                     steps, values = info.within(segment.start, segment.stop)
                     column[start:stop][steps] = values
                     mask[start:stop][steps] = True
-        yield from _info_fields("environment_infos", name, column, mask)
+        yield from _info_columns("environment_infos", name, column, mask)
 
 
-def _episode_infos(segments: Sequence[Segment], keys: Iterable[ColumnKey]) -> Iterator[Part]:
+def _episode_infos(segments: Sequence[Segment], keys: Iterable[ColumnKey]) -> Iterator[_Column]:
     for name, same_name in _by_name(keys).items():
         column, mask = _gaps(len(segments), same_name)
         for row, segment in enumerate(segments):
@@ -172,7 +253,7 @@ def _episode_infos(segments: Sequence[Segment], keys: Iterable[ColumnKey]) -> It
                 if key in segment.episode.reset_infos:
                     column[row] = segment.episode.reset_infos[key]
                     mask[row] = True
-        yield from _info_fields("episode_infos", name, column, mask)
+        yield from _info_columns("episode_infos", name, column, mask)
 
 
 def _by_name(keys: Iterable[ColumnKey]) -> dict[str, list[InfoKey]]:
@@ -189,8 +270,8 @@ def _gaps(num_rows: int, keys: Sequence[InfoKey]) -> tuple[np.ndarray, NDArray[n
     return np.zeros((num_rows, *keys[0].shape), dtype), np.zeros(num_rows, np.bool_)
 
 
-def _info_fields(group: str, name: str, column: np.ndarray, mask: NDArray[np.bool_]) -> Iterator[Part]:
+def _info_columns(group: str, name: str, column: np.ndarray, mask: NDArray[np.bool_]) -> Iterator[_Column]:
     """A column of infos, and its mask if it has gaps."""
-    yield from named_tensor_field(_FIELDS[group], name, Rows.of(column))
+    yield _Column.of(group, name, Rows.of(column))
     if not mask.all():
-        yield from named_tensor_field(_FIELDS[group], mask_name(name), Rows.of(mask))
+        yield _Column.of(group, mask_name(name), Rows.of(mask))

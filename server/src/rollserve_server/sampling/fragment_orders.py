@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from rollserve_server.errors import DomainError
-    from rollserve_server.sampling.orders import Message
+    from rollserve_server.sampling.orders import ColumnFormat, Message
 
 __all__ = ["FragmentOrder", "FragmentReport", "Part", "RowProgress", "RowState", "RowStream"]
 
@@ -84,6 +84,7 @@ class Part:
         num_skipped_steps: how many of the worker's steps, in the order of their delivery, are not delivered.
         max_message_bytes: the size that no message may exceed.
         tell_actions: whether the rows' actions are wanted.
+        columns: how columns may be written.
     """
 
     call_id: int
@@ -92,6 +93,7 @@ class Part:
     num_skipped_steps: int
     max_message_bytes: int
     tell_actions: bool
+    columns: ColumnFormat
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rollserve_server.errors import OverLimitError
-from rollserve_server.sampling.encoding import EncodedMessage, Encoding, encode, write_messages
+from rollserve_server.sampling.encoding import EncodedMessage, Encoder, Encoding, write_messages
 from rollserve_server.sampling.orders import Message
 from rollserve_server.sampling.segments import cut_into_messages
 
@@ -57,6 +57,7 @@ class FragmentWork:
         self._waiting: list[Episode] = []
         self._waiting_bytes = 0
         self._held_bytes = 0
+        self._encoder = Encoder()
         self._messages: Iterator[Sequence[Segment]] = iter(())
         self._num_steps_left = 0
         self._num_steps_to_skip = 0
@@ -130,7 +131,7 @@ class FragmentWork:
             segments = self._next_segments()
             if segments is None:
                 break
-            message = encode(segments, encoding)
+            message = self._encoder.encode(segments, encoding)
             places.append(Message(num_bytes, message.num_bytes, message.num_steps, message.num_episodes))
             messages.append(message)
             num_bytes += message.num_bytes
@@ -183,7 +184,7 @@ class FragmentWork:
         enough = min(_ENOUGH_BYTES, self._buffer_bytes)
         if segments is None and self._waiting and (self._waiting_bytes >= enough or not self._num_steps_left):
             limit, first_step = self._part.max_message_bytes, self._num_steps_to_skip
-            self._messages = cut_into_messages(self._waiting, limit, first_step)
+            self._messages = cut_into_messages(self._waiting, limit, first_step, self._encoder.goal_bytes)
             self._waiting, self._waiting_bytes, self._num_steps_to_skip = [], 0, 0
             segments = next(self._messages, None)
         return segments

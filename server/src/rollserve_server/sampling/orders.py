@@ -10,11 +10,14 @@ if TYPE_CHECKING:
     from gymnasium import Space
 
     from rollserve import Reproducibility
+    from rollserve.v1.tensor_pb2 import Compression
     from rollserve_server.envs import RowSettings
     from rollserve_server.errors import DomainError
 
 __all__ = [
+    "PLAIN",
     "Claim",
+    "ColumnFormat",
     "EnvDescription",
     "Message",
     "Order",
@@ -130,6 +133,23 @@ class Portion(NamedTuple):
 
 
 @dataclass(frozen=True)
+class ColumnFormat:
+    """How columns may be written.
+
+    Attributes:
+        compression: how those may be compressed that shrink by it; None for not at all.
+        frames_once: whether observations that are stacks of frames may be written with each frame once.
+    """
+
+    compression: Compression.ValueType | None = None
+    frames_once: bool = False
+
+
+PLAIN = ColumnFormat()
+"""As every client takes them."""
+
+
+@dataclass(frozen=True)
 class Order(WorkOrder["Report"]):
     """A slice of work.
 
@@ -142,6 +162,7 @@ class Order(WorkOrder["Report"]):
         max_message_bytes: the size that no message may exceed.
         bind_worker: whether the messages tell the worker's index.
         seconds: how long to step environments at most; unless 0, at least one step of each row that has an episode.
+        columns: how their columns may be written.
     """
 
     stream: Stream
@@ -152,6 +173,7 @@ class Order(WorkOrder["Report"]):
     max_message_bytes: int
     bind_worker: bool
     seconds: float
+    columns: ColumnFormat = PLAIN
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from rollserve_server.errors import OverLimitError
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from rollserve_server.sampling.episodes import ColumnKey
 
-__all__ = ["Segment", "cut_into_messages", "info_keys"]
+__all__ = ["GOAL_BYTES", "Segment", "cut_into_messages", "info_keys"]
 
-_GOAL_BYTES = 1 << 20
+GOAL_BYTES = 1 << 20
 """What a message is filled up to: streams of messages of 1 to 2 MB are the fastest through gRPC."""
 _GOAL_STEPS = 16
 """But for steps so large that it would be a waste to have a last observation beside every few of them."""
@@ -63,7 +63,10 @@ class Segment(NamedTuple):
 
 
 def cut_into_messages(
-    episodes: Sequence[Episode], max_message_bytes: int, first_step: int = 0
+    episodes: Sequence[Episode],
+    max_message_bytes: int,
+    first_step: int = 0,
+    goal_bytes: Callable[[], int] = lambda: GOAL_BYTES,
 ) -> Iterator[Sequence[Segment]]:
     """The segments of each message, in order. An episode too long for a message is cut, and goes on in the next.
 
@@ -71,12 +74,13 @@ def cut_into_messages(
         episodes: finished episodes of one stream.
         max_message_bytes: the size that no message may exceed.
         first_step: of the first episode, the step to begin with.
+        goal_bytes: asked before each message for how much it is to hold; it holds more where steps are very large.
 
     Raises:
         OverLimitError: a single step does not fit into a message.
     """
     for group in _groups_of_one_shape(episodes):
-        yield from _cut(group, _Sizes.of(group), max_message_bytes, first_step)
+        yield from _cut(group, _Sizes.of(group), max_message_bytes, first_step, goal_bytes)
         first_step = 0
 
 
@@ -127,23 +131,28 @@ class _Sizes(NamedTuple):
         return cls(message, segment, step)
 
 
-def _cut(episodes: Sequence[Episode], sizes: _Sizes, limit: int, first_step: int) -> Iterator[list[Segment]]:
+def _cut(
+    episodes: Sequence[Episode], sizes: _Sizes, limit: int, first_step: int, goal_bytes: Callable[[], int]
+) -> Iterator[list[Segment]]:
     smallest = sizes.message + sizes.segment + sizes.step
     if smallest > limit:
         text = f"{limit} came, but a message with a single step takes {smallest} bytes"
         raise OverLimitError(text, reason="MESSAGE_TOO_SMALL", field="options.max_message_bytes")
-    goal = min(limit, max(_GOAL_BYTES, smallest + _GOAL_STEPS * sizes.step))
+
+    def whole_room() -> int:
+        return min(limit, max(goal_bytes(), smallest + _GOAL_STEPS * sizes.step)) - sizes.message
+
     segments: list[Segment] = []
-    room = goal - sizes.message
+    room = whole_room()
     for episode in episodes:
         if segments and sizes.segment + episode.length * sizes.step > room:
             yield segments
-            segments, room = [], goal - sizes.message
+            segments, room = [], whole_room()
         start, first_step = first_step, 0
         while sizes.segment + (episode.length - start) * sizes.step > room:
             stop = start + (room - sizes.segment) // sizes.step
             yield [Segment(episode, start, stop)]
-            start = stop
+            start, room = stop, whole_room()
         segments.append(Segment(episode, start, episode.length))
         room -= sizes.segment + (episode.length - start) * sizes.step
     yield segments

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rollserve_server.envs import BlockEnvs
 from rollserve_server.sampling.block_collector import BlockCollector
 from rollserve_server.sampling.collector import Collector
-from rollserve_server.sampling.encoding import EncodedMessage, Encoding, encode, write_messages
+from rollserve_server.sampling.encoding import EncodedMessage, Encoder, Encoding, write_messages
 from rollserve_server.sampling.orders import Claim, Message, Parcel, Portion, Stream
 from rollserve_server.sampling.segments import Segment, cut_into_messages
 
@@ -48,6 +48,7 @@ class StreamWork:
             self._collector = Collector(stream.root_seed, envs, agent, stream.max_episode_length)
         self._finished: dict[int, Episode] = {}
         self._held_bytes = 0
+        self._encoder = Encoder()
         self._writers: dict[Claim, _Writer] = {}
 
     @property
@@ -128,7 +129,7 @@ class StreamWork:
             its_messages = []
             start = writer.position
             while writer.segments is not None and num_bytes < _PARCELS_BYTES:
-                message = encode(writer.segments, encoding)
+                message = self._encoder.encode(writer.segments, encoding)
                 place = Message(num_bytes, message.num_bytes, message.num_steps, message.num_episodes)
                 its_messages.append(place)
                 messages.append(message)
@@ -152,7 +153,7 @@ class StreamWork:
 
     def _begin_writing(self, claim: Claim, max_message_bytes: int) -> _Writer:
         episodes = [self._finished[index] for index in range(claim.start, claim.stop)]
-        messages = cut_into_messages(episodes, max_message_bytes, claim.first_step)
+        messages = cut_into_messages(episodes, max_message_bytes, claim.first_step, self._encoder.goal_bytes)
         return _Writer(messages, (claim.start, claim.first_step))
 
     def _release(self, claim: Claim) -> None:

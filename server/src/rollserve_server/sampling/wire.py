@@ -14,17 +14,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollserve.tensors import dtype_to_proto
+from rollserve.v1.episode_batch_pb2 import FrameStack
 from rollserve.v1.tensor_pb2 import NamedTensor, Tensor
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
     from numpy.typing import NDArray
 
+    from rollserve.v1.tensor_pb2 import Compression
+
 __all__ = [
+    "CompressedRows",
     "Part",
     "Rows",
     "array_field",
     "field_number",
+    "frame_stack_field",
     "message_field",
     "named_tensor_field",
     "tensor_field",
@@ -62,11 +67,36 @@ class Rows:
         """The rows of one array."""
         return cls([array], array.dtype, array.shape[1:])
 
+    def contiguous(self) -> NDArray[np.uint8]:
+        """Their bytes in one array; a view where they are together anyway."""
+        if len(self.pieces) == 1:
+            (piece,) = self.pieces
+            if piece.dtype == self.dtype.newbyteorder("<") and piece.flags.c_contiguous:
+                return piece.reshape(-1).view(np.uint8)
+        buffer = np.empty(self.num_bytes, np.uint8)
+        self.write(buffer)
+        return buffer
+
     def write(self, buffer: NDArray[np.uint8]) -> None:
         """Copies the rows into the buffer, which has their size."""
         if buffer.size:
             out = buffer.view(self.dtype.newbyteorder("<")).reshape(-1, *self.shape)
             np.concatenate(self.pieces, out=out, casting="same_kind")
+
+
+@dataclass(frozen=True, eq=False)
+class CompressedRows:
+    """Rows that were compressed.
+
+    Attributes:
+        rows: what was.
+        compression: how.
+        data: what came of it.
+    """
+
+    rows: Rows
+    compression: Compression.ValueType
+    data: bytes
 
 
 Part = bytes | Rows
@@ -89,25 +119,38 @@ def array_field(number: int, array: np.ndarray) -> list[Part]:
     return message_field(number, [Rows.of(array)]) if len(array) else []
 
 
-def tensor_field(number: int, rows: Rows) -> list[Part]:
+def tensor_field(number: int, rows: Rows | CompressedRows) -> list[Part]:
     """A field that is a Tensor."""
     return message_field(number, _tensor(rows))
 
 
-def named_tensor_field(number: int, name: str, rows: Rows) -> list[Part]:
+def named_tensor_field(number: int, name: str, rows: Rows | CompressedRows) -> list[Part]:
     """A field that is a NamedTensor."""
-    encoded = name.encode()
-    prefix: list[Part] = []
-    if encoded:
-        prefix = [_key(_NAME, _LENGTH_DELIMITED) + _varint(len(encoded)) + encoded]
-    return message_field(number, [*prefix, *message_field(_TENSOR, _tensor(rows))])
+    return message_field(number, [*_text(_NAME, name), *message_field(_TENSOR, _tensor(rows))])
 
 
-def _tensor(rows: Rows) -> list[Part]:
+def frame_stack_field(number: int, name: str, frame_count: int, frames: Rows | CompressedRows) -> list[Part]:
+    """A field that is a FrameStack."""
+    count = _key(_FRAME_COUNT, _VARINT) + _varint(frame_count)
+    return message_field(number, [*_text(_STACK_NAME, name), count, *message_field(_FRAMES, _tensor(frames))])
+
+
+def _text(number: int, text: str) -> list[Part]:
+    encoded = text.encode()
+    return [_key(number, _LENGTH_DELIMITED) + _varint(len(encoded)) + encoded] if encoded else []
+
+
+def _tensor(column: Rows | CompressedRows) -> list[Part]:
+    if isinstance(column, CompressedRows):
+        compression = _key(_COMPRESSION, _VARINT) + _varint(int(column.compression))
+        return [_tensor_head(column.rows), *message_field(_DATA, [column.data]), compression]
+    return [_tensor_head(column), *message_field(_DATA, [column])]
+
+
+def _tensor_head(rows: Rows) -> bytes:
     shape = b"".join(map(_varint, (rows.num_rows, *rows.shape)))
     data_type = _varint(int(dtype_to_proto(rows.dtype)))
-    head = _key(_DATA_TYPE, _VARINT) + data_type + _key(_SHAPE, _LENGTH_DELIMITED) + _varint(len(shape)) + shape
-    return [head, *message_field(_DATA, [rows])]
+    return _key(_DATA_TYPE, _VARINT) + data_type + _key(_SHAPE, _LENGTH_DELIMITED) + _varint(len(shape)) + shape
 
 
 def _key(number: int, wire_type: int) -> bytes:
@@ -124,4 +167,9 @@ def _varint(value: int) -> bytes:
 
 
 _NAME, _TENSOR = (field_number(NamedTensor.DESCRIPTOR, name) for name in ("name", "tensor"))
-_DATA_TYPE, _SHAPE, _DATA = (field_number(Tensor.DESCRIPTOR, name) for name in ("data_type", "shape", "data"))
+_DATA_TYPE, _SHAPE, _DATA, _COMPRESSION = (
+    field_number(Tensor.DESCRIPTOR, name) for name in ("data_type", "shape", "data", "compression")
+)
+_STACK_NAME, _FRAME_COUNT, _FRAMES = (
+    field_number(FrameStack.DESCRIPTOR, name) for name in ("name", "frame_count", "frames")
+)

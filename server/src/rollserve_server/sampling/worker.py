@@ -132,7 +132,8 @@ class Worker:
                 buffer_bytes = self._config.buffer_bytes
                 finished = work.sample(order.seconds, order.before, buffer_bytes, lambda: stream_id in self._stopped)
             sampled = time.perf_counter()
-            encoding = Encoding(order.stream.policy_version, self._index if order.bind_worker else None)
+            worker_index = self._index if order.bind_worker else None
+            encoding = Encoding(order.stream.policy_version, worker_index, order.columns)
             parcels, buffer = work.write(order.deliver, encoding, order.max_message_bytes)
         except DomainError as error:
             failure = error
@@ -160,7 +161,7 @@ class Worker:
             if order.seconds > 0:
                 work.sample(order.seconds, lambda: stream_id in self._stopped)
             sampled = time.perf_counter()
-            messages, buffer = work.write(Encoding(part.policy_version, self._index), order.write_bytes)
+            messages, buffer = work.write(Encoding(part.policy_version, self._index, part.columns), order.write_bytes)
         except DomainError as error:
             failure = error
         report = FragmentReport(

@@ -1,0 +1,32 @@
+"""Which columns of a stream gain by something, so that it is not tried in vain with each message."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+__all__ = ["Trials"]
+
+_NUM_SKIPPED = 32
+"""How often something that did not help is left out before it is tried again."""
+
+
+class Trials:
+    """What was tried with which columns, and whether it helped."""
+
+    def __init__(self) -> None:
+        self._num_to_skip: dict[Hashable, int] = {}
+
+    def is_due(self, key: Hashable) -> bool:
+        """Whether to try. To be asked once for each message."""
+        left = self._num_to_skip.get(key, 0)
+        if left:
+            self._num_to_skip[key] = left - 1
+        return not left
+
+    def is_known(self, key: Hashable) -> bool:
+        """Whether it helped the last time."""
+        return key in self._num_to_skip
+
+    def tell(self, key: Hashable, *, helped: bool) -> None:
+        """Takes in what came of it."""
+        self._num_to_skip[key] = 0 if helped else _NUM_SKIPPED
