@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 __all__ = [
-    "array_from_bytes",
+    "array_from_tensor",
     "dtype_from_proto",
     "dtype_to_proto",
     "named_tensors_from_proto",
@@ -89,20 +89,19 @@ def tensor_from_proto(tensor: tensor_pb2.Tensor, *, is_column: bool = False) -> 
         is_column: whether it may be compressed, as only columns of batches may.
 
     Raises:
-        ValueError: as of `array_from_bytes`; or it is compressed although it may not be.
+        ValueError: as of `array_from_tensor`; or it is compressed although it may not be.
     """
     if tensor.compression and not is_column:
         raise ValueError(f"compression {tensor.compression} came, none was expected: only columns may be compressed")
-    return array_from_bytes(tensor.data_type, tensor.shape, tensor.data, tensor.compression)
+    return array_from_tensor(tensor, tensor.data)
 
 
-def array_from_bytes(
-    data_type: tensor_pb2.DataType.ValueType,
-    sizes: Iterable[int],
-    data: bytes | memoryview,
-    compression: tensor_pb2.Compression.ValueType = tensor_pb2.COMPRESSION_UNSPECIFIED,
-) -> np.ndarray:
-    """The array that the fields of a Tensor describe: a view of the data, unless it is compressed.
+def array_from_tensor(head: tensor_pb2.Tensor, data: bytes | memoryview) -> np.ndarray:
+    """The array that a tensor's elements make: a view of them, unless they are compressed.
+
+    Args:
+        head: what the tensor says beside its data; whatever it has of that itself does not count.
+        data: its elements, wherever they stand.
 
     Raises:
         ValueError: the type is unset, there are more than 32 dimensions, a size is negative, the sizes are larger
@@ -110,20 +109,19 @@ def array_from_bytes(
             a truth value is neither 0 nor 1.
         ModuleNotFoundError: the data is compressed, and the package for it is not installed.
     """
-    dtype = dtype_from_proto(data_type)
-    shape = tuple(sizes)
-    if len(shape) > _MOST_DIMENSIONS:
-        raise ValueError(f"a shape of {len(shape)} sizes came, at most {_MOST_DIMENSIONS} were expected")
+    dtype = dtype_from_proto(head.data_type)
+    if len(head.shape) > _MOST_DIMENSIONS:
+        raise ValueError(f"a shape of {len(head.shape)} sizes came, at most {_MOST_DIMENSIONS} were expected")
+    shape = tuple(head.shape)
     if any(size < 0 for size in shape):
         raise ValueError(f"shape {shape} came, sizes of at least 0 were expected")
     if math.prod(size or 1 for size in shape) > _MOST_ELEMENTS:
         raise ValueError(f"shape {shape} came, sizes whose product is at most 2**59 were expected")
     expected = math.prod(shape) * dtype.itemsize
-    if compression:
-        data = decompress(data, compression, expected)
-    came = memoryview(data).nbytes
-    if came != expected:
-        raise ValueError(f"{came} bytes came, {expected} were expected for {dtype} of shape {shape}")
+    if head.compression:
+        data = decompress(data, head.compression, expected)
+    if len(data) != expected:
+        raise ValueError(f"{len(data)} bytes came, {expected} were expected for {dtype} of shape {shape}")
     if dtype == np.bool_ and np.frombuffer(data, np.uint8).max(initial=0) > 1:
         raise ValueError("a truth value other than 0 and 1 came")
     return np.frombuffer(data, dtype).reshape(shape)
