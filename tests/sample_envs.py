@@ -473,3 +473,31 @@ class UnlimitedCoinRows(CoinRows):
 
 
 gymnasium.register("UnlimitedCoins-v0", OneOrThousand, vector_entry_point=UnlimitedCoinRows)
+
+
+class Screens(gymnasium.Env[Any, Any]):
+    """Screens of 1 KiB with a few lit points, and, if they are nested, numbers beside them."""
+
+    action_space = spaces.Discrete(5)
+
+    def __init__(self, length: int = 40, nested: bool = False) -> None:
+        self._length, self._nested = length, nested
+        self._screen = spaces.Box(0, 255, (16, 64), np.uint8)
+        numbers = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+        self.observation_space = spaces.Dict(screen=self._screen, numbers=numbers) if nested else self._screen
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._step = 0
+        return self._observation(0), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._step += 1
+        # Some episodes are short, so that messages have many segments.
+        length = self._length if self.np_random_seed is None or self.np_random_seed % 3 else 2
+        return self._observation(action), float(action), self._step == length, False, {}
+
+    def _observation(self, action: int) -> Any:
+        screen = np.zeros(self._screen.shape, np.uint8)
+        screen.flat[self.np_random.integers(0, screen.size, 5)] = 1 + action
+        return {"screen": screen, "numbers": np.full(3, self._step, np.float32)} if self._nested else screen

@@ -114,6 +114,12 @@ OBTAIN_CASES: list[tuple[Any, grpc.StatusCode, str, tuple[str, ...]]] = [
         ("options.max_message_bytes", "1073741824 came"),
     ),
     (
+        pb.ObtainSamplesRequest(step_count=1, options=pb.SamplingOptions(accept_compression=[1, 0])),
+        INVALID,
+        "INVALID_VALUE",
+        ("options.accept_compression", "one that is not set came", "a value of Compression"),
+    ),
+    (
         pb.ObtainSamplesRequest(step_count=1, options=pb.SamplingOptions(first_episode_index=1)),
         INVALID,
         "INVALID_VALUE",
@@ -460,6 +466,7 @@ AGENT_CASES: list[tuple[Any, tuple[str, ...]]] = [
         ("'0/weight'", "1 bytes came", "128"),
     ),
     (changed_tensor("0/weight", tensor_pb2.Tensor(shape=[8, 4])), ("'0/weight'", "data_type", "0 came")),
+    (changed_tensor("0/weight", tensor_pb2.Tensor(compression=1)), ("'0/weight'", "compression 1 came", "none")),
     (
         changed_tensor(
             "0/weight", tensor_pb2.Tensor(data_type=tensor_pb2.DATA_TYPE_FLOAT32, shape=[-8, -4], data=b"\0" * 128)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import Any
 
@@ -9,15 +10,36 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-__all__ = ["Bulk", "Short", "Sleeping", "bulk_observations"]
+__all__ = ["Bulk", "Short", "Sleeping", "Stacks", "bulk_observations", "stack_observations"]
 
 _BULK_BYTES = 1 << 20
 _NUM_BULK_OBSERVATIONS = 16
+_NUM_STACK_OBSERVATIONS = 128
+_STACK_SIZE, _NUM_SCREENS = 4, 8
 
 
 def bulk_observations(size: int = _BULK_BYTES) -> np.ndarray:
     """(16, size) uint8: what `Bulk` shows in the steps of an episode, random bytes that nothing compresses."""
     return np.random.default_rng(0).integers(0, 256, (_NUM_BULK_OBSERVATIONS, size), np.uint8)
+
+
+@functools.cache
+def stack_observations() -> np.ndarray:
+    """(128, 4, 8, 84, 84) uint8: what `Stacks` shows in the steps of an episode.
+
+    Eight parts of one game of Pong side by side, played at random, as `FrameStackObservation` stacks them.
+    """
+    num_frames = _NUM_STACK_OBSERVATIONS * _NUM_SCREENS
+    game = gymnasium.wrappers.AtariPreprocessing(gymnasium.make("ale_py:ALE/Pong-v5", frameskip=1))
+    actions = np.random.default_rng(0)
+    screens = [game.reset(seed=0)[0]]
+    while len(screens) < num_frames:
+        screen, _, terminated, truncated, _ = game.step(actions.integers(game.action_space.n))
+        screens.append(game.reset()[0] if terminated or truncated else screen)
+    game.close()
+    frames = np.array(screens).reshape(_NUM_SCREENS, _NUM_STACK_OBSERVATIONS, 84, 84).swapaxes(0, 1)
+    newest = np.arange(_NUM_STACK_OBSERVATIONS)[:, np.newaxis]
+    return frames[np.maximum(newest + np.arange(1 - _STACK_SIZE, 1), 0)]
 
 
 class _Counting(gymnasium.Env[Any, Any]):
@@ -55,6 +77,22 @@ class Bulk(_Counting):
         super().__init__()
         self.observation_space = spaces.Box(0, 255, (size,), np.uint8)
         self._observations = bulk_observations(size)
+
+    def observation(self, step: int) -> np.ndarray:
+        """One of those that are ready."""
+        observation: np.ndarray = self._observations[step]
+        return observation
+
+
+class Stacks(_Counting):
+    """Shows stacks of frames of Pong that are ready, 221 KiB each, in episodes of 127 steps."""
+
+    observation_space = spaces.Box(0, 255, (_STACK_SIZE, _NUM_SCREENS, 84, 84), np.uint8)
+    num_steps = _NUM_STACK_OBSERVATIONS - 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._observations = stack_observations()
 
     def observation(self, step: int) -> np.ndarray:
         """One of those that are ready."""
