@@ -31,6 +31,7 @@ from benchmarks.service.machine import machine, versions
 from benchmarks.service.results import Options, Result
 from benchmarks.service.sampling import measure_sampling
 from benchmarks.service.small import measure_round_trips, measure_updates
+from benchmarks.service.stacks import measure_stacks
 from benchmarks.service.table import print_table
 from benchmarks.service.workloads import SAMPLING
 
@@ -39,6 +40,7 @@ __all__: list[str] = []
 _MEASURES: dict[str, Callable[[str, Options], list[Result]]] = {
     **dict.fromkeys(SAMPLING, measure_sampling),
     "w4-bulk": measure_bulk,
+    "w4-stacks": measure_stacks,
     "w5-round-trips": measure_round_trips,
     "w5-update": measure_updates,
     "w6-workers": measure_growth,

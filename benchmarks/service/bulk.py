@@ -15,7 +15,7 @@ from benchmarks.service.processes import Meter
 from benchmarks.service.results import Options, Result, check
 from benchmarks.service.running import call_figures, running_service
 
-__all__ = ["BULK", "bulk_checksum", "measure_bulk"]
+__all__ = ["BULK", "bulk_checksum", "measure_bulk", "recorded_leg"]
 
 BULK = rollserve.EnvSpec("benchmarks.service.environments:Bulk", vectorization="rows", num_rows=1)
 _NUM_STEPS = 510
@@ -34,7 +34,7 @@ def measure_bulk(name: str, options: Options) -> list[Result]:
     leg = Result(f"{name}-leg", "1 MiB observations, from gateway to client only", settings, checks=[_FOUND])
     with (
         running_service(BULK, rollserve.RandomAgent(), options.num_workers) as service,
-        _recorded_gateway() as (client, meter),
+        recorded_leg(BULK) as (client, meter),
     ):
         service.client.ask("obtain", call="samples", num_steps=num_steps)
         client.ask("obtain", call="samples", num_steps=num_steps)
@@ -67,10 +67,10 @@ def bulk_checksum(num_steps: int) -> int:
 
 
 @contextlib.contextmanager
-def _recorded_gateway() -> Iterator[tuple[Child, Meter]]:
+def recorded_leg(env: rollserve.EnvSpec) -> Iterator[tuple[Child, Meter]]:
     """A client of a gateway that has the messages after the first call, and the meter of both."""
     with contextlib.ExitStack() as stack:
-        gateway = stack.enter_context(Child("benchmarks.service.recorded_gateway"))
+        gateway = stack.enter_context(Child("benchmarks.service.recorded_gateway", env.id))
         port = gateway.ask("port")["port"]
         client = stack.enter_context(Child("benchmarks.service.client", f"127.0.0.1:{port}"))
         client.ask("hello")

@@ -73,7 +73,7 @@ def _draw_cpu(axes: Any, results: Sequence[Result]) -> None:
 def _draw_data_plane(axes: Any, results: Sequence[Result]) -> None:
     rates = [result.medians["megabytes_per_second"] / 1e3 for result in results]
     _bars(axes, results, rates, [f" {rate:.2f}" for rate in rates])
-    axes.set_title("1 MiB observations that cost nothing, GB/s")
+    axes.set_title("observations that cost nothing, GB/s at the client")
 
 
 def _draw_latency(axes: Any, results: Sequence[Result]) -> None:

@@ -35,12 +35,12 @@ class _Client:
         """Answers, once this process is ready."""
         return {}
 
-    def obtain(self, call: str, num_steps: int) -> dict[str, Any]:
+    def obtain(self, call: str, num_steps: int, **options: Any) -> dict[str, Any]:
         """Times a call that returns one batch."""
         self._batch = None
         method = getattr(self._sampler, _OBTAIN[call])
         began = time.perf_counter()
-        batch = self._batch = method(num_steps)
+        batch = self._batch = method(num_steps, **options)
         seconds = time.perf_counter() - began
         assert batch.account is not None  # noqa: S101  # what a call returns has one
         if int(batch.lengths.sum()) != batch.num_steps:
@@ -62,14 +62,14 @@ class _Client:
             checksum = zlib.crc32(np.ascontiguousarray(leaf).data, checksum)
         return {"checksum": checksum}
 
-    def stream(self, call: str, num_steps: int, pause_seconds: float = 0.0) -> dict[str, Any]:
+    def stream(self, call: str, num_steps: int, pause_seconds: float = 0.0, **options: Any) -> dict[str, Any]:
         """Times a call message by message, with a pause after each, and counts what comes over the wire."""
         self._batch = None
         self._counting.num_wire_bytes = 0
         num_received = num_bytes = checksum = 0
         first_seconds = None
         began = time.perf_counter()
-        for part in getattr(self._counting.sampler, _STREAM[call])(num_steps):
+        for part in getattr(self._counting.sampler, _STREAM[call])(num_steps, **options):
             first_seconds = first_seconds or time.perf_counter() - began
             num_received += part.num_steps
             num_bytes += _num_bytes(part)

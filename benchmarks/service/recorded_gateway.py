@@ -1,23 +1,25 @@
-"""A gateway that answers with a recording: `python -m benchmarks.service.recorded_gateway`.
+"""A gateway that answers with a recording: `python -m benchmarks.service.recorded_gateway ENVIRONMENT`.
 
-The first sampling call is what it is; each later one gets the same messages, by the server's own code for the gateway.
-So the leg from there to a client can be measured alone.
+The first sampling call that takes columns in some way is what it is; each later one gets the same messages, by the
+server's own code for the gateway. So the leg from there to a client can be measured alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import threading
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from benchmarks.service.bulk import BULK
 from benchmarks.service.children import answer_commands
+from rollserve import EnvSpec
 from rollserve_server.agents import RandomSpec
 from rollserve_server.envs import RowSettings
 from rollserve_server.gateway import DEFAULT_SAMPLER, Gateway, GatewayConfig
 from rollserve_server.pool import InProcessBackend, Pool, PoolConfig, SampleRequest
+from rollserve_server.sampling import ColumnFormat
 
 __all__: list[str] = []
 
@@ -32,24 +34,24 @@ _CONFIG = PoolConfig(
 
 
 class _RecordingPool:
-    """Gives what a pool gives to the first request, and the same to all later ones."""
+    """Gives what a pool gives to the first request of a kind, and the same to all later ones."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._items: list[Any] = []
+        self._items: dict[ColumnFormat, list[Any]] = {}
 
     async def sample(self, request: SampleRequest) -> AsyncGenerator[Any, None]:
         """As of a pool."""
-        if not self._items:
+        if request.columns not in self._items:
             async with contextlib.aclosing(self._pool.sample(request)) as items:
-                self._items = [item async for item in items]
-        for item in self._items:
+                self._items[request.columns] = [item async for item in items]
+        for item in self._items[request.columns]:
             yield item
 
 
 async def _serve(ready: threading.Event, ports: list[int], done: asyncio.Event) -> None:
     """Serves until it is done; adds its port to the list when it is ready."""
-    pool = await Pool.start(InProcessBackend(), _CONFIG, BULK)
+    pool = await Pool.start(InProcessBackend(), _CONFIG, EnvSpec(sys.argv[1]))
     await pool.update_agent([RandomSpec()], per_worker=False)
     recording: Any = _RecordingPool(pool)
     gateway = Gateway(GatewayConfig("127.0.0.1:0", 1 << 20, grace_seconds=1.0), {DEFAULT_SAMPLER: recording})

@@ -36,7 +36,7 @@ def measure_sampling(name: str, options: Options) -> list[Result]:
         ]
         service = stack.enter_context(running_service(workload.env, workload.agent, options.num_workers))
         run_bare_loops(loops, warm_up_steps)
-        service.client.ask("obtain", call=workload.call, num_steps=warm_up_steps)
+        service.client.ask("obtain", call=workload.call, num_steps=warm_up_steps, **workload.options)
         for _ in range(options.num_rounds):
             bare = run_bare_loops(loops, num_steps)
             figures, found = _round(service, workload, num_steps)
@@ -50,14 +50,14 @@ def _round(service: Service, workload: SamplingWorkload, num_steps: int) -> tupl
     """The figures of one call for a whole batch and of one message by message, and what was found to hold."""
     # As a trainer does. What was sampled ahead with the version before is of no use to the next call.
     service.sampler.update_agent(workload.agent)
-    answer, cost = service.metered("obtain", call=workload.call, num_steps=num_steps)
+    answer, cost = service.metered("obtain", call=workload.call, num_steps=num_steps, **workload.options)
     exact = workload.call == "fragments"
     enough = answer["num_steps"] == num_steps if exact else answer["num_steps"] >= num_steps
     check(enough, f"{answer['num_steps']} steps came, {num_steps} were asked for")
     sample, _ = service.last_sample(_SAMPLE_STEPS)
     found = check_sample(sample, workload)
     service.sampler.update_agent(workload.agent)
-    streamed = service.client.ask("stream", call=workload.call, num_steps=num_steps)
+    streamed = service.client.ask("stream", call=workload.call, num_steps=num_steps, **workload.options)
     figures = call_figures(answer, cost)
     figures["simulated_steps_per_step"] = answer["num_simulated_steps"] / answer["num_steps"]
     figures["first_message_seconds"] = streamed["first_message_seconds"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import rollserve
@@ -23,6 +24,7 @@ class SamplingWorkload:
         agent: what acts.
         call: whether whole episodes are asked for, or fragments.
         num_steps: how many steps a call asks for.
+        options: other options of the call.
     """
 
     title: str
@@ -30,6 +32,7 @@ class SamplingWorkload:
     agent: Agent
     call: Literal["samples", "fragments"]
     num_steps: int
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def num_rows(self) -> int:
@@ -48,6 +51,7 @@ class SamplingWorkload:
             "agent": agent,
             "call": f"obtain_{self.call}",
             "num_steps": self.num_steps,
+            "options": dict(self.options),
         }
 
 
@@ -63,6 +67,12 @@ def _native(num_rows: int) -> SamplingWorkload:
     env = rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=num_rows)
     title = f"CartPole-v1, MLP, {num_rows} native rows, fragments"
     return SamplingWorkload(title, env, _CARTPOLE_AGENT, "fragments", 1 << 21)
+
+
+def _pong(title: str, options: Mapping[str, Any]) -> SamplingWorkload:
+    env = rollserve.EnvSpec("ALE/Pong-v5", {"frameskip": 1}, _ATARI_WRAPPERS, vectorization="rows", num_rows=8)
+    title = f"ALE/Pong-v5, 84x84x4 uint8, random actions, 8 rows, whole episodes, {title}"
+    return SamplingWorkload(title, env, rollserve.RandomAgent(), "samples", 20_000, options)
 
 
 SAMPLING = {
@@ -89,12 +99,7 @@ SAMPLING = {
         "fragments",
         1 << 16,
     ),
-    "w3-pong": SamplingWorkload(
-        "ALE/Pong-v5, 84x84x4 uint8, random actions, 8 rows, whole episodes",
-        rollserve.EnvSpec("ALE/Pong-v5", {"frameskip": 1}, _ATARI_WRAPPERS, vectorization="rows", num_rows=8),
-        rollserve.RandomAgent(),
-        "samples",
-        20_000,
-    ),
+    "w3-pong": _pong("plain columns", {"frames_once": False}),
+    "w3-pong-once-lz4": _pong("frames once, lz4", {"compression": "lz4"}),
 }
 """By name."""
