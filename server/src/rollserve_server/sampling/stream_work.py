@@ -25,7 +25,7 @@ __all__ = ["StreamWork"]
 
 _PARCELS_BYTES = 32 << 20
 """How much is written at once, but for the last message: an object of Ray costs about a millisecond whatever its
-size, and the gateway holds a few of them.
+size, and the gateway holds a few of them. Compressed or not, so that writing takes no longer.
 """
 
 
@@ -119,21 +119,22 @@ class StreamWork:
         """
         parcels: list[Parcel] = []
         messages: list[EncodedMessage] = []
-        num_bytes = 0
+        num_bytes = num_raw_bytes = 0
         for claim in claims:
-            if num_bytes >= _PARCELS_BYTES:
+            if num_raw_bytes >= _PARCELS_BYTES:
                 break
             writer = self._writers.pop(claim, None)
             if writer is None:
                 writer = self._begin_writing(claim, max_message_bytes)
             its_messages = []
             start = writer.position
-            while writer.segments is not None and num_bytes < _PARCELS_BYTES:
+            while writer.segments is not None and num_raw_bytes < _PARCELS_BYTES:
                 message = self._encoder.encode(writer.segments, encoding)
                 place = Message(num_bytes, message.num_bytes, message.num_steps, message.num_episodes)
                 its_messages.append(place)
                 messages.append(message)
                 num_bytes += message.num_bytes
+                num_raw_bytes += message.num_raw_bytes
                 writer.advance()
             complete = writer.segments is None
             parcels.append(Parcel(claim.claim_id, tuple(its_messages), start, writer.position, complete))
