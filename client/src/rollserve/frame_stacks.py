@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 __all__ = ["unstack_frames"]
 
 
-def unstack_frames(frames: np.ndarray, frame_count: int, lengths: NDArray[np.int64]) -> tuple[np.ndarray, np.ndarray]:
+def unstack_frames(frames: np.ndarray, frame_count: int, lengths: NDArray[np.integer]) -> tuple[np.ndarray, np.ndarray]:
     """The observations of S segments with T steps in all, and the last ones, from their frames.
 
     Args:
         frames: (T + S*K, *F), of each segment as many as it has steps, and K more.
         frame_count: K, of how many frames an observation consists.
-        lengths: (S,), how many steps each segment has.
+        lengths: (S,), integers, how many steps each segment has.
 
     Returns:
         (T, K, *F), of one segment a view of the frames, and (S, K, *F). Neither can be written to.
@@ -34,6 +34,7 @@ def unstack_frames(frames: np.ndarray, frame_count: int, lengths: NDArray[np.int
         raise ValueError(f"frame_count {frame_count} came, at least 2 was expected")
     if lengths.min(initial=1) < 1:
         raise ValueError(f"a length of {lengths.min()} came, at least 1 was expected")
+    lengths = lengths.astype(np.int64)
     num_steps = int(lengths.sum())
     num_frames = num_steps + len(lengths) * frame_count
     if frames.ndim < 1 or len(frames) != num_frames:
