@@ -45,7 +45,8 @@ class _BareLoop:
     def __init__(self, workload: SamplingWorkload, seed: int) -> None:
         self._env = _vector_env(workload, seed)
         self._num_rows = workload.num_rows
-        self._agent = build_agent(_agent_spec(workload.agent), *_row_spaces(self._env), workload.num_rows)
+        spaces, together = _row_spaces(self._env), workload.env.vectorization != "rows"
+        self._agent = build_agent(_agent_spec(workload.agent), *spaces, workload.num_rows, together=together)
         self._generator = np.random.default_rng(seed)
         self._noise = np.empty((_NUM_COLUMN_STEPS, workload.num_rows, self._agent.noise_width))
         self._columns: dict[str, np.ndarray] = {}

@@ -49,27 +49,39 @@ def with_parameters(spec: AgentSpec, parameters: Mapping[str, np.ndarray]) -> Ag
     return dataclasses.replace(spec, parameters=parameters)
 
 
-def build_agent(spec: AgentSpec, observation_space: Space[Any], action_space: Space[Any], num_rows: int) -> Agent:
+def build_agent(
+    spec: AgentSpec, observation_space: Space[Any], action_space: Space[Any], num_rows: int, *, together: bool = False
+) -> Agent:
     """An agent for so many rows.
+
+    Args:
+        spec: what it is.
+        observation_space: of one row.
+        action_space: of one row.
+        num_rows: how many rows it acts in at once.
+        together: whether all rows are of one environment, and so always the same ones. Then it is faster, but the last
+            bits of a row's results may depend on the rows beside it.
 
     Raises:
         InvalidValueError: the spec is malformed, or does not fit the spaces; the message names the field.
     """
     match spec:
         case MlpSpec():
-            return _build_mlp(spec, observation_space, action_space, num_rows)
+            return _build_mlp(spec, observation_space, action_space, num_rows, together=together)
         case RandomSpec():
             return RandomAgent(leaves_of_space(action_space))
         case ConstantSpec():
             return _build_constant(spec, action_space, num_rows)
 
 
-def _build_mlp(spec: MlpSpec, observation_space: Space[Any], action_space: Space[Any], num_rows: int) -> MlpAgent:
+def _build_mlp(
+    spec: MlpSpec, observation_space: Space[Any], action_space: Space[Any], num_rows: int, *, together: bool
+) -> MlpAgent:
     flattener = Flattener(leaves_of_space(observation_space))
     _check_layers(spec, flattener.size, _output_size(spec, action_space))
     shapes = _parameter_shapes(spec)
     _check_parameters(spec.parameters, shapes)
-    network = Network(spec.layer_sizes, spec.activation, spec.parameters, num_rows)
+    network = Network(spec.layer_sizes, spec.activation, spec.parameters, num_rows, together=together)
     if isinstance(action_space, spaces.Discrete):
         return MlpAgent(flattener, network, CategoricalHead(action_space))
     assert isinstance(action_space, spaces.Box)  # noqa: S101  # by _output_size

@@ -56,9 +56,12 @@ class Network:
         activation: Activation | None,
         parameters: Mapping[str, np.ndarray],
         num_rows: int,
+        *,
+        together: bool = False,
     ) -> None:
+        """Takes the parameters; for `together` see `build_agent`."""
         num_layers = len(layer_sizes) - 1
-        rows = min(itertools.starmap(tile_rows, itertools.pairwise(layer_sizes)))
+        rows = num_rows if together else min(itertools.starmap(tile_rows, itertools.pairwise(layer_sizes)))
         num_tiles = -(-num_rows // rows)
         self._weights = [np.ascontiguousarray(parameters[f"{i}/weight"].T) for i in range(num_layers)]
         self._biases = [parameters[f"{i}/bias"] for i in range(num_layers)]
@@ -112,12 +115,14 @@ class CategoricalHead:
 
     def act(self, output: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Actions, their log-probabilities, and the logits as the network gave them."""
-        log_probs = output - output.max(axis=1, keepdims=True)
-        log_probs -= np.log(np.exp(log_probs).sum(axis=1, keepdims=True))
-        cumulative = np.cumsum(np.exp(log_probs), axis=1)
-        # The last sum may fall short of 1 by rounding, and then of the noise: it does not count.
-        choices = (cumulative[:, :-1] <= noise).sum(axis=1)
-        log_prob = np.take_along_axis(log_probs, choices[:, np.newaxis], axis=1)[:, 0]
+        # An action's numbers stand together: what sums up over actions is many times as fast this way round.
+        scores = np.array(output.T, order="C")
+        scores -= scores.max(axis=0)
+        cumulative = np.cumsum(np.exp(scores), axis=0)
+        total = cumulative[-1]
+        # The noise may be rounded up to the last sum: it does not count.
+        choices = (cumulative[:-1] <= noise[:, 0] * total).sum(axis=0)
+        log_prob = np.take_along_axis(scores, choices[np.newaxis], axis=0)[0] - np.log(total)
         actions = (choices + self._space.start).astype(self._space.dtype, copy=False)
         return actions, {"log_prob": log_prob, "logits": output}
 

@@ -231,7 +231,9 @@ class Worker:
 
     def _agent(self, version: int, envs: RowEnvs | BlockEnvs) -> Agent:
         """An agent for the rows."""
-        return build_agent(self._agents[version], envs.observation_space, envs.action_space, envs.num_rows)
+        spaces = envs.observation_space, envs.action_space
+        together = isinstance(envs, BlockEnvs)
+        return build_agent(self._agents[version], *spaces, envs.num_rows, together=together)
 
 
 @dataclass
