@@ -23,8 +23,8 @@ class Agent(Protocol):
     """Acts in M rows of environments at once.
 
     All randomness comes from outside, as noise that is drawn for each row from its episode's own stream. A row's action
-    depends on that row's observation and noise alone, to the last bit: not on the other rows, nor on its position. Unless
-    it was built for rows that are always together: then all rows' actions depend on all rows' observations and noise.
+    depends on that row's observation and noise alone, to the last bit: not on the other rows, nor on its position. If
+    it was built for rows that are always together, it depends on those of all rows.
 
     Attributes:
         noise_width: K, how many random numbers one action takes.

@@ -21,6 +21,7 @@ from rollserve_server.errors import EnvFailedError
 if TYPE_CHECKING:
     from gymnasium import Space
     from gymnasium.vector import VectorEnv
+    from numpy.typing import NDArray
 
     from rollserve_server.envs.row_specs import WorkerSpecs
 
@@ -185,11 +186,22 @@ class BlockEnvs:
             self.fresh, self.stepped = ended, ~ended
         return infos
 
-    def last_observations(self, row: int) -> tuple[np.ndarray, ...]:
-        """For each leaf, the observation after the last step of a row whose episode ended with it."""
+    def last_observations(self, rows: Sequence[int] | NDArray[np.integer[Any]]) -> list[np.ndarray]:
+        """For each leaf (rows, *O), the observation after the last step of these rows, whose episodes ended with it."""
         if not self.at_once:
-            return tuple(column[row].copy() for column in self.observations)
-        return tuple(np.array(_final_part(self._final, leaf, row), leaf.dtype) for leaf in self.observation_leaves)
+            return [column[rows] for column in self.observations]
+        return [_final_part(self._final, leaf, rows) for leaf in self.observation_leaves]
+
+    def info_parts(self, infos: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], NDArray[np.bool_]]]:
+        """Infos of the last step, from those that `step` returned, and of which rows (M,) they are."""
+        if not infos.keys() - _LAST_OBSERVATIONS:
+            return
+        final = infos.get("final_info") if self.at_once else None
+        ended = self.terminated | self.truncated
+        # What stands beside the final ones belongs to the row's next episode.
+        yield _without_last(infos), ~ended if final is not None else np.ones(self.num_rows, np.bool_)
+        if final is not None:
+            yield final, ended
 
     def step_infos(self, infos: Mapping[str, Any], rows: Sequence[int]) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """The infos of the last step of each of these rows, from those that `step` returned."""
@@ -235,13 +247,26 @@ def _without_reset_options(specs: WorkerSpecs) -> WorkerSpecs:
     return dataclasses.replace(specs, reset_options={}) if isinstance(specs, EnvSpec) else specs
 
 
-def _final_part(final: Any, leaf: Leaf, row: int) -> Any:
-    """A leaf of a row's last observation. Some environments give an array of observations, others columns of leaves."""
+def _final_part(final: Any, leaf: Leaf, rows: Sequence[int] | NDArray[np.integer[Any]]) -> np.ndarray:
+    """A leaf of rows' last observations. Some environments give an array of observations, others columns of leaves."""
     of_columns = isinstance(final, Mapping | tuple)
-    part = final if of_columns else final[row]
-    for step in leaf.path:
-        part = part[step]
-    return part[row] if of_columns else part
+    if of_columns or not leaf.path:
+        part = final
+        for step in leaf.path:
+            part = part[step]
+        chosen = [part[row] for row in rows] if part.dtype.hasobject else part[rows]
+        return np.array(chosen, leaf.dtype).reshape(len(rows), *leaf.shape)
+    parts = np.empty((len(rows), *leaf.shape), leaf.dtype)
+    for number, row in enumerate(rows):
+        part = final[row]
+        for step in leaf.path:
+            part = part[step]
+        parts[number] = part
+    return parts
+
+
+def _without_last(infos: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: column for name, column in infos.items() if name.removeprefix("_") not in _NOT_INFOS}
 
 
 def _infos_of_row(infos: Mapping[str, Any], row: int) -> Mapping[str, Any]:

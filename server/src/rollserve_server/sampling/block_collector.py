@@ -154,7 +154,9 @@ class BlockCollector:
         envs = self._envs
         self._recording[row] = False
         terminated, truncated = bool(envs.terminated[row]), bool(envs.truncated[row])
-        episode = self._recorder.finish(row, terminated, truncated, envs.last_observations(row))
+        episode = self._recorder.finish(
+            row, terminated, truncated, [column[0] for column in envs.last_observations([row])]
+        )
         self._unfinished.discard(episode.index)
         return episode
 

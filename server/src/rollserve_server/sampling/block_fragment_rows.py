@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollserve_server.errors import EnvFailedError
-from rollserve_server.sampling.collector import located
-from rollserve_server.sampling.episodes import Episode
+from rollserve_server.sampling.block_columns import BlockColumns
+from rollserve_server.sampling.collector import column_keys, located
 from rollserve_server.sampling.fragment_orders import RowProgress
+from rollserve_server.sampling.fragment_outbox import TableOutbox
 from rollserve_server.sampling.fragment_recording import FragmentRecording
+from rollserve_server.sampling.fragment_table import FragmentTable
 from rollserve_server.sampling.infos import NO_INFOS
 from rollserve_server.sampling.noise import BlockNoise
 from rollserve_server.sampling.seeding import EpisodeGenerator
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from rollserve_server.agents import Agent
     from rollserve_server.envs import BlockEnvs
     from rollserve_server.sampling.fragment_orders import RowState, RowStream
@@ -38,10 +42,15 @@ class BlockFragmentRows(FragmentRecording):
         """Takes an environment for itself, and the states that its rows are to be brought to by `restore`."""
         super().__init__(stream, len(states))
         self._envs = envs
-        # Of each row: its episode, how many steps that has, and the infos that it began with.
+        self.outbox: TableOutbox = TableOutbox(self._infos)
+        self._columns: BlockColumns
+        # Of each row: its episode, how many steps that has, those before the call, and the infos that it began with.
         self._indices = np.array([state.episode_index for state in states])
         self._episode_steps = np.zeros(len(states), np.int64)
         self._reset_infos: list[Mapping[InfoKey, Any]] = [NO_INFOS] * len(states)
+        self._has_reset_infos = False
+        # Of each row: at which of the call's steps its fragment began.
+        self._starts = np.zeros(len(states), np.int64)
         # Of the block: the episode that it was begun for, its seed, and the steps since then.
         self._block_start = states[0].reset_index
         self._env_seed = 0
@@ -52,66 +61,63 @@ class BlockFragmentRows(FragmentRecording):
         # At which of the call's steps the block began.
         self._begin_step = 0
 
+    @property
+    def step_bytes(self) -> int:
+        """See FragmentRecording."""
+        num_bytes: int = self._columns.step_bytes + self._columns.info_step_bytes
+        return num_bytes
+
     def set_agent(self, agent: Agent) -> None:
         """See FragmentRecording."""
-        super().set_agent(agent)
+        self._agent = agent
+        self._columns = BlockColumns(self.num_rows, 0, column_keys(self._envs, agent))
         self._noise = BlockNoise(self.num_rows, agent)
         self._has_noise = False
 
     def begin_call(self, num_steps: int, *, tell_actions: bool) -> None:
         """See FragmentRecording."""
         super().begin_call(num_steps, tell_actions=tell_actions)
+        if not self._columns.begin_anew(num_steps):
+            self._columns = BlockColumns(self.num_rows, num_steps, self._columns.keys)
         self._begin_step = 0
+        self._starts[:] = 0
 
     def restore(self) -> int:
-        """Makes a step of all rows to bring them to where they stood; returns how many it made: 0 once they do."""
+        """Makes a step of all rows; see FragmentRecording."""
         return next(self._restoring, 0)
 
-    def step(self) -> list[Episode]:
-        """Steps all rows, which have been restored.
-
-        Returns:
-            The fragments of those whose episodes ended; with the call's last step, then those of the others. All are
-            whole fragments of the call, in the order of the rows.
-
-        Raises:
-            EnvFailedError: the environment raised an error.
-        """
-        envs, recorder, columns = self._envs, self._recorder, self._columns
+    def step(self) -> None:
+        """See FragmentRecording."""
+        envs, columns, step = self._envs, self._columns, self._step
         if not self._block_steps:
             self._begin_block()
         if not self._has_noise:
             self._noise.begin(self._stream.root_seed, self._block_start, self._block_steps)
             self._has_noise = True
-        if not self._step:
-            self._open(range(self.num_rows))
-        recorder.write(columns["observations"], envs.observations)
+        columns.write("observations", step, envs.observations)
         actions, agent_infos = self._agent.act(envs.observations, self._noise.next())
-        recorder.write(columns["actions"], actions)
-        recorder.write(columns["agent_infos"], agent_infos.values())
+        columns.write("actions", step, actions)
+        columns.write("agent_infos", step, agent_infos.values())
         try:
             infos = envs.step(actions)
         except EnvFailedError as error:
             raise self._located(error) from error
-        recorder.write(columns["rewards"], (envs.rewards,))
-        for number, info in envs.step_infos(infos, range(self.num_rows)):
-            recorder.write_infos(number, info)
+        columns.write("rewards", step, (envs.rewards,))
+        for part, rows in envs.info_parts(infos):
+            for key, values, present in self._infos.read_columns(part, rows):
+                columns.write_info(key, step, values, present)
         self._keep_actions(actions)
         self._step += 1
         self._block_steps += 1
         self._episode_steps += 1
-        fragments, begun = self._end_episodes(infos)
-        is_last = self._step == self._num_steps
-        if is_last:
-            cut = sorted(set(range(self.num_rows)).difference(begun))
-            fragments += [self._finish(number, terminated=False, truncated=False) for number in cut]
-        recorder.advance()
-        if not is_last:
-            self._open(begun)
-        return fragments
+        self._end_episodes(infos)
+        if self._step == self._num_steps:
+            going_on = np.flatnonzero(self._starts < self._step)
+            never = np.zeros(len(going_on), np.bool_)
+            self._finish(going_on, never, never, [column[going_on] for column in envs.observations])
 
     def progress(self) -> list[RowProgress]:
-        """Where the rows stand at the end of a call."""
+        """See FragmentRecording."""
         return [
             RowProgress(
                 self._block_start,
@@ -138,44 +144,61 @@ class BlockFragmentRows(FragmentRecording):
 
     def _take_reset_infos(self, infos: Mapping[str, Any], numbers: Sequence[int]) -> None:
         of_rows = self._envs.reset_infos(infos, numbers)
-        for number in numbers:
-            self._reset_infos[number] = self._infos.read_copies(of_rows[number]) if number in of_rows else NO_INFOS
+        if of_rows or self._has_reset_infos:
+            self._has_reset_infos = True
+            for number in numbers:
+                self._reset_infos[number] = self._infos.read_copies(of_rows[number]) if number in of_rows else NO_INFOS
 
-    def _open(self, numbers: Sequence[int]) -> None:
-        """Begins fragments: with an episode, or where the row's episode was cut."""
-        for number in numbers:
-            first_step = int(self._episode_steps[number])
-            index = int(self._indices[number])
-            fragment = Episode(index, self._env_seed, self._reset_infos[number], first_step=first_step)
-            self._recorder.begin(number, fragment)
-
-    def _end_episodes(self, infos: Mapping[str, Any]) -> tuple[list[Episode], list[int]]:
-        """Ends the episodes that are over with the current step; returns their fragments, and their rows."""
-        envs, limit = self._envs, self._stream.max_episode_length
-        over = envs.terminated | envs.truncated
-        # Any other limit is the environment's own.
-        cut = ~over & (self._episode_steps == limit) if self._stream.soft_horizon else np.zeros_like(over)
-        ended = np.flatnonzero(over | cut).tolist()
-        fragments = [
-            self._finish(
-                number, terminated=bool(envs.terminated[number]), truncated=bool(envs.truncated[number] or cut[number])
-            )
-            for number in ended
-        ]
-        self._episode_steps[ended] = 0
-        self._indices[ended] += self._stream.stride
-        for number in np.flatnonzero(cut).tolist():
-            self._reset_infos[number] = NO_INFOS
-        self._take_reset_infos(infos, np.flatnonzero(over).tolist())
-        return fragments, ended
-
-    def _finish(self, number: int, *, terminated: bool, truncated: bool) -> Episode:
+    def _end_episodes(self, infos: Mapping[str, Any]) -> None:
+        """Ends the episodes that are over with the current step."""
         envs = self._envs
-        if envs.terminated[number] or envs.truncated[number]:
-            last_observations = envs.last_observations(number)
-        else:
-            last_observations = tuple(column[number].copy() for column in envs.observations)
-        return self._recorder.finish(number, terminated, truncated, last_observations)
+        terminated, truncated = envs.terminated, envs.truncated
+        over = ended = terminated | truncated
+        if self._stream.soft_horizon:  # any other limit is the environment's own
+            cut = ~over & (self._episode_steps == self._stream.max_episode_length)
+            truncated = truncated | cut
+            ended = over | cut
+        rows = np.flatnonzero(ended)
+        if not len(rows):
+            return
+        last_observations = [column[rows] for column in envs.observations]
+        if over.any():
+            of_over = over[rows]
+            for column, final in zip(last_observations, envs.last_observations(rows[of_over]), strict=True):
+                column[of_over] = final
+        self._finish(rows, terminated[rows], truncated[rows], last_observations)
+        self._starts[rows] = self._step
+        self._episode_steps[rows] = 0
+        self._indices[rows] += self._stream.stride
+        if self._has_reset_infos:
+            for number in np.flatnonzero(ended & ~over).tolist():
+                self._reset_infos[number] = NO_INFOS
+        self._take_reset_infos(infos, np.flatnonzero(over).tolist())
+
+    def _finish(
+        self,
+        rows: NDArray[np.int64],
+        terminated: NDArray[np.bool_],
+        truncated: NDArray[np.bool_],
+        last_observations: Sequence[np.ndarray],
+    ) -> None:
+        """Ends the fragments of rows with the current step."""
+        starts = self._starts[rows]
+        lengths = self._step - starts
+        table = FragmentTable(
+            columns=self._columns,
+            env_seed=self._env_seed,
+            rows=rows,
+            starts=starts,
+            stops=np.full(len(rows), self._step),
+            episode_indices=self._indices[rows],
+            first_steps=self._episode_steps[rows] - lengths,
+            terminated=terminated,
+            truncated=truncated,
+            last_observations=last_observations,
+            reset_infos=[self._reset_infos[row] for row in rows.tolist()] if self._has_reset_infos else (),
+        )
+        self.outbox.add(table)
 
     def _restore(self, states: Sequence[RowState]) -> Iterator[int]:
         """Makes the states' steps again; says with each iteration how many it made."""
@@ -202,7 +225,9 @@ class BlockFragmentRows(FragmentRecording):
         envs = self._envs
         self._env_seed = EpisodeGenerator().begin(self._stream.root_seed, self._block_start)
         self._take_reset_infos(envs.begin(self._env_seed), range(self.num_rows))
-        columns = [np.stack(leaf) for leaf in zip(*(state.actions for state in states), strict=True)]
+        logs = zip(*(state.actions for state in states), strict=True)
+        leaves = zip(self._envs.action_leaves, logs, strict=True)
+        columns = [np.stack(log).astype(leaf.dtype, copy=False) for leaf, log in leaves]
         for step in range(states[0].num_steps):
             infos = envs.step([column[:, step] for column in columns])
             self._episode_steps += 1

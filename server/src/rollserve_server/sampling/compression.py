@@ -10,7 +10,7 @@ import zstandard
 
 from rollserve.v1.tensor_pb2 import COMPRESSION_LZ4, COMPRESSION_ZSTD, Compression
 from rollserve_server.sampling.trials import Trials
-from rollserve_server.sampling.wire import CompressedRows, Rows
+from rollserve_server.sampling.wire import CompressedRows, Gathered, Rows
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -48,7 +48,9 @@ class Compressor:
     def __init__(self) -> None:
         self._trials = Trials()
 
-    def compress(self, key: Hashable, rows: Rows, compression: Compression.ValueType) -> Rows | CompressedRows:
+    def compress(
+        self, key: Hashable, rows: Rows | Gathered, compression: Compression.ValueType
+    ) -> Rows | Gathered | CompressedRows:
         """The rows, compressed if that takes a tenth off them.
 
         Args:

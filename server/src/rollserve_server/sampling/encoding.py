@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from rollserve_server.sampling.segments import GOAL_BYTES, info_keys
 from rollserve_server.sampling.trials import Trials
 from rollserve_server.sampling.wire import (
     CompressedRows,
+    Gathered,
     Part,
     Rows,
     array_field,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from rollserve.v1.tensor_pb2 import Compression
     from rollserve_server.sampling.episodes import ColumnKey, Piece
+    from rollserve_server.sampling.fragment_table import FragmentTable, TablePart
     from rollserve_server.sampling.infos import InfoKey
     from rollserve_server.sampling.segments import Segment
 
@@ -110,13 +112,42 @@ class Encoder:
         pieces = [piece for segment in segments for piece in segment.pieces()]
         # Of whole episodes, so that the columns are the same in all segments of one.
         infos = info_keys([segment.episode for segment in segments])
+        headers = _Headers(
+            episode_indices=np.array([segment.episode.index for segment in segments], "<u8"),
+            first_steps=np.array([segment.episode.first_step + segment.start for segment in segments], "<u8"),
+            lengths=np.array([segment.stop - segment.start for segment in segments], "<u4"),
+            terminated=np.array([segment.ends and segment.episode.terminated for segment in segments]),
+            truncated=np.array([segment.ends and segment.episode.truncated for segment in segments]),
+            environment_seeds=np.array([segment.episode.env_seed for segment in segments], "<u4"),
+        )
         columns = [
             *self._observations(segments, pieces, frames_once=encoding.columns.frames_once),
             *_step_columns(pieces),
             *_env_infos(segments, [key for key in infos if key[0] == "env_infos"]),
-            *_episode_infos(segments, [key for key in infos if key[0] == "episode_infos"]),
+            *_episode_infos([segment.episode.reset_infos for segment in segments], infos),
         ]
-        batch = list(_headers(segments, encoding))
+        return self._message(headers, columns, encoding)
+
+    def encode_part(self, part: TablePart, encoding: Encoding) -> EncodedMessage:
+        """The message with a part of a table whose infos of one name have one key. It refers to the columns."""
+        table = part.segments()
+        headers = _Headers(
+            episode_indices=table.episode_indices.astype("<u8"),
+            first_steps=table.first_steps.astype("<u8"),
+            lengths=table.lengths.astype("<u4"),
+            terminated=table.terminated,
+            truncated=table.truncated,
+            environment_seeds=np.full(len(table), table.env_seed, "<u4"),
+        )
+        columns = [
+            *_table_columns(table),
+            *_table_infos(table, part.whole),
+            *_episode_infos(table.reset_infos, table.info_keys),
+        ]
+        return self._message(headers, columns, encoding)
+
+    def _message(self, headers: _Headers, columns: Sequence[_Column], encoding: Encoding) -> EncodedMessage:
+        batch = list(headers.fields(encoding))
         for column in columns:
             batch += self._field(column, encoding.columns.compression)
         parts = message_field(_BATCH, batch)
@@ -127,8 +158,8 @@ class Encoder:
             parts,
             num_bytes=num_bytes,
             num_raw_bytes=max(num_bytes, num_raw_bytes),
-            num_steps=sum(segment.stop - segment.start for segment in segments),
-            num_episodes=sum(segment.ends and segment.episode.ended for segment in segments),
+            num_steps=int(headers.lengths.sum()),
+            num_episodes=int(np.count_nonzero(headers.terminated | headers.truncated)),
         )
 
     def _observations(
@@ -158,7 +189,7 @@ class Encoder:
 
     def _field(self, column: _Column, compression: Compression.ValueType | None) -> list[Part]:
         """The column as a field of the message, compressed if it may be and shrinks by it."""
-        rows: Rows | CompressedRows = column.rows
+        rows: Rows | Gathered | CompressedRows = column.rows
         if compression is not None:
             rows = self._compressor.compress((column.group, column.name), column.rows, compression)
         number = _FIELDS[column.group]
@@ -182,12 +213,12 @@ class _Column(NamedTuple):
 
     group: str
     name: str
-    rows: Rows
+    rows: Rows | Gathered
     num_raw_bytes: int
     frame_count: int = 0
 
     @classmethod
-    def of(cls, group: str, name: str, rows: Rows) -> _Column:
+    def of(cls, group: str, name: str, rows: Rows | Gathered) -> _Column:
         """A plain column."""
         return cls(group, name, rows, rows.num_bytes)
 
@@ -202,20 +233,25 @@ def write_messages(messages: Sequence[EncodedMessage]) -> NDArray[np.uint8]:
     return buffer
 
 
-def _headers(segments: Sequence[Segment], encoding: Encoding) -> Iterator[Part]:
-    columns = {
-        "episode_indices": np.array([segment.episode.index for segment in segments], "<u8"),
-        "first_steps": np.array([segment.episode.first_step + segment.start for segment in segments], "<u8"),
-        "lengths": np.array([segment.stop - segment.start for segment in segments], "<u4"),
-        "terminated": np.array([segment.ends and segment.episode.terminated for segment in segments]),
-        "truncated": np.array([segment.ends and segment.episode.truncated for segment in segments]),
-        "policy_versions": np.full(len(segments), encoding.policy_version, "<i8"),
-        "environment_seeds": np.array([segment.episode.env_seed for segment in segments], "<u4"),
-    }
-    if encoding.worker_index is not None:
-        columns["worker_indices"] = np.full(len(segments), encoding.worker_index, "<u4")
-    for name, column in columns.items():
-        yield from array_field(_FIELDS[name], column)
+class _Headers(NamedTuple):
+    """Those of a message's segments, (S,) each, as the fields of EpisodeBatch are called."""
+
+    episode_indices: np.ndarray
+    first_steps: np.ndarray
+    lengths: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    environment_seeds: np.ndarray
+
+    def fields(self, encoding: Encoding) -> Iterator[Part]:
+        """Them, and what is the same for all."""
+        num_segments = len(self.lengths)
+        columns = self._asdict()
+        columns["policy_versions"] = np.full(num_segments, encoding.policy_version, "<i8")
+        if encoding.worker_index is not None:
+            columns["worker_indices"] = np.full(num_segments, encoding.worker_index, "<u4")
+        for name, column in columns.items():
+            yield from array_field(_FIELDS[name], column)
 
 
 def _rows(pieces: Sequence[Piece], key: ColumnKey) -> Rows:
@@ -245,15 +281,37 @@ def _env_infos(segments: Sequence[Segment], keys: Iterable[ColumnKey]) -> Iterat
         yield from _info_columns("environment_infos", name, column, mask)
 
 
-def _episode_infos(segments: Sequence[Segment], keys: Iterable[ColumnKey]) -> Iterator[_Column]:
-    for name, same_name in _by_name(keys).items():
-        column, mask = _gaps(len(segments), same_name)
-        for row, segment in enumerate(segments):
+def _episode_infos(infos: Sequence[Mapping[InfoKey, Any]], keys: Iterable[ColumnKey]) -> Iterator[_Column]:
+    """Columns of the infos that each segment's episode began with."""
+    for name, same_name in _by_name(key for key in keys if key[0] == "episode_infos").items():
+        column, mask = _gaps(len(infos), same_name)
+        for row, its_infos in enumerate(infos):
             for key in same_name:
-                if key in segment.episode.reset_infos:
-                    column[row] = segment.episode.reset_infos[key]
+                if key in its_infos:
+                    column[row] = its_infos[key]
                     mask[row] = True
         yield from _info_columns("episode_infos", name, column, mask)
+
+
+def _table_columns(table: FragmentTable) -> Iterator[_Column]:
+    places, keys = table.places(), table.columns.keys
+    for group, key in keys:
+        yield _Column.of(group, key.name, Gathered(table.columns.column((group, key)), places))
+    names = [key.name for group, key in keys if group == "observations"]
+    for name, column in zip(names, table.last_observations, strict=True):
+        yield _Column.of("last_observations", name, Rows.of(column))
+
+
+def _table_infos(table: FragmentTable, whole: FragmentTable) -> Iterator[_Column]:
+    columns = table.columns
+    if not columns.info_keys:
+        return
+    places = table.places()
+    for key in sorted(columns.info_keys, key=lambda key: key.name):
+        values, mask = columns.infos(key, places)
+        # Of whole episodes, so that the columns are the same in all segments of one.
+        if mask.any() or columns.infos(key, whole.places())[1].any():
+            yield from _info_columns("environment_infos", key.name, values, mask)
 
 
 def _by_name(keys: Iterable[ColumnKey]) -> dict[str, list[InfoKey]]:

@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from gymnasium import spaces
 
-from rollserve_server.sampling.collector import column_keys
-from rollserve_server.sampling.episodes import Episode, Recorder
 from rollserve_server.sampling.infos import InfoReader
 
 if TYPE_CHECKING:
     from collections import Counter
 
     from rollserve_server.agents import Agent
-    from rollserve_server.envs import BlockEnvs, RowEnvs
-    from rollserve_server.sampling.fragment_orders import RowStream
+    from rollserve_server.envs import BlockEnvs, Leaf, RowEnvs
+    from rollserve_server.sampling.fragment_orders import RowProgress, RowStream
+    from rollserve_server.sampling.fragment_outbox import Outbox
 
 __all__ = ["FragmentRecording"]
 
 
-class FragmentRecording:
+class FragmentRecording(ABC):
     """Records the steps of M rows, and for each call the actions that they were given.
 
     Attributes:
         num_rows: M.
         num_broken_off: how many rows could not be brought to where they stood at the beginning of the call, and begin
             their next episodes.
+        outbox: where the fragments go that are whole.
     """
 
+    outbox: Outbox
     _envs: RowEnvs | BlockEnvs
 
     def __init__(self, stream: RowStream, num_rows: int) -> None:
@@ -38,45 +41,69 @@ class FragmentRecording:
         self._stream = stream
         self._infos = InfoReader()
         self._agent: Agent
-        self._recorder: Recorder
         # Of the call: which step it is, how many it has, and the actions of all.
         self._step = self._num_steps = 0
         self._tells_actions = False
         self._actions_made: Sequence[np.ndarray] = ()
 
     @property
+    @abstractmethod
     def step_bytes(self) -> int:
         """How many bytes the columns of a row's step take. There has to be an agent."""
-        return self._recorder.step_bytes
 
     @property
     def dropped_infos(self) -> Counter[str]:
         """By name, how many values of infos had no place in a column. The caller may clear it."""
         return self._infos.dropped
 
+    @abstractmethod
     def set_agent(self, agent: Agent) -> None:
         """Has another agent act from the next call on. The episodes go on."""
-        self._agent = agent
-        self._recorder = Recorder(self.num_rows, column_keys(self._envs, agent), self._infos)
-        self._columns = {
-            group: self._recorder.columns(group) for group in ("observations", "actions", "rewards", "agent_infos")
-        }
 
     def begin_call(self, num_steps: int, *, tell_actions: bool) -> None:
-        """Begins a call of so many steps of each row, all of whose fragments are released before the next."""
+        """Begins a call of so many steps of each row, all of whose fragments are written before the next."""
         self.num_broken_off = 0
         self._step = 0
         self._num_steps = num_steps
         leaves = self._envs.action_leaves if tell_actions else ()
-        self._actions_made = [np.empty((self.num_rows, num_steps, *leaf.shape), leaf.dtype) for leaf in leaves]
+        self._actions_made = [np.empty((self.num_rows, num_steps, *leaf.shape), _log_dtype(leaf)) for leaf in leaves]
         self._tells_actions = tell_actions
 
-    def release(self, fragment: Episode) -> None:
-        """Forgets a fragment: its columns may be overwritten."""
-        self._recorder.release(fragment)
+    @abstractmethod
+    def restore(self) -> int:
+        """Makes steps to bring rows to where they stood; returns how many it made: 0 once all stand there."""
+
+    @abstractmethod
+    def step(self) -> None:
+        """Steps all rows, which have been restored.
+
+        Fragments of those whose episodes end go to the outbox; with the call's last step, then those of the others. All
+        are whole fragments of the call, in the order of the rows.
+
+        Raises:
+            EnvFailedError: an environment raised an error.
+        """
+
+    @abstractmethod
+    def progress(self) -> list[RowProgress]:
+        """Where the rows stand at the end of a call."""
 
     def _keep_actions(self, actions: Sequence[np.ndarray]) -> None:
         """Keeps the actions of the current step, if they are to be told."""
         if self._tells_actions:
             for column, action in zip(self._actions_made, actions, strict=True):
                 column[:, self._step] = action
+
+
+def _log_dtype(leaf: Leaf) -> np.dtype:
+    """The smallest dtype that holds all of an action's values: they are kept for long."""
+    space = leaf.space
+    match space:
+        case spaces.Discrete():
+            least, greatest = int(space.start), int(space.start + space.n - 1)
+        case spaces.MultiDiscrete():
+            least, greatest = int(space.start.min()), int((space.start + space.nvec - 1).max())
+        case _:
+            return leaf.dtype
+    dtype = np.result_type(np.min_scalar_type(least), np.min_scalar_type(greatest))
+    return dtype if dtype.itemsize < leaf.dtype.itemsize else leaf.dtype

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollserve_server.errors import EnvFailedError
-from rollserve_server.sampling.collector import located
-from rollserve_server.sampling.episodes import Episode
+from rollserve_server.sampling.collector import column_keys, located
+from rollserve_server.sampling.episodes import Episode, Recorder
 from rollserve_server.sampling.fragment_orders import RowProgress
+from rollserve_server.sampling.fragment_outbox import EpisodeOutbox
 from rollserve_server.sampling.fragment_recording import FragmentRecording
 from rollserve_server.sampling.infos import NO_INFOS
 from rollserve_server.sampling.noise import RowNoise
@@ -45,12 +46,22 @@ class FragmentRows(FragmentRecording):
         self._episode_steps = np.zeros(len(states), np.int64)
         self._restoring = self._restore(states)
         self._noise: RowNoise
+        self._recorder: Recorder
+        self.outbox: EpisodeOutbox = EpisodeOutbox(lambda fragment: self._recorder.release(fragment))
         # Of each row: at which of the call's steps its last reset was.
         self._reset_steps = np.zeros(len(states), np.int64)
 
+    @property
+    def step_bytes(self) -> int:
+        """See FragmentRecording."""
+        return self._recorder.step_bytes
+
     def set_agent(self, agent: Agent) -> None:
         """See FragmentRecording."""
-        super().set_agent(agent)
+        self._agent = agent
+        self._recorder = Recorder(self.num_rows, column_keys(self._envs, agent), self._infos)
+        groups = ("observations", "actions", "rewards", "agent_infos")
+        self._columns = {group: self._recorder.columns(group) for group in groups}
         self._noise = RowNoise(self.num_rows, agent)
         for row in self._rows:
             row.has_noise = False
@@ -61,19 +72,11 @@ class FragmentRows(FragmentRecording):
         self._reset_steps[:] = 0
 
     def restore(self) -> int:
-        """Makes one step of a row to bring it to where it stood; returns how many it made: 0 once all stand there."""
+        """Makes one step of a row; see FragmentRecording."""
         return next(self._restoring, 0)
 
-    def step(self) -> list[Episode]:
-        """Steps all rows, which have been restored.
-
-        Returns:
-            The fragments of those whose episodes ended; with the call's last step, then those of the others. All are
-            whole fragments of the call, in the order of the rows.
-
-        Raises:
-            EnvFailedError: an environment raised an error.
-        """
+    def step(self) -> None:
+        """See FragmentRecording."""
         envs, recorder, columns = self._envs, self._recorder, self._columns
         for number, row in enumerate(self._rows):
             if not row.is_open:
@@ -93,15 +96,15 @@ class FragmentRows(FragmentRecording):
         self._step += 1
         self._env_steps += 1
         self._episode_steps += 1
-        fragments = self._end_episodes()
+        self._end_episodes()
         if self._step == self._num_steps:
-            cut = [number for number, row in enumerate(self._rows) if row.is_open]
-            fragments += [self._finish(number, terminated=False, truncated=False) for number in cut]
+            for number, row in enumerate(self._rows):
+                if row.is_open:
+                    self._finish(number, terminated=False, truncated=False)
         recorder.advance()
-        return fragments
 
     def progress(self) -> list[RowProgress]:
-        """Where the rows stand at the end of a call."""
+        """See FragmentRecording."""
         return [
             RowProgress(
                 row.reset_index,
@@ -131,17 +134,16 @@ class FragmentRows(FragmentRecording):
         self._recorder.begin(number, fragment)
         row.is_open = True
 
-    def _end_episodes(self) -> list[Episode]:
-        """Ends the episodes that are over with the current step; returns their fragments."""
+    def _end_episodes(self) -> None:
+        """Ends the episodes that are over with the current step."""
         envs, limit = self._envs, self._stream.max_episode_length
         over = envs.terminated | envs.truncated
         # A limit that the environment ends at by itself is no other end.
         cut = ~over & (self._episode_steps == limit) if limit is not None else np.zeros_like(over)
-        fragments = []
         for number in np.flatnonzero(over | cut).tolist():
             row = self._rows[number]
             truncated = bool(envs.truncated[number] or cut[number])
-            fragments.append(self._finish(number, terminated=bool(envs.terminated[number]), truncated=truncated))
+            self._finish(number, terminated=bool(envs.terminated[number]), truncated=truncated)
             self._episode_steps[number] = 0
             row.episode_index += self._stream.stride
             row.has_noise = False
@@ -150,12 +152,11 @@ class FragmentRows(FragmentRecording):
                 self._env_steps[number] = 0
             else:
                 row.reset_infos = NO_INFOS
-        return fragments
 
-    def _finish(self, number: int, *, terminated: bool, truncated: bool) -> Episode:
+    def _finish(self, number: int, *, terminated: bool, truncated: bool) -> None:
         self._rows[number].is_open = False
         last_observations = tuple(column[number].copy() for column in self._envs.observations)
-        return self._recorder.finish(number, terminated, truncated, last_observations)
+        self.outbox.add(self._recorder.finish(number, terminated, truncated, last_observations))
 
     def _actions_since_reset(self, number: int) -> Sequence[np.ndarray]:
         start = self._reset_steps[number] if self._env_steps[number] else self._step
@@ -185,11 +186,15 @@ class FragmentRows(FragmentRecording):
         info = envs.reset(number, row.env_seed)
         row.reset_infos = self._infos.read_copies(info) if state.first_step == 0 else NO_INFOS
         for step in range(state.num_steps):
-            actions = [np.broadcast_to(column[step], (self.num_rows, *column.shape[1:])) for column in state.actions]
-            envs.step((number,), actions)
+            envs.step((number,), self._repeated(state.actions, step))
             yield 1
             if envs.terminated[number] or envs.truncated[number]:
                 raise _OtherwiseEndedError
+
+    def _repeated(self, actions: Sequence[np.ndarray], step: int) -> list[np.ndarray]:
+        """The actions of a step as if they were those of all rows."""
+        leaves = zip(self._envs.action_leaves, actions, strict=True)
+        return [np.broadcast_to(log[step].astype(leaf.dtype), (self.num_rows, *leaf.shape)) for leaf, log in leaves]
 
     def _located(self, error: EnvFailedError) -> EnvFailedError:
         row = self._rows[error.row]

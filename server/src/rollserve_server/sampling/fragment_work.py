@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rollserve_server.errors import OverLimitError
-from rollserve_server.sampling.encoding import EncodedMessage, Encoder, Encoding, write_messages
+from rollserve_server.sampling.encoding import EncodedMessage, Encoding, write_messages
 from rollserve_server.sampling.orders import Message
-from rollserve_server.sampling.segments import cut_into_messages
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,16 +16,10 @@ if TYPE_CHECKING:
 
     from rollserve_server.agents import Agent
     from rollserve_server.envs import BlockEnvs, RowEnvs
-    from rollserve_server.sampling.block_fragment_rows import BlockFragmentRows
-    from rollserve_server.sampling.episodes import Episode
     from rollserve_server.sampling.fragment_orders import Part, RowProgress, RowStream
-    from rollserve_server.sampling.fragment_rows import FragmentRows
-    from rollserve_server.sampling.segments import Segment
+    from rollserve_server.sampling.fragment_recording import FragmentRecording
 
 __all__ = ["FragmentWork"]
-
-_ENOUGH_BYTES = 1 << 20
-"""How much has to be there before it is written, unless it is the end: many fragments are to share a message."""
 
 
 class FragmentWork:
@@ -43,7 +36,7 @@ class FragmentWork:
         self,
         stream: RowStream,
         envs: RowEnvs | BlockEnvs,
-        rows: FragmentRows | BlockFragmentRows,
+        rows: FragmentRecording,
         buffer_bytes: int,
     ) -> None:
         """Takes what steps the environments, and how much finished data may be held."""
@@ -54,13 +47,8 @@ class FragmentWork:
         self._rows = rows
         self._buffer_bytes = buffer_bytes
         self._part: Part | None = None
-        self._waiting: list[Episode] = []
-        self._waiting_bytes = 0
-        self._held_bytes = 0
-        self._encoder = Encoder()
-        self._messages: Iterator[Sequence[Segment]] = iter(())
+        self._checked_bytes = 0
         self._num_steps_left = 0
-        self._num_steps_to_skip = 0
         self._num_steps_to_write = 0
         self._has_told = False
 
@@ -80,10 +68,11 @@ class FragmentWork:
             return
         if before is None or before.policy_version != part.policy_version:
             self._rows.set_agent(build_agent())
-        self._check_size(part)
+        self._checked_bytes = 0
+        self._check_size()
         self._rows.begin_call(part.num_row_steps, tell_actions=part.tell_actions)
+        self._rows.outbox.begin_call(part.num_skipped_steps)
         self._num_steps_left = part.num_row_steps
-        self._num_steps_to_skip = part.num_skipped_steps
         self._num_steps_to_write = part.num_row_steps * self._rows.num_rows - part.num_skipped_steps
         self._has_told = False
 
@@ -98,19 +87,19 @@ class FragmentWork:
 
         Raises:
             EnvFailedError: an environment raised an error.
+            OverLimitError: with the infos that came, the fragments may take more than may be held.
         """
         until = time.perf_counter() + seconds
         rows = self._rows
-        while self._num_steps_left and self._held_bytes < self._buffer_bytes and not is_stopped():
+        while self._num_steps_left and rows.outbox.num_bytes < self._buffer_bytes and not is_stopped():
             if num_steps := rows.restore():
                 self.num_restoring_steps += num_steps
                 self.num_simulated_steps += num_steps
             else:
-                fragments = rows.step()
+                rows.step()
                 self.num_simulated_steps += rows.num_rows
                 self._num_steps_left -= 1
-                for fragment in fragments:
-                    self._take(fragment)
+                self._check_size()
             if time.perf_counter() >= until:
                 break
 
@@ -123,24 +112,21 @@ class FragmentWork:
         Raises:
             OverLimitError: a single step does not fit into a message.
         """
+        assert self._part is not None  # noqa: S101  # a call has begun
         messages: list[EncodedMessage] = []
         places: list[Message] = []
-        written: list[Episode] = []
+        outbox, limit, is_end = self._rows.outbox, self._part.max_message_bytes, not self._num_steps_left
         num_bytes = 0
         while num_bytes < write_bytes:
-            segments = self._next_segments()
-            if segments is None:
+            message = outbox.next_message(encoding, limit, self._buffer_bytes, is_end=is_end)
+            if message is None:
                 break
-            message = self._encoder.encode(segments, encoding)
             places.append(Message(num_bytes, message.num_bytes, message.num_steps, message.num_episodes))
             messages.append(message)
             num_bytes += message.num_bytes
             self._num_steps_to_write -= message.num_steps
-            written += [segment.episode for segment in segments if segment.ends]
         buffer = write_messages(messages)
-        for fragment in written:
-            self._rows.release(fragment)
-            self._held_bytes -= fragment.num_bytes
+        outbox.forget_written()
         return tuple(places), buffer
 
     def take_progress(self) -> list[RowProgress] | None:
@@ -156,9 +142,14 @@ class FragmentWork:
         self._rows.dropped_infos.clear()
         return dropped
 
-    def _check_size(self, part: Part) -> None:
-        buffer_bytes = self._buffer_bytes
-        num_rows, step_bytes = self._rows.num_rows, self._rows.step_bytes
+    def _check_size(self) -> None:
+        """Sees to it that what a call makes fits, whenever it is known that its steps take more than was known."""
+        assert self._part is not None  # noqa: S101  # a call has begun
+        step_bytes = self._rows.step_bytes
+        if step_bytes <= self._checked_bytes:
+            return
+        self._checked_bytes = step_bytes
+        part, num_rows, buffer_bytes = self._part, self._rows.num_rows, self._buffer_bytes
         if part.num_row_steps * num_rows * step_bytes <= buffer_bytes:
             return
         came = f"{part.num_row_steps * self.stream.stride} came, but they may take more than the {buffer_bytes} bytes"
@@ -166,25 +157,3 @@ class FragmentWork:
         advice = f"at most {most * self.stream.stride} would do" if most else "not even a step of each row fits"
         text = f"{came} that a worker holds for a call: {advice}"
         raise OverLimitError(text, reason="FRAGMENTS_TOO_LARGE", field="step_count")
-
-    def _take(self, fragment: Episode) -> None:
-        """Has a fragment wait to be written, unless all of it is to be left out."""
-        if not self._waiting and self._num_steps_to_skip >= fragment.length:
-            self._num_steps_to_skip -= fragment.length
-            self._rows.release(fragment)
-        else:
-            self._waiting.append(fragment)
-            self._waiting_bytes += fragment.num_bytes
-            self._held_bytes += fragment.num_bytes
-
-    def _next_segments(self) -> Sequence[Segment] | None:
-        """What the next message is to hold, or None if there is nothing to write now."""
-        assert self._part is not None  # noqa: S101  # a call has begun
-        segments = next(self._messages, None)
-        enough = min(_ENOUGH_BYTES, self._buffer_bytes)
-        if segments is None and self._waiting and (self._waiting_bytes >= enough or not self._num_steps_left):
-            limit, first_step = self._part.max_message_bytes, self._num_steps_to_skip
-            self._messages = cut_into_messages(self._waiting, limit, first_step, self._encoder.goal_bytes)
-            self._waiting, self._waiting_bytes, self._num_steps_to_skip = [], 0, 0
-            segments = next(self._messages, None)
-        return segments

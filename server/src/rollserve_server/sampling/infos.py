@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["NO_INFOS", "InfoKey", "InfoReader"]
 
@@ -92,6 +95,47 @@ class InfoReader:
             return NO_INFOS
         return {key: value.copy() if isinstance(value, np.ndarray) else value for key, value in values}
 
+    def read_columns(
+        self, infos: Mapping[str, Any], rows: NDArray[np.bool_]
+    ) -> Iterator[tuple[InfoKey, np.ndarray, NDArray[np.bool_]]]:
+        """The same of rows of a vector environment: what `read` would take of each row's infos.
+
+        Args:
+            infos: names and columns of M rows, as gymnasium's vector environments give them: a column of the same name
+                with `_` in front says which rows have a value.
+            rows: (M,), which are read.
+
+        Returns:
+            Keys, values (M, *shape), which may be the environment's own, and which rows, (M,), have one.
+        """
+        owners: dict[str, str] = {}
+        for name, column, present in _columns(infos, rows):
+            numeric = isinstance(column, np.ndarray) and column.ndim > 0 and _is_numeric(column.dtype)
+            for key, values, mask in (self._read_column if numeric else self._read_rows)(name, column, present):
+                if owners.setdefault(key.name, name) == name:
+                    yield key, values, mask
+                else:
+                    self.dropped[key.name] += int(np.count_nonzero(mask))
+
+    def _read_column(
+        self, name: str, column: np.ndarray, present: NDArray[np.bool_]
+    ) -> Iterator[tuple[InfoKey, np.ndarray, NDArray[np.bool_]]]:
+        native = column.astype(column.dtype.newbyteorder("="), copy=False)
+        yield self._find_key(name, native[0], np.ndarray), native, present
+
+    def _read_rows(
+        self, name: str, column: Any, present: NDArray[np.bool_]
+    ) -> Iterator[tuple[InfoKey, np.ndarray, NDArray[np.bool_]]]:
+        by_key: dict[InfoKey, tuple[np.ndarray, NDArray[np.bool_]]] = {}
+        for row in np.flatnonzero(present).tolist():
+            for key, value in self.read({name: column[row]}):
+                if key not in by_key:
+                    by_key[key] = np.zeros((len(present), *key.shape), key.dtype), np.zeros(len(present), np.bool_)
+                values, mask = by_key[key]
+                values[row] = value
+                mask[row] = True
+        yield from ((key, *columns) for key, columns in by_key.items())
+
     def _read_new(self, name: str, value: Any, given_up: Collection[str]) -> Sequence[tuple[InfoKey, Any]]:
         array = None if name in given_up or name.startswith("_") else _array(value)
         if array is None:
@@ -130,6 +174,27 @@ def _array(value: Any) -> np.ndarray | None:
         array = np.asarray(value)
     except Exception:  # ragged, or an object that refuses
         return None
-    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
+    if not _is_numeric(array.dtype):
         return None
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _is_numeric(dtype: np.dtype) -> bool:
+    """Whether its values are numbers or truth values that the wire has a place for."""
+    return dtype.kind in "biuf" and dtype.itemsize <= 8
+
+
+def _columns(
+    infos: Mapping[str, Any], rows: NDArray[np.bool_], prefix: str = ""
+) -> Iterator[tuple[str, Any, NDArray[np.bool_]]]:
+    """Names, columns, and which rows have a value, nested names joined by `/`."""
+    for part, column in infos.items():
+        if part.startswith("_"):
+            continue
+        mask = infos.get(f"_{part}")
+        present = rows if mask is None else rows & mask
+        name = f"{prefix}{part}"
+        if isinstance(column, Mapping):
+            yield from _columns(column, present, f"{name}/")
+        else:
+            yield name, column, present

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from rollserve_server.errors import OverLimitError
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.sampling.episodes import ColumnKey
 
-__all__ = ["GOAL_BYTES", "Segment", "cut_into_messages", "info_keys"]
+__all__ = ["GOAL_BYTES", "Segment", "Sizes", "cut_into_messages", "info_keys"]
 
 GOAL_BYTES = 1 << 20
 """What a message is filled up to: streams of messages of 1 to 2 MB are the fastest through gRPC."""
@@ -80,7 +80,8 @@ def cut_into_messages(
         OverLimitError: a single step does not fit into a message.
     """
     for group in _groups_of_one_shape(episodes):
-        yield from _cut(group, _Sizes.of(group), max_message_bytes, first_step, goal_bytes)
+        keys = {*group[0].pieces[0].block.columns, *info_keys(group)}
+        yield from _cut(group, Sizes.of(keys), max_message_bytes, first_step, goal_bytes)
         first_step = 0
 
 
@@ -109,7 +110,7 @@ def _groups_of_one_shape(episodes: Sequence[Episode]) -> Iterator[Sequence[Episo
     yield members
 
 
-class _Sizes(NamedTuple):
+class Sizes(NamedTuple):
     """How many bytes a message takes at most by itself, and for each segment and each step in it."""
 
     message: int
@@ -117,9 +118,10 @@ class _Sizes(NamedTuple):
     step: int
 
     @classmethod
-    def of(cls, episodes: Sequence[Episode]) -> _Sizes:
+    def of(cls, keys: Iterable[ColumnKey]) -> Sizes:
+        """Those of messages with these columns."""
         message, segment, step = _HEADER_BYTES * (_NUM_HEADERS + 1), _HEADER_BYTES, 0
-        for group, key in {*episodes[0].pieces[0].block.columns, *info_keys(episodes)}:
+        for group, key in keys:
             of_segments = group in ("observations", "episode_infos")
             num_columns = 1 + of_segments + (group in ("env_infos", "episode_infos"))  # last ones and masks
             header = _HEADER_BYTES + 10 * len(key.shape) + len(key.name.encode()) + 1
@@ -130,17 +132,28 @@ class _Sizes(NamedTuple):
             step += (row + mask) * (group != "episode_infos")
         return cls(message, segment, step)
 
+    def room(self, limit: int, goal: int) -> int:
+        """How many bytes of segments and steps a message is to have.
+
+        Args:
+            limit: how many bytes it may have in all.
+            goal: how many it is to have; more where steps are very large.
+
+        Raises:
+            OverLimitError: a single step does not fit.
+        """
+        smallest = sum(self)
+        if smallest > limit:
+            text = f"{limit} came, but a message with a single step takes {smallest} bytes"
+            raise OverLimitError(text, reason="MESSAGE_TOO_SMALL", field="options.max_message_bytes")
+        return min(limit, max(goal, smallest + _GOAL_STEPS * self.step)) - self.message
+
 
 def _cut(
-    episodes: Sequence[Episode], sizes: _Sizes, limit: int, first_step: int, goal_bytes: Callable[[], int]
+    episodes: Sequence[Episode], sizes: Sizes, limit: int, first_step: int, goal_bytes: Callable[[], int]
 ) -> Iterator[list[Segment]]:
-    smallest = sizes.message + sizes.segment + sizes.step
-    if smallest > limit:
-        text = f"{limit} came, but a message with a single step takes {smallest} bytes"
-        raise OverLimitError(text, reason="MESSAGE_TOO_SMALL", field="options.max_message_bytes")
-
     def whole_room() -> int:
-        return min(limit, max(goal_bytes(), smallest + _GOAL_STEPS * sizes.step)) - sizes.message
+        return sizes.room(limit, goal_bytes())
 
     segments: list[Segment] = []
     room = whole_room()

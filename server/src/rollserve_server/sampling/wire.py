@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CompressedRows",
+    "Gathered",
     "Part",
     "Rows",
     "array_field",
@@ -85,6 +86,53 @@ class Rows:
 
 
 @dataclass(frozen=True, eq=False)
+class Gathered:
+    """Rows of an array that are to stand one after the other, from wherever they are.
+
+    Attributes:
+        source: (all rows, *shape), contiguous.
+        places: (rows,), which of them.
+    """
+
+    source: np.ndarray
+    places: NDArray[np.int64]
+
+    @property
+    def dtype(self) -> np.dtype:
+        """What they are to be written as."""
+        return self.source.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one row."""
+        return self.source.shape[1:]
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows they are."""
+        return len(self.places)
+
+    @property
+    def num_bytes(self) -> int:
+        """How many bytes they take."""
+        return self.num_rows * math.prod(self.shape) * self.dtype.itemsize
+
+    def contiguous(self) -> NDArray[np.uint8]:
+        """Their bytes in one array."""
+        buffer = np.empty(self.num_bytes, np.uint8)
+        self.write(buffer)
+        return buffer
+
+    def write(self, buffer: NDArray[np.uint8]) -> None:
+        """Copies the rows into the buffer, which has their size."""
+        if buffer.size:
+            source = self.source.astype(self.dtype.newbyteorder("<"), copy=False).reshape(len(self.source), -1)
+            # As bytes, which may stand anywhere; a mode, because numpy else takes them by way of another buffer.
+            out = buffer.reshape(self.num_rows, -1)
+            np.take(source.view(np.uint8), self.places, axis=0, out=out, mode="clip")
+
+
+@dataclass(frozen=True, eq=False)
 class CompressedRows:
     """Rows that were compressed.
 
@@ -94,12 +142,12 @@ class CompressedRows:
         data: what came of it.
     """
 
-    rows: Rows
+    rows: Rows | Gathered
     compression: Compression.ValueType
     data: bytes
 
 
-Part = bytes | Rows
+Part = bytes | Rows | Gathered
 """What a message is put together from."""
 
 
@@ -119,17 +167,17 @@ def array_field(number: int, array: np.ndarray) -> list[Part]:
     return message_field(number, [Rows.of(array)]) if len(array) else []
 
 
-def tensor_field(number: int, rows: Rows | CompressedRows) -> list[Part]:
+def tensor_field(number: int, rows: Rows | Gathered | CompressedRows) -> list[Part]:
     """A field that is a Tensor."""
     return message_field(number, _tensor(rows))
 
 
-def named_tensor_field(number: int, name: str, rows: Rows | CompressedRows) -> list[Part]:
+def named_tensor_field(number: int, name: str, rows: Rows | Gathered | CompressedRows) -> list[Part]:
     """A field that is a NamedTensor."""
     return message_field(number, [*_text(_NAME, name), *message_field(_TENSOR, _tensor(rows))])
 
 
-def frame_stack_field(number: int, name: str, frame_count: int, frames: Rows | CompressedRows) -> list[Part]:
+def frame_stack_field(number: int, name: str, frame_count: int, frames: Rows | Gathered | CompressedRows) -> list[Part]:
     """A field that is a FrameStack."""
     count = _key(_FRAME_COUNT, _VARINT) + _varint(frame_count)
     return message_field(number, [*_text(_STACK_NAME, name), count, *message_field(_FRAMES, _tensor(frames))])
@@ -140,14 +188,14 @@ def _text(number: int, text: str) -> list[Part]:
     return [_key(number, _LENGTH_DELIMITED) + _varint(len(encoded)) + encoded] if encoded else []
 
 
-def _tensor(column: Rows | CompressedRows) -> list[Part]:
+def _tensor(column: Rows | Gathered | CompressedRows) -> list[Part]:
     if isinstance(column, CompressedRows):
         compression = _key(_COMPRESSION, _VARINT) + _varint(int(column.compression))
         return [_tensor_head(column.rows), *message_field(_DATA, [column.data]), compression]
     return [_tensor_head(column), *message_field(_DATA, [column])]
 
 
-def _tensor_head(rows: Rows) -> bytes:
+def _tensor_head(rows: Rows | Gathered) -> bytes:
     shape = b"".join(map(_varint, (rows.num_rows, *rows.shape)))
     data_type = _varint(int(dtype_to_proto(rows.dtype)))
     return _key(_DATA_TYPE, _VARINT) + data_type + _key(_SHAPE, _LENGTH_DELIMITED) + _varint(len(shape)) + shape

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.agents import Agent, AgentSpec
     from rollserve_server.envs import WorkerSpecs
+    from rollserve_server.sampling.fragment_recording import FragmentRecording
 
 __all__ = ["Worker"]
 
@@ -221,7 +222,7 @@ class Worker:
             limit = None if order.stream.soft_horizon else order.stream.max_episode_length
             envs = self._envs[order.stream.env_version].take_for_fragments(limit)
             if isinstance(envs, BlockEnvs):
-                rows: FragmentRows | BlockFragmentRows = BlockFragmentRows(order.stream, envs, order.states)
+                rows: FragmentRecording = BlockFragmentRows(order.stream, envs, order.states)
             else:
                 rows = FragmentRows(order.stream, envs, order.states)
             work = FragmentWork(order.stream, envs, rows, self._config.buffer_bytes)
