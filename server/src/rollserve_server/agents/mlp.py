@@ -122,7 +122,7 @@ class CategoricalHead:
         total = cumulative[-1]
         # The noise may be rounded up to the last sum: it does not count.
         choices = (cumulative[:-1] <= noise[:, 0] * total).sum(axis=0)
-        log_prob = np.take_along_axis(scores, choices[np.newaxis], axis=0)[0] - np.log(total)
+        log_prob = scores[choices, np.arange(len(choices))] - np.log(total)
         actions = (choices + self._space.start).astype(self._space.dtype, copy=False)
         return actions, {"log_prob": log_prob, "logits": output}
 

@@ -44,7 +44,7 @@ class _AtOnceCartPole(CartPoleVectorEnv):
             self.state[:, ended] = self.np_random.uniform(low=self.low, high=self.high, size=size)
             self.steps[ended] = 0
             self.prev_done[:] = False
-            observations = self.state.T.astype(np.float32)
+            observations = self.state.T.astype(np.float32, order="C")
         return observations, rewards, terminated, truncated, infos
 
 

@@ -186,11 +186,14 @@ class BlockEnvs:
             self.fresh, self.stepped = ended, ~ended
         return infos
 
-    def last_observations(self, rows: Sequence[int] | NDArray[np.integer[Any]]) -> list[np.ndarray]:
-        """For each leaf (rows, *O), the observation after the last step of these rows, whose episodes ended with it."""
-        if not self.at_once:
-            return [column[rows] for column in self.observations]
-        return [_final_part(self._final, leaf, rows) for leaf in self.observation_leaves]
+    def last_observations(self, rows: NDArray[np.integer[Any]]) -> list[np.ndarray]:
+        """For each leaf (rows, *O), the observation after the last step of each of these rows."""
+        shown = [column[rows] for column in self.observations]
+        ended = (self.terminated | self.truncated)[rows]
+        if self.at_once and ended.any():  # what they show is the next episode's first
+            for leaf, column in zip(self.observation_leaves, shown, strict=True):
+                column[ended] = _final_part(self._final, leaf, rows[ended])
+        return shown
 
     def info_parts(self, infos: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], NDArray[np.bool_]]]:
         """Infos of the last step, from those that `step` returned, and of which rows (M,) they are."""
@@ -247,22 +250,18 @@ def _without_reset_options(specs: WorkerSpecs) -> WorkerSpecs:
     return dataclasses.replace(specs, reset_options={}) if isinstance(specs, EnvSpec) else specs
 
 
-def _final_part(final: Any, leaf: Leaf, rows: Sequence[int] | NDArray[np.integer[Any]]) -> np.ndarray:
+def _final_part(final: Any, leaf: Leaf, rows: NDArray[np.integer[Any]]) -> Any:
     """A leaf of rows' last observations. Some environments give an array of observations, others columns of leaves."""
-    of_columns = isinstance(final, Mapping | tuple)
-    if of_columns or not leaf.path:
-        part = final
-        for step in leaf.path:
-            part = part[step]
-        chosen = [part[row] for row in rows] if part.dtype.hasobject else part[rows]
-        return np.array(chosen, leaf.dtype).reshape(len(rows), *leaf.shape)
-    parts = np.empty((len(rows), *leaf.shape), leaf.dtype)
-    for number, row in enumerate(rows):
-        part = final[row]
-        for step in leaf.path:
-            part = part[step]
-        parts[number] = part
-    return parts
+    if isinstance(final, Mapping | tuple) or not leaf.path:
+        column = _part(final, leaf)
+        return list(column[rows]) if column.dtype.hasobject else column[rows]
+    return [_part(final[row], leaf) for row in rows]
+
+
+def _part(observation: Any, leaf: Leaf) -> Any:
+    for step in leaf.path:
+        observation = observation[step]
+    return observation
 
 
 def _without_last(infos: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -155,7 +155,7 @@ class BlockCollector:
         self._recording[row] = False
         terminated, truncated = bool(envs.terminated[row]), bool(envs.truncated[row])
         episode = self._recorder.finish(
-            row, terminated, truncated, [column[0] for column in envs.last_observations([row])]
+            row, terminated, truncated, [column[0] for column in envs.last_observations(np.array([row]))]
         )
         self._unfinished.discard(episode.index)
         return episode

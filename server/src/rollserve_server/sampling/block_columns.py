@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,10 @@ its values would drive each other out of the processor's caches.
 """
 
 
+_ITEMS = {2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
+"""Types to copy so many bytes by."""
+
+
 class BlockColumns:
     """What M rows do in T steps: written step by step for all rows, read as runs of steps of single rows.
 
@@ -29,16 +33,18 @@ class BlockColumns:
 
     Attributes:
         keys: the columns that every step has.
+        step_bytes: how many bytes a row's step takes, but for infos.
         info_keys: those of environments' infos, of which a step may have no value.
     """
 
     def __init__(self, num_rows: int, num_steps: int, keys: Iterable[ColumnKey]) -> None:
         self.keys = tuple(keys)
+        self.step_bytes = sum(map(_row_bytes, (key for _, key in self.keys)))
         self._shape = (-(-num_steps // _CHUNK_STEPS), num_rows, _CHUNK_STEPS)
         self._columns = {key: np.empty((*self._shape, *key[1].shape), key[1].dtype) for key in self.keys}
-        self._groups: dict[str, list[np.ndarray]] = {}
+        self._groups: dict[str, list[_Writer]] = {}
         for (group, _), column in self._columns.items():
-            self._groups.setdefault(group, []).append(column)
+            self._groups.setdefault(group, []).append(_Writer(column))
         self._infos: dict[InfoKey, tuple[np.ndarray, NDArray[np.bool_]]] = {}
 
     @property
@@ -46,14 +52,9 @@ class BlockColumns:
         return tuple(self._infos)
 
     @property
-    def step_bytes(self) -> int:
-        """How many bytes a row's step takes, but for infos."""
-        return sum(key.dtype.itemsize * math.prod(key.shape) for _, key in self.keys)
-
-    @property
     def info_step_bytes(self) -> int:
         """How many bytes the infos of a row's step take, with their masks."""
-        return sum(1 + key.dtype.itemsize * math.prod(key.shape) for key in self._infos)
+        return sum(1 + _row_bytes(key) for key in self._infos)
 
     def begin_anew(self, num_steps: int) -> bool:
         """Forgets everything, so that as many other steps can be written; returns whether there is room for them."""
@@ -63,8 +64,8 @@ class BlockColumns:
     def write(self, group: str, step: int, values: Iterable[np.ndarray]) -> None:
         """Writes a step of all rows, (M, *shape) for each column of the group."""
         chunk, offset = divmod(step, _CHUNK_STEPS)
-        for column, value in zip(self._groups.get(group, ()), values, strict=True):
-            column[chunk, :, offset] = value
+        for writer, value in zip(self._groups.get(group, ()), values, strict=True):
+            writer.write(chunk, offset, value)
 
     def write_info(self, key: InfoKey, step: int, values: np.ndarray, rows: NDArray[np.bool_]) -> None:
         """Writes the infos (M, *shape) of those rows, (M,), that have a value."""
@@ -97,3 +98,28 @@ class BlockColumns:
         values = np.zeros((len(places), *key.shape), key.dtype)
         values[present] = column[places[present]]
         return values, present
+
+
+def _row_bytes(key: InfoKey) -> int:
+    return key.dtype.itemsize * math.prod(key.shape)
+
+
+class _Writer:
+    """Writes into a column. Small parts go as one number each: numpy copies those at once."""
+
+    def __init__(self, column: np.ndarray) -> None:
+        self._column = self._items = column
+        self._item: Any = None
+        if column.ndim > 3:
+            flat = column.reshape(*column.shape[:3], math.prod(column.shape[3:]))
+            self._item = _ITEMS.get(flat.shape[3] * column.itemsize)
+            if self._item is not None:
+                self._items = flat.view(self._item)[..., 0]
+
+    def write(self, chunk: int, offset: int, value: np.ndarray) -> None:
+        """Writes a step of all rows."""
+        if self._item is None or value.dtype != self._column.dtype:
+            self._column[chunk, :, offset] = value
+        else:
+            items = np.ascontiguousarray(value).reshape(len(value), -1).view(self._item)
+            self._items[chunk, :, offset] = items[:, 0]

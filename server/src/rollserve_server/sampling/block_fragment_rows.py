@@ -153,27 +153,23 @@ class BlockFragmentRows(FragmentRecording):
         """Ends the episodes that are over with the current step."""
         envs = self._envs
         terminated, truncated = envs.terminated, envs.truncated
-        over = ended = terminated | truncated
+        ended = terminated | truncated
+        rows = over = np.flatnonzero(ended)
         if self._stream.soft_horizon:  # any other limit is the environment's own
-            cut = ~over & (self._episode_steps == self._stream.max_episode_length)
+            cut = ~ended & (self._episode_steps == self._stream.max_episode_length)
             truncated = truncated | cut
-            ended = over | cut
-        rows = np.flatnonzero(ended)
+            rows = np.flatnonzero(ended | cut)
         if not len(rows):
             return
-        last_observations = [column[rows] for column in envs.observations]
-        if over.any():
-            of_over = over[rows]
-            for column, final in zip(last_observations, envs.last_observations(rows[of_over]), strict=True):
-                column[of_over] = final
+        last_observations = envs.last_observations(rows)
         self._finish(rows, terminated[rows], truncated[rows], last_observations)
         self._starts[rows] = self._step
         self._episode_steps[rows] = 0
         self._indices[rows] += self._stream.stride
         if self._has_reset_infos:
-            for number in np.flatnonzero(ended & ~over).tolist():
+            for number in set(rows.tolist()).difference(over.tolist()):
                 self._reset_infos[number] = NO_INFOS
-        self._take_reset_infos(infos, np.flatnonzero(over).tolist())
+        self._take_reset_infos(infos, over.tolist())
 
     def _finish(
         self,
