@@ -150,7 +150,8 @@ class RowEnvs:
             if row in self._broken:
                 self._remake(row)
             # Environments may change what they are given.
-            options = copy.deepcopy(dict(self._specs[row].reset_options)) or None
+            given = self._specs[row].reset_options
+            options = copy.deepcopy(dict(given)) if given else None
             observation, info = self._envs[row].reset(seed=seed, options=options)
             self._store(observation, row)
         except Exception as error:
@@ -171,13 +172,13 @@ class RowEnvs:
         """
         row_actions = assemble_rows(self.action_space, iter([column.copy() for column in actions]))
         infos: list[tuple[int, Mapping[str, Any]]] = []
+        envs, store = self._envs, self._store
+        rewards, terminated, truncated = self.rewards, self.terminated, self.truncated
         row = 0
         try:
             for row in rows:
-                observation, self.rewards[row], self.terminated[row], self.truncated[row], info = self._envs[row].step(
-                    row_actions[row]
-                )
-                self._store(observation, row)
+                observation, rewards[row], terminated[row], truncated[row], info = envs[row].step(row_actions[row])
+                store(observation, row)
                 if info:
                     infos.append((row, info))
         except Exception as error:
