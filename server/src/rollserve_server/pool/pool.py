@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakKeyDictionary
 
 from rollserve import EnvSpec
 from rollserve_server.agents import kind_of
@@ -33,7 +34,7 @@ from rollserve_server.sampling import EnvDescription, Stream, Worker, WorkerConf
 if TYPE_CHECKING:
     from rollserve import Reproducibility
     from rollserve_server.pool.account import Account
-    from rollserve_server.pool.backend import Backend
+    from rollserve_server.pool.backend import Backend, WorkerHandle
     from rollserve_server.pool.config import PoolConfig, SampleRequest
     from rollserve_server.pool.env_updates import EnvUpdate
     from rollserve_server.pool.holdings import AgentUpdate, EnvVersion
@@ -100,6 +101,8 @@ class Pool:
         self._sequences = Sequences(config.seed, config.max_calls, ids)
         self._counters = Counters()
         self._forgetting: set[asyncio.Task[object]] = set()
+        # Of each worker, the versions that it was told to keep since it was last given any.
+        self._retained: WeakKeyDictionary[WorkerHandle, tuple[set[int], set[int]]] = WeakKeyDictionary()
         self._run = secrets.token_hex(8)
         self._started = time.monotonic()
 
@@ -143,6 +146,7 @@ class Pool:
             NotReadyError: parameters came, and there is no agent.
             WorkerLostError: a worker is lost and could not be replaced.
         """
+        self._retained.clear()
         version = await self._holdings.update_agent(updates, per_worker=per_worker)
         for estimate in self._estimates.values():
             estimate.fade(_EPISODES_REMEMBERED)
@@ -165,6 +169,7 @@ class Pool:
             NotFoundError, NotAllowedError: an id, module, wrapper or method is unknown or not allowed.
             WorkerLostError: a worker is lost and could not be replaced.
         """
+        self._retained.clear()
         if not all(isinstance(update, EnvSpec) for update in updates):
             # So that the environments are free to be changed in place.
             self._streams.drop_kept()
@@ -385,7 +390,9 @@ class Pool:
         """Has the workers forget, in the background, what neither another call nor a running one needs."""
         envs, policies = self._holdings.to_keep()
         for slot in self._slots:
-            if slot.healthy:
+            # Nearly always nothing has changed since the call before: asking in vain would hold up a short one.
+            if slot.healthy and self._retained.get(slot.handle) != (envs, policies):
+                self._retained[slot.handle] = envs, policies
                 task = asyncio.ensure_future(slot.handle.call(Worker.retain, envs, policies))
                 self._forgetting.add(task)
                 task.add_done_callback(self._forgotten)

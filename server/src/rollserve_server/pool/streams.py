@@ -172,8 +172,8 @@ class Streams:
         self._drop(stream, cancelled=False)
 
     def _drop(self, stream: OpenStream, *, cancelled: bool) -> None:
-        for handle in stream.handles:
-            if handle is not None:
+        for handle, in_flight in zip(stream.handles, stream.in_flight, strict=True):
+            if handle is not None and in_flight:
                 handle.stop(stream.stream.stream_id)
         # Begun here, so that workers hear of it before anything that comes after.
         closing = [
