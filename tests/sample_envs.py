@@ -465,6 +465,28 @@ class CoinRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
 gymnasium.register("Coins-v0", vector_entry_point=CoinRows)
 
 
+class InfoRows(CoinRows):
+    """Coins whose rows tell all kinds of things, of which not all go into columns."""
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        *rest, infos = super().step(actions)
+        made = infos["left"]
+        odd = bool(made.sum() % 2)
+        infos |= {
+            "steady": made + 0.25,
+            "nested": {"deep": made * 2, "_deep": made % 3 == 0},
+            "_nested": made % 2 == 0,
+            "kind": made.astype(np.float64 if odd else np.int64),
+            "shape": np.repeat(made[:, np.newaxis], 2, axis=1) if odd else made,
+            "word": np.array([str(left) for left in made], object),
+            "mixed": np.array([int(left) if left % 2 else "even" for left in made], object),
+        }
+        return *rest, infos  # type: ignore[return-value]
+
+
+gymnasium.register("Infos-v0", vector_entry_point=InfoRows)
+
+
 class UnlimitedCoinRows(CoinRows):
     """Takes no limit of the length of episodes."""
 

@@ -177,3 +177,40 @@ async def test_beside_whole_episodes() -> None:
         both = await asyncio.gather(fragments(pool, 400, seed=2), sample(pool, AtLeast(200), seed=2))
         assert equal(both[1], whole)
         assert equal(both[0], await fragments(pool, 400, seed=2))
+
+
+def told(batch: rollserve.EpisodeBatch, name: str) -> dict[int, float]:
+    """By step, the values of an info in a batch of one episode."""
+    column = batch.env_infos[name]
+    present = batch.env_infos.get(f"_{name}", np.ones(batch.num_steps, np.bool_))
+    return {int(step): float(column[step]) for step in np.flatnonzero(present)}
+
+
+async def test_infos_of_all_kinds() -> None:
+    """The episodes of the first block are the same in fragments and whole, with all that their rows tell."""
+    env = EnvSpec("sample_envs:Infos-v0", {"mode": "SameStep", "num_steps": 9}, vectorization="native", num_rows=4)
+    async with pool_of(InProcessBackend(), env, num_workers=1, **ALLOWED) as pool:
+        await pool.update_agent([RandomSpec()])
+        whole = await sample(pool, AtLeast(200), seed=3)
+        batch = await fragments(pool, 200, seed=3)
+        messages = await fragments(pool, 200, seed=3)
+    assert equal(messages, batch)
+    assert batch.account is not None
+    num_compared = 0
+    episodes = whole.split()
+    for fragment in batch.split():
+        (index,) = fragment.episode_indices
+        if index >= 32 or not (fragment.terminated | fragment.truncated).any():
+            continue
+        episode = episodes[index]
+        assert fragment.lengths.tolist() == episode.lengths.tolist()
+        for name in ("left", "steady", "nested/deep", "kind", "mixed"):
+            assert told(fragment, name) == told(episode, name)
+            num_compared += len(told(fragment, name))
+    assert num_compared > 200
+    assert "word" not in batch.env_infos
+    assert batch.account.dropped_infos["word"] == 200
+    shapes = batch.env_infos["shape"]
+    num_present = int(batch.env_infos.get("_shape", np.ones(200, np.bool_)).sum())
+    assert 0 < num_present < len(shapes)
+    assert num_present + batch.account.dropped_infos["shape"] == 200
