@@ -75,6 +75,7 @@ class Call(Deliveries):
         self._claims = Claims(settings.window_bytes, pinned=self._pinned)
         self._slice_seconds = slice_seconds(len(slots))
         self._num_finished_last = [0] * len(slots)
+        self._has_answered = [False] * len(slots)
         self._num_losses: Counter[int] = Counter()
 
     def _begin(self) -> None:
@@ -127,6 +128,7 @@ class Call(Deliveries):
             order, coming, payload = in_flight[0]
             report = await asyncio.shield(coming)
             in_flight.popleft()
+            self._has_answered[worker] = True
             for asked in order.deliver:
                 self._claims.answered(asked.claim_id)
             for parcel in report.parcels:
@@ -153,7 +155,9 @@ class Call(Deliveries):
         begin = plan.begin(worker, self._rows.num_rows + lookahead - plan.num_open[worker])
         deliver = claims.to_ask(worker)
         samples = (not plan.complete and plan.num_open[worker] > 0) or claims.num_missing(worker) > 0
-        if not (begin or begin_again or deliver or (samples and not stuck)):
+        # The first answer often brings it all.
+        ahead = bool(self.stream.in_flight[worker]) and not self._has_answered[worker]
+        if not (begin or begin_again or deliver or (samples and not stuck and not ahead)):
             return None
         return Order(
             stream=self.stream.stream,
