@@ -465,6 +465,32 @@ class CoinRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
 gymnasium.register("Coins-v0", vector_entry_point=CoinRows)
 
 
+class ScreenRows(CoinRows):
+    """The same with stacks of three screens of 1 KiB, lit as the length and the steps made say."""
+
+    def __init__(self, num_envs: int, num_steps: int = 30, mode: str = "SameStep", odd: bool = False) -> None:
+        super().__init__(num_envs, num_steps, mode)
+        self.single_observation_space = gymnasium.spaces.Box(0, 255, (3, 16, 64), np.uint8)
+        self.observation_space = gymnasium.vector.utils.batch_space(self.single_observation_space, num_envs)
+        self._stacks = np.zeros((num_envs, 3, 16, 64), np.uint8)
+        self._shown = np.zeros(num_envs, np.int64)
+        self._odd = odd
+
+    def _observations(self) -> Any:
+        screens = (7 * self._lengths + self._made)[:, np.newaxis, np.newaxis, np.newaxis].astype(np.uint8)
+        goes_on = (self._made > 0) & (self._made != self._shown)
+        self._stacks[goes_on, :-1] = self._stacks[goes_on, 1:]
+        self._stacks[goes_on, -1:] = screens[goes_on]
+        self._stacks[self._made == 0] = screens[self._made == 0]
+        if self._odd:
+            self._stacks[self._made == 17, 0, 0, 0] = 255
+        self._shown = self._made.copy()
+        return self._stacks.copy()
+
+
+gymnasium.register("ScreenRows-v0", vector_entry_point=ScreenRows)
+
+
 class InfoRows(CoinRows):
     """Coins whose rows tell all kinds of things, of which not all go into columns."""
 

@@ -125,6 +125,20 @@ def test_fragments_begin_within_episodes(screens: rollserve.Sampler) -> None:
     assert any(batch.first_steps.any() for batch in calls)
 
 
+@pytest.mark.parametrize("odd", [False, True])
+def test_rows_that_are_stepped_together_show_stacks(sampler: rollserve.Sampler, server: LocalServer, odd: bool) -> None:
+    sampler.update_env(rollserve.EnvSpec("sample_envs:ScreenRows-v0", {"odd": odd}, vectorization="native", num_rows=4))
+    sampler.update_agent(rollserve.RandomAgent())
+    plain = sampler.obtain_fragments(1600, seed=9, **PLAIN)
+    assert (plain.observations[:, 0, 0, 0] == 255).any() == odd
+    for options in SMALLER:
+        before = sampler.status().counters.message_bytes
+        assert equal(sampler.obtain_fragments(1600, seed=9, **options), plain)
+        assert odd or sampler.status().counters.message_bytes - before < 0.5 * plain.observations.nbytes
+    with rollserve.connect(server.address, max_message_bytes=30_000) as limited:
+        assert equal(limited.obtain_fragments(1600, seed=9), plain)
+
+
 @pytest.mark.parametrize("options", SMALLER)
 def test_small_messages_and_streams_are_views_of_the_same(
     screens: rollserve.Sampler, server: LocalServer, options: dict[str, Any]

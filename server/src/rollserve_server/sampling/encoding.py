@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +13,7 @@ from rollserve.columns import mask_name
 from rollserve.v1.episode_batch_pb2 import EpisodeBatch
 from rollserve.v1.sampler_service_pb2 import ObtainExactEpisodesResponse, ObtainSamplesResponse
 from rollserve_server.sampling.compression import Compressor
-from rollserve_server.sampling.frame_stacks import frames_of, may_be_stack
+from rollserve_server.sampling.frame_stacks import frames_of, frames_of_table, may_be_stack
 from rollserve_server.sampling.orders import PLAIN, ColumnFormat
 from rollserve_server.sampling.segments import GOAL_BYTES, info_keys
 from rollserve_server.sampling.trials import Trials
@@ -140,6 +141,7 @@ class Encoder:
             environment_seeds=np.full(len(table), table.env_seed, "<u4"),
         )
         columns = [
+            *self._table_observations(table, frames_once=encoding.columns.frames_once),
             *_table_columns(table),
             *_table_infos(table, part.whole),
             *_episode_infos(table.reset_infos, table.info_keys),
@@ -171,21 +173,33 @@ class Encoder:
         for position, key in enumerate(keys):
             rows = _rows(pieces, ("observations", key))
             last = Rows([value[position][np.newaxis] for value in values], key.dtype, key.shape)
-            frames = self._frames(segments, key, position) if frames_once else None
-            if frames is not None:
-                num_raw_bytes = rows.num_bytes + last.num_bytes
-                yield _Column("frame_stacks", key.name, frames, num_raw_bytes, frame_count=key.shape[0])
-            else:
-                yield _Column.of("observations", key.name, rows)
-                yield _Column.of("last_observations", key.name, last)
+            find = functools.partial(frames_of, segments, key, position)
+            yield from self._observation_columns(key, rows, last, find if frames_once else None)
 
-    def _frames(self, segments: Sequence[Segment], key: InfoKey, position: int) -> Rows | None:
-        """The observations' frames, once each, if they are stacks of them."""
-        if not (may_be_stack(key) and self._stack_trials.is_due(key)):
-            return None
-        frames = frames_of(segments, key, position)
-        self._stack_trials.tell(key, helped=frames is not None)
-        return frames
+    def _table_observations(self, table: FragmentTable, *, frames_once: bool) -> Iterator[_Column]:
+        """The same of the fragments of a table."""
+        places = table.places()
+        keys = [key for group, key in table.columns.keys if group == "observations"]
+        for position, key in enumerate(keys):
+            rows = Gathered(table.columns.column(("observations", key)), places)
+            last = Rows.of(table.last_observations[position])
+            find = functools.partial(frames_of_table, table, key, position)
+            yield from self._observation_columns(key, rows, last, find if frames_once else None)
+
+    def _observation_columns(
+        self, key: InfoKey, rows: Rows | Gathered, last: Rows, find_frames: Callable[[], Rows | None] | None
+    ) -> Iterator[_Column]:
+        """A leaf's observations and last ones as frames, once each, if they may be and are stacks of them."""
+        frames = None
+        if find_frames and may_be_stack(key) and self._stack_trials.is_due(key):
+            frames = find_frames()
+            self._stack_trials.tell(key, helped=frames is not None)
+        if frames is None:
+            yield _Column.of("observations", key.name, rows)
+            yield _Column.of("last_observations", key.name, last)
+        else:
+            num_raw_bytes = rows.num_bytes + last.num_bytes
+            yield _Column("frame_stacks", key.name, frames, num_raw_bytes, frame_count=key.shape[0])
 
     def _field(self, column: _Column, compression: Compression.ValueType | None) -> list[Part]:
         """The column as a field of the message, compressed if it may be and shrinks by it."""
@@ -296,10 +310,8 @@ def _episode_infos(infos: Sequence[Mapping[InfoKey, Any]], keys: Iterable[Column
 def _table_columns(table: FragmentTable) -> Iterator[_Column]:
     places, keys = table.places(), table.columns.keys
     for group, key in keys:
-        yield _Column.of(group, key.name, Gathered(table.columns.column((group, key)), places))
-    names = [key.name for group, key in keys if group == "observations"]
-    for name, column in zip(names, table.last_observations, strict=True):
-        yield _Column.of("last_observations", name, Rows.of(column))
+        if group != "observations":
+            yield _Column.of(group, key.name, Gathered(table.columns.column((group, key)), places))
 
 
 def _table_infos(table: FragmentTable, whole: FragmentTable) -> Iterator[_Column]:

@@ -13,13 +13,17 @@ from rollserve_server.sampling.wire import Rows
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from rollserve_server.sampling.fragment_table import FragmentTable
     from rollserve_server.sampling.infos import InfoKey
     from rollserve_server.sampling.segments import Segment
 
-__all__ = ["frames_of", "may_be_stack"]
+__all__ = ["frames_of", "frames_of_table", "may_be_stack"]
 
 _LEAST_BYTES = 1 << 10
 """Of an observation: smaller ones are not worth the time."""
+
+_NUM_COMPARED = 64
+"""Of observations that have to be gathered, how many are at once."""
 
 
 def may_be_stack(key: InfoKey) -> bool:
@@ -49,6 +53,33 @@ def frames_of(segments: Sequence[Segment], key: InfoKey, position: int) -> Rows 
             return None
         frames += [columns[0][0], columns[0][1:, -1], *(column[:, -1] for column in columns[1:])]
     return Rows(frames, key.dtype, key.shape[1:])
+
+
+def frames_of_table(table: FragmentTable, key: InfoKey, position: int) -> Rows | None:
+    """As `frames_of`, of the fragments of a table."""
+    column = _words(table.columns.column(("observations", key)))
+    last = _words(np.asarray(table.last_observations[position], key.dtype))
+    places, ends = table.places(), np.cumsum(table.lengths)
+    is_last = np.zeros(len(places), np.bool_)
+    is_last[ends - 1] = True
+    if not np.array_equal(column[places[ends - 1], 1:], last[:, :-1]):
+        return None
+    before = np.flatnonzero(~is_last)
+    for start in range(0, len(before), _NUM_COMPARED):
+        pair = before[start : start + _NUM_COMPARED]
+        if not np.array_equal(column[places[pair], 1:], column[places[pair + 1], :-1]):
+            return None
+    num_frames = key.shape[0]
+    frames = np.empty((len(places) + len(table) * num_frames, column.shape[2]), column.dtype)
+    # Of each fragment: the first observation's frames, the newest of each following one, and of the last one.
+    first = ends - table.lengths + np.arange(len(table)) * num_frames
+    frames[first[:, np.newaxis] + np.arange(num_frames)] = column[places[ends - table.lengths]]
+    is_first = np.zeros(len(places), np.bool_)
+    is_first[ends - table.lengths] = True
+    shift = np.repeat(np.arange(len(table)), table.lengths) * num_frames + num_frames - 1
+    frames[(np.arange(len(places)) + shift)[~is_first]] = column[places[~is_first], -1]
+    frames[ends + np.arange(1, len(table) + 1) * num_frames - 1] = last[:, -1]
+    return Rows.of(frames.view(key.dtype).reshape(-1, *key.shape[1:]))
 
 
 def _overlap(columns: Sequence[np.ndarray]) -> Iterator[bool]:
