@@ -62,7 +62,7 @@ class Compressor:
         if rows.num_bytes < _LEAST_BYTES or not self._trials.is_due(key):
             return rows
         data, shrink = rows.contiguous().data, _COMPRESS[compression]
-        if not self._trials.is_known(key) and len(data) > 2 * _SLICE_BYTES:
+        if not self._trials.has_helped(key) and len(data) > 2 * _SLICE_BYTES:
             middle = data[len(data) // 2 :][:_SLICE_BYTES]
             if len(shrink(middle)) > _MOST_KEPT * len(middle):
                 self._trials.tell(key, helped=False)

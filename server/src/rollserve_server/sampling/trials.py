@@ -15,6 +15,7 @@ class Trials:
 
     def __init__(self) -> None:
         self._num_to_skip: dict[Hashable, int] = {}
+        self._helped: set[Hashable] = set()
 
     def is_due(self, key: Hashable) -> bool:
         """Whether to try. To be asked once for each message."""
@@ -23,10 +24,14 @@ class Trials:
             self._num_to_skip[key] = left - 1
         return not left
 
-    def is_known(self, key: Hashable) -> bool:
+    def has_helped(self, key: Hashable) -> bool:
         """Whether it helped the last time."""
-        return key in self._num_to_skip
+        return key in self._helped
 
     def tell(self, key: Hashable, *, helped: bool) -> None:
         """Takes in what came of it."""
-        self._num_to_skip[key] = 0 if helped else _NUM_SKIPPED
+        if helped:
+            self._helped.add(key)
+        else:
+            self._helped.discard(key)
+            self._num_to_skip[key] = _NUM_SKIPPED

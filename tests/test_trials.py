@@ -1,0 +1,47 @@
+"""Columns that do not shrink cost next to nothing, and are tried again now and then."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rollserve.v1.tensor_pb2 import COMPRESSION_LZ4
+from rollserve_server.sampling.compression import Compressor
+from rollserve_server.sampling.wire import CompressedRows, Rows
+
+NOISE = Rows.of(np.random.default_rng(0).integers(0, 256, (64, 1024), np.uint8))
+ZEROS = Rows.of(np.zeros((64, 1024), np.uint8))
+
+
+def shrinks(compressor: Compressor, rows: Rows, key: str = "a") -> bool:
+    return isinstance(compressor.compress(key, rows, COMPRESSION_LZ4), CompressedRows)
+
+
+def test_what_has_shrunk_is_compressed_each_time() -> None:
+    compressor = Compressor()
+    assert all(shrinks(compressor, ZEROS) for _ in range(100))
+    assert not shrinks(compressor, NOISE)
+
+
+def test_what_has_not_shrunk_is_tried_again_after_a_while() -> None:
+    compressor = Compressor()
+    assert not shrinks(compressor, NOISE)
+    first = next(message for message in range(100) if shrinks(compressor, ZEROS))
+    assert first > 10
+    assert shrinks(compressor, ZEROS)
+    assert shrinks(Compressor(), ZEROS)
+
+
+def test_columns_stand_for_themselves() -> None:
+    compressor = Compressor()
+    assert not shrinks(compressor, NOISE, "noise")
+    assert shrinks(compressor, ZEROS, "zeros")
+
+
+def test_small_columns_stay_as_they_are() -> None:
+    assert not shrinks(Compressor(), Rows.of(np.zeros(1000, np.uint8)))
+
+
+def test_noise_with_something_regular_in_its_middle_stays_as_it_is() -> None:
+    mixed = np.random.default_rng(1).integers(0, 256, 1 << 20, np.uint8)
+    mixed[(1 << 19) : (1 << 19) + (1 << 15)] = 0
+    assert not shrinks(Compressor(), Rows.of(mixed))
