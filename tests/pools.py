@@ -58,10 +58,10 @@ def read(reader: StreamReader, item: object) -> list[rollserve.EpisodeBatch]:
     batches = []
     if isinstance(item, Delivery):
         for message in item.messages:
-            data = item.buffer[message.offset : message.offset + message.size].tobytes()
-            batches.append(reader.read(pb.ObtainSamplesResponse.FromString(data)))
+            data = item.buffer[message.offset : message.offset + message.size]
+            batches.append(reader.read(data.data))
     elif isinstance(item, Account):
-        reader.read(pb.ObtainSamplesResponse(account=account_to_proto(item)))
+        reader.read(pb.ObtainSamplesResponse(account=account_to_proto(item)).SerializeToString())
     return [batch for batch in batches if batch is not None]
 
 

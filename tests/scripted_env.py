@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from support import read_batch
 
 import rollserve
-from rollserve.messages import batch_from_proto
-from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.agents import RandomSpec
 from rollserve_server.envs import RowSettings
 from rollserve_server.sampling import Claim, Order, Portion, Report, Stream, Worker, WorkerConfig
@@ -101,6 +100,6 @@ def sample(num_episodes: int, num_rows: int = 2) -> tuple[rollserve.EpisodeBatch
     (parcel,) = delivered.parcels
     assert parcel.complete
     messages = [buffer[message.offset : message.offset + message.size] for message in parcel.messages]
-    batches = [batch_from_proto(pb.ObtainSamplesResponse.FromString(message).batch) for message in messages]
+    batches = [read_batch(message.data) for message in messages]
     sampling.worker.close()
     return rollserve.EpisodeBatch.concatenate(*batches).joined(), report.dropped_infos

@@ -6,11 +6,17 @@ import contextlib
 import dataclasses
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import numpy as np
+
 import rollserve
-from rollserve.columns import leaves_of
+from rollserve.columns import columns_of, leaves_of
+from rollserve.contents import read_response
+from rollserve.frame_stacks import unstack_frames
+from rollserve.tensors import named_tensors_from_proto, tensor_from_proto
+from rollserve.v1 import episode_batch_pb2, tensor_pb2
 
 TESTS = Path(__file__).parent
 
@@ -41,3 +47,47 @@ def _equal_columns(first: object, second: object) -> bool:
         (one.dtype, one.shape, one.tobytes()) == (others[name].dtype, others[name].shape, others[name].tobytes())
         for name, one in ones.items()
     )
+
+
+def read_batch(response: bytes | memoryview) -> rollserve.EpisodeBatch:
+    """The batch in a serialized response."""
+    batch = read_response(response)
+    assert isinstance(batch, rollserve.EpisodeBatch)
+    return batch
+
+
+def batch_from_proto(message: episode_batch_pb2.EpisodeBatch) -> rollserve.EpisodeBatch:
+    """The batch in a message, as the generated classes read it."""
+    lengths = _integers(message.lengths)
+    observations, last_observations = _columns(message.observations), _columns(message.last_observations)
+    for stack in message.frame_stacks:
+        if stack.name in observations or stack.name in last_observations:
+            raise ValueError(f"{stack.name!r}: the name came twice")
+        frames = tensor_from_proto(stack.frames, is_column=True)
+        columns = unstack_frames(frames, stack.frame_count, lengths)
+        observations[stack.name], last_observations[stack.name] = columns
+    return rollserve.EpisodeBatch(
+        observations=columns_of(observations),
+        last_observations=columns_of(last_observations),
+        actions=columns_of(_columns(message.actions)),
+        rewards=tensor_from_proto(message.rewards, is_column=True),
+        lengths=lengths,
+        terminated=np.array(message.terminated, np.bool_),
+        truncated=np.array(message.truncated, np.bool_),
+        agent_infos=_columns(message.agent_infos),
+        env_infos=_columns(message.environment_infos),
+        episode_infos=_columns(message.episode_infos),
+        policy_versions=_integers(message.policy_versions),
+        episode_indices=_integers(message.episode_indices),
+        first_steps=_integers(message.first_steps),
+        env_seeds=_integers(message.environment_seeds),
+        worker_indices=_integers(message.worker_indices) if message.worker_indices else None,
+    )
+
+
+def _columns(tensors: Iterable[tensor_pb2.NamedTensor]) -> dict[str, np.ndarray]:
+    return named_tensors_from_proto(tensors, are_columns=True)
+
+
+def _integers(values: Iterable[int]) -> np.ndarray:
+    return np.fromiter(values, np.int64)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import batch_from_proto, equal, read_batch
 
 import rollserve
-from rollserve.messages import batch_from_proto
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import OverLimitError
 from rollserve_server.sampling import episodes as episodes_module
@@ -117,9 +117,9 @@ def test_what_is_recorded_comes_out(
         buffer = np.full(message.num_bytes + 5, 0xAA, np.uint8)
         message.write(buffer[3:-2])  # unaligned, as messages stand behind each other
         assert buffer[:3].tolist() == [0xAA] * 3
-        response = pb.ObtainSamplesResponse.FromString(buffer[3:-2].tobytes())
-        assert response.batch.SerializeToString()
-        batch = batch_from_proto(response.batch)
+        data = buffer[3:-2].tobytes()
+        batch = read_batch(data)
+        assert equal(batch, batch_from_proto(pb.ObtainSamplesResponse.FromString(data).batch))
         assert (batch.num_steps, message.num_episodes) == (
             message.num_steps,
             int((batch.terminated | batch.truncated).sum()),

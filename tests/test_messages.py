@@ -12,10 +12,10 @@ import grpc
 import numpy as np
 import pytest
 from cutting_proxy import cutting_proxy
-from support import silent_address
+from support import batch_from_proto, silent_address
 
 import rollserve
-from rollserve.messages import StreamReader, batch_from_proto
+from rollserve.messages import StreamReader
 from rollserve.tensors import named_tensors_to_proto, tensor_to_proto
 from rollserve.v1 import episode_batch_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
@@ -205,6 +205,6 @@ def test_steps_that_came_are_known_to_be_simulated() -> None:
         pb.ObtainSamplesResponse(progress=episode_batch_pb2.Progress(simulated_step_count=7)),
         pb.ObtainSamplesResponse(batch=episode),
     ):
-        reader.read(response)
+        reader.read(response.SerializeToString())
         known.append(reader.num_simulated_steps)
     assert known == [2, 4, 7, 7]

@@ -44,7 +44,7 @@ class _CountedCall(Iterator[Any]):
 
     def __next__(self) -> Any:
         message = next(self._call)
-        self._counter.num_wire_bytes += message.ByteSize()
+        self._counter.num_wire_bytes += len(message)
         return message
 
     def __getattr__(self, name: str) -> Any:

@@ -18,9 +18,9 @@ from rollserve.requests import Reception
 from rollserve.resumption import Backoff
 from rollserve.sampler import channel_options, is_passing
 from rollserve.status import SamplerStatus, status_from_proto
+from rollserve.stub import RawStreamsStub
 from rollserve.time_limits import DEFAULT_TIMEOUT, TimeLimits, answer_error, countable
 from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 if TYPE_CHECKING:
     from rollserve.account import Account
@@ -55,7 +55,7 @@ class AsyncSampler:
 
     def __init__(self, channel: grpc.aio.Channel, *, sampler: str, timeout: float, reception: Reception) -> None:
         self._channel = channel
-        self._stub: Any = SamplerServiceStub(channel)
+        self._stub: Any = RawStreamsStub(channel)
         self._name = sampler
         self._timeout = timeout
         self._reception = reception
@@ -221,9 +221,9 @@ class AsyncSampleStream(AsyncIterator["EpisodeBatch"]):
             if response is grpc.aio.EOF:
                 self._reader.end()
                 raise StopAsyncIteration
-            if not response.HasField("beginning"):
-                self._backoff.succeed()
             batch = self._reader.read(response)
+            if self._reader.has_advanced:
+                self._backoff.succeed()
             if batch is not None:
                 return batch
 

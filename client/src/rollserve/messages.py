@@ -7,27 +7,23 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import grpc
-import numpy as np
 
 from rollserve.account import Account, account_from_proto
-from rollserve.columns import Columns, columns_of, is_mask, mask_name
+from rollserve.columns import is_mask, mask_name
+from rollserve.contents import read_response
 from rollserve.episode_batch import EpisodeBatch
 from rollserve.errors import ServerError
-from rollserve.frame_stacks import unstack_frames
 from rollserve.resumption import Resumption
-from rollserve.tensors import named_tensors_from_proto, tensor_from_proto
-from rollserve.v1 import sampler_service_pb2
+from rollserve.v1.episode_batch_pb2 import Account as AccountProto
+from rollserve.v1.episode_batch_pb2 import Beginning, Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
+    from rollserve.contents import Bytes
     from rollserve.resumption import Request
-    from rollserve.v1 import episode_batch_pb2, tensor_pb2
 
-__all__ = ["Response", "StreamReader", "batch_from_proto", "join_batches"]
-
-Response = sampler_service_pb2.ObtainSamplesResponse | sampler_service_pb2.ObtainExactEpisodesResponse
-"""What the streams of both sampling calls consist of."""
+__all__ = ["StreamReader", "join_batches"]
 
 
 class StreamReader:
@@ -37,39 +33,42 @@ class StreamReader:
         resumption: how to go on after an interruption.
         num_simulated_steps: how many steps are known to have been simulated so far: as many as the server has told of,
             and at least as many as came.
+        has_advanced: whether what was read last is more than the beginning of a call.
     """
 
     def __init__(self, request: Request) -> None:
         """Begins with the first call's request."""
         self.resumption = Resumption(request)
         self.num_simulated_steps = 0
+        self.has_advanced = False
         self._num_received_steps = 0
         self._account: Account | None = None
 
-    def read(self, response: Response) -> EpisodeBatch | None:
-        """The batch in the response, if there is one.
+    def read(self, response: Bytes) -> EpisodeBatch | None:
+        """The batch in the serialized response, if there is one that has not come before.
 
         Raises:
             ServerError: the response is malformed.
         """
-        match response.WhichOneof("content"):
-            case "beginning":
-                self.resumption.begin(response.beginning)
-            case "batch":
-                try:
-                    batch = batch_from_proto(response.batch)
-                except ValueError as error:
-                    raise _malformed(str(error)) from error
-                new = self.resumption.take(batch)
+        try:
+            content = read_response(response)
+        except ValueError as error:
+            raise _malformed(str(error)) from error
+        self.has_advanced = not isinstance(content, Beginning)
+        match content:
+            case EpisodeBatch():
+                new = self.resumption.take(content)
                 self._num_received_steps += 0 if new is None else new.num_steps
                 self.num_simulated_steps = max(self.num_simulated_steps, self._num_received_steps)
                 return new
-            case "progress":
-                self.num_simulated_steps = max(self.num_simulated_steps, response.progress.simulated_step_count)
-            case "account":
-                self._account = account_from_proto(response.account)
+            case Beginning():
+                self.resumption.begin(content)
+            case Progress():
+                self.num_simulated_steps = max(self.num_simulated_steps, content.simulated_step_count)
+            case AccountProto():
+                self._account = account_from_proto(content)
                 self.num_simulated_steps = self._account.num_simulated_steps
-            case _:
+            case None:
                 raise _malformed("a response without content came")
         return None
 
@@ -82,34 +81,6 @@ class StreamReader:
         if self._account is None:
             raise _malformed("the stream ended without its account")
         return self.resumption.whole(self._account)
-
-
-def batch_from_proto(message: episode_batch_pb2.EpisodeBatch) -> EpisodeBatch:
-    """The segments of one message. The arrays cannot be written to: most are views of its bytes.
-
-    Raises:
-        ValueError: the message is malformed.
-    """
-    workers = message.worker_indices
-    lengths = _integers(message.lengths)
-    observations, last_observations = _observations(message, lengths)
-    return EpisodeBatch(
-        observations=observations,
-        last_observations=last_observations,
-        actions=columns_of(_columns(message.actions)),
-        rewards=tensor_from_proto(message.rewards, is_column=True),
-        lengths=lengths,
-        terminated=np.array(message.terminated, np.bool_),
-        truncated=np.array(message.truncated, np.bool_),
-        agent_infos=_columns(message.agent_infos),
-        env_infos=_columns(message.environment_infos),
-        episode_infos=_columns(message.episode_infos),
-        policy_versions=_integers(message.policy_versions),
-        episode_indices=_integers(message.episode_indices),
-        first_steps=_integers(message.first_steps),
-        env_seeds=_integers(message.environment_seeds),
-        worker_indices=_integers(workers) if workers else None,
-    )
 
 
 def join_batches(batches: Sequence[EpisodeBatch], account: Account) -> EpisodeBatch:
@@ -154,29 +125,6 @@ def _with_one_shape(batches: Sequence[EpisodeBatch], dropped_infos: Counter[str]
                 elif owner == name:
                     dropped_infos[name] += len(column) if mask is None else int(mask.sum())
         yield dataclasses.replace(batch, **kept)
-
-
-def _observations(message: episode_batch_pb2.EpisodeBatch, lengths: np.ndarray) -> tuple[Columns, Columns]:
-    """The observations and the last ones, those that come as stacks of frames included."""
-    observations, last_observations = _columns(message.observations), _columns(message.last_observations)
-    for stack in message.frame_stacks:
-        if stack.name in observations or stack.name in last_observations:
-            raise ValueError(f"{stack.name!r}: the name came twice")
-        try:
-            frames = tensor_from_proto(stack.frames, is_column=True)
-            columns = unstack_frames(frames, stack.frame_count, lengths)
-        except ValueError as error:
-            raise ValueError(f"{stack.name!r}: {error}") from None
-        observations[stack.name], last_observations[stack.name] = columns
-    return columns_of(observations), columns_of(last_observations)
-
-
-def _columns(tensors: Iterable[tensor_pb2.NamedTensor]) -> dict[str, np.ndarray]:
-    return named_tensors_from_proto(tensors, are_columns=True)
-
-
-def _integers(values: Iterable[int]) -> np.ndarray:
-    return np.fromiter(values, np.int64)
 
 
 def _malformed(message: str) -> ServerError:

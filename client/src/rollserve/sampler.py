@@ -17,9 +17,9 @@ from rollserve.messages import StreamReader, join_batches
 from rollserve.requests import Reception
 from rollserve.resumption import Backoff
 from rollserve.status import SamplerStatus, status_from_proto
+from rollserve.stub import RawStreamsStub
 from rollserve.time_limits import DEFAULT_TIMEOUT, TimeLimits, answer_error, countable
 from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
 if TYPE_CHECKING:
     from rollserve.account import Account
@@ -76,7 +76,7 @@ class Sampler:
 
     def __init__(self, channel: grpc.Channel, *, sampler: str, timeout: float, reception: Reception) -> None:
         self._channel = channel
-        self._stub = SamplerServiceStub(channel)
+        self._stub = RawStreamsStub(channel)
         self._name = sampler
         self._timeout = timeout
         self._reception = reception
@@ -300,9 +300,9 @@ class SampleStream(Iterator["EpisodeBatch"]):
                 self.close()
                 self._reader.end()
                 raise
-            if not response.HasField("beginning"):
-                self._backoff.succeed()
             batch = self._reader.read(response)
+            if self._reader.has_advanced:
+                self._backoff.succeed()
             if batch is not None:
                 return batch
 

@@ -1,0 +1,182 @@
+"""What the responses of sampling calls bring, read where their bytes stand.
+
+Episode batches are taken apart here, so that no column is copied: their arrays are views of the response. All else, and
+whatever is legal but not what servers write, goes through the generated classes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError
+
+from rollserve.columns import columns_of
+from rollserve.episode_batch import EpisodeBatch
+from rollserve.tensors import array_from_tensor
+from rollserve.v1 import episode_batch_pb2 as pb
+from rollserve.v1.sampler_service_pb2 import ObtainSamplesResponse
+from rollserve.v1.tensor_pb2 import NamedTensor, Tensor
+from rollserve.wire import LENGTH_DELIMITED, Field, UnusualError, fields, key_of
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import Descriptor
+
+__all__ = ["Bytes", "Content", "read_response"]
+
+Bytes = bytes | bytearray | memoryview
+"""Where a response may stand."""
+
+Content = EpisodeBatch | pb.Beginning | pb.Progress | pb.Account
+"""What a response brings."""
+
+
+def _keys(message: Descriptor) -> dict[str, int]:
+    """The keys of a message's fields, as far as those have lengths."""
+    return {field.name: key_of(field.number, LENGTH_DELIMITED) for field in message.fields}
+
+
+_BATCH = _keys(ObtainSamplesResponse.DESCRIPTOR)["batch"]
+_OTHER_CONTENTS: dict[int, type[pb.Beginning | pb.Progress | pb.Account]] = {
+    _keys(ObtainSamplesResponse.DESCRIPTOR)[name]: kind
+    for name, kind in (("beginning", pb.Beginning), ("progress", pb.Progress), ("account", pb.Account))
+}
+_HEADER_DTYPES = {
+    FieldDescriptor.TYPE_BOOL: np.dtype(np.bool_),
+    FieldDescriptor.TYPE_FIXED32: np.dtype("<u4"),
+    FieldDescriptor.TYPE_FIXED64: np.dtype("<u8"),
+    FieldDescriptor.TYPE_SFIXED64: np.dtype("<i8"),
+}
+_HEADERS = {
+    key_of(field.number, LENGTH_DELIMITED): (field.name, _HEADER_DTYPES[field.type])
+    for field in pb.EpisodeBatch.DESCRIPTOR.fields
+    if field.type in _HEADER_DTYPES
+}
+_COLUMNS = {
+    key_of(field.number, LENGTH_DELIMITED): field.name
+    for field in pb.EpisodeBatch.DESCRIPTOR.fields
+    if field.message_type is NamedTensor.DESCRIPTOR
+}
+_REWARDS = _keys(pb.EpisodeBatch.DESCRIPTOR)["rewards"]
+_NAME, _TENSOR = (_keys(NamedTensor.DESCRIPTOR)[name] for name in ("name", "tensor"))
+_DATA = _keys(Tensor.DESCRIPTOR)["data"]
+_NO_TENSOR = Tensor()
+_FRAME_STACKS = _keys(pb.EpisodeBatch.DESCRIPTOR)["frame_stacks"]
+_FRAMES = _keys(pb.FrameStack.DESCRIPTOR)["frames"]
+
+
+def read_response(data: Bytes) -> Content | None:
+    """What a serialized ObtainSamplesResponse or ObtainExactEpisodesResponse brings, or None if that is nothing.
+
+    The arrays of a batch are views of the bytes and cannot be written to.
+
+    Raises:
+        ValueError: the response is malformed.
+    """
+    view = memoryview(data).cast("B").toreadonly()
+    try:
+        return _content(view)
+    except (UnusualError, DecodeError, ValueError):
+        pass  # even what looks wrong may be made right by what comes later
+    try:
+        response = ObtainSamplesResponse.FromString(view.tobytes())
+    except DecodeError:
+        raise ValueError(f"{len(view)} bytes came that are no response, or hold a text that is no UTF-8") from None
+    if response.WhichOneof("content") is None:
+        return None
+    response.DiscardUnknownFields()
+    # As it is written now it is usual.
+    return _content(memoryview(response.SerializeToString()))
+
+
+def _content(data: memoryview) -> Content:
+    contents = list(fields(data, 0, len(data)))
+    if len(contents) != 1:
+        raise UnusualError
+    (field,) = contents
+    if field.key == _BATCH:
+        return _batch(data, field)
+    if field.key in _OTHER_CONTENTS:
+        return _OTHER_CONTENTS[field.key].FromString(data[field.start : field.stop].tobytes())
+    raise UnusualError
+
+
+def _batch(data: memoryview, batch: Field) -> EpisodeBatch:
+    headers = {name: np.empty(0, dtype) for name, dtype in _HEADERS.values()}
+    columns: dict[str, dict[str, np.ndarray]] = {name: {} for name in _COLUMNS.values()}
+    rewards: np.ndarray | None = None
+    for field in fields(data, batch.start, batch.stop):
+        if field.key in _COLUMNS:
+            _add_column(columns[_COLUMNS[field.key]], data, field)
+        elif field.key in _HEADERS:
+            name, dtype = _HEADERS[field.key]
+            if len(headers[name]):
+                raise UnusualError
+            headers[name] = _header(data, field, dtype)
+        elif field.key == _REWARDS and rewards is None:
+            rewards = _tensor(data, field)
+        else:
+            raise UnusualError
+    workers = headers["worker_indices"]
+    return EpisodeBatch(
+        observations=columns_of(columns["observations"]),
+        last_observations=columns_of(columns["last_observations"]),
+        actions=columns_of(columns["actions"]),
+        rewards=array_from_tensor(_NO_TENSOR, b"") if rewards is None else rewards,
+        lengths=headers["lengths"],
+        terminated=headers["terminated"],
+        truncated=headers["truncated"],
+        agent_infos=columns["agent_infos"],
+        env_infos=columns["environment_infos"],
+        episode_infos=columns["episode_infos"],
+        policy_versions=headers["policy_versions"],
+        episode_indices=headers["episode_indices"],
+        first_steps=headers["first_steps"],
+        env_seeds=headers["environment_seeds"],
+        worker_indices=workers if len(workers) else None,
+    )
+
+
+def _header(data: memoryview, field: Field, dtype: np.dtype) -> np.ndarray:
+    """Packed numbers of fixed width, or truth values."""
+    value = np.frombuffer(data[field.start : field.stop], np.uint8)
+    if value.size % dtype.itemsize or (dtype == np.bool_ and value.max(initial=0) > 1):
+        raise UnusualError
+    return value.view(dtype)
+
+
+def _add_column(columns: dict[str, np.ndarray], data: memoryview, named: Field) -> None:
+    """Adds what a NamedTensor holds."""
+    name, tensor = "", None
+    for field in fields(data, named.start, named.stop):
+        if field.key == _NAME:
+            name = _text(data[field.start : field.stop])
+        elif field.key == _TENSOR and tensor is None:
+            tensor = field
+        else:
+            raise UnusualError
+    if name in columns:
+        raise ValueError(f"{name!r}: the name came twice")
+    try:
+        columns[name] = array_from_tensor(_NO_TENSOR, b"") if tensor is None else _tensor(data, tensor)
+    except ValueError as error:
+        raise ValueError(f"{name!r}: {error}") from None
+
+
+def _tensor(data: memoryview, tensor: Field) -> np.ndarray:
+    """The array of a Tensor: the generated class reads all of it but its elements."""
+    elements, head = data[:0], []
+    for field in fields(data, tensor.start, tensor.stop):
+        if field.key == _DATA:
+            elements = data[field.start : field.stop]
+        else:
+            head.append(data[field.begin : field.stop])
+    return array_from_tensor(Tensor.FromString(b"".join(head)), elements)
+
+
+def _text(data: memoryview) -> str:
+    try:
+        return data.tobytes().decode()
+    except UnicodeDecodeError:
+        raise UnusualError from None

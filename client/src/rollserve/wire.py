@@ -1,0 +1,87 @@
+"""The fields of a serialized protocol buffer, found without copying any of their values.
+
+See https://protobuf.dev/programming-guides/encoding. Whatever is legal but not what servers write is left to the
+generated classes: what is read here is read as they read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+__all__ = ["LENGTH_DELIMITED", "Field", "UnusualError", "fields", "key_of"]
+
+LENGTH_DELIMITED = 2
+_VARINT, _FIXED64, _FIXED32 = 0, 1, 5
+_FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
+_MOST_VARINT_BYTES = 10
+_MOST_SMALL_BYTES = 5
+"""Of the varint of a key or a length."""
+
+
+class UnusualError(Exception):
+    """Bytes that are malformed, or legal and not what servers write: the generated classes are to judge."""
+
+
+class Field(NamedTuple):
+    """Where a field stands.
+
+    Attributes:
+        key: its number and its type, as `key_of` puts them together.
+        begin: where its key begins.
+        start: where its value begins, which for a length-delimited one is behind the length.
+        stop: where it ends.
+    """
+
+    key: int
+    begin: int
+    start: int
+    stop: int
+
+
+def key_of(number: int, wire_type: int) -> int:
+    """The key of a field."""
+    return number << 3 | wire_type
+
+
+def fields(data: memoryview, start: int, stop: int) -> Iterator[Field]:
+    """The fields of the message that stands from `start` up to `stop`, in their order.
+
+    Raises:
+        UnusualError: it has groups, ends within a field, or has keys or lengths that are longer than they need be.
+    """
+    while start < stop:
+        begin = start
+        key, start = _small_varint(data, begin, stop)
+        wire_type = key & 7
+        if wire_type == LENGTH_DELIMITED:
+            size, start = _small_varint(data, start, stop)
+            end = start + size
+        elif wire_type == _VARINT:
+            end = _varint_end(data, start, stop)
+        else:
+            end = start + _FIXED_BYTES.get(wire_type, stop + 1)
+        if end > stop or key < 8:
+            raise UnusualError
+        yield Field(key, begin, start, end)
+        start = end
+
+
+def _small_varint(data: memoryview, start: int, stop: int) -> tuple[int, int]:
+    """A number below 2**32, and where it ends."""
+    value = 0
+    for position in range(start, min(stop, start + _MOST_SMALL_BYTES)):
+        byte = data[position]
+        value |= (byte & 0x7F) << 7 * (position - start)
+        if byte < 0x80:
+            if (byte == 0 and position > start) or value >> 32:
+                break
+            return value, position + 1
+    raise UnusualError
+
+
+def _varint_end(data: memoryview, start: int, stop: int) -> int:
+    for position in range(start, min(stop, start + _MOST_VARINT_BYTES)):
+        if data[position] < 0x80:
+            return position + 1
+    raise UnusualError
