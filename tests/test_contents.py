@@ -69,7 +69,7 @@ def test_batches_are_read_in_place(message: episode_batch_pb2.EpisodeBatch, offs
     assert not batch.rewards.flags.writeable
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(batches(), st.integers(0, 2**32))
 def test_whatever_is_legal_is_read_alike(message: episode_batch_pb2.EpisodeBatch, seed: int) -> None:
     data = scrambled(pb.ObtainSamplesResponse(batch=message), random.Random(seed))
@@ -77,7 +77,7 @@ def test_whatever_is_legal_is_read_alike(message: episode_batch_pb2.EpisodeBatch
     assert equal(read_batch(data), batch_from_proto(message))
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(batches(), st.booleans(), st.integers(0, 2**32))
 def test_what_is_broken_is_read_alike_or_refused(
     message: episode_batch_pb2.EpisodeBatch, usual: bool, seed: int
@@ -130,7 +130,7 @@ def check_alike(data: bytes) -> None:
         if name == "batch":
             expected = batch_from_proto(response.batch)
     except (DecodeError, OverflowError, ValueError):
-        with pytest.raises(ValueError, match=r"came"):
+        with pytest.raises(ValueError):
             read_response(data)
         return
     content = read_response(data)
