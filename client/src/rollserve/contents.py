@@ -18,7 +18,7 @@ from rollserve.tensors import array_from_tensor
 from rollserve.v1 import episode_batch_pb2 as pb
 from rollserve.v1.sampler_service_pb2 import ObtainSamplesResponse
 from rollserve.v1.tensor_pb2 import NamedTensor, Tensor
-from rollserve.wire import LENGTH_DELIMITED, Field, UnusualError, fields, key_of
+from rollserve.wire import LENGTH_DELIMITED, UnusualError, fields, key_of
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
@@ -77,7 +77,7 @@ def read_response(data: Bytes) -> Content | None:
     view = memoryview(data).cast("B").toreadonly()
     try:
         return _content(view)
-    except (UnusualError, DecodeError, ValueError):
+    except (UnusualError, IndexError, DecodeError, ValueError):
         pass  # even what looks wrong may be made right by what comes later
     try:
         response = ObtainSamplesResponse.FromString(view.tobytes())
@@ -94,28 +94,28 @@ def _content(data: memoryview) -> Content:
     contents = list(fields(data, 0, len(data)))
     if len(contents) != 1:
         raise UnusualError
-    (field,) = contents
-    if field.key == _BATCH:
-        return _batch(data, field)
-    if field.key in _OTHER_CONTENTS:
-        return _OTHER_CONTENTS[field.key].FromString(data[field.start : field.stop].tobytes())
+    ((key, _, start, stop),) = contents
+    if key == _BATCH:
+        return _batch(data, start, stop)
+    if key in _OTHER_CONTENTS:
+        return _OTHER_CONTENTS[key].FromString(data[start:stop].tobytes())
     raise UnusualError
 
 
-def _batch(data: memoryview, batch: Field) -> EpisodeBatch:
+def _batch(data: memoryview, start: int, stop: int) -> EpisodeBatch:
     headers = {name: np.empty(0, dtype) for name, dtype in _HEADERS.values()}
     columns: dict[str, dict[str, np.ndarray]] = {name: {} for name in _COLUMNS.values()}
     rewards: np.ndarray | None = None
-    for field in fields(data, batch.start, batch.stop):
-        if field.key in _COLUMNS:
-            _add_column(columns[_COLUMNS[field.key]], data, field)
-        elif field.key in _HEADERS:
-            name, dtype = _HEADERS[field.key]
+    for key, _, begin, end in fields(data, start, stop):
+        if key in _COLUMNS:
+            _add_column(columns[_COLUMNS[key]], data, begin, end)
+        elif key in _HEADERS:
+            name, dtype = _HEADERS[key]
             if len(headers[name]):
                 raise UnusualError
-            headers[name] = _header(data, field, dtype)
-        elif field.key == _REWARDS and rewards is None:
-            rewards = _tensor(data, field)
+            headers[name] = _header(data[begin:end], dtype)
+        elif key == _REWARDS and rewards is None:
+            rewards = _tensor(data, begin, end)
         else:
             raise UnusualError
     workers = headers["worker_indices"]
@@ -138,40 +138,39 @@ def _batch(data: memoryview, batch: Field) -> EpisodeBatch:
     )
 
 
-def _header(data: memoryview, field: Field, dtype: np.dtype) -> np.ndarray:
+def _header(value: memoryview, dtype: np.dtype) -> np.ndarray:
     """Packed numbers of fixed width, or truth values."""
-    value = np.frombuffer(data[field.start : field.stop], np.uint8)
-    if value.size % dtype.itemsize or (dtype == np.bool_ and value.max(initial=0) > 1):
+    if len(value) % dtype.itemsize or (dtype == np.bool_ and not set(value) <= {0, 1}):
         raise UnusualError
-    return value.view(dtype)
+    return np.frombuffer(value, dtype)
 
 
-def _add_column(columns: dict[str, np.ndarray], data: memoryview, named: Field) -> None:
+def _add_column(columns: dict[str, np.ndarray], data: memoryview, start: int, stop: int) -> None:
     """Adds what a NamedTensor holds."""
     name, tensor = "", None
-    for field in fields(data, named.start, named.stop):
-        if field.key == _NAME:
-            name = _text(data[field.start : field.stop])
-        elif field.key == _TENSOR and tensor is None:
-            tensor = field
+    for key, _, begin, end in fields(data, start, stop):
+        if key == _NAME:
+            name = _text(data[begin:end])
+        elif key == _TENSOR and tensor is None:
+            tensor = begin, end
         else:
             raise UnusualError
     if name in columns:
         raise ValueError(f"{name!r}: the name came twice")
     try:
-        columns[name] = array_from_tensor(_NO_TENSOR, b"") if tensor is None else _tensor(data, tensor)
+        columns[name] = array_from_tensor(_NO_TENSOR, b"") if tensor is None else _tensor(data, *tensor)
     except ValueError as error:
         raise ValueError(f"{name!r}: {error}") from None
 
 
-def _tensor(data: memoryview, tensor: Field) -> np.ndarray:
+def _tensor(data: memoryview, start: int, stop: int) -> np.ndarray:
     """The array of a Tensor: the generated class reads all of it but its elements."""
     elements, head = data[:0], []
-    for field in fields(data, tensor.start, tensor.stop):
-        if field.key == _DATA:
-            elements = data[field.start : field.stop]
+    for key, before, begin, end in fields(data, start, stop):
+        if key == _DATA:
+            elements = data[begin:end]
         else:
-            head.append(data[field.begin : field.stop])
+            head.append(data[before:end])
     return array_from_tensor(Tensor.FromString(b"".join(head)), elements)
 
 

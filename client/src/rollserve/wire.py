@@ -7,7 +7,6 @@ generated classes: what is read here is read as they read it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 __all__ = ["LENGTH_DELIMITED", "Field", "UnusualError", "fields", "key_of"]
 
@@ -23,20 +22,10 @@ class UnusualError(Exception):
     """Bytes that are malformed, or legal and not what servers write: the generated classes are to judge."""
 
 
-class Field(NamedTuple):
-    """Where a field stands.
-
-    Attributes:
-        key: its number and its type, as `key_of` puts them together.
-        begin: where its key begins.
-        start: where its value begins, which for a length-delimited one is behind the length.
-        stop: where it ends.
-    """
-
-    key: int
-    begin: int
-    start: int
-    stop: int
+Field = tuple[int, int, int, int]
+"""Where a field stands: its key, as `key_of` makes it; where that begins; where the value begins, which for a
+length-delimited one is behind the length; where it ends.
+"""
 
 
 def key_of(number: int, wire_type: int) -> int:
@@ -49,28 +38,34 @@ def fields(data: memoryview, start: int, stop: int) -> Iterator[Field]:
 
     Raises:
         UnusualError: it has groups, ends within a field, or has keys or lengths that are longer than they need be.
+        IndexError: so it does at the end of the data.
     """
     while start < stop:
         begin = start
-        key, start = _small_varint(data, begin, stop)
+        key, start = data[start], start + 1
+        if key >= 0x80:
+            key, start = _small_varint(data, begin)
         wire_type = key & 7
         if wire_type == LENGTH_DELIMITED:
-            size, start = _small_varint(data, start, stop)
+            size = data[start]
+            start += 1
+            if size >= 0x80:
+                size, start = _small_varint(data, start - 1)
             end = start + size
         elif wire_type == _VARINT:
-            end = _varint_end(data, start, stop)
+            end = _varint_end(data, start)
         else:
             end = start + _FIXED_BYTES.get(wire_type, stop + 1)
         if end > stop or key < 8:
             raise UnusualError
-        yield Field(key, begin, start, end)
+        yield key, begin, start, end
         start = end
 
 
-def _small_varint(data: memoryview, start: int, stop: int) -> tuple[int, int]:
+def _small_varint(data: memoryview, start: int) -> tuple[int, int]:
     """A number below 2**32, and where it ends."""
     value = 0
-    for position in range(start, min(stop, start + _MOST_SMALL_BYTES)):
+    for position in range(start, start + _MOST_SMALL_BYTES):
         byte = data[position]
         value |= (byte & 0x7F) << 7 * (position - start)
         if byte < 0x80:
@@ -80,8 +75,8 @@ def _small_varint(data: memoryview, start: int, stop: int) -> tuple[int, int]:
     raise UnusualError
 
 
-def _varint_end(data: memoryview, start: int, stop: int) -> int:
-    for position in range(start, min(stop, start + _MOST_VARINT_BYTES)):
+def _varint_end(data: memoryview, start: int) -> int:
+    for position in range(start, start + _MOST_VARINT_BYTES):
         if data[position] < 0x80:
             return position + 1
     raise UnusualError
