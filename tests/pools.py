@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import rollserve
-from rollserve.messages import StreamReader, join_batches
+from rollserve.joining import join_batches
+from rollserve.messages import StreamReader
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.envs import RowSettings
 from rollserve_server.gateway.translate import account_to_proto

@@ -17,7 +17,8 @@ from pools import adds_up, calls_of, kill_one, pool_of, read, sample, until
 from support import equal
 
 import rollserve
-from rollserve.messages import StreamReader, join_batches
+from rollserve.joining import join_batches
+from rollserve.messages import StreamReader
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.agents import AgentSpec, MlpSpec, RandomSpec
 from rollserve_server.pool import (

@@ -19,7 +19,8 @@ from support import equal
 from test_fragments import CHEETAH, MODULES, fragments, in_calls, mlp
 
 import rollserve
-from rollserve.messages import StreamReader, join_batches
+from rollserve.joining import join_batches
+from rollserve.messages import StreamReader
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import InvalidValueError, NotReadyError, WorkerLostError

@@ -14,6 +14,7 @@ from rollserve.agents import Agent, ConstantAgent, MlpAgent, RandomAgent
 from rollserve.async_sampler import AsyncSampler, AsyncSampleStream, aconnect
 from rollserve.environments import EnvChange, EnvSpec, Task, Vectorization, Wrapper
 from rollserve.episode_batch import EpisodeBatch, StepType
+from rollserve.episode_buffer import EpisodeBuffer
 from rollserve.errors import (
     CancelledError,
     DeadlineError,
@@ -45,6 +46,7 @@ __all__ = [
     "EnvSpec",
     "EnvUpdate",
     "EpisodeBatch",
+    "EpisodeBuffer",
     "InvalidArgumentError",
     "LimitError",
     "MlpAgent",

@@ -13,7 +13,8 @@ import grpc.aio
 from rollserve import requests
 from rollserve.checks import check_connection, check_seconds
 from rollserve.errors import closed_error
-from rollserve.messages import StreamReader, join_batches
+from rollserve.joining import Joining
+from rollserve.messages import StreamReader
 from rollserve.requests import Reception
 from rollserve.resumption import Backoff
 from rollserve.sampler import channel_options, is_passing
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rollserve.compression import Compression
     from rollserve.environments import EnvChange, EnvSpec, Wrapper
     from rollserve.episode_batch import EpisodeBatch
+    from rollserve.episode_buffer import EpisodeBuffer
     from rollserve.requests import AgentUpdate, EnvUpdate, RowEnvUpdates, SamplingOptions
     from rollserve.resumption import Request
 
@@ -97,17 +99,23 @@ class AsyncSampler:
         request = requests.update_env_request(self._name, env, kwargs, wrappers, per_worker)
         return requests.env_update_from_proto(await self._call(self._stub.UpdateEnv, request, timeout))
 
-    async def obtain_samples(self, num_steps: int, **options: Unpack[SamplingOptions]) -> EpisodeBatch:
+    async def obtain_samples(
+        self, num_steps: int, *, out: EpisodeBuffer | None = None, **options: Unpack[SamplingOptions]
+    ) -> EpisodeBatch:
         """As `rollserve.Sampler.obtain_samples`."""
         async with self.stream_samples(num_steps, **options) as stream:
-            return await stream.join()
+            return await stream.join(out=out)
 
     async def obtain_exact_episodes(
-        self, num_episodes_per_worker: int, **options: Unpack[SamplingOptions]
+        self,
+        num_episodes_per_worker: int,
+        *,
+        out: EpisodeBuffer | None = None,
+        **options: Unpack[SamplingOptions],
     ) -> EpisodeBatch:
         """As `rollserve.Sampler.obtain_exact_episodes`."""
         async with self.stream_exact_episodes(num_episodes_per_worker, **options) as stream:
-            return await stream.join()
+            return await stream.join(out=out)
 
     async def obtain_fragments(
         self,
@@ -115,13 +123,14 @@ class AsyncSampler:
         *,
         soft_horizon: bool = False,
         row_step_count: int | None = None,
+        out: EpisodeBuffer | None = None,
         **options: Unpack[SamplingOptions],
     ) -> EpisodeBatch:
         """As `rollserve.Sampler.obtain_fragments`."""
         async with self.stream_fragments(
             num_steps, soft_horizon=soft_horizon, row_step_count=row_step_count, **options
         ) as stream:
-            return await stream.join()
+            return await stream.join(out=out)
 
     def stream_samples(self, num_steps: int, **options: Unpack[SamplingOptions]) -> AsyncSampleStream:
         """As `rollserve.Sampler.stream_samples`, for `async for`."""
@@ -247,9 +256,12 @@ class AsyncSampleStream(AsyncIterator["EpisodeBatch"]):
         """As `SampleStream.end`."""
         return self._reader.end()
 
-    async def join(self) -> EpisodeBatch:
-        """What is left of the stream as one batch of whole episodes or fragments, with the account."""
-        return join_batches([batch async for batch in self], self.end())
+    async def join(self, *, out: EpisodeBuffer | None = None) -> EpisodeBatch:
+        """As `SampleStream.join`."""
+        with Joining(self._reader.num_expected_steps, out) as joining:
+            async for batch in self:
+                joining.add(batch)
+            return joining.join(self.end())
 
     def close(self) -> None:
         """Cancels the call unless it is over."""

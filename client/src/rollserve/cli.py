@@ -19,7 +19,7 @@ import numpy as np
 from rollserve import __version__
 from rollserve.agents import RandomAgent
 from rollserve.errors import InvalidArgumentError, RollserveError, UnavailableError
-from rollserve.messages import join_batches
+from rollserve.joining import Joining
 from rollserve.progress import ProgressBar
 from rollserve.sampler import Sampler, SampleStream, connect
 from rollserve.spaces import Space
@@ -149,14 +149,13 @@ def _check_writable(path: Path) -> None:
 
 def _receive(stream: SampleStream, num_steps: int) -> EpisodeBatch:
     """The whole stream, with a bar that follows it."""
-    parts: list[EpisodeBatch] = []
     received = 0
-    with ProgressBar(num_steps, unit="steps", file=sys.stderr) as bar:
+    with ProgressBar(num_steps, unit="steps", file=sys.stderr) as bar, Joining(num_steps) as joining:
         for part in stream:
-            parts.append(part)
+            joining.add(part)
             received += part.num_steps
             bar.update(min(received, num_steps))
-    return join_batches(parts, stream.end())
+        return joining.join(stream.end())
 
 
 def _summary(batch: EpisodeBatch, seconds: float) -> str:

@@ -27,6 +27,7 @@ __all__ = [
     "UnavailableError",
     "closed_error",
     "error_from_rpc",
+    "malformed_error",
 ]
 
 
@@ -110,6 +111,11 @@ def error_from_rpc(error: grpc.RpcError) -> RollserveError:
 def closed_error(what: str) -> CancelledError:
     """The error for a call on something that the caller has closed."""
     return CancelledError(f"the {what} was closed", code=grpc.StatusCode.CANCELLED)
+
+
+def malformed_error(message: str) -> ServerError:
+    """The error for a stream that does not keep to the contract."""
+    return ServerError(f"malformed stream: {message}", code=grpc.StatusCode.DATA_LOSS)
 
 
 def _rebuild(kind: type[RollserveError], message: str, code: grpc.StatusCode, reason: str) -> RollserveError:

@@ -13,7 +13,8 @@ import grpc
 from rollserve import requests
 from rollserve.checks import check_connection, check_seconds
 from rollserve.errors import closed_error
-from rollserve.messages import StreamReader, join_batches
+from rollserve.joining import Joining
+from rollserve.messages import StreamReader
 from rollserve.requests import Reception
 from rollserve.resumption import Backoff
 from rollserve.status import SamplerStatus, status_from_proto
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from rollserve.compression import Compression
     from rollserve.environments import EnvChange, EnvSpec, Wrapper
     from rollserve.episode_batch import EpisodeBatch
+    from rollserve.episode_buffer import EpisodeBuffer
     from rollserve.requests import AgentUpdate, EnvUpdate, RowEnvUpdates, SamplingOptions
     from rollserve.resumption import Request
 
@@ -139,27 +141,37 @@ class Sampler:
         request = requests.update_env_request(self._name, env, kwargs, wrappers, per_worker)
         return requests.env_update_from_proto(self._call(self._stub.UpdateEnv, request, timeout))
 
-    def obtain_samples(self, num_steps: int, **options: Unpack[SamplingOptions]) -> EpisodeBatch:
+    def obtain_samples(
+        self, num_steps: int, *, out: EpisodeBuffer | None = None, **options: Unpack[SamplingOptions]
+    ) -> EpisodeBatch:
         """Whole episodes with at least `num_steps` steps in all.
 
         Args:
             num_steps: how many steps at least; positive.
+            out: memory to read the batch into, instead of new arrays; see `rollserve.EpisodeBuffer`.
             options: `seed`, `first_episode_index`, `max_episode_length`, `expected_policy_version`, `policy_version`,
                 `env_version`, `timeout`, `deadline`, `compression` and `frames_once`; `rollserve.SamplingOptions` says
                 what they are.
         """
         with self.stream_samples(num_steps, **options) as stream:
-            return stream.join()
+            return stream.join(out=out)
 
-    def obtain_exact_episodes(self, num_episodes_per_worker: int, **options: Unpack[SamplingOptions]) -> EpisodeBatch:
+    def obtain_exact_episodes(
+        self,
+        num_episodes_per_worker: int,
+        *,
+        out: EpisodeBuffer | None = None,
+        **options: Unpack[SamplingOptions],
+    ) -> EpisodeBatch:
         """Exactly so many episodes of each worker: first all of worker 0, then all of worker 1, and so on.
 
         Args:
             num_episodes_per_worker: how many; positive.
+            out: as of `obtain_samples`.
             options: as of `obtain_samples`.
         """
         with self.stream_exact_episodes(num_episodes_per_worker, **options) as stream:
-            return stream.join()
+            return stream.join(out=out)
 
     def obtain_fragments(
         self,
@@ -167,6 +179,7 @@ class Sampler:
         *,
         soft_horizon: bool = False,
         row_step_count: int | None = None,
+        out: EpisodeBuffer | None = None,
         **options: Unpack[SamplingOptions],
     ) -> EpisodeBatch:
         """Exactly `num_steps` steps, as many of each row of environments; episodes go on from call to call.
@@ -187,12 +200,13 @@ class Sampler:
             row_step_count: with `seed`, where its rows are to stand at the beginning, in steps that each has made, as
                 `account.row_step_count` says: where they are now, or where they were before the last call, to repeat
                 it. Unless given, a seed begins at its first step.
+            out: as of `obtain_samples`.
             options: as of `obtain_samples`, but for `first_episode_index`.
         """
         with self.stream_fragments(
             num_steps, soft_horizon=soft_horizon, row_step_count=row_step_count, **options
         ) as stream:
-            return stream.join()
+            return stream.join(out=out)
 
     def stream_samples(self, num_steps: int, **options: Unpack[SamplingOptions]) -> SampleStream:
         """What `obtain_samples` returns, message by message as it comes. An episode may go on in the next one.
@@ -331,9 +345,16 @@ class SampleStream(Iterator["EpisodeBatch"]):
         """
         return self._reader.end()
 
-    def join(self) -> EpisodeBatch:
-        """What is left of the stream as one batch of whole episodes or fragments, with the account."""
-        return join_batches(list(self), self.end())
+    def join(self, *, out: EpisodeBuffer | None = None) -> EpisodeBatch:
+        """What is left of the stream as one batch of whole episodes or fragments, with the account.
+
+        Args:
+            out: what to read it into, instead of new arrays.
+        """
+        with Joining(self._reader.num_expected_steps, out) as joining:
+            for batch in self:
+                joining.add(batch)
+            return joining.join(self.end())
 
     def close(self) -> None:
         """Cancels the call unless it is over."""
