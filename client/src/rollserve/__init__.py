@@ -11,6 +11,7 @@ import importlib.metadata
 from rollserve import spaces
 from rollserve.account import Account, WorkerAccount
 from rollserve.agents import Agent, ConstantAgent, MlpAgent, RandomAgent
+from rollserve.allocator import hold_on_to_memory
 from rollserve.async_sampler import AsyncSampler, AsyncSampleStream, aconnect
 from rollserve.environments import EnvChange, EnvSpec, Task, Vectorization, Wrapper
 from rollserve.episode_batch import EpisodeBatch, StepType
@@ -69,5 +70,6 @@ __all__ = [
     "Wrapper",
     "aconnect",
     "connect",
+    "hold_on_to_memory",
     "spaces",
 ]

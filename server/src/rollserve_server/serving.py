@@ -13,7 +13,7 @@ import signal
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from rollserve import EnvSpec, Wrapper
+from rollserve import EnvSpec, Wrapper, hold_on_to_memory
 from rollserve_server import __version__
 from rollserve_server.envs import RowSettings, module_of, paths_in
 from rollserve_server.errors import DomainError
@@ -42,6 +42,8 @@ _CLOSE_SECONDS = 3.0
 
 def run(settings: Settings) -> int:
     """Serves until SIGTERM or SIGINT; returns the exit status of the process."""
+    if settings.hold_memory:
+        hold_on_to_memory()
     configure_logging(settings.log_level, settings.log_json)
     _log.info("starting", extra={"version": __version__, "env": settings.env, "backend": settings.backend})
     for name in settings.allow_module:
@@ -213,6 +215,7 @@ def _pool_config(settings: Settings) -> PoolConfig:
         allowed_modules=frozenset((*settings.allow_module, *([module] if module else []))),
         allowed_methods=frozenset(settings.allow_method),
         start_seconds=settings.start_seconds,
+        holds_memory=settings.hold_memory,
     )
 
 

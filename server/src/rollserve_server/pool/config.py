@@ -33,6 +33,7 @@ class PoolConfig:
         allowed_methods: methods of environments that may set their tasks.
         progress_seconds: how often a call that delivers nothing tells of its progress.
         start_seconds: how long workers may take to start.
+        holds_memory: whether the workers' processes keep memory that they free.
     """
 
     num_workers: int | None
@@ -47,6 +48,7 @@ class PoolConfig:
     allowed_methods: frozenset[str] = frozenset({"set_task"})
     progress_seconds: float = 2.0
     start_seconds: float = 120.0
+    holds_memory: bool = False
 
 
 @dataclass(frozen=True)

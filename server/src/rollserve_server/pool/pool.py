@@ -114,7 +114,9 @@ class Pool:
             WorkerLostError: a worker did not start.
             NotFoundError, InvalidValueError, NotAllowedError: the environment cannot be made.
         """
-        worker_config = WorkerConfig(config.rows, config.worker_buffer_bytes, config.max_episode_length)
+        worker_config = WorkerConfig(
+            config.rows, config.worker_buffer_bytes, config.max_episode_length, config.holds_memory
+        )
         holdings = Holdings(config.num_kept_versions, config.allowed_modules, config.allowed_methods)
         slots = Slots(backend, worker_config, config.start_seconds, holdings.prepare)
         holdings.attach(slots)

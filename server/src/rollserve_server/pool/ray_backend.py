@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from rollserve import hold_on_to_memory
 from rollserve_server.errors import DomainError, WorkerLostError
 from rollserve_server.sampling import Worker
 
@@ -127,6 +128,11 @@ class _Failure:
 
 class _Actor(Worker):
     """A worker in a process of Ray. Its errors are values: Ray ends the process when it cannot make text of one."""
+
+    def __init__(self, worker_index: int, config: WorkerConfig) -> None:
+        if config.holds_memory:
+            hold_on_to_memory()
+        super().__init__(worker_index, config)
 
     def ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """What the worker's method returns, or its failure."""

@@ -46,11 +46,13 @@ class WorkerConfig:
         buffer_bytes: how much finished, undelivered data of a stream it holds before it begins no more episodes.
         max_episode_length: how many steps episodes may have if a call does not say; None for what the environment
             allows.
+        holds_memory: whether a process that it has for itself keeps memory that it frees.
     """
 
     rows: RowSettings
     buffer_bytes: int
     max_episode_length: int | None = None
+    holds_memory: bool = False
 
 
 @dataclass(frozen=True)
