@@ -42,6 +42,10 @@ _R = TypeVar("_R")
 _log = logging.getLogger(__name__)
 
 _CONTROL = "control"
+_SYSTEM_CONFIG = {"free_objects_period_milliseconds": 10}
+"""Ray collects what is to be freed for a second. Bulk data then always goes into memory that nobody has touched yet,
+which costs as much as to copy it, and counts for every process that touches it.
+"""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -225,4 +229,5 @@ def _start_cluster(options: RayOptions, num_workers: int | None, object_store_by
         log_to_driver=True,
         logging_level=logging.WARNING,
         _node_ip_address="127.0.0.1",
+        _system_config=_SYSTEM_CONFIG,
     )
