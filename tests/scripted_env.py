@@ -100,6 +100,6 @@ def sample(num_episodes: int, num_rows: int = 2) -> tuple[rollserve.EpisodeBatch
     (parcel,) = delivered.parcels
     assert parcel.complete
     messages = [buffer[message.offset : message.offset + message.size] for message in parcel.messages]
-    batches = [read_batch(message.data) for message in messages]
+    batches = [read_batch(memoryview(message)) for message in messages]
     sampling.worker.close()
     return rollserve.EpisodeBatch.concatenate(*batches).joined(), report.dropped_infos

@@ -26,9 +26,10 @@ def hold_on_to_memory() -> bool:
     """
     try:
         library = ctypes.CDLL(None)
-        library.gnu_get_libc_version
-        mallopt = library.mallopt
+        mallopt = library.mallopt if hasattr(library, "gnu_get_libc_version") else None
     except (AttributeError, OSError, TypeError):
+        return False
+    if mallopt is None:
         return False
     is_set = any(mallopt(_MMAP_THRESHOLD, num_bytes) for num_bytes in _MMAP_BYTES)
     rest = ((_TRIM_THRESHOLD, _LARGEST), (_TOP_PAD, _TOP_PAD_BYTES), (_ARENA_MAX, 1))

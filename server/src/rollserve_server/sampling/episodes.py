@@ -31,6 +31,10 @@ _SHARED_BLOCK_BYTES = 64 << 10
 """How much short episodes put into one block when they move: arrays of their own would take far more than their steps.
 It is freed with the last of them, so it is not to be much.
 """
+_MOST_OF_A_BLOCK = 0.75
+"""How much of a block is to be wanted still for it to be left to those that want it: that saves to copy them, and takes
+a third more memory at most.
+"""
 _EPISODE_BYTES = 512
 """What the objects of an episode take, measured: all but its steps, infos and last observations."""
 
@@ -44,6 +48,10 @@ class Block:
     """
 
     columns: Mapping[ColumnKey, np.ndarray]
+
+    def columns_of(self, group: str) -> list[np.ndarray]:
+        """The columns of a group, in the order of the keys."""
+        return [column for (its_group, _), column in self.columns.items() if its_group == group]
 
 
 class Piece(NamedTuple):
@@ -98,8 +106,9 @@ class Episode:
 class Recorder:
     """Writes the steps of M rows into a block, and cuts episodes, or fragments of some, out of it.
 
-    There is one block, used over and over: when it is full, pieces that are still wanted move out. The environments'
-    infos, of which nobody knows what comes, have columns of their own for each episode.
+    There is one block, used over and over: when it is full, pieces that are still wanted move out; or, if they are most
+    of it, it is left to them, and another one takes its place. The environments' infos, of which nobody knows what
+    comes, have columns of their own for each episode.
     """
 
     def __init__(self, num_rows: int, keys: Iterable[ColumnKey], reader: InfoReader) -> None:
@@ -109,9 +118,10 @@ class Recorder:
         self._step_bytes = sum(key.dtype.itemsize * math.prod(key.shape) for _, key in keys)
         steps = _BLOCK_BYTES // max(self._step_bytes * num_rows, 1)
         self._num_steps = max(_MIN_BLOCK_STEPS, min(steps, _MAX_BLOCK_STEPS))
-        self._block = Block(
-            {(group, key): np.empty((num_rows, self._num_steps, *key.shape), key.dtype) for group, key in keys}
-        )
+        self._num_rows = num_rows
+        self._keys = keys
+        self._block = self._new_block()
+        self._columns: dict[str, list[np.ndarray]] = {}
         self._step = 0
         self._open: dict[int, _OpenEpisode] = {}
         self._finished: set[Episode] = set()
@@ -126,8 +136,8 @@ class Recorder:
         self._open[row] = _OpenEpisode(episode, self._step)
 
     def columns(self, group: str) -> list[np.ndarray]:
-        """The columns of a group, in the order of the keys, to be given to `write`."""
-        return [column for (its_group, _), column in self._block.columns.items() if its_group == group]
+        """The columns of a group, in the order of the keys, to be given to `write`. The list changes with the block."""
+        return self._columns.setdefault(group, self._block.columns_of(group))
 
     def write(self, columns: Iterable[np.ndarray], values: Iterable[np.ndarray]) -> None:
         """Writes the current step of every row, (M, *shape) for each column."""
@@ -184,21 +194,39 @@ class Recorder:
             num_bytes += sum(column.num_bytes for column in episode.env_infos.values())
         return num_bytes
 
+    def _new_block(self) -> Block:
+        shape = (self._num_rows, self._num_steps)
+        return Block({(group, key): np.empty((*shape, *key.shape), key.dtype) for group, key in self._keys})
+
     def _clear(self) -> None:
-        """Moves what is still wanted out of the block, and begins it anew."""
+        """Makes room for steps, without losing those that are still wanted."""
+        num_open = sum(self._step - running.start for running in self._open.values())
+        num_finished = sum(episode.pieces[-1].num_steps for episode in self._finished)
+        most = _MOST_OF_A_BLOCK * self._num_rows * self._num_steps
+        # Blocks are kept whole, and long episodes keep their pieces for long: of several rows, they must have the most.
+        open_stay = num_open + (num_finished if self._num_rows == 1 else 0) >= most
+        finished_stay = open_stay or num_finished >= most
         for row, running in self._open.items():
             if running.start < self._step:
                 piece = Piece(self._block, row, running.start, self._step)
-                running.episode.pieces.extend(_moved([piece]))
+                running.episode.pieces.extend([piece] if open_stay else _moved([piece]))
                 running.num_moved += piece.num_steps
             running.start = 0
+        if finished_stay:
+            self._block = self._new_block()
+            for group, columns in self._columns.items():
+                columns[:] = self._block.columns_of(group)
+        else:
+            self._move_finished()
+        self._finished.clear()
+        self._step = 0
+
+    def _move_finished(self) -> None:
         # In the order in which they are going to be released.
         finished = sorted(self._finished, key=lambda episode: episode.index)
         for together in _together(finished, _SHARED_BLOCK_BYTES // self._step_bytes):
             for episode, piece in zip(together, _moved([each.pieces[-1] for each in together]), strict=True):
                 episode.pieces[-1] = piece
-        self._finished.clear()
-        self._step = 0
 
 
 @dataclass(eq=False, slots=True)
