@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 
 import rollserve
-from rollserve.requests import Reception
+from rollserve.requests import DEFAULT_MESSAGE_BYTES, Reception
 from rollserve.sampler import channel_options
 from rollserve.time_limits import DEFAULT_TIMEOUT
 
@@ -24,9 +24,9 @@ class CountingSampler(grpc.UnaryStreamClientInterceptor):
     """
 
     def __init__(self, address: str) -> None:
-        channel = grpc.insecure_channel(address, options=channel_options(None))
+        channel = grpc.insecure_channel(address, options=channel_options(DEFAULT_MESSAGE_BYTES))
         intercepted = grpc.intercept_channel(channel, self)
-        reception = Reception.of(None, None)
+        reception = Reception.of(DEFAULT_MESSAGE_BYTES, None)
         self.sampler = rollserve.Sampler(intercepted, sampler="", timeout=DEFAULT_TIMEOUT, reception=reception)
         self.num_wire_bytes = 0
 

@@ -42,7 +42,7 @@ def aconnect(
     *,
     sampler: str = "",
     timeout: float = DEFAULT_TIMEOUT,
-    max_message_bytes: int | None = None,
+    max_message_bytes: int | None = requests.DEFAULT_MESSAGE_BYTES,
     compression: Compression | Sequence[Compression] | None = None,
 ) -> AsyncSampler:
     """As `rollserve.connect`, for `async with`. To be called in a running event loop."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 __all__ = [
+    "DEFAULT_MESSAGE_BYTES",
     "AgentUpdate",
     "EnvUpdate",
     "Reception",
@@ -31,6 +32,11 @@ __all__ = [
     "update_agent_request",
     "update_env_request",
 ]
+
+DEFAULT_MESSAGE_BYTES = 8 << 20
+"""The largest message that a sampler takes unless told otherwise. Most are far smaller; but the larger the steps, the
+fewer of them go into one message, and each has a last observation beside them.
+"""
 
 AgentUpdate = Agent | Mapping[str, "np.ndarray"]
 """A full agent, or all parameters of the one that is there by name."""

@@ -41,7 +41,7 @@ def connect(
     *,
     sampler: str = "",
     timeout: float = DEFAULT_TIMEOUT,
-    max_message_bytes: int | None = None,
+    max_message_bytes: int | None = requests.DEFAULT_MESSAGE_BYTES,
     compression: Compression | Sequence[Compression] | None = None,
 ) -> Sampler:
     """A sampler on the server at `target`. Connects with the first call.
@@ -51,7 +51,7 @@ def connect(
         sampler: the sampler's name; empty for the default one.
         timeout: seconds that an update may take, and that a sampling call may go without any progress: a long call
             does not hit it while it makes steps. `float("inf")` for no limit.
-        max_message_bytes: the largest message to be received; 4 MiB less 4 KiB unless given.
+        max_message_bytes: the largest message to be received; 8 MiB unless given, and with None what gRPC takes anyway.
         compression: "lz4", "zstd", or several, the best one first: how columns may come compressed, if that makes them
             smaller. Needs the extra `rollserve[compression]`. None for not at all.
 

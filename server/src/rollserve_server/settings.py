@@ -177,7 +177,7 @@ class Settings(BaseModel):
         description="The size of the object store, where Ray is started here. Without it, Ray's choice.",
     )
     worker_buffer_bytes: int = Field(
-        default=256 << 20,
+        default=96 << 20,
         ge=1,
         description="How much finished data of a call a worker may hold before it begins no more episodes, and how "
         "much the steps of a call for fragments may take there.",

@@ -392,7 +392,7 @@ class SamplingOptions(google.protobuf.message.Message):
     max_message_bytes: builtins.int
     """The size that no message of the stream may exceed, in bytes, as gRPC counts it. Not set: 4 MiB less 4 KiB, which
     clients take without any setting of theirs. INVALID_ARGUMENT below 4 KiB or over 256 MiB. Messages are usually
-    about 1 MiB, and larger only where a few steps take more. A message holds at least one step and one last
+    about 2 MiB, and larger only where a few steps take more. A message holds at least one step and one last
     observation. The limit is also one of what the message would take without compression and frame stacks, so that it
     bounds what a client needs for reading it.
     """

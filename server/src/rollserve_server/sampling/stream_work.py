@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["StreamWork"]
 
-_PARCELS_BYTES = 32 << 20
+_PARCELS_BYTES = 16 << 20
 """How much is written at once, but for the last message: an object of Ray costs about a millisecond whatever its
 size, and the gateway holds a few of them. Compressed or not, so that writing takes no longer.
 """
