@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from benchmarks.service.children import answer_commands
-from rollserve import EnvSpec
+from rollserve import EnvSpec, hold_on_to_memory
 from rollserve_server.agents import RandomSpec
 from rollserve_server.envs import RowSettings
 from rollserve_server.gateway import DEFAULT_SAMPLER, Gateway, GatewayConfig
@@ -65,6 +65,7 @@ async def _serve(ready: threading.Event, ports: list[int], done: asyncio.Event) 
 
 def main() -> None:
     """Serves, and answers with its port."""
+    hold_on_to_memory()  # as a server does
     loop, ready, done = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
     ports: list[int] = []
     threading.Thread(target=loop.run_forever, daemon=True).start()

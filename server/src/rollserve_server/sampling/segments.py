@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GOAL_BYTES", "Segment", "Sizes", "cut_into_messages", "info_keys"]
 
-GOAL_BYTES = 1 << 20
+GOAL_BYTES = 2 << 20
 """What a message is filled up to: of 1 to 4 MiB, this takes the least CPU time through gRPC on both sides."""
 _GOAL_STEPS = 16
 """But for steps so large that it would be a waste to have a last observation beside every few of them."""
