@@ -261,6 +261,7 @@ class AsyncSampleStream(AsyncIterator["EpisodeBatch"]):
         with Joining(self._reader.num_expected_steps, out) as joining:
             async for batch in self:
                 joining.add(batch)
+                del batch  # before the next one comes
             return joining.join(self.end())
 
     def close(self) -> None:

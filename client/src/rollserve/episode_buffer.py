@@ -12,7 +12,7 @@ __all__ = ["ArrayKey", "EpisodeBuffer"]
 ArrayKey = tuple[str, str]
 """The field of a batch that an array is of, and its leaf; that is empty where the field is one array."""
 
-_DOUBLED_BYTES = 32 << 20
+_DOUBLED_BYTES = 8 << 20
 """Up to here, arrays grow by doubling; beyond, by a quarter."""
 _SEGMENT_FIELDS = frozenset(
     (

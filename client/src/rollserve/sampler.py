@@ -354,6 +354,7 @@ class SampleStream(Iterator["EpisodeBatch"]):
         with Joining(self._reader.num_expected_steps, out) as joining:
             for batch in self:
                 joining.add(batch)
+                del batch  # before the next one comes
             return joining.join(self.end())
 
     def close(self) -> None:
