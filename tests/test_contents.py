@@ -37,6 +37,10 @@ def batches(draw: st.DrawFn) -> episode_batch_pb2.EpisodeBatch:
 
     names = draw(st.sampled_from([[""], ["a", "ö/b"]]))
     infos = draw(st.lists(st.text(max_size=3), unique=True, max_size=3))
+    stacks = []
+    if draw(st.booleans()):
+        frames = column(num_steps + 2 * num_segments)
+        stacks = [episode_batch_pb2.FrameStack(name="stack", frame_count=2, frames=tensor_to_proto(frames))]
     observations = columns(num_steps, names)
     last = {name: np.zeros((num_segments, *each.shape[1:]), each.dtype) for name, each in observations.items()}
     return episode_batch_pb2.EpisodeBatch(
@@ -55,6 +59,7 @@ def batches(draw: st.DrawFn) -> episode_batch_pb2.EpisodeBatch:
         agent_infos=named_tensors_to_proto(columns(num_steps, infos)),
         environment_infos=named_tensors_to_proto(columns(num_steps, infos)),
         episode_infos=named_tensors_to_proto(columns(num_segments, infos)),
+        frame_stacks=stacks,
     )
 
 

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import equal
+from support import batch_from_proto, equal
 
 import rollserve
-from rollserve.messages import batch_from_proto
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve.v1 import tensor_pb2
 from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub

@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 
 from rollserve.columns import columns_of
 from rollserve.episode_batch import EpisodeBatch
+from rollserve.frame_stacks import unstack_frames
 from rollserve.tensors import array_from_tensor
 from rollserve.v1 import episode_batch_pb2 as pb
 from rollserve.v1.sampler_service_pb2 import ObtainSamplesResponse
@@ -69,10 +70,11 @@ _FRAMES = _keys(pb.FrameStack.DESCRIPTOR)["frames"]
 def read_response(data: Bytes) -> Content | None:
     """What a serialized ObtainSamplesResponse or ObtainExactEpisodesResponse brings, or None if that is nothing.
 
-    The arrays of a batch are views of the bytes and cannot be written to.
+    The arrays of a batch cannot be written to: they are views of the bytes, unless those are compressed.
 
     Raises:
         ValueError: the response is malformed.
+        ModuleNotFoundError: a column is compressed, and the package for it is not installed.
     """
     view = memoryview(data).cast("B").toreadonly()
     try:
@@ -106,6 +108,7 @@ def _batch(data: memoryview, start: int, stop: int) -> EpisodeBatch:
     headers = {name: np.empty(0, dtype) for name, dtype in _HEADERS.values()}
     columns: dict[str, dict[str, np.ndarray]] = {name: {} for name in _COLUMNS.values()}
     rewards: np.ndarray | None = None
+    stacks = []
     for key, _, begin, end in fields(data, start, stop):
         if key in _COLUMNS:
             _add_column(columns[_COLUMNS[key]], data, begin, end)
@@ -116,8 +119,12 @@ def _batch(data: memoryview, start: int, stop: int) -> EpisodeBatch:
             headers[name] = _header(data[begin:end], dtype)
         elif key == _REWARDS and rewards is None:
             rewards = _tensor(data, begin, end)
+        elif key == _FRAME_STACKS:
+            stacks.append((begin, end))
         else:
             raise UnusualError
+    for begin, end in stacks:
+        _add_stack(columns["observations"], columns["last_observations"], data[begin:end], headers["lengths"])
     workers = headers["worker_indices"]
     return EpisodeBatch(
         observations=columns_of(columns["observations"]),
@@ -159,6 +166,32 @@ def _add_column(columns: dict[str, np.ndarray], data: memoryview, start: int, st
         raise ValueError(f"{name!r}: the name came twice")
     try:
         columns[name] = array_from_tensor(_NO_TENSOR, b"") if tensor is None else _tensor(data, *tensor)
+    except ValueError as error:
+        raise ValueError(f"{name!r}: {error}") from None
+
+
+def _add_stack(
+    observations: dict[str, np.ndarray],
+    last_observations: dict[str, np.ndarray],
+    data: memoryview,
+    lengths: np.ndarray,
+) -> None:
+    """Adds the observations that a FrameStack holds: the generated class reads all of it but the frames."""
+    frames, head = None, []
+    for key, before, begin, end in fields(data, 0, len(data)):
+        if key != _FRAMES:
+            head.append(data[before:end])
+        elif frames is None:
+            frames = begin, end
+        else:
+            raise UnusualError
+    stack = pb.FrameStack.FromString(b"".join(head))
+    name = stack.name
+    if name in observations or name in last_observations:
+        raise ValueError(f"{name!r}: the name came twice")
+    try:
+        array = array_from_tensor(_NO_TENSOR, b"") if frames is None else _tensor(data, *frames)
+        observations[name], last_observations[name] = unstack_frames(array, stack.frame_count, lengths)
     except ValueError as error:
         raise ValueError(f"{name!r}: {error}") from None
 
