@@ -136,7 +136,7 @@ class Recorder:
         self._open[row] = _OpenEpisode(episode, self._step)
 
     def columns(self, group: str) -> list[np.ndarray]:
-        """The columns of a group, in the order of the keys, to be given to `write`. The list changes with the block."""
+        """The columns of a group, in the order of the keys. `write` needs this very list: it changes with the block."""
         return self._columns.setdefault(group, self._block.columns_of(group))
 
     def write(self, columns: Iterable[np.ndarray], values: Iterable[np.ndarray]) -> None:
