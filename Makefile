@@ -7,10 +7,10 @@ READY := $(VENV)/ready
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench protos serve lock clean
+.PHONY: help setup demo test check bench bench-peers protos serve lock clean
 
 help: ## list what can be done
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## make a virtual environment with everything in it
 
@@ -43,6 +43,9 @@ check: $(READY) ## look for mistakes: format, lint, types, protos
 bench: $(READY) ## measure the whole service, in minutes; WORKLOADS=w1,w5 for a part
 	$(BIN)/python -m benchmarks.service $(if $(WORKLOADS),--workloads $(WORKLOADS)) $(OPTIONS)
 
+bench-peers: $(READY) ## measure other libraries beside it, half an hour; PEERS=torchrl,rllib for a part
+	$(BIN)/python -m benchmarks.peers $(if $(PEERS),--peers $(PEERS)) $(if $(WORKLOADS),--workloads $(WORKLOADS)) $(OPTIONS)
+
 protos: ## generate the Python classes of the protos
 	protos/generate.sh client/src
 
@@ -60,6 +63,6 @@ lock: ## write constraints.txt anew, with the newest versions that the projects 
 	rm -rf $(VENV)-lock
 
 clean: ## remove what was made here
-	rm -rf $(VENV) .venv-protos .mypy_cache .pytest_cache .ruff_cache .hypothesis demo.png demo-server.log \
-		bench.json bench.png batch.npz MUJOCO_LOG.TXT
+	rm -rf $(VENV) .venv-protos .venv-peers .mypy_cache .pytest_cache .ruff_cache .hypothesis demo.png demo-server.log \
+		bench.json bench.png bench-peers.json bench-peers.png batch.npz MUJOCO_LOG.TXT
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

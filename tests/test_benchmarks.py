@@ -11,6 +11,10 @@ import numpy as np
 import pytest
 
 import rollserve
+from benchmarks.peers.catalogue import Entry, entries_of
+from benchmarks.peers.lines import Line
+from benchmarks.peers.table import print_table, ratios
+from benchmarks.peers.turns import PeerTurn
 from benchmarks.service.agents import mlp_agent
 from benchmarks.service.checks import check_sample
 from benchmarks.service.results import CheckError
@@ -82,3 +86,51 @@ def test_the_benchmark_checks_what_was_moved(sampler: rollserve.Sampler, name: s
             check_sample(dataclasses.replace(sample, **change), workload)
     with pytest.raises(CheckError, match="log-probabilities"):
         check_sample(sample, dataclasses.replace(workload, agent=mlp_agent((4, 64, 64, 2), "categorical", seed=1)))
+
+
+def test_the_benchmark_of_peers_writes_figures_ratios_and_a_chart(tmp_path: Path) -> None:
+    figures, chart = tmp_path / "figures.json", tmp_path / "chart.png"
+    command = [sys.executable, "-m", "benchmarks.peers", "--peers", "gymnasium,envpool", "--workloads", "w1"]
+    sizes = ["--scale", "0.002", "--seconds", "0.1", "--rounds", "1", "--workers", "1"]
+    options = [*sizes, "--json", str(figures), "--chart", str(chart)]
+    run = subprocess.run([*command, *options], cwd=REPOSITORY, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    report = json.loads(figures.read_text())
+    assert {result["who"] for result in report["results"]} == {"Rollserve", "gymnasium", "EnvPool"}
+    for result in report["results"]:
+        assert not result["failure"]
+        assert result["settings"]
+        assert result["versions"]["numpy"] == np.__version__
+        assert result["medians"]["steps_per_second"] > 0
+        assert result["medians"]["trainer_peak_bytes"] > 1e7
+    best = max(result["medians"]["steps_per_second"] for result in report["results"] if result["kind"] == "loop")
+    own = max(result["medians"]["steps_per_second"] for result in report["results"] if result["kind"] == "service")
+    (ratio,) = report["ratios"]
+    assert (ratio["workload"], ratio["kind"]) == ("w1", "loop")
+    assert ratio["ratio"] == pytest.approx(own / best)
+    assert "SyncVectorEnv" in run.stdout
+    assert chart.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("workload", ["w2", "w3"])
+def test_peers_that_need_nothing_more_are_measured(workload: str) -> None:
+    for entry in entries_of(workload, 1, 1):
+        if entry.peer in ("gymnasium", "envpool"):
+            turn = PeerTurn(workload, entry, Path(sys.executable), seconds=0.01)
+            turn.take()
+            (line,) = turn.lines
+            assert not line.failure
+            assert line.speed == line.rounds[0]["steps"] / line.rounds[0]["seconds"] > 0
+
+
+def test_peers_that_cannot_be_measured_are_in_the_table_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    turn = PeerTurn("w1", Entry("gymnasium", "as it is not", {"speed": "highest"}), Path(sys.executable), seconds=0.01)
+    turn.take()
+    assert "unexpected keyword argument 'speed'" in turn.lines[0].failure
+    measured = Line("w1", "Rollserve", "service", "as it is", {})
+    measured.rounds.append({"steps_per_second": 1e6, "trainer_peak_bytes": 1e8})
+    print_table([measured, *turn.lines])
+    table = capsys.readouterr().out
+    assert "as it is not" in table
+    assert "'speed'" in table
+    assert ratios([measured, *turn.lines]) == []

@@ -1,0 +1,1 @@
+"""Rollserve beside what others collect experience with: `make bench-peers`."""

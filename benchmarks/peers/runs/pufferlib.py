@@ -1,0 +1,49 @@
+"""PufferLib's vectorization of gymnasium's environments, with a plain loop in the trainer's process."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pufferlib.emulation
+import pufferlib.vector
+
+from benchmarks.peers.runs.common import TrainerSide, one_env, run
+
+_NUM_CALL_STEPS = 16
+
+
+def _env(workload: str, buf: Any = None, seed: int = 0) -> pufferlib.emulation.GymnasiumPufferEnv:
+    return pufferlib.emulation.GymnasiumPufferEnv(env=one_env(workload), buf=buf, seed=seed)
+
+
+@contextlib.contextmanager
+def collecting(workload: str, backend: str, num_workers: int, num_rows: int) -> Iterator[Callable[[], int]]:
+    """So many rows in all."""
+    options: dict[str, Any] = {"backend": pufferlib.vector.Serial}
+    if backend == "multiprocessing":
+        options = {"backend": pufferlib.vector.Multiprocessing, "num_workers": num_workers, "overwork": True}
+    env = pufferlib.vector.make(partial(_env, workload), num_envs=num_rows, **options)
+    env.async_reset(0)
+    observations = np.array(env.recv()[0])
+    trainer = TrainerSide(workload, observations)
+
+    def collect() -> int:
+        nonlocal observations
+        num_steps = 0
+        for _ in range(_NUM_CALL_STEPS):
+            actions = trainer.act(observations)
+            env.send(np.clip(actions, -1, 1) if workload == "w2" else actions.astype(np.int32))
+            observations, rewards, terminated, truncated, *_ = env.recv()
+            num_steps += trainer.keep(rewards, terminated, truncated)
+        return num_steps
+
+    yield collect
+    env.close()
+
+
+if __name__ == "__main__":
+    run(collecting, ("pufferlib", "gymnasium", "mujoco", "ale-py"))

@@ -1,0 +1,88 @@
+"""RLlib's env runners, the new stack: fragments of episodes, fetched to the driver and turned into arrays there."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import ray
+from ray import tune
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+from ray.rllib.env.env_runner_group import EnvRunnerGroup
+
+from benchmarks.peers.runs.common import HIDDEN_SIZES, one_env, run
+
+_MOST_REQUESTS = 2
+_WAIT_SECONDS = 0.02
+
+
+@contextlib.contextmanager
+def collecting(
+    workload: str, call: str, rows: str, num_workers: int, num_rows: int, num_fragment_steps: int
+) -> Iterator[Callable[[], int]]:
+    """With the call "async" each runner has requests waiting, as IMPALA has it; else all are waited for, as for PPO."""
+    passed_on = {name: os.environ[name] for name in ("PYTHONPATH", "OMP_NUM_THREADS") if name in os.environ}
+    ray.init(
+        num_cpus=num_workers + 1,
+        include_dashboard=False,
+        logging_level=logging.ERROR,
+        log_to_driver=False,
+        object_store_memory=1 << 30,
+        runtime_env={"env_vars": passed_on},
+    )
+    group = EnvRunnerGroup(config=_config(workload, rows, num_workers, num_rows, num_fragment_steps))
+
+    def collect() -> int:
+        if call == "sync":
+            return sum(map(_take, group.foreach_env_runner(_sample, local_env_runner=False)))
+        group.foreach_env_runner_async(_sample)
+        return sum(_take(found) for _, found in group.fetch_ready_async_reqs(timeout_seconds=_WAIT_SECONDS))
+
+    yield collect
+    group.stop()
+    ray.shutdown()
+
+
+def _config(workload: str, rows: str, num_workers: int, num_rows: int, num_fragment_steps: int) -> PPOConfig:
+    name, options = "rollserve-benchmark", {"gym_env_vectorize_mode": rows}
+    if rows == "vector_entry_point":
+        name = "CartPole-v1"
+    else:
+        tune.register_env(name, lambda _: one_env(workload))
+    model = DefaultModelConfig(fcnet_hiddens=list(HIDDEN_SIZES), fcnet_activation="tanh", vf_share_layers=False)
+    return (
+        PPOConfig()
+        .environment(name)
+        .env_runners(
+            num_env_runners=num_workers,
+            num_envs_per_env_runner=num_rows,
+            rollout_fragment_length=num_fragment_steps,
+            max_requests_in_flight_per_env_runner=_MOST_REQUESTS,
+            **options,
+        )
+        .rl_module(model_config=model)
+        .training(train_batch_size=num_fragment_steps * num_rows * num_workers)
+    )
+
+
+def _sample(runner: Any) -> Any:
+    return runner.sample()
+
+
+def _take(episodes: Any) -> int:
+    """Turns all columns into arrays; returns the number of steps."""
+    num_steps = 0
+    for episode in episodes:
+        episode.to_numpy()
+        episode.get_observations(), episode.get_actions(), episode.get_rewards()
+        episode.extra_model_outputs.get("action_logp")
+        num_steps += len(episode)
+    return num_steps
+
+
+if __name__ == "__main__":
+    run(collecting, ("ray", "torch", "gymnasium", "mujoco"))

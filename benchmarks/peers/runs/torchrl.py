@@ -1,0 +1,89 @@
+"""TorchRL's collectors of several processes; every batch is copied into arrays of numpy."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import gymnasium
+import torch
+from tensordict.nn import TensorDictModule
+from torch import nn
+from torch.distributions import Categorical, Independent, Normal
+from torchrl.collectors import MultiAsyncCollector, MultiSyncCollector
+from torchrl.envs import GymWrapper, SerialEnv
+from torchrl.modules import MLP, ProbabilisticActor
+
+from benchmarks.peers.runs.common import HIDDEN_SIZES, envs, one_env, run
+
+_COLUMNS = ("observation", "action", "action_log_prob", ("next", "reward"), ("next", "terminated"), ("next", "done"))
+
+
+class _Gaussian(nn.Module):
+    """Means from a network, and a standard deviation that does not depend on the observation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = MLP(17, 6, num_cells=HIDDEN_SIZES, activation_class=nn.Tanh)
+        self.log_std = nn.Parameter(torch.zeros(6))
+
+    def forward(self, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mean = self.mean(observation.float())
+        return mean, self.log_std.exp().expand_as(mean)
+
+
+def _diagonal_normal(loc: torch.Tensor, scale: torch.Tensor) -> Independent:
+    return Independent(Normal(loc, scale, validate_args=False), 1, validate_args=False)
+
+
+def _policy(workload: str) -> ProbabilisticActor:
+    if workload == "w1":
+        network: nn.Module = MLP(4, 2, num_cells=HIDDEN_SIZES, activation_class=nn.Tanh)
+        keys, distribution = ["logits"], Categorical
+    else:
+        network, keys, distribution = _Gaussian(), ["loc", "scale"], _diagonal_normal
+    module = TensorDictModule(network, ["observation"], keys)
+    return ProbabilisticActor(module, in_keys=keys, distribution_class=distribution, return_log_prob=True)
+
+
+def _env(workload: str, rows: str, num_rows: int) -> Any:
+    """The rows of one worker."""
+    if rows == "one by one":
+        return SerialEnv(num_rows, lambda: GymWrapper(one_env(workload), categorical_action_encoding=True))
+    # TorchRL takes none of gymnasium's native vector environments: those begin anew in the step after an episode's end.
+    mode = gymnasium.vector.AutoresetMode.DISABLED
+    env = gymnasium.vector.SyncVectorEnv(envs(workload, num_rows), autoreset_mode=mode)
+    return GymWrapper(env, categorical_action_encoding=True)
+
+
+@contextlib.contextmanager
+def collecting(
+    workload: str, collector: str, rows: str, num_workers: int, num_rows: int, num_fragment_steps: int
+) -> Iterator[Callable[[], int]]:
+    """So many rows of each worker, and so many steps of each row in a batch."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    make = [partial(_env, workload, rows, num_rows)] * num_workers
+    num_steps = num_rows * num_fragment_steps
+    options = {"policy": _policy(workload), "total_frames": -1, "device": "cpu", "num_threads": 1, "num_sub_threads": 1}
+    if collector == "sync":
+        made = MultiSyncCollector(make, frames_per_batch=num_steps * num_workers, cat_results="stack", **options)
+    else:
+        made = MultiAsyncCollector(make, frames_per_batch=num_steps, **options)
+    batches = iter(made)
+
+    def collect() -> int:
+        batch = next(batches)
+        for name in _COLUMNS:
+            batch[name].numpy().copy()
+        return int(batch.numel())
+
+    yield collect
+    made.shutdown()
+
+
+if __name__ == "__main__":
+    run(collecting, ("torchrl", "tensordict", "torch", "gymnasium", "mujoco"))
