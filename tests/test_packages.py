@@ -30,6 +30,7 @@ def test_public_names() -> None:
         "EnvSpec",
         "EnvUpdate",
         "EpisodeBatch",
+        "EpisodeBuffer",
         "InvalidArgumentError",
         "LimitError",
         "MlpAgent",
@@ -52,6 +53,7 @@ def test_public_names() -> None:
         "Wrapper",
         "aconnect",
         "connect",
+        "hold_on_to_memory",
         "spaces",
     ]
     assert all(hasattr(rollserve, name) for name in rollserve.__all__)
