@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -21,9 +22,9 @@ from rollserve_server.pool.deliveries import (
     slice_seconds,
 )
 from rollserve_server.pool.open_stream import InFlight, OpenStream
-from rollserve_server.pool.placement import Anywhere
+from rollserve_server.pool.placement import Anywhere, Blocks
 from rollserve_server.pool.plan import Plan
-from rollserve_server.sampling import Order, Portion
+from rollserve_server.sampling import EARLY, Order, Portion
 
 if TYPE_CHECKING:
     from rollserve_server.pool.backend import WorkerHandle
@@ -77,6 +78,8 @@ class Call(Deliveries):
         self._num_finished_last = [0] * len(slots)
         self._has_answered = [False] * len(slots)
         self._num_losses: Counter[int] = Counter()
+        # Of each worker, what it wrote without being asked.
+        self._early: dict[int, Written] = {}
 
     def _begin(self) -> None:
         self._advance_claims()
@@ -132,7 +135,11 @@ class Call(Deliveries):
             for asked in order.deliver:
                 self._claims.answered(asked.claim_id)
             for parcel in report.parcels:
-                self._take_written(Written(worker, payload, parcel))
+                written = Written(worker, payload, parcel)
+                if parcel.claim_id == EARLY:
+                    self._early[worker] = written
+                else:
+                    self._take_written(written)
             self._take(worker, report)
             idle = not (report.num_simulated_steps or report.parcels)
             # A worker whose buffer is full may be waiting for just what would be claimed with its next episode.
@@ -169,6 +176,8 @@ class Call(Deliveries):
             bind_worker=self._pinned,
             seconds=self._slice_seconds if samples else 0.0,
             columns=self._settings.columns,
+            # Of calls whose episodes are bound to their workers, each worker's are known beforehand.
+            early=bool(begin) and isinstance(self.stream.placement, Blocks),
         )
 
     def _portion(self, indices: range) -> Portion:
@@ -202,6 +211,7 @@ class Call(Deliveries):
         for in_flight in stream.in_flight[worker]:
             in_flight.report.add_done_callback(ignore_answer)
         stream.in_flight[worker].clear()
+        self._early.pop(worker, None)
         stream.handles[worker] = None
         lost = self._claims.lose(worker) + self._plan.lose(worker)
         written = sum(written.num_steps for written in self._claims.held_of(worker))
@@ -231,7 +241,10 @@ class Call(Deliveries):
         """Claims what can be delivered next; returns whether there was anything."""
         planned_claims = self._plan.claim(at_once=at_once)
         for planned in planned_claims:
-            self._claims.add(planned)
+            claim_id = self._claims.add(planned)
+            early = self._early.pop(planned.worker, None)
+            if early is not None and (early.parcel.start[0], early.parcel.stop[0]) == (planned.start, planned.stop):
+                self._take_written(early._replace(parcel=dataclasses.replace(early.parcel, claim_id=claim_id)))
         return bool(planned_claims)
 
     async def _next_delivery(self) -> Delivery | None:

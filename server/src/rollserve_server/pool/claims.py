@@ -88,12 +88,13 @@ class Claims:
     def __bool__(self) -> bool:
         return bool(self._claims)
 
-    def add(self, planned: PlannedClaim) -> None:
-        """Puts a claim behind the others."""
+    def add(self, planned: PlannedClaim) -> int:
+        """Puts a claim behind the others; returns its name."""
         claim = Claim(self._num_claims, planned.start, planned.stop)
         position = (planned.start, 0)
         self._claims[self._num_claims] = _OpenClaim(claim, planned.worker, planned.num_bytes, position)
         self._num_claims += 1
+        return claim.claim_id
 
     def to_ask(self, worker: int) -> list[Claim]:
         """The claims that a worker is to write now: in order, as far as the window reaches."""

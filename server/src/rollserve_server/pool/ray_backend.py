@@ -158,13 +158,14 @@ class _RayWorker:
     def __init__(self, worker_index: int, actor: Any) -> None:
         self._index = worker_index
         self._actor = actor
+        self._ask_work = actor.ask_work.options(num_returns=2)
 
     async def call(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         result: _R = await self._wait(self._actor.ask.remote(method.__name__, *args, **kwargs))
         return result
 
     def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], _RayPayload]:
-        report, buffer = self._actor.ask_work.options(num_returns=2).remote(order)
+        report, buffer = self._ask_work.remote(order)
         return asyncio.ensure_future(self._wait(report)), _RayPayload(self, buffer)
 
     def stop(self, stream_id: int) -> None:

@@ -10,6 +10,7 @@ from rollserve_server.sampling.fragment_orders import (
     RowStream,
 )
 from rollserve_server.sampling.orders import (
+    EARLY,
     PLAIN,
     Claim,
     ColumnFormat,
@@ -28,6 +29,7 @@ from rollserve_server.sampling.worker import Worker
 
 __all__ = [
     "COMPRESSIONS",
+    "EARLY",
     "PLAIN",
     "Claim",
     "ColumnFormat",

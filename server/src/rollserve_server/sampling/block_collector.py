@@ -62,6 +62,11 @@ class BlockCollector:
         return len(self._queue)
 
     @property
+    def num_running(self) -> int:
+        """How many episodes of the block that has the rows are wanted and have not ended."""
+        return len(self._unfinished)
+
+    @property
     def dropped_infos(self) -> Counter[str]:
         """By name, how many values of infos had no place in a column. The caller may clear it."""
         return self._reader.dropped

@@ -61,6 +61,11 @@ class Collector:
         return len(self._waiting)
 
     @property
+    def num_running(self) -> int:
+        """How many episodes have a row."""
+        return len(self._running)
+
+    @property
     def dropped_infos(self) -> Counter[str]:
         """By name, how many values of infos had no place in a column. The caller may clear it."""
         return self._infos.dropped

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rollserve_server.errors import DomainError
 
 __all__ = [
+    "EARLY",
     "PLAIN",
     "Claim",
     "ColumnFormat",
@@ -150,6 +151,9 @@ class ColumnFormat:
 PLAIN = ColumnFormat()
 """As every client takes them."""
 
+EARLY = -1
+"""The name of a claim that nobody has made yet."""
+
 
 @dataclass(frozen=True)
 class Order(WorkOrder["Report"]):
@@ -165,6 +169,8 @@ class Order(WorkOrder["Report"]):
         bind_worker: whether the messages tell the worker's index.
         seconds: how long to step environments at most; unless 0, at least one step of each row that has an episode.
         columns: how their columns may be written.
+        early: whether to write what it has of the stream without being asked, if that has ended then and is small: as a
+            claim named EARLY, whose episodes are kept.
     """
 
     stream: Stream
@@ -176,6 +182,7 @@ class Order(WorkOrder["Report"]):
     bind_worker: bool
     seconds: float
     columns: ColumnFormat = PLAIN
+    early: bool = False
 
 
 @dataclass(frozen=True)

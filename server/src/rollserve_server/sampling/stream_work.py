@@ -10,7 +10,7 @@ from rollserve_server.envs import BlockEnvs
 from rollserve_server.sampling.block_collector import BlockCollector
 from rollserve_server.sampling.collector import Collector
 from rollserve_server.sampling.encoding import EncodedMessage, Encoder, Encoding, write_messages
-from rollserve_server.sampling.orders import Claim, Message, Parcel, Portion, Stream
+from rollserve_server.sampling.orders import EARLY, Claim, Message, Parcel, Portion, Stream
 from rollserve_server.sampling.segments import Segment, cut_into_messages
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ _PARCELS_BYTES = 16 << 20
 """How much is written at once, but for the last message: an object of Ray costs about a millisecond whatever its
 size, and the gateway holds a few of them. Compressed or not, so that writing takes no longer.
 """
+
+_EARLY_BYTES = 64 << 10
+"""What at most is written without being asked: objects of Ray that are no larger come with the answer."""
 
 
 class StreamWork:
@@ -142,9 +145,16 @@ class StreamWork:
                 self._writers[claim] = writer
         buffer = write_messages(messages)
         for claim, parcel in zip(claims, parcels, strict=False):
-            if parcel.complete:
+            if parcel.complete and claim.claim_id != EARLY:
                 self._release(claim)
         return parcels, buffer
+
+    def early_claims(self) -> list[Claim]:
+        """A claim of all that there is, if it has ended and is so small that it is sent soonest without being asked."""
+        first, last = min(self._finished, default=0), max(self._finished, default=-1)
+        together = 0 < len(self._finished) == last - first + 1
+        is_done = not (self._collector.num_waiting or self._collector.num_running)
+        return [Claim(EARLY, first, last + 1)] if together and is_done and self._held_bytes <= _EARLY_BYTES else []
 
     def take_dropped_infos(self) -> dict[str, int]:
         """By name, how many values of infos were dropped since this was last asked."""

@@ -135,7 +135,8 @@ class Worker:
             sampled = time.perf_counter()
             worker_index = self._index if order.bind_worker else None
             encoding = Encoding(order.stream.policy_version, worker_index, order.columns)
-            parcels, buffer = work.write(order.deliver, encoding, order.max_message_bytes)
+            claims = order.deliver or (work.early_claims() if order.early else ())
+            parcels, buffer = work.write(claims, encoding, order.max_message_bytes)
         except DomainError as error:
             failure = error
         report = Report(
