@@ -64,7 +64,8 @@ class Resumption:
         self._num_steps_to_skip -= num_skipped
         if num_skipped == batch.num_steps:
             return None
-        batch = batch.without_first_steps(num_skipped)
+        if num_skipped:
+            batch = batch.without_first_steps(num_skipped)
         ends = np.flatnonzero(batch.terminated | batch.truncated)
         if len(ends):
             num_steps = np.cumsum(batch.lengths)

@@ -58,6 +58,8 @@ class Worker:
         self._config = config
         self._envs: dict[int, _EnvVersion] = {}
         self._agents: dict[int, AgentSpec] = {}
+        # By versions of agent and environment, how many rows there are and whether they are together.
+        self._built_agents: dict[tuple[int, int, int, bool], Agent] = {}
         self._streams: dict[int, StreamWork | FragmentWork] = {}
         self._stopped: set[int] = set()
 
@@ -81,6 +83,7 @@ class Worker:
             self._envs[version].close()
         is_block = isinstance(envs, BlockEnvs)
         self._envs[version] = _EnvVersion(specs, envs.num_rows, is_block, [envs])
+        self._built_agents = {key: agent for key, agent in self._built_agents.items() if key[1] != version}
         return EnvDescription(
             envs.observation_space,
             envs.action_space,
@@ -93,6 +96,7 @@ class Worker:
     def add_agent(self, version: int, spec: AgentSpec) -> None:
         """Takes an agent, beside those that are there. The caller has checked that it fits its environment."""
         self._agents[version] = spec
+        self._built_agents = {key: agent for key, agent in self._built_agents.items() if key[0] != version}
 
     def retain(self, env_versions: Collection[int], policy_versions: Collection[int]) -> None:
         """Forgets all environments and agents but those of these versions.
@@ -105,6 +109,9 @@ class Worker:
             self._envs[version].close()
         for version in self._agents.keys() - set(policy_versions):
             del self._agents[version]
+        self._built_agents = {
+            key: agent for key, agent in self._built_agents.items() if key[0] in self._agents and key[1] in self._envs
+        }
 
     def work(self, order: WorkOrder[_R]) -> tuple[_R, NDArray[np.uint8]]:
         """Does a slice of work.
@@ -159,7 +166,7 @@ class Worker:
         messages: tuple[Message, ...] = ()
         buffer, failure = np.empty(0, np.uint8), None
         try:
-            work.begin(part, lambda: self._agent(part.policy_version, work.envs))
+            work.begin(part, lambda: self._agent(part.policy_version, order.stream.env_version, work.envs))
             if order.seconds > 0:
                 work.sample(order.seconds, lambda: stream_id in self._stopped)
             sampled = time.perf_counter()
@@ -211,7 +218,7 @@ class Worker:
         work = self._streams.get(stream.stream_id)
         if work is None:
             envs = self._envs[stream.env_version].take(stream.max_episode_length)
-            agent = self._agent(stream.policy_version, envs)
+            agent = self._agent(stream.policy_version, stream.env_version, envs)
             work = self._streams[stream.stream_id] = StreamWork(stream, envs, agent)
         assert isinstance(work, StreamWork)  # noqa: S101  # no two streams have one name
         return work
@@ -231,11 +238,15 @@ class Worker:
         assert isinstance(work, FragmentWork)  # noqa: S101
         return work
 
-    def _agent(self, version: int, envs: RowEnvs | BlockEnvs) -> Agent:
-        """An agent for the rows."""
-        spaces = envs.observation_space, envs.action_space
+    def _agent(self, policy_version: int, env_version: int, envs: RowEnvs | BlockEnvs) -> Agent:
+        """An agent for the rows. Streams may share it: what it has is written and read within a step."""
         together = isinstance(envs, BlockEnvs)
-        return build_agent(self._agents[version], *spaces, envs.num_rows, together=together)
+        key = (policy_version, env_version, envs.num_rows, together)
+        if key not in self._built_agents:
+            spaces = envs.observation_space, envs.action_space
+            agent = build_agent(self._agents[policy_version], *spaces, envs.num_rows, together=together)
+            self._built_agents[key] = agent
+        return self._built_agents[key]
 
 
 @dataclass
