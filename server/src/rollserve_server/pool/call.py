@@ -19,7 +19,6 @@ from rollserve_server.pool.deliveries import (
     Deliveries,
     Delivery,
     ignore_answer,
-    slice_seconds,
 )
 from rollserve_server.pool.open_stream import InFlight, OpenStream
 from rollserve_server.pool.placement import Anywhere, Blocks
@@ -74,7 +73,6 @@ class Call(Deliveries):
         num_partial_steps = stream.num_held_steps - sum(num_steps for num_steps, _ in ledger.sizes.values())
         self._plan = Plan(target, placement, ledger, estimate, len(slots), num_partial_steps, rows.unit_size(placement))
         self._claims = Claims(settings.window_bytes, pinned=self._pinned)
-        self._slice_seconds = slice_seconds(len(slots))
         self._num_finished_last = [0] * len(slots)
         self._has_answered = [False] * len(slots)
         self._num_losses: Counter[int] = Counter()
@@ -174,7 +172,7 @@ class Call(Deliveries):
             deliver=tuple(deliver),
             max_message_bytes=self._settings.max_message_bytes,
             bind_worker=self._pinned,
-            seconds=self._slice_seconds if samples else 0.0,
+            seconds=self._slice_seconds(has_answered=self._has_answered[worker]) if samples else 0.0,
             columns=self._settings.columns,
             # Of calls whose episodes are bound to their workers, each worker's are known beforehand.
             early=bool(begin) and isinstance(self.stream.placement, Blocks),

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,6 @@ __all__ = [
     "Delivery",
     "Progress",
     "ignore_answer",
-    "slice_seconds",
 ]
 
 ORDERS_IN_FLIGHT = 2
@@ -37,6 +36,8 @@ MOST_LOSSES = 3
 """How often the same work may be lost with its worker before it is taken to be the cause."""
 _SLICE_SECONDS = 0.02
 """How long a worker works on an order: it answers as often, and calls at the same time take turns as often."""
+_LONGER = 4
+"""How many times as long if no other call waits for its turn: an order costs a millisecond or two all in all."""
 
 
 @dataclass(frozen=True)
@@ -47,18 +48,20 @@ class CallSettings:
         max_message_bytes: the size that no message may exceed.
         window_bytes: how much may be on its way from the workers to the client.
         progress_seconds: how often to tell of progress when nothing is delivered.
+        num_calls: asked for how many calls are running.
         columns: how columns may be written.
     """
 
     max_message_bytes: int
     window_bytes: int
     progress_seconds: float
+    num_calls: Callable[[], int]
     columns: ColumnFormat
 
     @classmethod
-    def of(cls, request: SampleRequest, config: PoolConfig) -> CallSettings:
+    def of(cls, request: SampleRequest, config: PoolConfig, num_calls: Callable[[], int]) -> CallSettings:
         """What a request and the pool's configuration say."""
-        return cls(request.max_message_bytes, config.window_bytes, config.progress_seconds, request.columns)
+        return cls(request.max_message_bytes, config.window_bytes, config.progress_seconds, num_calls, request.columns)
 
 
 @dataclass(frozen=True)
@@ -74,11 +77,6 @@ class Progress:
     """How many steps were made for the call so far."""
 
     num_simulated_steps: int
-
-
-def slice_seconds(num_workers: int) -> float:
-    """How long a worker is to work on an order, so that one gateway hears of many workers as often as of few."""
-    return _SLICE_SECONDS * max(1.0, num_workers / 8)
 
 
 def ignore_answer(report: asyncio.Future[Any]) -> None:
@@ -168,6 +166,15 @@ class Deliveries(ABC):
         except Exception as error:  # it is raised where the call is awaited
             self._failure = error
             self._notify()
+
+    def _slice_seconds(self, *, has_answered: bool) -> float:
+        """How long a worker is to work on an order, so that one gateway hears of many workers as often as of few.
+
+        Args:
+            has_answered: whether it has answered in this call: the first answer is to come soon.
+        """
+        seconds = _SLICE_SECONDS * max(1.0, len(self._slots) / 8)
+        return seconds * _LONGER if has_answered and self._settings.num_calls() == 1 else seconds
 
     @contextlib.contextmanager
     def _sending(self) -> Iterator[None]:

@@ -18,7 +18,6 @@ from rollserve_server.pool.deliveries import (
     Deliveries,
     Delivery,
     ignore_answer,
-    slice_seconds,
 )
 from rollserve_server.pool.sequences import Place
 from rollserve_server.sampling import FragmentOrder, Part, RowStream
@@ -70,7 +69,6 @@ class FragmentCall(Deliveries):
         self._ids = ids
         self._call_id = next(ids)
         self._num_row_steps = target.num_steps // start.stride
-        self._slice_seconds = slice_seconds(len(slots))
         self._parts = [
             _WorkerPart(worker, self._num_row_steps * len(rows)) for worker, rows in enumerate(start.workers)
         ]
@@ -172,7 +170,7 @@ class FragmentCall(Deliveries):
             states = self._states(part)
         kind = self.sequence.kind
         stream = RowStream(part.place.stream_id, self.sequence.seed, *kind, self.start.stride)
-        seconds = self._slice_seconds if samples else 0.0
+        seconds = self._slice_seconds(has_answered=part.has_answered) if samples else 0.0
         return FragmentOrder(stream, self._part(part), states, max(room, 0), seconds)
 
     def _part(self, part: _WorkerPart) -> Part:

@@ -95,6 +95,7 @@ class Pool:
         self._slots = slots
         self._holdings = holdings
         self._estimates: dict[tuple[int, int | None], LengthEstimate] = {}
+        self._num_running = 0
         self._turns = asyncio.Semaphore(config.max_calls)
         ids = itertools.count(1)
         self._streams = Streams(config.seed, config.max_calls, ids)
@@ -294,7 +295,7 @@ class Pool:
         self._streams.drop_outdated(self._holdings.agents.number, self._holdings.envs.number)
         wanted = Stream(0, seed, policy_version, env_version, max_episode_length)
         stream = self._streams.open(wanted, first + skipped, placement, len(self._slots))
-        settings = CallSettings.of(request, config)
+        settings = CallSettings.of(request, config, lambda: self._num_running)
         estimate = self._estimate(env_version, max_episode_length)
         return Call(target, stream, self._slots, rows, estimate, settings, env.description.reproducibility)
 
@@ -326,7 +327,7 @@ class Pool:
             sequence, start = self._sequences.begin_own(kind, initial)
         else:
             sequence, start = self._sequences.begin(request.seed, kind, target.row_step_count, initial)
-        settings = CallSettings.of(request, config)
+        settings = CallSettings.of(request, config, lambda: self._num_running)
         ids, reproducibility = self._sequences.ids, self._env(env_version).description.reproducibility
         return FragmentCall(target, sequence, start, policy_version, ids, self._slots, settings, reproducibility)
 
@@ -355,6 +356,7 @@ class Pool:
     ) -> AsyncGenerator[AsyncGenerator[Delivery | Progress, None], None]:
         """Runs a call, and takes in how it ends."""
         counters = self._counters
+        self._num_running += 1
         try:
             async with contextlib.aclosing(call.run()) as items:
                 yield items
@@ -374,6 +376,7 @@ class Pool:
             counters.num_episodes += call.account.num_episodes
             counters.message_bytes += call.account.message_bytes
         finally:
+            self._num_running -= 1
             for slot, share in zip(self._slots, call.account.workers, strict=True):
                 slot.num_simulated_steps += share.num_simulated_steps
 
