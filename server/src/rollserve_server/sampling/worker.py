@@ -58,7 +58,8 @@ class Worker:
         self._config = config
         self._envs: dict[int, _EnvVersion] = {}
         self._agents: dict[int, AgentSpec] = {}
-        # By versions of agent and environment, how many rows there are and whether they are together.
+        # By versions of agent and environment, how many rows there are and whether they are together; none is kept when
+        # versions come or go.
         self._built_agents: dict[tuple[int, int, int, bool], Agent] = {}
         self._streams: dict[int, StreamWork | FragmentWork] = {}
         self._stopped: set[int] = set()
@@ -83,7 +84,7 @@ class Worker:
             self._envs[version].close()
         is_block = isinstance(envs, BlockEnvs)
         self._envs[version] = _EnvVersion(specs, envs.num_rows, is_block, [envs])
-        self._built_agents = {key: agent for key, agent in self._built_agents.items() if key[1] != version}
+        self._built_agents.clear()
         return EnvDescription(
             envs.observation_space,
             envs.action_space,
@@ -96,7 +97,7 @@ class Worker:
     def add_agent(self, version: int, spec: AgentSpec) -> None:
         """Takes an agent, beside those that are there. The caller has checked that it fits its environment."""
         self._agents[version] = spec
-        self._built_agents = {key: agent for key, agent in self._built_agents.items() if key[0] != version}
+        self._built_agents.clear()
 
     def retain(self, env_versions: Collection[int], policy_versions: Collection[int]) -> None:
         """Forgets all environments and agents but those of these versions.
@@ -109,9 +110,7 @@ class Worker:
             self._envs[version].close()
         for version in self._agents.keys() - set(policy_versions):
             del self._agents[version]
-        self._built_agents = {
-            key: agent for key, agent in self._built_agents.items() if key[0] in self._agents and key[1] in self._envs
-        }
+        self._built_agents.clear()
 
     def work(self, order: WorkOrder[_R]) -> tuple[_R, NDArray[np.uint8]]:
         """Does a slice of work.
