@@ -17,7 +17,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from benchmarks.peers.lines import SPEED, Line
 from benchmarks.peers.table import print_table, ratios
 from benchmarks.peers.turns import PeerTurn, Turn, rollserve_turns
 from benchmarks.service.bulk import NUM_BULK_STEPS
+from benchmarks.service.choosing import add_choice
 from benchmarks.service.environments import Bulk
 from benchmarks.service.machine import machine, versions
 from benchmarks.service.results import Options
@@ -101,15 +102,8 @@ def _turns(
 
 def _parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description="Measure Rollserve and its peers.")
-    for option, known in (("--peers", PEERS), ("--workloads", WORKLOADS)):
-        names = list(known)
-        parser.add_argument(
-            option,
-            type=lambda text, names=names: _chosen(text, names),
-            default=names,
-            metavar="NAME,…",
-            help=f"which, by what their names begin with; all unless given: {', '.join(names)}",
-        )
+    add_choice(parser, "--peers", PEERS)
+    add_choice(parser, "--workloads", WORKLOADS)
     cores = len(os.sched_getaffinity(0))
     parser.add_argument("--workers", type=int, default=cores, help="or threads (default: %(default)s, the cores)")
     parser.add_argument("--rounds", type=int, default=3, help="of which the median counts (default: %(default)s)")
@@ -118,15 +112,6 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, default=Path("bench-peers.json"), help="(default: %(default)s)")
     parser.add_argument("--chart", type=Path, default=Path("bench-peers.png"), help="(default: %(default)s)")
     return parser.parse_args()
-
-
-def _chosen(text: str, names: Iterable[str]) -> list[str]:
-    """The names that begin with one of those in a text."""
-    wanted = tuple(part.strip() for part in text.split(",") if part.strip())
-    for part in wanted:
-        if not any(name.startswith(part) for name in names):
-            raise argparse.ArgumentTypeError(f"{part!r} came, one of {', '.join(names)} was expected")
-    return [name for name in names if name.startswith(wanted or ("",))]
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from rich.console import Console
 
 from benchmarks.service.bulk import measure_bulk
 from benchmarks.service.chart import save_chart
+from benchmarks.service.choosing import add_choice
 from benchmarks.service.growth import measure_growth, measure_slow_client
 from benchmarks.service.machine import machine, versions
 from benchmarks.service.results import Options, Result
@@ -94,13 +95,7 @@ def _measured(names: list[str], options: Options, failures: dict[str, str]) -> l
 
 def _parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.service", description="Measure the whole service.")
-    parser.add_argument(
-        "--workloads",
-        type=_workloads,
-        default=list(_MEASURES),
-        metavar="NAME,…",
-        help=f"which, by what their names begin with; all unless given: {', '.join(_MEASURES)}",
-    )
+    add_choice(parser, "--workloads", _MEASURES)
     cores = len(os.sched_getaffinity(0))
     parser.add_argument("--workers", type=int, default=cores, help="how many workers (default: %(default)s, the cores)")
     parser.add_argument("--rounds", type=int, default=3, help="of which the median counts (default: %(default)s)")
@@ -109,15 +104,6 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, default=Path("bench.json"), help="(default: %(default)s)")
     parser.add_argument("--chart", type=Path, default=Path("bench.png"), help="(default: %(default)s)")
     return parser.parse_args()
-
-
-def _workloads(text: str) -> list[str]:
-    """The names that begin with one of those in a text."""
-    wanted = tuple(part.strip() for part in text.split(",") if part.strip())
-    for part in wanted:
-        if not any(name.startswith(part) for name in _MEASURES):
-            raise argparse.ArgumentTypeError(f"{part!r} came, one of {', '.join(_MEASURES)} was expected")
-    return [name for name in _MEASURES if name.startswith(wanted or ("",))]
 
 
 if __name__ == "__main__":
