@@ -118,10 +118,10 @@ class CategoricalHead:
         # An action's numbers stand together: what sums up over actions is many times as fast this way round.
         scores = np.array(output.T, order="C")
         scores -= scores.max(axis=0)
-        cumulative = np.cumsum(np.exp(scores), axis=0)
+        cumulative = _cumulative(np.exp(scores))
         total = cumulative[-1]
         # The noise may be rounded up to the last sum: it does not count.
-        choices = (cumulative[:-1] <= noise[:, 0] * total).sum(axis=0)
+        choices = np.add.reduce(cumulative[:-1] <= noise[:, 0] * total, axis=0, dtype=np.intp)
         log_prob = scores[choices, np.arange(len(choices))] - np.log(total)
         actions = (choices + self._space.start).astype(self._space.dtype, copy=False)
         return actions, {"log_prob": log_prob, "logits": output}
@@ -178,6 +178,16 @@ class MlpAgent:
         self._flattener(observations, self._network.input)
         actions, infos = self._head.act(self._network.forward(), noise)
         return [actions], infos
+
+
+def _cumulative(values: np.ndarray) -> np.ndarray:
+    """The sums (n, M) of the first 1, 2, ... n of values (n, M), which are overwritten."""
+    if len(values) > values.shape[1]:
+        return np.cumsum(values, axis=0, out=values)
+    # Row by row numpy is many times as fast, and it adds up in the same order.
+    for before, value in itertools.pairwise(values):
+        value += before
+    return values
 
 
 def _flatten_leaf(space: Any, column: np.ndarray, out: np.ndarray) -> None:

@@ -37,14 +37,15 @@ class _AtOnceCartPole(CartPoleVectorEnv):
     ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
         """One step of each row."""
         observations, rewards, terminated, truncated, infos = super().step(action)
-        ended = self.prev_done.copy()
-        if ended.any():
+        ended = np.flatnonzero(self.prev_done)
+        if len(ended):
             infos["final_obs"] = observations
-            size = (len(self.state), int(ended.sum()))
-            self.state[:, ended] = self.np_random.uniform(low=self.low, high=self.high, size=size)
+            drawn = self.np_random.uniform(low=self.low, high=self.high, size=(len(self.state), len(ended)))
+            self.state[:, ended] = drawn
             self.steps[ended] = 0
             self.prev_done[:] = False
-            observations = self.state.T.astype(np.float32, order="C")
+            observations = observations.copy()
+            observations[ended] = drawn.T
         return observations, rewards, terminated, truncated, infos
 
 

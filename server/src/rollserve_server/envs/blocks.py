@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -169,8 +169,8 @@ class BlockEnvs:
         Raises:
             EnvFailedError: the environment raised an error, or its observations are not as its space says.
         """
-        ended = self.terminated | self.truncated
         batch = batch_of_leaves(self.action_space, iter([column.copy() for column in actions]))
+        ended = None if self.at_once else self.terminated | self.truncated
         with self._failing("step"):
             observations, rewards, terminated, truncated, infos = self._env.step(batch)
             self._store(observations)
@@ -178,7 +178,7 @@ class BlockEnvs:
             self.terminated[...] = terminated
             self.truncated[...] = truncated
         self._stepped = True
-        if self.at_once:
+        if ended is None:
             self._final = infos.get("final_obs")
             self.fresh = self.terminated | self.truncated
             self.stepped[:] = True
@@ -188,11 +188,17 @@ class BlockEnvs:
 
     def last_observations(self, rows: NDArray[np.integer[Any]]) -> list[np.ndarray]:
         """For each leaf (rows, *O), the observation after the last step of each of these rows."""
+        ended = self.fresh[rows]
+        if not (self.at_once and ended.any()):
+            return [column[rows] for column in self.observations]
+        # What those that have ended show is the next episode's first.
+        over = rows[ended]
+        final = [_final_part(self._final, leaf, over) for leaf in self.observation_leaves]
+        if len(over) == len(rows):
+            return [np.asarray(part, leaf.dtype) for part, leaf in zip(final, self.observation_leaves, strict=True)]
         shown = [column[rows] for column in self.observations]
-        ended = (self.terminated | self.truncated)[rows]
-        if self.at_once and ended.any():  # what they show is the next episode's first
-            for leaf, column in zip(self.observation_leaves, shown, strict=True):
-                column[ended] = _final_part(self._final, leaf, rows[ended])
+        for column, part in zip(shown, final, strict=True):
+            column[ended] = part
         return shown
 
     def info_parts(self, infos: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], NDArray[np.bool_]]]:
@@ -214,7 +220,7 @@ class BlockEnvs:
             ended = self.terminated | self.truncated
             yield from ((row, _infos_of_row(final if ended[row] else infos, row)) for row in rows)
 
-    def reset_infos(self, infos: Mapping[str, Any], rows: Sequence[int]) -> Mapping[int, Mapping[str, Any]]:
+    def reset_infos(self, infos: Mapping[str, Any], rows: Iterable[int]) -> Mapping[int, Mapping[str, Any]]:
         """The infos of the beginning of each of these rows' episodes, from those that `begin` or `step` returned."""
         has_any = infos and not (self.at_once and self._stepped and "final_info" not in infos)
         return {row: _infos_of_row(infos, row) for row in rows} if has_any else {}
@@ -252,7 +258,7 @@ def _without_reset_options(specs: WorkerSpecs) -> WorkerSpecs:
 
 def _final_part(final: Any, leaf: Leaf, rows: NDArray[np.integer[Any]]) -> Any:
     """A leaf of rows' last observations. Some environments give an array of observations, others columns of leaves."""
-    if isinstance(final, Mapping | tuple) or not leaf.path:
+    if not leaf.path or isinstance(final, Mapping | tuple):
         column = _part(final, leaf)
         return list(column[rows]) if column.dtype.hasobject else column[rows]
     return [_part(final[row], leaf) for row in rows]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,14 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = ["BlockColumns"]
 
-_CHUNK_STEPS = 60
-"""How many steps of a row stand together. No power of 2: a step of all rows is written at once, and at such distances
-its values would drive each other out of the processor's caches.
+_UNUSED_ROWS = 8
+"""So many more stand between two steps: at distances of a power of 2, the steps of a row would drive each other out of
+the processor's caches.
 """
-
-
-_ITEMS = {2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
-"""Types to copy so many bytes by."""
 
 
 class BlockColumns:
@@ -40,11 +36,12 @@ class BlockColumns:
     def __init__(self, num_rows: int, num_steps: int, keys: Iterable[ColumnKey]) -> None:
         self.keys = tuple(keys)
         self.step_bytes = sum(map(_row_bytes, (key for _, key in self.keys)))
-        self._shape = (-(-num_steps // _CHUNK_STEPS), num_rows, _CHUNK_STEPS)
+        self._num_rows = num_rows
+        self._shape = (num_steps, num_rows + _UNUSED_ROWS)
         self._columns = {key: np.empty((*self._shape, *key[1].shape), key[1].dtype) for key in self.keys}
-        self._groups: dict[str, list[_Writer]] = {}
+        self._groups: dict[str, list[np.ndarray]] = {}
         for (group, _), column in self._columns.items():
-            self._groups.setdefault(group, []).append(_Writer(column))
+            self._groups.setdefault(group, []).append(column[:, :num_rows])
         self._infos: dict[InfoKey, tuple[np.ndarray, NDArray[np.bool_]]] = {}
 
     @property
@@ -59,30 +56,29 @@ class BlockColumns:
     def begin_anew(self, num_steps: int) -> bool:
         """Forgets everything, so that as many other steps can be written; returns whether there is room for them."""
         self._infos.clear()
-        return self._shape[0] == -(-num_steps // _CHUNK_STEPS)
+        return self._shape[0] == num_steps
 
     def write(self, group: str, step: int, values: Iterable[np.ndarray]) -> None:
         """Writes a step of all rows, (M, *shape) for each column of the group."""
-        chunk, offset = divmod(step, _CHUNK_STEPS)
-        for writer, value in zip(self._groups.get(group, ()), values, strict=True):
-            writer.write(chunk, offset, value)
+        for column, value in zip(self._groups.get(group, ()), values, strict=True):
+            column[step] = value
 
     def write_info(self, key: InfoKey, step: int, values: np.ndarray, rows: NDArray[np.bool_]) -> None:
         """Writes the infos (M, *shape) of those rows, (M,), that have a value."""
-        chunk, offset = divmod(step, _CHUNK_STEPS)
         if key not in self._infos:
             self._infos[key] = np.empty((*self._shape, *key.shape), key.dtype), np.zeros(self._shape, np.bool_)
-        column, mask = self._infos[key]
-        column[chunk, rows, offset] = values[rows]
-        mask[chunk, rows, offset] = True
+        column, mask = (part[step, : self._num_rows] for part in self._infos[key])
+        column[rows] = values[rows]
+        mask[rows] = True
 
     def places(self, rows: NDArray[np.int64], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where the steps of each of these rows stand, from its `starts` up to its `stops`, run behind run."""
         lengths = stops - starts
         ends = np.cumsum(lengths)
-        steps = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
-        chunks, offsets = np.divmod(steps, _CHUNK_STEPS)
-        places: NDArray[np.int64] = (chunks * self._shape[1] + np.repeat(rows, lengths)) * _CHUNK_STEPS + offsets
+        places = np.arange(ends[-1] if len(ends) else 0)
+        places -= np.repeat(ends - stops, lengths)
+        places *= self._shape[1]
+        places += np.repeat(rows, lengths)
         return places
 
     def column(self, key: ColumnKey) -> np.ndarray:
@@ -91,7 +87,7 @@ class BlockColumns:
 
     def infos(self, key: InfoKey, places: NDArray[np.int64]) -> tuple[np.ndarray, NDArray[np.bool_]]:
         """The values of an info at these places, and which of them are there; the others are 0."""
-        column, mask = (part.reshape(-1, *part.shape[3:]) for part in self._infos[key])
+        column, mask = (part.reshape(-1, *part.shape[2:]) for part in self._infos[key])
         present = mask[places]
         if present.all():
             return column[places], present
@@ -102,24 +98,3 @@ class BlockColumns:
 
 def _row_bytes(key: InfoKey) -> int:
     return key.dtype.itemsize * math.prod(key.shape)
-
-
-class _Writer:
-    """Writes into a column. Small parts go as one number each: numpy copies those at once."""
-
-    def __init__(self, column: np.ndarray) -> None:
-        self._column = self._items = column
-        self._item: Any = None
-        if column.ndim > 3:
-            flat = column.reshape(*column.shape[:3], math.prod(column.shape[3:]))
-            self._item = _ITEMS.get(flat.shape[3] * column.itemsize)
-            if self._item is not None:
-                self._items = flat.view(self._item)[..., 0]
-
-    def write(self, chunk: int, offset: int, value: np.ndarray) -> None:
-        """Writes a step of all rows."""
-        if self._item is None or value.dtype != self._column.dtype:
-            self._column[chunk, :, offset] = value
-        else:
-            items = np.ascontiguousarray(value).reshape(len(value), -1).view(self._item)
-            self._items[chunk, :, offset] = items[:, 0]

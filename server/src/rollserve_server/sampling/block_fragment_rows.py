@@ -13,7 +13,7 @@ from rollserve_server.sampling.collector import column_keys, located
 from rollserve_server.sampling.fragment_orders import RowProgress
 from rollserve_server.sampling.fragment_outbox import TableOutbox
 from rollserve_server.sampling.fragment_recording import FragmentRecording
-from rollserve_server.sampling.fragment_table import FragmentTable
+from rollserve_server.sampling.fragment_table import FragmentsOfStep
 from rollserve_server.sampling.infos import NO_INFOS
 from rollserve_server.sampling.noise import BlockNoise
 from rollserve_server.sampling.seeding import EpisodeGenerator
@@ -44,13 +44,13 @@ class BlockFragmentRows(FragmentRecording):
         self._envs = envs
         self.outbox: TableOutbox = TableOutbox(self._infos)
         self._columns: BlockColumns
-        # Of each row: its episode, how many steps that has, those before the call, and the infos that it began with.
+        # Of each row: its episode, and the infos that it began with.
         self._indices = np.array([state.episode_index for state in states])
-        self._episode_steps = np.zeros(len(states), np.int64)
         self._reset_infos: list[Mapping[InfoKey, Any]] = [NO_INFOS] * len(states)
         self._has_reset_infos = False
-        # Of each row: at which of the call's steps its fragment began.
+        # Of each row: at which of the call's steps its fragment began, and how many steps its episode has before that.
         self._starts = np.zeros(len(states), np.int64)
+        self._first_steps = np.zeros(len(states), np.int64)
         # Of the block: the episode that it was begun for, its seed, and the steps since then.
         self._block_start = states[0].reset_index
         self._env_seed = 0
@@ -76,11 +76,12 @@ class BlockFragmentRows(FragmentRecording):
 
     def begin_call(self, num_steps: int, *, tell_actions: bool) -> None:
         """See FragmentRecording."""
+        self._first_steps = self._episode_steps
+        self._starts[:] = 0
         super().begin_call(num_steps, tell_actions=tell_actions)
         if not self._columns.begin_anew(num_steps):
             self._columns = BlockColumns(self.num_rows, num_steps, self._columns.keys)
         self._begin_step = 0
-        self._starts[:] = 0
 
     def restore(self) -> int:
         """Makes a step of all rows; see FragmentRecording."""
@@ -109,27 +110,32 @@ class BlockFragmentRows(FragmentRecording):
         self._keep_actions(actions)
         self._step += 1
         self._block_steps += 1
-        self._episode_steps += 1
         self._end_episodes(infos)
         if self._step == self._num_steps:
             going_on = np.flatnonzero(self._starts < self._step)
             never = np.zeros(len(going_on), np.bool_)
-            self._finish(going_on, never, never, [column[going_on] for column in envs.observations])
+            self._finish(going_on, never, never)
 
     def progress(self) -> list[RowProgress]:
         """See FragmentRecording."""
+        made = [column[self._begin_step : self._step].swapaxes(0, 1) for column in self._actions_made]
+        actions = [np.ascontiguousarray(column) for column in made]
+        first_steps = (self._block_steps - self._episode_steps).tolist()
         return [
             RowProgress(
                 self._block_start,
-                int(self._indices[number]),
-                self._block_steps - int(self._episode_steps[number]),
+                index,
+                first_steps[number],
                 self._block_steps,
-                [column[number, self._begin_step : self._step] for column in self._actions_made]
-                if self._tells_actions
-                else None,
+                [column[number] for column in actions] if self._tells_actions else None,
             )
-            for number in range(self.num_rows)
+            for number, index in enumerate(self._indices.tolist())
         ]
+
+    @property
+    def _episode_steps(self) -> NDArray[np.int64]:
+        """(M,), how many steps each row's episode has so far."""
+        return self._first_steps + (self._step - self._starts)
 
     def _begin_block(self) -> None:
         self._block_start = int(self._indices[0])
@@ -140,61 +146,51 @@ class BlockFragmentRows(FragmentRecording):
             infos = self._envs.begin(self._env_seed)
         except EnvFailedError as error:
             raise self._located(error) from error
-        self._take_reset_infos(infos, range(self.num_rows))
+        self._take_reset_infos(infos, np.arange(self.num_rows))
 
-    def _take_reset_infos(self, infos: Mapping[str, Any], numbers: Sequence[int]) -> None:
-        of_rows = self._envs.reset_infos(infos, numbers)
+    def _take_reset_infos(self, infos: Mapping[str, Any], rows: NDArray[np.int64]) -> None:
+        of_rows = self._envs.reset_infos(infos, rows)
         if of_rows or self._has_reset_infos:
             self._has_reset_infos = True
-            for number in numbers:
+            for number in rows.tolist():
                 self._reset_infos[number] = self._infos.read_copies(of_rows[number]) if number in of_rows else NO_INFOS
 
     def _end_episodes(self, infos: Mapping[str, Any]) -> None:
         """Ends the episodes that are over with the current step."""
         envs = self._envs
-        terminated, truncated = envs.terminated, envs.truncated
-        ended = terminated | truncated
-        rows = over = np.flatnonzero(ended)
+        truncated = envs.truncated
+        rows = over = np.flatnonzero(envs.fresh)
         if self._stream.soft_horizon:  # any other limit is the environment's own
-            cut = ~ended & (self._episode_steps == self._stream.max_episode_length)
+            cut = ~envs.fresh & (self._episode_steps == self._stream.max_episode_length)
             truncated = truncated | cut
-            rows = np.flatnonzero(ended | cut)
+            rows = np.flatnonzero(envs.fresh | cut)
         if not len(rows):
             return
-        last_observations = envs.last_observations(rows)
-        self._finish(rows, terminated[rows], truncated[rows], last_observations)
+        self._finish(rows, envs.terminated[rows], truncated[rows])
         self._starts[rows] = self._step
-        self._episode_steps[rows] = 0
+        self._first_steps[rows] = 0
         self._indices[rows] += self._stream.stride
         if self._has_reset_infos:
             for number in set(rows.tolist()).difference(over.tolist()):
                 self._reset_infos[number] = NO_INFOS
-        self._take_reset_infos(infos, over.tolist())
+        self._take_reset_infos(infos, over)
 
-    def _finish(
-        self,
-        rows: NDArray[np.int64],
-        terminated: NDArray[np.bool_],
-        truncated: NDArray[np.bool_],
-        last_observations: Sequence[np.ndarray],
-    ) -> None:
+    def _finish(self, rows: NDArray[np.int64], terminated: NDArray[np.bool_], truncated: NDArray[np.bool_]) -> None:
         """Ends the fragments of rows with the current step."""
-        starts = self._starts[rows]
-        lengths = self._step - starts
-        table = FragmentTable(
-            columns=self._columns,
-            env_seed=self._env_seed,
-            rows=rows,
-            starts=starts,
-            stops=np.full(len(rows), self._step),
-            episode_indices=self._indices[rows],
-            first_steps=self._episode_steps[rows] - lengths,
-            terminated=terminated,
-            truncated=truncated,
-            last_observations=last_observations,
-            reset_infos=[self._reset_infos[row] for row in rows.tolist()] if self._has_reset_infos else (),
+        fragments = FragmentsOfStep(
+            self._step,
+            self._columns,
+            self._env_seed,
+            rows,
+            self._starts[rows],
+            self._indices[rows],
+            self._first_steps[rows],
+            terminated,
+            truncated,
+            self._envs.last_observations(rows),
+            [self._reset_infos[row] for row in rows.tolist()] if self._has_reset_infos else (),
         )
-        self.outbox.add(table)
+        self.outbox.add(fragments)
 
     def _restore(self, states: Sequence[RowState]) -> Iterator[int]:
         """Makes the states' steps again; says with each iteration how many it made."""
@@ -214,31 +210,31 @@ class BlockFragmentRows(FragmentRecording):
             going_on = np.array([state.num_steps > 0 for state in states])
             self.num_broken_off += int(going_on.sum())
             self._indices[going_on] += self._stream.stride
-            self._episode_steps[:] = 0
+            self._first_steps[:] = 0
             self._block_steps = 0
 
     def _replay(self, states: Sequence[RowState]) -> Iterator[int]:
         envs = self._envs
         self._env_seed = EpisodeGenerator().begin(self._stream.root_seed, self._block_start)
-        self._take_reset_infos(envs.begin(self._env_seed), range(self.num_rows))
+        self._take_reset_infos(envs.begin(self._env_seed), np.arange(self.num_rows))
         logs = zip(*(state.actions for state in states), strict=True)
         leaves = zip(self._envs.action_leaves, logs, strict=True)
         columns = [np.stack(log).astype(leaf.dtype, copy=False) for leaf, log in leaves]
         for step in range(states[0].num_steps):
             infos = envs.step([column[:, step] for column in columns])
-            self._episode_steps += 1
-            over = np.flatnonzero(envs.terminated | envs.truncated).tolist()
-            self._episode_steps[over] = 0
+            self._first_steps += 1
+            over = np.flatnonzero(envs.fresh)
+            self._first_steps[over] = 0
             self._take_reset_infos(infos, over)
             self._block_steps += 1
             yield self.num_rows
 
     def _stands(self, number: int, state: RowState) -> bool:
         """Whether a row has come to where it stood; after a soft horizon, its episode began after the last reset."""
-        num_steps, since_reset = state.num_steps - state.first_step, int(self._episode_steps[number])
+        num_steps, since_reset = state.num_steps - state.first_step, int(self._first_steps[number])
         if num_steps != since_reset:
             self._reset_infos[number] = NO_INFOS
-        self._episode_steps[number] = num_steps
+        self._first_steps[number] = num_steps
         return num_steps == since_reset or (self._stream.soft_horizon and num_steps < since_reset)
 
     def _located(self, error: EnvFailedError) -> EnvFailedError:

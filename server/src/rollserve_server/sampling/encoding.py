@@ -178,7 +178,7 @@ class Encoder:
 
     def _table_observations(self, table: FragmentTable, *, frames_once: bool) -> Iterator[_Column]:
         """The same of the fragments of a table."""
-        places = table.places()
+        places = table.places
         keys = [key for group, key in table.columns.keys if group == "observations"]
         for position, key in enumerate(keys):
             rows = Gathered(table.columns.column(("observations", key)), places)
@@ -308,7 +308,7 @@ def _episode_infos(infos: Sequence[Mapping[InfoKey, Any]], keys: Iterable[Column
 
 
 def _table_columns(table: FragmentTable) -> Iterator[_Column]:
-    places, keys = table.places(), table.columns.keys
+    places, keys = table.places, table.columns.keys
     for group, key in keys:
         if group != "observations":
             yield _Column.of(group, key.name, Gathered(table.columns.column((group, key)), places))
@@ -318,11 +318,11 @@ def _table_infos(table: FragmentTable, whole: FragmentTable) -> Iterator[_Column
     columns = table.columns
     if not columns.info_keys:
         return
-    places = table.places()
+    places = table.places
     for key in sorted(columns.info_keys, key=lambda key: key.name):
         values, mask = columns.infos(key, places)
         # Of whole episodes, so that the columns are the same in all segments of one.
-        if mask.any() or columns.infos(key, whole.places())[1].any():
+        if mask.any() or columns.infos(key, whole.places)[1].any():
             yield from _info_columns("environment_infos", key.name, values, mask)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollserve_server.sampling.encoding import EncodedMessage, Encoder, Encoding
-from rollserve_server.sampling.fragment_table import FragmentTable, cut_table
+from rollserve_server.sampling.fragment_table import FragmentsOfStep, FragmentTable, cut_table
 from rollserve_server.sampling.segments import cut_into_messages
 
 if TYPE_CHECKING:
@@ -123,9 +123,9 @@ class TableOutbox(Outbox):
         """Takes what reads infos whose types differ from step to step."""
         super().__init__()
         self._infos = infos
-        self._waiting: list[FragmentTable] = []
+        self._waiting: list[FragmentsOfStep] = []
 
-    def add(self, fragments: FragmentTable) -> None:
+    def add(self, fragments: FragmentsOfStep) -> None:
         """Has fragments wait, which have the same columns as those that wait already."""
         self._waiting.append(fragments)
         self._hold(fragments.num_bytes)
@@ -134,7 +134,7 @@ class TableOutbox(Outbox):
         """See Outbox. The columns are there until the next call."""
 
     def _take_messages(self, encoding: Encoding, max_message_bytes: int) -> Iterator[EncodedMessage]:
-        table = FragmentTable.concatenate(self._waiting)
+        table = FragmentTable.of(self._waiting)
         self._waiting = []
         return self._encode(self._without_skipped(table), encoding, max_message_bytes)
 

@@ -41,7 +41,7 @@ class FragmentRecording(ABC):
         self._stream = stream
         self._infos = InfoReader()
         self._agent: Agent
-        # Of the call: which step it is, how many it has, and the actions of all.
+        # Of the call: which step it is, how many it has, and for each leaf the actions (T, M, *A) of all.
         self._step = self._num_steps = 0
         self._tells_actions = False
         self._actions_made: Sequence[np.ndarray] = ()
@@ -66,7 +66,7 @@ class FragmentRecording(ABC):
         self._step = 0
         self._num_steps = num_steps
         leaves = self._envs.action_leaves if tell_actions else ()
-        self._actions_made = [np.empty((self.num_rows, num_steps, *leaf.shape), _log_dtype(leaf)) for leaf in leaves]
+        self._actions_made = [np.empty((num_steps, self.num_rows, *leaf.shape), _log_dtype(leaf)) for leaf in leaves]
         self._tells_actions = tell_actions
 
     @abstractmethod
@@ -92,7 +92,7 @@ class FragmentRecording(ABC):
         """Keeps the actions of the current step, if they are to be told."""
         if self._tells_actions:
             for column, action in zip(self._actions_made, actions, strict=True):
-                column[:, self._step] = action
+                column[self._step] = action
 
 
 def _log_dtype(leaf: Leaf) -> np.dtype:

@@ -160,7 +160,7 @@ class FragmentRows(FragmentRecording):
 
     def _actions_since_reset(self, number: int) -> Sequence[np.ndarray]:
         start = self._reset_steps[number] if self._env_steps[number] else self._step
-        return [column[number, start : self._step] for column in self._actions_made]
+        return [column[start : self._step, number] for column in self._actions_made]
 
     def _restore(self, states: Sequence[RowState]) -> Iterator[int]:
         """Makes the states' steps again; says with each iteration how many it made."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,10 +22,38 @@ if TYPE_CHECKING:
     from rollserve_server.sampling.episodes import ColumnKey
     from rollserve_server.sampling.infos import InfoKey, InfoReader
 
-__all__ = ["FragmentTable", "TablePart", "cut_table"]
+__all__ = ["FragmentTable", "FragmentsOfStep", "TablePart", "cut_table"]
 
 _FRAGMENT_BYTES = 128
 """What a fragment takes beside its steps and infos, about."""
+
+
+class FragmentsOfStep(NamedTuple):
+    """N fragments that end with the same step.
+
+    Attributes:
+        stop: one more than that step.
+        columns, env_seed, rows, starts, episode_indices, first_steps, terminated, truncated, last_observations,
+            reset_infos: see FragmentTable.
+    """
+
+    stop: int
+    columns: BlockColumns
+    env_seed: int
+    rows: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    episode_indices: NDArray[np.int64]
+    first_steps: NDArray[np.int64]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    last_observations: Sequence[np.ndarray]
+    reset_infos: Sequence[Mapping[InfoKey, Any]] = ()
+
+    @property
+    def num_bytes(self) -> int:
+        """About how much memory they take."""
+        num_steps = len(self.rows) * self.stop - int(self.starts.sum())
+        return len(self.rows) * _FRAGMENT_BYTES + num_steps * self.columns.step_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,21 +111,22 @@ class FragmentTable:
         return keys | {("episode_infos", key) for infos in self.reset_infos for key in infos}
 
     @classmethod
-    def concatenate(cls, tables: Sequence[FragmentTable]) -> FragmentTable:
-        """The fragments of several tables, of the same columns and seed, as one."""
-        names = ("rows", "starts", "stops", "episode_indices", "first_steps", "terminated", "truncated")
-        parts: dict[str, Any] = {name: np.concatenate([getattr(table, name) for table in tables]) for name in names}
-        observations = zip(*(table.last_observations for table in tables), strict=True)
+    def of(cls, steps: Sequence[FragmentsOfStep]) -> FragmentTable:
+        """The fragments that end with several steps, of the same columns and seed."""
+        names = ("rows", "starts", "episode_indices", "first_steps", "terminated", "truncated")
+        parts: dict[str, Any] = {name: np.concatenate([getattr(step, name) for step in steps]) for name in names}
+        parts["stops"] = np.repeat([step.stop for step in steps], [len(step.rows) for step in steps])
+        observations = zip(*(step.last_observations for step in steps), strict=True)
+        parts["last_observations"] = [np.concatenate(leaf) for leaf in observations]
         reset_infos: list[Mapping[InfoKey, Any]] = []
-        if any(table.reset_infos for table in tables):
-            for table in tables:
-                reset_infos += table.reset_infos or [NO_INFOS] * len(table)
-        last_observations = [np.concatenate(leaf) for leaf in observations]
-        return dataclasses.replace(tables[0], **parts, last_observations=last_observations, reset_infos=reset_infos)
+        if any(step.reset_infos for step in steps):
+            for step in steps:
+                reset_infos += step.reset_infos or [NO_INFOS] * len(step.rows)
+        return cls(columns=steps[0].columns, env_seed=steps[0].env_seed, reset_infos=reset_infos, **parts)
 
     def episodes(self, reader: InfoReader) -> list[Episode]:
         """The same fragments one by one, their infos read once more."""
-        columns, places = self.columns, self.places()
+        columns, places = self.columns, self.places
         block = Block({key: columns.column(key)[places][np.newaxis] for key in columns.keys})
         infos = [(key.name, *columns.infos(key, places)) for key in columns.info_keys]
         episodes = []
@@ -138,6 +168,7 @@ class FragmentTable:
             reset_infos=self.reset_infos[start:stop],
         )
 
+    @functools.cached_property
     def places(self) -> NDArray[np.int64]:
         """Where all their steps stand in the columns, one fragment behind the other."""
         return self.columns.places(self.rows, self.starts, self.stops)

@@ -59,7 +59,7 @@ def frames_of_table(table: FragmentTable, key: InfoKey, position: int) -> Rows |
     """As `frames_of`, of the fragments of a table."""
     column = _words(table.columns.column(("observations", key)))
     last = _words(np.asarray(table.last_observations[position], key.dtype))
-    places, ends = table.places(), np.cumsum(table.lengths)
+    places, ends = table.places, np.cumsum(table.lengths)
     is_last = np.zeros(len(places), np.bool_)
     is_last[ends - 1] = True
     if not np.array_equal(column[places[ends - 1], 1:], last[:, :-1]):
