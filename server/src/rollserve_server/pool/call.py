@@ -120,6 +120,7 @@ class Call(Deliveries):
         stuck = False
         while True:
             while len(in_flight) < ORDERS_IN_FLIGHT and (order := self._next_order(worker, stuck)):
+                self.stream.handles[worker] = handle
                 in_flight.append(InFlight(order, *handle.work(order)))
             if not in_flight:
                 await self._wait()
@@ -138,6 +139,8 @@ class Call(Deliveries):
                     self._early[worker] = written
                 else:
                     self._take_written(written)
+            if report.is_closed:
+                self.stream.handles[worker] = None
             self._take(worker, report)
             idle = not (report.num_simulated_steps or report.parcels)
             # A worker whose buffer is full may be waiting for just what would be claimed with its next episode.
@@ -161,7 +164,8 @@ class Call(Deliveries):
         deliver = claims.to_ask(worker)
         samples = (not plan.complete and plan.num_open[worker] > 0) or claims.num_missing(worker) > 0
         # The first answer often brings it all.
-        ahead = bool(self.stream.in_flight[worker]) and not self._has_answered[worker]
+        is_first = not (self.stream.in_flight[worker] or self._has_answered[worker])
+        ahead = not (is_first or self._has_answered[worker])
         if not (begin or begin_again or deliver or (samples and not stuck and not ahead)):
             return None
         return Order(
@@ -176,6 +180,7 @@ class Call(Deliveries):
             columns=self._settings.columns,
             # Of calls whose episodes are bound to their workers, each worker's are known beforehand.
             early=bool(begin) and isinstance(self.stream.placement, Blocks),
+            is_whole=is_first and plan.has_begun_all_of(worker),
         )
 
     def _portion(self, indices: range) -> Portion:

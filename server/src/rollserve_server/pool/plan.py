@@ -167,6 +167,10 @@ class Plan:
             self._ledger.workers.update(dict.fromkeys(indices, worker))
         return ranges
 
+    def has_begun_all_of(self, worker: int) -> bool:
+        """Whether all episodes were begun that belong to the worker; false where any worker may run any."""
+        return isinstance(self._placement, Blocks) and self._next_of_worker[worker] >= self._placement.stop_of(worker)
+
     def needed_before(self) -> int | None:
         """Before which index all episodes that are needed are, as far as the estimate tells; None for no such index."""
         if isinstance(self._target, Exactly) or self._unit_size == 1:

@@ -7,6 +7,7 @@ import dataclasses
 import logging
 import math
 import os
+import pickle
 import re
 import secrets
 import traceback
@@ -46,6 +47,8 @@ _SYSTEM_CONFIG = {"free_objects_period_milliseconds": 10}
 """Ray collects what is to be freed for a second. Bulk data then always goes into memory that nobody has touched yet,
 which costs as much as to copy it, and counts for every process that touches it.
 """
+_INLINE_BYTES = 64 << 10
+"""Up to here, a buffer comes with its report: to wait for another object of Ray costs more than to copy it."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -112,6 +115,7 @@ class RayBackend:
             num_gpus=self._options.num_gpus,
             memory=self._options.memory,
             resources=dict(self._options.resources),
+            enable_task_events=False,  # nobody asks Ray for them
         )
         return _RayWorker(worker_index, actor.remote(worker_index, config))
 
@@ -148,10 +152,13 @@ class _Actor(Worker):
             # The text is all that is sure to get through; it is for the server's log.
             return _Failure(RuntimeError(traceback.format_exc().encode(errors="backslashreplace").decode()))
 
-    def ask_work(self, order: WorkOrder[_R]) -> tuple[_R | _Failure, NDArray[np.uint8] | None]:
-        """`work`, in two results."""
-        outcome = self.ask("work", order)
-        return (outcome, None) if isinstance(outcome, _Failure) else outcome
+    def ask_work(self, order: bytes) -> tuple[bytes, NDArray[np.uint8] | None]:
+        """`work`, in two results: the pickled report or failure, with the buffer if that is small, and the buffer."""
+        outcome = self.ask("work", pickle.loads(order))  # noqa: S301  # it comes from the pool
+        report, buffer = (outcome, None) if isinstance(outcome, _Failure) else outcome
+        if buffer is None or buffer.nbytes <= _INLINE_BYTES:
+            return pickle.dumps((report, buffer)), None
+        return pickle.dumps((report, None)), buffer
 
 
 class _RayWorker:
@@ -161,12 +168,14 @@ class _RayWorker:
         self._ask_work = actor.ask_work.options(num_returns=2)
 
     async def call(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        result: _R = await self._wait(self._actor.ask.remote(method.__name__, *args, **kwargs))
-        return result
+        result: _R | _Failure = await self.fetch(self._actor.ask.remote(method.__name__, *args, **kwargs))
+        return _succeeded(result)
 
     def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], _RayPayload]:
-        report, buffer = self._ask_work.remote(order)
-        return asyncio.ensure_future(self._wait(report)), _RayPayload(self, buffer)
+        # Ray takes bytes as they are; of anything else it makes text by Python code of its own.
+        report, buffer = self._ask_work.remote(pickle.dumps(order))
+        payload = _RayPayload(self, buffer)
+        return asyncio.ensure_future(self._report(report, payload)), payload
 
     def stop(self, stream_id: int) -> None:
         self._actor.stop.options(concurrency_group=_CONTROL).remote(stream_id)
@@ -174,25 +183,43 @@ class _RayWorker:
     def kill(self) -> None:
         ray.kill(self._actor)
 
-    async def _wait(self, reference: Any) -> Any:
+    async def fetch(self, reference: Any) -> Any:
+        """What a task of the worker has returned; raises as `WorkerHandle.call` does."""
         try:
-            result = await reference
+            return await reference
         except ray.exceptions.RayError as error:
             message = f"worker {self._index} is lost: {type(error).__name__}"
             raise WorkerLostError(message, self._index) from error
-        if isinstance(result, _Failure):
-            raise result.error
-        return result
+
+    async def _report(self, reference: Any, payload: _RayPayload) -> Any:
+        report, payload.buffer = pickle.loads(await self.fetch(reference))  # noqa: S301  # it comes from our own code
+        return _succeeded(report)
 
 
 class _RayPayload:
+    """See Payload.
+
+    Attributes:
+        buffer: the buffer, if it came with the report.
+    """
+
     def __init__(self, worker: _RayWorker, reference: Any) -> None:
+        self.buffer: NDArray[np.uint8] | None = None
         self._worker = worker
         self._reference = reference
 
     async def get(self) -> NDArray[np.uint8]:
-        buffer: NDArray[np.uint8] = await self._worker._wait(self._reference)
+        if self.buffer is not None:
+            return self.buffer
+        buffer: NDArray[np.uint8] = await self._worker.fetch(self._reference)
         return buffer
+
+
+def _succeeded(outcome: _R | _Failure) -> _R:
+    """The outcome, unless it is a failure: that is raised."""
+    if isinstance(outcome, _Failure):
+        raise outcome.error
+    return outcome
 
 
 def _quieten() -> None:

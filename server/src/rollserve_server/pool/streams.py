@@ -175,6 +175,8 @@ class Streams:
         for handle, in_flight in zip(stream.handles, stream.in_flight, strict=True):
             if handle is not None and in_flight:
                 handle.stop(stream.stream.stream_id)
+        if not any(stream.handles) and not any(stream.in_flight):  # the workers have closed it themselves
+            return
         # Begun here, so that workers hear of it before anything that comes after.
         closing = [
             asyncio.ensure_future(handle.call(Worker.close_stream, stream.stream.stream_id))

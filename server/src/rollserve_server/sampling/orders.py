@@ -171,6 +171,8 @@ class Order(WorkOrder["Report"]):
         columns: how their columns may be written.
         early: whether to write what it has of the stream without being asked, if that has ended then and is small: as a
             claim named EARLY, whose episodes are kept.
+        is_whole: whether these are all episodes that the worker is to run of the stream: it forgets the stream once it
+            has written them early.
     """
 
     stream: Stream
@@ -183,6 +185,7 @@ class Order(WorkOrder["Report"]):
     seconds: float
     columns: ColumnFormat = PLAIN
     early: bool = False
+    is_whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -234,6 +237,7 @@ class Report:
         encoding_seconds: time spent writing messages.
         dropped_infos: how many values of infos were dropped, by name.
         failure: what went wrong, after which the stream is to be closed.
+        is_closed: whether the worker has forgotten the stream.
     """
 
     finished: tuple[tuple[int, int, int], ...]
@@ -244,3 +248,4 @@ class Report:
     encoding_seconds: float
     dropped_infos: Mapping[str, int]
     failure: DomainError | None = None
+    is_closed: bool = False

@@ -133,7 +133,7 @@ class Worker:
         began = sampled = time.perf_counter()
         finished: list[tuple[int, int, int]] = []
         parcels: list[Parcel] = []
-        buffer, failure = np.empty(0, np.uint8), None
+        buffer, failure, is_closed = np.empty(0, np.uint8), None, False
         try:
             if order.seconds > 0:
                 buffer_bytes = self._config.buffer_bytes
@@ -141,10 +141,13 @@ class Worker:
             sampled = time.perf_counter()
             worker_index = self._index if order.bind_worker else None
             encoding = Encoding(order.stream.policy_version, worker_index, order.columns)
-            claims = order.deliver or (work.early_claims() if order.early else ())
-            parcels, buffer = work.write(claims, encoding, order.max_message_bytes)
+            early = [] if order.deliver or not order.early else work.early_claims()
+            parcels, buffer = work.write(order.deliver or early, encoding, order.max_message_bytes)
+            is_closed = order.is_whole and bool(early)
         except DomainError as error:
             failure = error
+        if is_closed:
+            self.close_stream(stream_id)
         report = Report(
             finished=tuple(finished),
             parcels=tuple(parcels),
@@ -154,6 +157,7 @@ class Worker:
             encoding_seconds=time.perf_counter() - sampled,
             dropped_infos=work.take_dropped_infos(),
             failure=failure,
+            is_closed=is_closed,
         )
         return report, buffer
 
