@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = ["RowEnvs"]
 
+_Outcome = tuple[Any, Any, Any, Any, Any]
+"""What a step returns: observation, reward, terminated, truncated and info."""
+
+_SMALL_BYTES = 4 << 10
+"""Up to here observations are stored for all rows at once; larger ones as they come, while they are in the caches."""
 _MOST_QUICK_SECONDS = 1.0
 """How long quick looks at rows that differ may take in all."""
 
@@ -79,6 +84,8 @@ class RowEnvs:
             self.close()
             raise
         self._plain = next((leaf for leaf in self.observation_leaves if not leaf.path), None)
+        small = self._plain is not None and self._plain.shape and self.observations[0][0].nbytes <= _SMALL_BYTES
+        self._num_together = num_rows if small else 1
         self.rewards = np.zeros(num_rows)
         self.terminated = np.zeros(num_rows, np.bool_)
         self.truncated = np.zeros(num_rows, np.bool_)
@@ -172,17 +179,8 @@ class RowEnvs:
         """
         row_actions = assemble_rows(self.action_space, iter([column.copy() for column in actions]))
         infos: list[tuple[int, Mapping[str, Any]]] = []
-        envs, store = self._envs, self._store
-        rewards, terminated, truncated = self.rewards, self.terminated, self.truncated
-        row = 0
-        try:
-            for row in rows:
-                observation, rewards[row], terminated[row], truncated[row], info = envs[row].step(row_actions[row])
-                store(observation, row)
-                if info:
-                    infos.append((row, info))
-        except Exception as error:
-            raise self._failure("step", row, error) from error
+        for start in range(0, len(rows), self._num_together):
+            infos += self._step_together(rows[start : start + self._num_together], row_actions)
         return infos
 
     def close(self) -> None:
@@ -190,6 +188,46 @@ class RowEnvs:
         for row, env in enumerate(self._envs):
             if row not in self._broken:
                 _close(env)
+
+    def _step_together(self, rows: Sequence[int], row_actions: Sequence[Any]) -> list[tuple[int, Mapping[str, Any]]]:
+        """Steps rows, then stores what came of it; returns and raises as `step`."""
+        envs, row = self._envs, 0
+        outcomes: list[_Outcome] = []
+        try:
+            for row in rows:
+                outcomes.append(envs[row].step(row_actions[row]))
+        except Exception as error:
+            self._store_each(rows, outcomes)  # an error in what a row before it has shown comes first
+            raise self._failure("step", row, error) from error
+        if len(outcomes) == 1 or not self._store_all(rows, outcomes):
+            self._store_each(rows, outcomes)
+        return [(row, outcome[4]) for row, outcome in zip(rows, outcomes, strict=True) if outcome[4]]
+
+    def _store_all(self, rows: Sequence[int], outcomes: Sequence[_Outcome]) -> bool:
+        """Stores what came of some rows' steps at once; returns whether that is possible."""
+        num_rows, column = len(rows), self.observations[0]
+        try:
+            observations, rewards, terminated, truncated, _ = zip(*outcomes, strict=True)
+            if set(map(len, observations)) != {column.shape[1]}:
+                return False
+            gathered = np.empty((num_rows * column.shape[1], *column.shape[2:]), column.dtype)
+            np.concatenate(observations, out=gathered, casting="no")
+            column[rows] = gathered.reshape(num_rows, *column.shape[1:])
+            self.rewards[rows] = np.fromiter(rewards, np.float64, num_rows)
+            self.terminated[rows] = np.fromiter(terminated, np.bool_, num_rows)
+            self.truncated[rows] = np.fromiter(truncated, np.bool_, num_rows)
+        except Exception:  # something is of another kind or shape, and may be fine all the same
+            return False
+        return True
+
+    def _store_each(self, rows: Sequence[int], outcomes: Sequence[_Outcome]) -> None:
+        """Stores what came of rows' steps one by one: of the first ones, if the others have none."""
+        for row, outcome in zip(rows, outcomes, strict=False):
+            try:
+                observation, self.rewards[row], self.terminated[row], self.truncated[row], _ = outcome
+                self._store(observation, row)
+            except Exception as error:
+                raise self._failure("step", row, error) from error
 
     def _store(self, observation: Any, row: int) -> None:
         if self._plain is not None and self._plain.takes(observation):

@@ -27,6 +27,7 @@ from rollserve_server.sampling.wire import (
     frame_stack_field,
     message_field,
     named_tensor_field,
+    size_of,
     tensor_field,
 )
 
@@ -85,13 +86,12 @@ class EncodedMessage:
 
     def write(self, buffer: NDArray[np.uint8]) -> None:
         """Writes the message into the buffer, which has its size."""
-        offset = 0
+        offset, view = 0, memoryview(buffer)
         for part in self.parts:
+            end = offset + size_of(part)
             if isinstance(part, bytes):
-                end = offset + len(part)
-                buffer[offset:end] = np.frombuffer(part, np.uint8)
+                view[offset:end] = part
             else:
-                end = offset + part.num_bytes
                 part.write(buffer[offset:end])
             offset = end
 
@@ -153,7 +153,7 @@ class Encoder:
         for column in columns:
             batch += self._field(column, encoding.columns.compression)
         parts = message_field(_BATCH, batch)
-        num_bytes = sum(len(part) if isinstance(part, bytes) else part.num_bytes for part in parts)
+        num_bytes = sum(map(size_of, parts))
         num_raw_bytes = sum(column.num_raw_bytes for column in columns)
         self._growth = min(max(num_raw_bytes / num_bytes, 1.0), _MOST_GROWTH)
         return EncodedMessage(

@@ -26,7 +26,10 @@ name, dtype and shape.
 """
 
 _BLOCK_BYTES = 32 << 20
-_MIN_BLOCK_STEPS, _MAX_BLOCK_STEPS = 4, 1024
+_MIN_BLOCK_STEPS, _MAX_BLOCK_STEPS = 4, 1000
+"""The most is no power of 2: a step of all rows is written at once, and at such distances its values would drive each
+other out of the processor's caches.
+"""
 _SHARED_BLOCK_BYTES = 64 << 10
 """How much short episodes put into one block when they move: arrays of their own would take far more than their steps.
 It is freed with the last of them, so it is not to be much.

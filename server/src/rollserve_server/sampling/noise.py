@@ -22,33 +22,43 @@ class RowNoise:
 
     def __init__(self, num_rows: int, agent: Agent) -> None:
         self._agent = agent
-        self._generators = [EpisodeGenerator() for _ in range(num_rows)]
+        # Made when a row first has an episode: that takes longer than all else that a short call does here.
+        self._generators: dict[int, EpisodeGenerator] = {}
         self._blocks = np.zeros((num_rows, _BLOCK_STEPS, agent.noise_width))
         self._positions = np.zeros(num_rows, np.intp)
         self._rows = np.arange(num_rows)
+        # How many steps all rows can make until one has come to the end of its block.
+        self._num_ahead = _BLOCK_STEPS
 
     def begin(self, row: int, root_seed: int, episode_index: int, first_step: int = 0) -> int:
         """Starts an episode in a row; returns the seed for its environment.
 
         From a later step on, the numbers are those that this agent would have had there if it had acted all along.
         """
+        if row not in self._generators:
+            self._generators[row] = EpisodeGenerator()
         env_seed = self._generators[row].begin(root_seed, episode_index)
         num_blocks, position = divmod(first_step, _BLOCK_STEPS)
         for _ in range(num_blocks + 1):
             self._draw(row)
         self._positions[row] = position
+        self._num_ahead = min(self._num_ahead, _BLOCK_STEPS - position)
         return env_seed
 
     def next(self) -> np.ndarray:
         """(M, K), the numbers for each row's next step."""
-        for row in np.flatnonzero(self._positions == _BLOCK_STEPS):
-            self._draw(int(row))
+        if not self._num_ahead:
+            for row in np.flatnonzero(self._positions == _BLOCK_STEPS).tolist():
+                self._draw(row)
+            self._num_ahead = _BLOCK_STEPS - int(self._positions.max())
+        self._num_ahead -= 1
         noise: np.ndarray = self._blocks[self._rows, self._positions]
         self._positions += 1
         return noise
 
     def _draw(self, row: int) -> None:
-        self._agent.draw_noise(self._generators[row].actions, self._blocks[row])
+        if row in self._generators:
+            self._agent.draw_noise(self._generators[row].actions, self._blocks[row])
         self._positions[row] = 0
 
 

@@ -6,6 +6,7 @@ stands. See https://protobuf.dev/programming-guides/encoding.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,10 +34,14 @@ __all__ = [
     "frame_stack_field",
     "message_field",
     "named_tensor_field",
+    "size_of",
     "tensor_field",
 ]
 
 _VARINT, _LENGTH_DELIMITED = 0, 2
+_ONE_BYTE = tuple(bytes((value,)) for value in range(0x80))
+_SHORT_BYTES = 256
+"""Up to here bytes are joined to those before them: parts cost more than to copy so few."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,12 +58,12 @@ class Rows:
     dtype: np.dtype
     shape: tuple[int, ...]
 
-    @property
+    @functools.cached_property
     def num_rows(self) -> int:
         """How many rows the pieces have together."""
         return sum(map(len, self.pieces))
 
-    @property
+    @functools.cached_property
     def num_bytes(self) -> int:
         """How many bytes they take."""
         return self.num_rows * math.prod(self.shape) * self.dtype.itemsize
@@ -158,8 +163,19 @@ def field_number(message: Descriptor, name: str) -> int:
 
 def message_field(number: int, parts: Sequence[Part]) -> list[Part]:
     """A field that is a message, or packed numbers, of the given content."""
-    size = sum(len(part) if isinstance(part, bytes) else part.num_bytes for part in parts)
-    return [_key(number, _LENGTH_DELIMITED) + _varint(size), *parts]
+    merged: list[Part] = [_key(number, _LENGTH_DELIMITED) + _varint(sum(map(size_of, parts)))]
+    for part in parts:
+        last = merged[-1]
+        if isinstance(part, bytes) and isinstance(last, bytes) and len(part) <= _SHORT_BYTES:
+            merged[-1] = last + part
+        else:
+            merged.append(part)
+    return merged
+
+
+def size_of(part: Part) -> int:
+    """How many bytes a part takes."""
+    return len(part) if isinstance(part, bytes) else part.num_bytes
 
 
 def array_field(number: int, array: np.ndarray) -> list[Part]:
@@ -206,6 +222,8 @@ def _key(number: int, wire_type: int) -> bytes:
 
 
 def _varint(value: int) -> bytes:
+    if value <= 0x7F:
+        return _ONE_BYTE[value]
     groups = bytearray()
     while value > 0x7F:
         groups.append(value & 0x7F | 0x80)
