@@ -13,7 +13,7 @@ import sys
 import numpy as np
 import psutil
 import pytest
-from pools import CARTPOLE, CONFIG, adds_up, calls_of, pool_of, sample
+from pools import CARTPOLE, CONFIG, adds_up, calls_of, pool_of, sample, until
 from support import equal
 
 import rollserve
@@ -285,6 +285,22 @@ async def test_workers_that_are_killed_cost_only_time(ray_backend: RayBackend, t
         assert pool.status().workers[0].identity.process_id != victim
 
 
+async def test_a_worker_that_is_killed_after_its_part_of_a_small_call_costs_nothing(ray_backend: RayBackend) -> None:
+    envs = [rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": seconds}) for seconds in (0.0, 0.5)]
+    async with pool_of(ray_backend, allowed_modules=frozenset({"sample_envs"})) as pool:
+        await pool.update_env(envs, per_worker=True)
+        await pool.update_agent([RandomSpec()])
+        expected = await sample(pool, Exactly(1), seed=1, max_episode_length=3)
+        calls = calls_of(pool)
+        running = asyncio.create_task(sample(pool, Exactly(1), seed=1, max_episode_length=3))
+        await until(lambda: bool(calls) and calls[0].account.workers[0].num_simulated_steps == 3)
+        os.kill(pool.status().workers[0].identity.process_id, signal.SIGKILL)
+        batch = await running
+        assert equal(expected, batch)
+        assert batch.account is not None
+        assert adds_up(batch.account)
+
+
 async def test_what_was_kept_on_a_worker_that_is_killed_runs_again(ray_backend: RayBackend) -> None:
     async with pool_of(ray_backend) as pool:
         await pool.update_agent([mlp()])
@@ -367,6 +383,17 @@ async def test_the_rest_of_exact_episodes_can_be_asked_for(backend: Backend) -> 
         assert [type(item).__name__ for item in items] == ["Beginning", "Account"]
         with pytest.raises(InvalidValueError, match="skip_episode_count: 9 came, at most the number of all, 8"):
             await sample(pool, Exactly(4, 9), seed=1)
+
+
+async def test_workers_forget_a_small_exact_call_with_their_answer(backend: Backend) -> None:
+    async with pool_of(backend) as pool:
+        await pool.update_agent([mlp()])
+        calls = calls_of(pool)
+        batches = [await sample(pool, Exactly(2), seed=3, max_episode_length=2) for _ in range(20)]
+        # A worker that is slow needs another order.
+        assert any(call.stream.handles == [None, None] for call in calls)
+        assert all(equal(batch, batches[0]) for batch in batches)
+        assert all(batch.account is not None and adds_up(batch.account) for batch in batches)
 
 
 async def test_workers_for_which_there_is_no_room_are_an_error(ray_backend: RayBackend) -> None:

@@ -111,14 +111,10 @@ class EpisodeBatch:
     def __post_init__(self) -> None:
         check_header("lengths", self.lengths, "iu", None)
         num_segments = len(self.lengths)
-        defaults = {
-            "policy_versions": np.zeros(num_segments, np.int64),
-            "episode_indices": np.arange(num_segments, dtype=np.int64),
-            "first_steps": np.zeros(num_segments, np.int64),
-        }
-        for name, default in defaults.items():
+        for name in ("policy_versions", "episode_indices", "first_steps"):
             if getattr(self, name) is None:
-                object.__setattr__(self, name, default)
+                default = np.arange if name == "episode_indices" else np.zeros
+                object.__setattr__(self, name, default(num_segments, dtype=np.int64))
         self._check()
         for name in (*_INTEGER_HEADERS, *_OPTIONAL_HEADERS):
             header = getattr(self, name)
@@ -391,6 +387,8 @@ def _read_columns(file: IO[bytes]) -> dict[str, Any]:
 
 def _as_int64(name: str, header: np.ndarray) -> np.ndarray:
     """The integers as int64, or ValueError if one is larger."""
+    if header.dtype == np.int64:
+        return header
     most = np.iinfo(np.int64).max
     if header.dtype == np.uint64 and header.max(initial=0) > most:
         raise ValueError(f"{name}: {header.max()} came, at most {most} was expected")

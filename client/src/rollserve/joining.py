@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Self
@@ -105,7 +106,9 @@ def _with_account(batch: EpisodeBatch, account: Account) -> EpisodeBatch:
     if (num_episodes, batch.num_steps) != (account.num_episodes, account.num_steps):
         came = f"{num_episodes} episodes ended in {batch.num_steps} steps that came"
         raise malformed_error(f"{came}, the account tells of {account.num_episodes} in {account.num_steps}")
-    return dataclasses.replace(batch, account=account)
+    whole = copy.copy(batch)  # not to be checked once more
+    object.__setattr__(whole, "account", account)
+    return whole
 
 
 def _with_one_shape(batches: Sequence[EpisodeBatch], dropped_infos: Counter[str]) -> Iterator[EpisodeBatch]:
@@ -156,6 +159,8 @@ def _without_full_masks(batch: EpisodeBatch) -> EpisodeBatch:
     for group in _INFOS:
         infos = getattr(batch, group)
         kept[group] = {name: array for name, array in infos.items() if not (is_mask(name, infos) and array.all())}
+    if all(len(infos) == len(getattr(batch, group)) for group, infos in kept.items()):
+        return batch
     return dataclasses.replace(batch, **kept)
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 import grpc
@@ -21,6 +19,7 @@ from rollserve.status import SamplerStatus, status_from_proto
 from rollserve.stub import RawStreamsStub
 from rollserve.time_limits import DEFAULT_TIMEOUT, TimeLimits, answer_error, countable
 from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from rollserve.account import Account
@@ -287,7 +286,7 @@ class SampleStream(Iterator["EpisodeBatch"]):
         self._backoff = Backoff(limits.timeout)
         self._closed = threading.Event()
         self._call = method(request, timeout=limits.remaining())
-        self._watchdog = _Watchdog(limits.timeout)
+        self._watchdog = Watchdog(limits.timeout)
 
     def __enter__(self) -> Self:
         return self
@@ -360,42 +359,7 @@ class SampleStream(Iterator["EpisodeBatch"]):
     def close(self) -> None:
         """Cancels the call unless it is over."""
         self._closed.set()
-        self._watchdog.stop()
         self._call.cancel()
-
-
-class _Watchdog:
-    """Cancels a call once a block takes longer than `timeout` seconds.
-
-    Its thread knows the call only while the block runs, so that a stream that is left alone can be collected.
-    """
-
-    def __init__(self, timeout: float) -> None:
-        self.expired = False
-        self._timeout = timeout
-        self._watched: tuple[Any, float] | None = None
-        self._stopped = threading.Event()
-        threading.Thread(target=self._watch, name="rollserve-watchdog", daemon=True).start()
-
-    @contextmanager
-    def over(self, call: Any) -> Iterator[None]:
-        """Watches a block that waits for the call."""
-        self._watched = call, time.monotonic()
-        try:
-            yield
-        finally:
-            self._watched = None
-
-    def stop(self) -> None:
-        self._stopped.set()
-
-    def _watch(self) -> None:
-        while not self._stopped.wait(min(self._timeout / 10, threading.TIMEOUT_MAX)):
-            watched = self._watched
-            if watched is not None and time.monotonic() - watched[1] >= self._timeout:
-                self.expired = True
-                watched[0].cancel()
-                return
 
 
 def is_passing(error: grpc.RpcError) -> bool:

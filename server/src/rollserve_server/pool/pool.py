@@ -200,10 +200,14 @@ class Pool:
         """
         arrived = time.monotonic()
         async with contextlib.AsyncExitStack() as stack:
-            turn = asyncio.create_task(self._turns.acquire())
-            stack.callback(self._give_up_turn, turn)
-            while not (await asyncio.wait({turn}, timeout=self._config.progress_seconds))[0]:
-                yield Progress(0)
+            if self._turns.locked():
+                turn = asyncio.create_task(self._turns.acquire())
+                stack.callback(self._give_up_turn, turn)
+                while not (await asyncio.wait({turn}, timeout=self._config.progress_seconds))[0]:
+                    yield Progress(0)
+            else:
+                await self._turns.acquire()  # at once
+                stack.callback(self._turns.release)
             stack.callback(self._forget_old_versions)  # those that the call was the last to use
             try:
                 policy_version, env_version = self._choose_versions(request)

@@ -86,7 +86,7 @@ class EncodedMessage:
 
     def write(self, buffer: NDArray[np.uint8]) -> None:
         """Writes the message into the buffer, which has its size."""
-        offset, view = 0, memoryview(buffer)
+        offset, view = 0, buffer.data
         for part in self.parts:
             end = offset + size_of(part)
             if isinstance(part, bytes):
