@@ -104,8 +104,9 @@ class Deliveries(ABC):
         self._failure: BaseException | None = None
         self._began = time.monotonic()
 
-    async def run(self) -> AsyncGenerator[Delivery | Progress, None]:
-        """What is to be sent, in order. The account is whole after the last.
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncGenerator[AsyncGenerator[Delivery | Progress, None], None]:
+        """Has the workers begin, and gives what is to be sent, in order. The account is whole at the block's end.
 
         Raises:
             EnvFailedError: an environment raised an error.
@@ -115,22 +116,8 @@ class Deliveries(ABC):
         self._begin()
         drivers = [asyncio.create_task(self._keep_driving(worker)) for worker in range(len(self._slots))]
         try:
-            told_at, told_steps = time.monotonic(), 0
-            while not self._is_complete():
-                delivery = await self._next_delivery()
-                if delivery is not None:
-                    with self._sending():
-                        yield delivery
-                    told_at = time.monotonic()
-                    self._notify()
-                    continue
-                if self._failure is not None:
-                    raise self._failure
-                await self._wait(self._settings.progress_seconds)
-                num_steps = self.account.num_simulated_steps
-                if num_steps > told_steps and time.monotonic() - told_at >= self._settings.progress_seconds:
-                    yield Progress(num_steps)
-                    told_at, told_steps = time.monotonic(), num_steps
+            async with contextlib.aclosing(self._items()) as items:
+                yield items
         finally:
             for driver in drivers:
                 driver.cancel()
@@ -139,6 +126,24 @@ class Deliveries(ABC):
             account = self.account
             account.elapsed_seconds = time.monotonic() - self._began
             account.waiting_seconds = account.elapsed_seconds - account.sending_seconds
+
+    async def _items(self) -> AsyncGenerator[Delivery | Progress, None]:
+        told_at, told_steps = time.monotonic(), 0
+        while not self._is_complete():
+            delivery = await self._next_delivery()
+            if delivery is not None:
+                with self._sending():
+                    yield delivery
+                told_at = time.monotonic()
+                self._notify()
+                continue
+            if self._failure is not None:
+                raise self._failure
+            await self._wait(self._settings.progress_seconds)
+            num_steps = self.account.num_simulated_steps
+            if num_steps > told_steps and time.monotonic() - told_at >= self._settings.progress_seconds:
+                yield Progress(num_steps)
+                told_at, told_steps = time.monotonic(), num_steps
 
     @abstractmethod
     def _begin(self) -> None:

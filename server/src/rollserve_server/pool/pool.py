@@ -196,7 +196,7 @@ class Pool:
             InvalidValueError: the request does not go with the pool as it is.
             NotReadyError: there is no agent, it does not fit, it has not the expected version, a version is not held
                 any more, or rows are not where they are to go on.
-            EnvFailedError, OverLimitError, WorkerLostError: see `Deliveries.run`.
+            EnvFailedError, OverLimitError, WorkerLostError: see `Deliveries.running`.
         """
         arrived = time.monotonic()
         async with contextlib.AsyncExitStack() as stack:
@@ -362,7 +362,7 @@ class Pool:
         counters = self._counters
         self._num_running += 1
         try:
-            async with contextlib.aclosing(call.run()) as items:
+            async with call.running() as items:
                 yield items
         except BaseException as error:
             if isinstance(error, Exception):
