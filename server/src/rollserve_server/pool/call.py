@@ -74,6 +74,7 @@ class Call(Deliveries):
         self._plan = Plan(target, placement, ledger, estimate, len(slots), num_partial_steps, rows.unit_size(placement))
         self._claims = Claims(settings.window_bytes, pinned=self._pinned)
         self._num_finished_last = [0] * len(slots)
+        self._steps_per_second = [0.0] * len(slots)
         self._has_answered = [False] * len(slots)
         self._num_losses: Counter[int] = Counter()
         # Of each worker, what it wrote without being asked.
@@ -158,9 +159,8 @@ class Call(Deliveries):
                 something: its buffer is full, its episodes have ended, or those that have not are not needed yet.
         """
         plan, claims = self._plan, self._claims
-        lookahead = 2 * self._num_finished_last[worker]
         begin_again = claims.to_begin(worker)
-        begin = plan.begin(worker, self._rows.num_rows + lookahead - plan.num_open[worker])
+        begin = plan.begin(worker, self._rows.num_rows + self._lookahead(worker) - plan.num_open[worker])
         deliver = claims.to_ask(worker)
         samples = (not plan.complete and plan.num_open[worker] > 0) or claims.num_missing(worker) > 0
         # The first answer often brings it all.
@@ -183,6 +183,13 @@ class Call(Deliveries):
             is_whole=is_first and plan.has_begun_all_of(worker),
         )
 
+    def _lookahead(self, worker: int) -> int:
+        """How many episodes are to wait for a worker's rows: as many as may end there during two orders."""
+        mean = self._estimate.mean
+        seconds = self._slice_seconds(has_answered=self._has_answered[worker])
+        num_expected = int(self._steps_per_second[worker] * seconds / mean) if mean else 0
+        return 2 * max(num_expected, self._num_finished_last[worker])
+
     def _portion(self, indices: range) -> Portion:
         return Portion(indices, self._plan.unit_of(indices.start).start)
 
@@ -199,6 +206,8 @@ class Call(Deliveries):
         self._estimate.observe(num_held_steps, [num_steps for _, num_steps, _ in report.finished])
         self._plan.simulate(num_held_steps)
         self._num_finished_last[worker] = len(report.finished)
+        if report.num_simulated_steps:
+            self._steps_per_second[worker] = report.num_simulated_steps / max(report.sampling_seconds, 1e-6)
         for index, num_steps, num_bytes in report.finished:
             if not self._claims.finish(index):
                 self._plan.finish(index, num_steps, num_bytes)
