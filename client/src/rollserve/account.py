@@ -37,8 +37,8 @@ class WorkerAccount:
 class Account:
     """The last word of a call.
 
-    Carried and simulated steps together are as many as those that were delivered, kept, superseded, cancelled, lost or
-    idle.
+    Carried and simulated steps together are as many as those that were delivered, kept, superseded, cancelled, lost,
+    idle or discarded.
 
     Attributes:
         num_steps: steps delivered.
@@ -53,6 +53,8 @@ class Account:
             fragments, also steps that were simulated once more to bring rows to where they stood.
         num_idle_steps: steps thrown away of rows that are stepped together, and had to go on with the others: they had
             finished the episodes that a block has of them, or were in one that is not wanted.
+        num_discarded_steps: steps thrown away because the call asked for that, with `blackhole`.
+        num_discarded_episodes: episodes that those steps ended.
         num_retried_episodes: episodes that ran again because their worker was lost.
         num_broken_off_episodes: of fragments, episodes that broke off because their rows could not be brought to where
             they stood.
@@ -94,11 +96,14 @@ class Account:
     num_broken_off_episodes: int = 0
     row_step_count: int = 0
     num_resumptions: int = 0
+    num_discarded_steps: int = 0
+    num_discarded_episodes: int = 0
 
     @property
     def num_dropped_steps(self) -> int:
-        """Steps thrown away: superseded, cancelled, lost or idle."""
-        return self.num_superseded_steps + self.num_cancelled_steps + self.num_lost_steps + self.num_idle_steps
+        """Steps thrown away: superseded, cancelled, lost, idle or discarded."""
+        by_others = self.num_superseded_steps + self.num_cancelled_steps + self.num_lost_steps
+        return by_others + self.num_idle_steps + self.num_discarded_steps
 
 
 def account_from_proto(message: episode_batch_pb2.Account) -> Account:
@@ -137,4 +142,6 @@ def account_from_proto(message: episode_batch_pb2.Account) -> Account:
         elapsed_seconds=message.elapsed.ToNanoseconds() / 1e9,
         num_broken_off_episodes=message.broken_off_episode_count,
         row_step_count=message.row_step_count,
+        num_discarded_steps=message.discarded_step_count,
+        num_discarded_episodes=message.discarded_episode_count,
     )

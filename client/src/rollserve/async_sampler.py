@@ -103,6 +103,7 @@ class AsyncSampler:
         self, num_steps: int, *, out: EpisodeBuffer | None = None, **options: Unpack[SamplingOptions]
     ) -> EpisodeBatch:
         """As `rollserve.Sampler.obtain_samples`."""
+        requests.check_joinable(options.get("blackhole"))
         async with self.stream_samples(num_steps, **options) as stream:
             return await stream.join(out=out)
 
@@ -114,6 +115,7 @@ class AsyncSampler:
         **options: Unpack[SamplingOptions],
     ) -> EpisodeBatch:
         """As `rollserve.Sampler.obtain_exact_episodes`."""
+        requests.check_joinable(options.get("blackhole"))
         async with self.stream_exact_episodes(num_episodes_per_worker, **options) as stream:
             return await stream.join(out=out)
 
@@ -127,6 +129,7 @@ class AsyncSampler:
         **options: Unpack[SamplingOptions],
     ) -> EpisodeBatch:
         """As `rollserve.Sampler.obtain_fragments`."""
+        requests.check_joinable(options.get("blackhole"))
         async with self.stream_fragments(
             num_steps, soft_horizon=soft_horizon, row_step_count=row_step_count, **options
         ) as stream:
@@ -197,6 +200,7 @@ class AsyncSampleStream(AsyncIterator["EpisodeBatch"]):
         self._method = method
         self._limits = limits
         self._reader = StreamReader(request)
+        self._blackhole = request.options.blackhole
         self._backoff = Backoff(limits.timeout)
         self._closed = False
         self._loop = asyncio.get_running_loop()
@@ -258,6 +262,7 @@ class AsyncSampleStream(AsyncIterator["EpisodeBatch"]):
 
     async def join(self, *, out: EpisodeBuffer | None = None) -> EpisodeBatch:
         """As `SampleStream.join`."""
+        requests.check_joinable(self._blackhole)
         with Joining(self._reader.num_expected_steps, out) as joining:
             async for batch in self:
                 joining.add(batch)

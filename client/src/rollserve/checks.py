@@ -18,6 +18,7 @@ __all__ = [
     "check_choice",
     "check_connection",
     "check_count",
+    "check_flag",
     "check_integer",
     "check_seconds",
     "check_text",
@@ -100,6 +101,12 @@ def check_seconds(name: str, value: float, *, positive: bool) -> None:
     check_type(name, value, numbers.Real, "a number of seconds")
     if math.isnan(value) or (positive and value <= 0):
         raise _invalid(name, f"{value:g}", f"a {'positive ' if positive else ''}number of seconds")
+
+
+def check_flag(name: str, value: object) -> None:
+    """Raises TypeError unless the value is a truth value."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name}: {type(value).__name__} came, a truth value was expected")
 
 
 def check_type(name: str, value: object, kind: type | UnionType, expected: str) -> None:

@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
+import grpc
+
 from rollserve.agents import Agent, agent_to_proto, parameters_to_proto
-from rollserve.checks import check_integer, check_type
+from rollserve.checks import check_flag, check_integer, check_type
 from rollserve.compression import Compression, compressions_to_proto
 from rollserve.environments import EnvChange, EnvSpec, Wrapper, env_change_to_proto, env_spec_to_proto
+from rollserve.errors import InvalidArgumentError
 from rollserve.reproducibility import Reproducibility, reproducibility_from_proto
 from rollserve.spaces import Space, space_from_proto
 from rollserve.v1 import environment_pb2, tensor_pb2
@@ -25,6 +28,7 @@ __all__ = [
     "Reception",
     "RowEnvUpdates",
     "SamplingOptions",
+    "check_joinable",
     "env_update_from_proto",
     "exact_episodes_request",
     "fragments_request",
@@ -66,6 +70,8 @@ class SamplingOptions(TypedDict, total=False):
             smaller; as given to `connect` unless given here, and an empty sequence for none.
         frames_once: whether each frame of observations that are stacks of frames comes once, and the stacks are made
             again here: they are the same, bit for bit. True unless given.
+        blackhole: whether to throw away what is sampled, to measure the sampling alone. For streams only: no batch
+            comes, and the account tells how much it was. False unless given.
     """
 
     seed: int | None
@@ -78,11 +84,14 @@ class SamplingOptions(TypedDict, total=False):
     deadline: float | None
     compression: Compression | Sequence[Compression] | None
     frames_once: bool | None
+    blackhole: bool | None
 
 
 _UNSIGNED_OPTIONS = ("seed", "first_episode_index")
 _SIGNED_OPTIONS = ("max_episode_length", "expected_policy_version", "policy_version", "env_version")
 """Options that are sent as integers of 64 bits."""
+_FLAGS = ("frames_once", "blackhole")
+"""Options that are truth values."""
 
 
 @dataclass(frozen=True)
@@ -189,8 +198,7 @@ def fragments_request(
 ) -> pb.ObtainSamplesRequest:
     """The request for exactly a number of steps; raises as `samples_request` does."""
     request = samples_request(sampler, num_steps, reception, options)
-    if not isinstance(soft_horizon, bool):
-        raise TypeError(f"soft_horizon: {type(soft_horizon).__name__} came, a truth value was expected")
+    check_flag("soft_horizon", soft_horizon)
     if row_step_count is not None:
         check_integer("row_step_count", row_step_count, 64, signed=False)
     request.fragments.CopyFrom(pb.Fragments(row_step_count=row_step_count, soft_horizon=soft_horizon))
@@ -207,6 +215,13 @@ def exact_episodes_request(
         episode_count_per_worker=num_episodes_per_worker,
         options=_sampling_options(reception, options),
     )
+
+
+def check_joinable(blackhole: bool | None) -> None:
+    """Raises InvalidArgumentError if a call that throws away its batches is to make one of them."""
+    if blackhole:
+        text = "blackhole: True came, but there is no batch of what is thrown away: read a stream to its end instead"
+        raise InvalidArgumentError(text, code=grpc.StatusCode.INVALID_ARGUMENT, reason="INVALID_VALUE")
 
 
 def env_update_from_proto(response: pb.UpdateEnvResponse) -> EnvUpdate:
@@ -228,9 +243,9 @@ def _sampling_options(reception: Reception, options: SamplingOptions) -> pb.Samp
     for name, value in options.items():
         if value is not None and name in (*_UNSIGNED_OPTIONS, *_SIGNED_OPTIONS):
             check_integer(name, value, 64, signed=name in _SIGNED_OPTIONS)
-    compression, frames_once = options.get("compression"), options.get("frames_once")
-    if not isinstance(frames_once, bool | None):
-        raise TypeError(f"frames_once: {type(frames_once).__name__} came, a truth value was expected")
+        if value is not None and name in _FLAGS:
+            check_flag(name, value)
+    compression = options.get("compression")
     return pb.SamplingOptions(
         seed=options.get("seed"),
         first_episode_index=options.get("first_episode_index"),
@@ -240,7 +255,8 @@ def _sampling_options(reception: Reception, options: SamplingOptions) -> pb.Samp
         environment_version=options.get("env_version"),
         max_message_bytes=reception.max_message_bytes,
         accept_compression=reception.compressions if compression is None else compressions_to_proto(compression),
-        accept_frame_stacks=frames_once is not False,
+        accept_frame_stacks=options.get("frames_once") is not False,
+        blackhole=options.get("blackhole") or False,
     )
 
 

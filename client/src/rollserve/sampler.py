@@ -152,6 +152,7 @@ class Sampler:
                 `env_version`, `timeout`, `deadline`, `compression` and `frames_once`; `rollserve.SamplingOptions` says
                 what they are.
         """
+        requests.check_joinable(options.get("blackhole"))
         with self.stream_samples(num_steps, **options) as stream:
             return stream.join(out=out)
 
@@ -169,6 +170,7 @@ class Sampler:
             out: as of `obtain_samples`.
             options: as of `obtain_samples`.
         """
+        requests.check_joinable(options.get("blackhole"))
         with self.stream_exact_episodes(num_episodes_per_worker, **options) as stream:
             return stream.join(out=out)
 
@@ -202,6 +204,7 @@ class Sampler:
             out: as of `obtain_samples`.
             options: as of `obtain_samples`, but for `first_episode_index`.
         """
+        requests.check_joinable(options.get("blackhole"))
         with self.stream_fragments(
             num_steps, soft_horizon=soft_horizon, row_step_count=row_step_count, **options
         ) as stream:
@@ -210,7 +213,7 @@ class Sampler:
     def stream_samples(self, num_steps: int, **options: Unpack[SamplingOptions]) -> SampleStream:
         """What `obtain_samples` returns, message by message as it comes. An episode may go on in the next one.
 
-        Arguments as of `obtain_samples`.
+        Arguments as of `obtain_samples`, and `blackhole`: `list(stream)` is then empty, and `stream.end()` the account.
         """
         request = requests.samples_request(self._name, num_steps, self._reception, options)
         return SampleStream(self._opened(self._stub.ObtainSamples), request, self._time_limits(options))
@@ -225,7 +228,7 @@ class Sampler:
     ) -> SampleStream:
         """What `obtain_fragments` returns, message by message as it comes. A fragment may go on in the next one.
 
-        Arguments as of `obtain_fragments`.
+        Arguments as of `obtain_fragments`, and `blackhole` as of `stream_samples`.
         """
         request = requests.fragments_request(
             self._name, num_steps, soft_horizon, row_step_count, self._reception, options
@@ -235,7 +238,7 @@ class Sampler:
     def stream_exact_episodes(self, num_episodes_per_worker: int, **options: Unpack[SamplingOptions]) -> SampleStream:
         """What `obtain_exact_episodes` returns, message by message as it comes.
 
-        Arguments as of `obtain_exact_episodes`.
+        Arguments as of `obtain_exact_episodes`, and `blackhole` as of `stream_samples`.
         """
         request = requests.exact_episodes_request(self._name, num_episodes_per_worker, self._reception, options)
         return SampleStream(self._opened(self._stub.ObtainExactEpisodes), request, self._time_limits(options))
@@ -283,6 +286,7 @@ class SampleStream(Iterator["EpisodeBatch"]):
         self._method = method
         self._limits = limits
         self._reader = StreamReader(request)
+        self._blackhole = request.options.blackhole
         self._backoff = Backoff(limits.timeout)
         self._closed = threading.Event()
         self._call = method(request, timeout=limits.remaining())
@@ -350,6 +354,7 @@ class SampleStream(Iterator["EpisodeBatch"]):
         Args:
             out: what to read it into, instead of new arrays.
         """
+        requests.check_joinable(self._blackhole)
         with Joining(self._reader.num_expected_steps, out) as joining:
             for batch in self:
                 joining.add(batch)

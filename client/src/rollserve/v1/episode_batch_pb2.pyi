@@ -331,7 +331,7 @@ class Account(google.protobuf.message.Message):
     """What became of everything that was simulated for a call. The last message of its stream.
 
     Nothing goes missing: the carried and the simulated steps are together as many as the delivered, kept, superseded,
-    cancelled, lost and idle ones. Only what a lost worker had not told of yet is not counted.
+    cancelled, lost, idle and discarded ones. Only what a lost worker had not told of yet is not counted.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -374,6 +374,8 @@ class Account(google.protobuf.message.Message):
     BROKEN_OFF_EPISODE_COUNT_FIELD_NUMBER: builtins.int
     ROW_STEP_COUNT_FIELD_NUMBER: builtins.int
     IDLE_STEP_COUNT_FIELD_NUMBER: builtins.int
+    DISCARDED_STEP_COUNT_FIELD_NUMBER: builtins.int
+    DISCARDED_EPISODE_COUNT_FIELD_NUMBER: builtins.int
     step_count: builtins.int
     """Steps delivered."""
     episode_count: builtins.int
@@ -419,6 +421,12 @@ class Account(google.protobuf.message.Message):
     """Steps thrown away of rows that are stepped together, and had to go on with the others: they had finished the
     episodes that a block has of them, or the episode that they were in is not among those wanted.
     """
+    discarded_step_count: builtins.int
+    """Steps thrown away instead of being delivered, because the call asked for that by `blackhole`: then none is
+    delivered.
+    """
+    discarded_episode_count: builtins.int
+    """Episodes that those steps ended, in the place of `episode_count`."""
     @property
     def dropped_infos(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
         """By name, how many values of environment infos could not be delivered: they were no numbers, or not of one shape."""
@@ -468,9 +476,11 @@ class Account(google.protobuf.message.Message):
         broken_off_episode_count: builtins.int = ...,
         row_step_count: builtins.int = ...,
         idle_step_count: builtins.int = ...,
+        discarded_step_count: builtins.int = ...,
+        discarded_episode_count: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["elapsed", b"elapsed", "queued", b"queued", "sending", b"sending", "waiting", b"waiting"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["broken_off_episode_count", b"broken_off_episode_count", "cancelled_step_count", b"cancelled_step_count", "carried_step_count", b"carried_step_count", "dropped_infos", b"dropped_infos", "elapsed", b"elapsed", "environment_version", b"environment_version", "episode_count", b"episode_count", "first_episode_index", b"first_episode_index", "idle_step_count", b"idle_step_count", "kept_step_count", b"kept_step_count", "lost_step_count", b"lost_step_count", "policy_version", b"policy_version", "queued", b"queued", "retried_episode_count", b"retried_episode_count", "row_step_count", b"row_step_count", "seed", b"seed", "sending", b"sending", "simulated_step_count", b"simulated_step_count", "step_count", b"step_count", "superseded_step_count", b"superseded_step_count", "waiting", b"waiting", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["broken_off_episode_count", b"broken_off_episode_count", "cancelled_step_count", b"cancelled_step_count", "carried_step_count", b"carried_step_count", "discarded_episode_count", b"discarded_episode_count", "discarded_step_count", b"discarded_step_count", "dropped_infos", b"dropped_infos", "elapsed", b"elapsed", "environment_version", b"environment_version", "episode_count", b"episode_count", "first_episode_index", b"first_episode_index", "idle_step_count", b"idle_step_count", "kept_step_count", b"kept_step_count", "lost_step_count", b"lost_step_count", "policy_version", b"policy_version", "queued", b"queued", "retried_episode_count", b"retried_episode_count", "row_step_count", b"row_step_count", "seed", b"seed", "sending", b"sending", "simulated_step_count", b"simulated_step_count", "step_count", b"step_count", "superseded_step_count", b"superseded_step_count", "waiting", b"waiting", "workers", b"workers"]) -> None: ...
 
 global___Account = Account
 

@@ -150,7 +150,7 @@ def sample_request_from_proto(
         first_index=_in_range("options.first_episode_index", options.first_episode_index, 0, _MOST_FIRST_INDEX),
         max_episode_length=_optional(options, "max_episode_length"),
         run=options.sampler_run if options.HasField("sampler_run") else None,
-        columns=_column_format_from_proto(options),
+        columns=None if options.blackhole else _column_format_from_proto(options),
     )
 
 
@@ -218,6 +218,8 @@ def account_to_proto(account: Account) -> episode_batch_pb2.Account:
         elapsed=_duration(account.elapsed_seconds),
         broken_off_episode_count=account.num_broken_off_episodes,
         row_step_count=account.row_step_count,
+        discarded_step_count=account.num_discarded_steps,
+        discarded_episode_count=account.num_discarded_episodes,
     )
 
 

@@ -23,8 +23,8 @@ class WorkerAccount:
 class Account:
     """What became of everything that was simulated; see Account in `protos/rollserve/v1/episode_batch.proto`.
 
-    Carried and simulated steps together are as many as those that were delivered, kept, superseded, cancelled, lost or
-    idle.
+    Carried and simulated steps together are as many as those that were delivered, kept, superseded, cancelled, lost,
+    idle or discarded.
     """
 
     seed: int
@@ -38,6 +38,8 @@ class Account:
     num_cancelled_steps: int = 0
     num_lost_steps: int = 0
     num_idle_steps: int = 0
+    num_discarded_steps: int = 0
+    num_discarded_episodes: int = 0
     num_retried_episodes: int = 0
     num_broken_off_episodes: int = 0
     row_step_count: int = 0

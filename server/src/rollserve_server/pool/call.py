@@ -272,9 +272,5 @@ class Call(Deliveries):
             self._retry(lost, error)
             return None
         self._claims.delivered()
-        share = self.account.workers[worker]
-        share.num_steps += written.num_steps
-        share.num_episodes += sum(message.num_episodes for message in parcel.messages)
-        self.account.message_bytes += sum(message.size for message in parcel.messages)
         self.stream.held_steps[worker] -= written.num_steps
-        return Delivery(buffer, parcel.messages)
+        return self._deliver(worker, parcel.messages, buffer)

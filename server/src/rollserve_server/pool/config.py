@@ -65,7 +65,7 @@ class SampleRequest:
         first_index: the index of the first episode in the sequence of `seed`.
         max_episode_length: how many steps an episode may have; None for what the pool allows.
         run: the run of the pool that versions and seed are of; None for this one.
-        columns: how columns may be written.
+        columns: how columns may be written; None to throw away what is sampled.
     """
 
     target: Target | Fragments
@@ -77,4 +77,4 @@ class SampleRequest:
     first_index: int = 0
     max_episode_length: int | None = None
     run: str | None = None
-    columns: ColumnFormat = PLAIN
+    columns: ColumnFormat | None = PLAIN

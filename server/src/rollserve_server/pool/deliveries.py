@@ -49,14 +49,14 @@ class CallSettings:
         window_bytes: how much may be on its way from the workers to the client.
         progress_seconds: how often to tell of progress when nothing is delivered.
         num_calls: asked for how many calls are running.
-        columns: how columns may be written.
+        columns: how columns may be written; None to throw away what is sampled.
     """
 
     max_message_bytes: int
     window_bytes: int
     progress_seconds: float
     num_calls: Callable[[], int]
-    columns: ColumnFormat
+    columns: ColumnFormat | None
 
     @classmethod
     def of(cls, request: SampleRequest, config: PoolConfig, num_calls: Callable[[], int]) -> CallSettings:
@@ -132,9 +132,10 @@ class Deliveries(ABC):
         while not self._is_complete():
             delivery = await self._next_delivery()
             if delivery is not None:
-                with self._sending():
-                    yield delivery
-                told_at = time.monotonic()
+                if delivery.messages:
+                    with self._sending():
+                        yield delivery
+                    told_at = time.monotonic()
                 self._notify()
                 continue
             if self._failure is not None:
@@ -171,6 +172,20 @@ class Deliveries(ABC):
         except Exception as error:  # it is raised where the call is awaited
             self._failure = error
             self._notify()
+
+    def _deliver(self, worker: int, messages: Sequence[Message], buffer: NDArray[np.uint8]) -> Delivery:
+        """What is to be sent of messages that a worker wrote. Enters them into the account."""
+        account, share = self.account, self.account.workers[worker]
+        num_steps = sum(message.num_steps for message in messages)
+        num_episodes = sum(message.num_episodes for message in messages)
+        if self._settings.columns is None:
+            account.num_discarded_steps += num_steps
+            account.num_discarded_episodes += num_episodes
+            return Delivery(buffer, ())
+        share.num_steps += num_steps
+        share.num_episodes += num_episodes
+        account.message_bytes += sum(message.size for message in messages)
+        return Delivery(buffer, messages)
 
     def _slice_seconds(self, *, has_answered: bool) -> float:
         """How long a worker is to work on an order, so that one gateway hears of many workers as often as of few.

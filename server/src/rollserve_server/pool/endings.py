@@ -50,7 +50,7 @@ class EpisodesEnding:
 
     def cancel(self, error: BaseException) -> None:
         """See Ending."""
-        self.streams.cancel(self.call.stream)
+        self.streams.cancel(self.call.stream, self.call.account.num_discarded_steps)
         if self.lane is None:
             return
         if isinstance(error, EnvFailedError) and error.episode_index is not None:

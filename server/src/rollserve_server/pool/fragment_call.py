@@ -114,7 +114,7 @@ class FragmentCall(Deliveries):
     def _end(self) -> None:
         account = self.account
         # What was made and is not delivered was made again.
-        account.num_lost_steps = account.num_simulated_steps - account.num_steps
+        account.num_lost_steps = account.num_simulated_steps - account.num_steps - account.num_discarded_steps
         account.num_broken_off_episodes = sum(part.num_broken_off for part in self._parts)
 
     async def _drive(self, worker: int) -> None:
@@ -264,13 +264,8 @@ class FragmentCall(Deliveries):
                 self._restart(part, error)
             return None
         part.written.popleft()
-        num_steps = sum(message.num_steps for message in messages)
-        part.num_done += num_steps
-        share = self.account.workers[part.worker]
-        share.num_steps += num_steps
-        share.num_episodes += sum(message.num_episodes for message in messages)
-        self.account.message_bytes += sum(message.size for message in messages)
-        return Delivery(buffer, messages)
+        part.num_done += sum(message.num_steps for message in messages)
+        return self._deliver(part.worker, messages, buffer)
 
 
 class _InFlight(NamedTuple):

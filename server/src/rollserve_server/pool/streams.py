@@ -138,9 +138,14 @@ class Streams:
         while len(self._kept) > self._max_kept:
             self._supersede(self._kept.pop(0))
 
-    def cancel(self, stream: OpenStream) -> None:
-        """Takes back the stream of a call that has ended early: its workers stop and forget it."""
-        self._num_cancelled_steps += stream.num_held_steps
+    def cancel(self, stream: OpenStream, num_discarded_steps: int) -> None:
+        """Takes back the stream of a call that has ended early: its workers stop and forget it.
+
+        Args:
+            stream: which stream.
+            num_discarded_steps: how many of its steps were thrown away already, and no account tells of.
+        """
+        self._num_cancelled_steps += stream.num_held_steps + num_discarded_steps
         self._drop(stream, cancelled=True)
 
     def drop_kept(self) -> None:

@@ -84,7 +84,7 @@ class Part:
         num_skipped_steps: how many of the worker's steps, in the order of their delivery, are not delivered.
         max_message_bytes: the size that no message may exceed.
         tell_actions: whether the rows' actions are wanted.
-        columns: how columns may be written.
+        columns: how columns may be written; None to throw away what would be.
     """
 
     call_id: int
@@ -93,7 +93,7 @@ class Part:
     num_skipped_steps: int
     max_message_bytes: int
     tell_actions: bool
-    columns: ColumnFormat
+    columns: ColumnFormat | None
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,15 @@ class Outbox(ABC):
             message = next(self._messages, None)
         return message
 
+    def discard(self) -> tuple[int, int]:
+        """Throws away all fragments that wait.
+
+        Returns:
+            How many steps they have, but for those to be left out, and how many episodes end with them.
+        """
+        self._waiting_bytes = 0
+        return self._discard_waiting()
+
     @abstractmethod
     def forget_written(self) -> None:
         """Takes in that all messages so far are written."""
@@ -71,6 +80,10 @@ class Outbox(ABC):
     @abstractmethod
     def _take_messages(self, encoding: Encoding, max_message_bytes: int) -> Iterator[EncodedMessage]:
         """The messages of all fragments that wait, which then wait no more."""
+
+    @abstractmethod
+    def _discard_waiting(self) -> tuple[int, int]:
+        """See `discard`."""
 
     def _hold(self, num_bytes: int) -> None:
         self.num_bytes += num_bytes
@@ -108,6 +121,16 @@ class EpisodeOutbox(Outbox):
         first_step, self._num_steps_to_skip = self._num_steps_to_skip, 0
         return self._encode(fragments, encoding, max_message_bytes, first_step)
 
+    def _discard_waiting(self) -> tuple[int, int]:
+        fragments, self._waiting = self._waiting, []
+        if not fragments:
+            return 0, 0
+        num_skipped, self._num_steps_to_skip = self._num_steps_to_skip, 0
+        self._written += fragments
+        self.forget_written()
+        num_ended = sum(fragment.terminated or fragment.truncated for fragment in fragments)
+        return sum(fragment.length for fragment in fragments) - num_skipped, num_ended
+
     def _encode(
         self, fragments: Sequence[Episode], encoding: Encoding, max_message_bytes: int, first_step: int
     ) -> Iterator[EncodedMessage]:
@@ -137,6 +160,15 @@ class TableOutbox(Outbox):
         table = FragmentTable.of(self._waiting)
         self._waiting = []
         return self._encode(self._without_skipped(table), encoding, max_message_bytes)
+
+    def _discard_waiting(self) -> tuple[int, int]:
+        steps, self._waiting = self._waiting, []
+        table = self._without_skipped(FragmentTable.of(steps)) if steps else None
+        if table is None or not len(table):
+            return 0, 0
+        num_skipped, self._num_steps_to_skip = self._num_steps_to_skip, 0
+        self.num_bytes -= table.num_bytes
+        return int(table.lengths.sum()) - num_skipped, int((table.terminated | table.truncated).sum())
 
     def _without_skipped(self, table: FragmentTable) -> FragmentTable:
         """Those of which anything is to be written."""

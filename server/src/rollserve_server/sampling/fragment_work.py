@@ -129,6 +129,12 @@ class FragmentWork:
         outbox.forget_written()
         return tuple(places), buffer
 
+    def discard(self) -> tuple[Message, ...]:
+        """Throws away what is made, as if it were written; returns how much it was, as a message without any bytes."""
+        num_steps, num_episodes = self._rows.outbox.discard()
+        self._num_steps_to_write -= num_steps
+        return (Message(0, 0, num_steps, num_episodes),) if num_steps else ()
+
     def take_progress(self) -> list[RowProgress] | None:
         """Where the rows stand, once everything of the call is made and written; it is told once."""
         if self._num_steps_left or self._num_steps_to_write or self._has_told:

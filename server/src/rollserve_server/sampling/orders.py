@@ -168,7 +168,8 @@ class Order(WorkOrder["Report"]):
         max_message_bytes: the size that no message may exceed.
         bind_worker: whether the messages tell the worker's index.
         seconds: how long to step environments at most; unless 0, at least one step of each row that has an episode.
-        columns: how their columns may be written.
+        columns: how their columns may be written; None to throw them away: of each claim then comes one message without
+            any bytes.
         early: whether to write what it has of the stream without being asked, if that has ended then and is small: as a
             claim named EARLY, whose episodes are kept.
         is_whole: whether these are all episodes that the worker is to run of the stream: it forgets the stream once it
@@ -183,7 +184,7 @@ class Order(WorkOrder["Report"]):
     max_message_bytes: int
     bind_worker: bool
     seconds: float
-    columns: ColumnFormat = PLAIN
+    columns: ColumnFormat | None = PLAIN
     early: bool = False
     is_whole: bool = False
 

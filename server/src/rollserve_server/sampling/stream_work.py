@@ -149,6 +149,18 @@ class StreamWork:
                 self._release(claim)
         return parcels, buffer
 
+    def discard(self, claims: Sequence[Claim]) -> list[Parcel]:
+        """Throws away what is claimed, as if it were written; returns how much it was."""
+        parcels = []
+        for claim in claims:
+            num_steps = sum(self._finished[index].length for index in range(claim.start, claim.stop))
+            message = Message(0, 0, num_steps - claim.first_step, claim.stop - claim.start)
+            start, stop = (claim.start, claim.first_step), (claim.stop, 0)
+            parcels.append(Parcel(claim.claim_id, (message,), start, stop, complete=True))
+            if claim.claim_id != EARLY:
+                self._release(claim)
+        return parcels
+
     def early_claims(self) -> list[Claim]:
         """A claim of all that there is, if it has ended and is so small that it is sent soonest without being asked."""
         first, last = min(self._finished, default=0), max(self._finished, default=-1)

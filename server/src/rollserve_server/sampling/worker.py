@@ -140,9 +140,13 @@ class Worker:
                 finished = work.sample(order.seconds, order.before, buffer_bytes, lambda: stream_id in self._stopped)
             sampled = time.perf_counter()
             worker_index = self._index if order.bind_worker else None
-            encoding = Encoding(order.stream.policy_version, worker_index, order.columns)
             early = [] if order.deliver or not order.early else work.early_claims()
-            parcels, buffer = work.write(order.deliver or early, encoding, order.max_message_bytes)
+            claims = order.deliver or early
+            if order.columns is None:
+                parcels = work.discard(claims)
+            else:
+                encoding = Encoding(order.stream.policy_version, worker_index, order.columns)
+                parcels, buffer = work.write(claims, encoding, order.max_message_bytes)
             is_closed = order.is_whole and bool(early)
         except DomainError as error:
             failure = error
@@ -173,7 +177,11 @@ class Worker:
             if order.seconds > 0:
                 work.sample(order.seconds, lambda: stream_id in self._stopped)
             sampled = time.perf_counter()
-            messages, buffer = work.write(Encoding(part.policy_version, self._index, part.columns), order.write_bytes)
+            if part.columns is None:
+                messages = work.discard()
+            else:
+                encoding = Encoding(part.policy_version, self._index, part.columns)
+                messages, buffer = work.write(encoding, order.write_bytes)
         except DomainError as error:
             failure = error
         report = FragmentReport(

@@ -1,0 +1,147 @@
+"""Calls that throw away what they sample do all that others do, and say how much it was."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pools import CARTPOLE, adds_up, calls_of, kill_one, pool_of, sample, until
+from support import equal
+
+import rollserve
+from rollserve.account import account_from_proto
+from rollserve_server.agents import RandomSpec
+from rollserve_server.gateway.translate import account_to_proto
+from rollserve_server.local import LocalServer
+from rollserve_server.pool import (
+    Account,
+    AtLeast,
+    Backend,
+    Delivery,
+    Exactly,
+    Fragments,
+    InProcessBackend,
+    Pool,
+    SampleRequest,
+    Target,
+)
+from rollserve_server.pool.ray_backend import RayBackend
+
+NATIVE = rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=4)
+
+
+async def measure(pool: Pool, target: Target | Fragments, **options: Any) -> rollserve.Account:
+    """The account of a call that throws everything away."""
+    async with contextlib.aclosing(pool.sample(SampleRequest(target, 1 << 22, columns=None, **options))) as items:
+        (account,) = [item async for item in items if isinstance(item, Delivery | Account)]
+    assert isinstance(account, Account)
+    return account_from_proto(account_to_proto(account))
+
+
+@pytest.mark.parametrize("env", [CARTPOLE, NATIVE], ids=["rows", "native"])
+async def test_as_much_is_thrown_away_as_would_be_delivered(backend: Backend, env: rollserve.EnvSpec) -> None:
+    targets: list[Any] = [AtLeast(3000), Exactly(30), Fragments(2400), AtLeast(10)]
+    async with pool_of(backend, env) as pool, pool_of(backend, env) as other:
+        for each in (pool, other):
+            await each.update_agent([RandomSpec()])
+        for target in targets:
+            account = await measure(pool, target)
+            expected = (await sample(other, target)).account
+            assert expected is not None
+            assert (account.num_steps, account.num_episodes) == (0, 0)
+            thrown_away = account.num_discarded_steps, account.num_discarded_episodes
+            assert thrown_away == (expected.num_steps, expected.num_episodes)
+            for name in ("seed", "first_episode_index", "row_step_count"):
+                assert getattr(account, name) == getattr(expected, name)
+            assert adds_up(account)
+        assert pool.status().counters.message_bytes == 0
+        # What follows is delivered, as if all before had been.
+        for target in targets:
+            assert equal(await sample(pool, target), await sample(other, target))
+
+
+@pytest.mark.parametrize("env", [CARTPOLE, NATIVE], ids=["rows", "native"])
+@pytest.mark.parametrize("num_skipped", [1, 1001, 2399])
+async def test_what_is_to_be_left_out_does_not_count(env: rollserve.EnvSpec, num_skipped: int) -> None:
+    async with pool_of(InProcessBackend(), env) as pool:
+        await pool.update_agent([RandomSpec()])
+        account = await measure(pool, Fragments(2400, num_skipped))
+        assert account.num_discarded_steps == 2400 - num_skipped
+        assert account.num_lost_steps == num_skipped
+        assert adds_up(account)
+
+
+@pytest.mark.parametrize("target", [AtLeast(150_000), Fragments(160_000)], ids=["episodes", "fragments"])
+async def test_workers_that_are_killed_cost_only_time(ray_backend: RayBackend, target: Target | Fragments) -> None:
+    async with pool_of(ray_backend) as pool:
+        await pool.update_agent([RandomSpec()])
+        expected = await measure(pool, target, seed=1)
+        running = asyncio.create_task(measure(pool, target, seed=1))
+        await asyncio.sleep(0.1)
+        assert not running.done()
+        kill_one(pool, random.Random(0))
+        account = await running
+        assert account.num_discarded_steps == expected.num_discarded_steps
+        assert account.num_discarded_episodes == expected.num_discarded_episodes
+        assert account.num_retried_episodes > 0
+        assert adds_up(account)
+
+
+async def test_what_a_cancelled_call_threw_away_is_accounted_for(backend: Backend) -> None:
+    async with pool_of(backend) as pool:
+        await pool.update_agent([RandomSpec()])
+        calls = calls_of(pool)
+        running = asyncio.create_task(measure(pool, AtLeast(10**9)))
+        await until(lambda: bool(calls) and calls[0].account.num_discarded_steps > 0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        account = (await sample(pool, AtLeast(100))).account
+        assert account is not None
+        assert account.num_cancelled_steps >= calls[0].account.num_discarded_steps
+        assert adds_up(account)
+
+
+async def test_streams_end_with_the_account(sampler: rollserve.Sampler, server: LocalServer) -> None:
+    with sampler.stream_samples(2000, blackhole=True) as stream:
+        assert list(stream) == []
+        account = stream.end()
+    assert account.num_discarded_steps >= 2000
+    assert stream.num_simulated_steps >= 2000
+    batch = sampler.obtain_samples(2000, blackhole=False)
+    assert batch.account is not None
+    assert batch.account.seed == account.seed
+    assert batch.account.first_episode_index == account.first_episode_index + account.num_discarded_episodes
+    async with rollserve.aconnect(server.address) as asynchronous:
+        exact = asynchronous.stream_exact_episodes(3, blackhole=True)
+        assert [part async for part in exact] == []
+        assert exact.end().num_discarded_episodes == 6
+        fragments = asynchronous.stream_fragments(80, blackhole=True)
+        assert [part async for part in fragments] == []
+        assert fragments.end().num_discarded_steps == 80
+        with pytest.raises(rollserve.InvalidArgumentError, match="blackhole: True came"):
+            await asynchronous.stream_samples(1, blackhole=True).join()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda sampler: sampler.obtain_samples(1, blackhole=True),
+        lambda sampler: sampler.obtain_exact_episodes(1, blackhole=True),
+        lambda sampler: sampler.obtain_fragments(8, blackhole=True),
+    ],
+)
+async def test_there_is_no_batch_of_what_is_thrown_away(call: Callable[[Any], Any]) -> None:
+    with rollserve.connect("127.0.0.1:1") as sampler:
+        with pytest.raises(rollserve.InvalidArgumentError, match="blackhole: True came") as caught:
+            call(sampler)
+        assert caught.value.reason == "INVALID_VALUE"
+        with pytest.raises(TypeError, match="blackhole: int came, a truth value was expected"):
+            sampler.stream_samples(1, blackhole=1)  # type: ignore[typeddict-item]
+    async with rollserve.aconnect("127.0.0.1:1") as asynchronous:
+        with pytest.raises(rollserve.InvalidArgumentError, match="blackhole: True came"):
+            await call(asynchronous)
