@@ -53,6 +53,7 @@ class Account:
             fragments, also steps that were simulated once more to bring rows to where they stood.
         num_idle_steps: steps thrown away of rows that are stepped together, and had to go on with the others: they had
             finished the episodes that a block has of them, or were in one that is not wanted.
+        num_prefetched_steps: of the carried ones, those that were simulated between calls, with `prefetch`.
         num_discarded_steps: steps thrown away because the call asked for that, with `blackhole`.
         num_discarded_episodes: episodes that those steps ended.
         num_retried_episodes: episodes that ran again because their worker was lost.
@@ -96,6 +97,7 @@ class Account:
     num_broken_off_episodes: int = 0
     row_step_count: int = 0
     num_resumptions: int = 0
+    num_prefetched_steps: int = 0
     num_discarded_steps: int = 0
     num_discarded_episodes: int = 0
 
@@ -142,6 +144,7 @@ def account_from_proto(message: episode_batch_pb2.Account) -> Account:
         elapsed_seconds=message.elapsed.ToNanoseconds() / 1e9,
         num_broken_off_episodes=message.broken_off_episode_count,
         row_step_count=message.row_step_count,
+        num_prefetched_steps=message.prefetched_step_count,
         num_discarded_steps=message.discarded_step_count,
         num_discarded_episodes=message.discarded_episode_count,
     )

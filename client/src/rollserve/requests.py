@@ -70,6 +70,9 @@ class SamplingOptions(TypedDict, total=False):
             smaller; as given to `connect` unless given here, and an empty sequence for none.
         frames_once: whether each frame of observations that are stacks of frames comes once, and the stacks are made
             again here: they are the same, bit for bit. True unless given.
+        prefetch: whether workers go on after this call with what the same call would bring next, until another call or
+            an update comes. Calls bring the same, only sooner; what an update throws away is accounted for. Without a
+            seed, and not for fragments. False unless given.
         blackhole: whether to throw away what is sampled, to measure the sampling alone. For streams only: no batch
             comes, and the account tells how much it was. False unless given.
     """
@@ -84,13 +87,14 @@ class SamplingOptions(TypedDict, total=False):
     deadline: float | None
     compression: Compression | Sequence[Compression] | None
     frames_once: bool | None
+    prefetch: bool | None
     blackhole: bool | None
 
 
 _UNSIGNED_OPTIONS = ("seed", "first_episode_index")
 _SIGNED_OPTIONS = ("max_episode_length", "expected_policy_version", "policy_version", "env_version")
 """Options that are sent as integers of 64 bits."""
-_FLAGS = ("frames_once", "blackhole")
+_FLAGS = ("frames_once", "prefetch", "blackhole")
 """Options that are truth values."""
 
 
@@ -256,6 +260,7 @@ def _sampling_options(reception: Reception, options: SamplingOptions) -> pb.Samp
         max_message_bytes=reception.max_message_bytes,
         accept_compression=reception.compressions if compression is None else compressions_to_proto(compression),
         accept_frame_stacks=options.get("frames_once") is not False,
+        prefetch=options.get("prefetch") or False,
         blackhole=options.get("blackhole") or False,
     )
 

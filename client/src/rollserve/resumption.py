@@ -132,6 +132,7 @@ class Resumption:
 def _name_what_began(options: pb.SamplingOptions, beginning: episode_batch_pb2.Beginning) -> None:
     """Has a call sample what an earlier one began with."""
     options.ClearField("expected_policy_version")  # it was the expected one when the stream began
+    options.ClearField("prefetch")  # which goes with no seed
     options.seed = beginning.seed
     options.policy_version = beginning.policy_version
     options.environment_version = beginning.environment_version

@@ -149,8 +149,8 @@ class Sampler:
             num_steps: how many steps at least; positive.
             out: memory to read the batch into, instead of new arrays; see `rollserve.EpisodeBuffer`.
             options: `seed`, `first_episode_index`, `max_episode_length`, `expected_policy_version`, `policy_version`,
-                `env_version`, `timeout`, `deadline`, `compression` and `frames_once`; `rollserve.SamplingOptions` says
-                what they are.
+                `env_version`, `timeout`, `deadline`, `compression`, `frames_once` and `prefetch`;
+                `rollserve.SamplingOptions` says what they are.
         """
         requests.check_joinable(options.get("blackhole"))
         with self.stream_samples(num_steps, **options) as stream:
@@ -202,7 +202,7 @@ class Sampler:
                 `account.row_step_count` says: where they are now, or where they were before the last call, to repeat
                 it. Unless given, a seed begins at its first step.
             out: as of `obtain_samples`.
-            options: as of `obtain_samples`, but for `first_episode_index`.
+            options: as of `obtain_samples`, but for `first_episode_index` and `prefetch`.
         """
         requests.check_joinable(options.get("blackhole"))
         with self.stream_fragments(

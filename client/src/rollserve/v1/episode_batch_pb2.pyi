@@ -376,6 +376,7 @@ class Account(google.protobuf.message.Message):
     IDLE_STEP_COUNT_FIELD_NUMBER: builtins.int
     DISCARDED_STEP_COUNT_FIELD_NUMBER: builtins.int
     DISCARDED_EPISODE_COUNT_FIELD_NUMBER: builtins.int
+    PREFETCHED_STEP_COUNT_FIELD_NUMBER: builtins.int
     step_count: builtins.int
     """Steps delivered."""
     episode_count: builtins.int
@@ -383,16 +384,16 @@ class Account(google.protobuf.message.Message):
     simulated_step_count: builtins.int
     """Steps simulated while the call ran, for it and beyond its end."""
     carried_step_count: builtins.int
-    """Steps simulated earlier that this account tells the end of: kept by calls before, or of calls that ended without an
-    account.
+    """Steps simulated earlier that this account tells the end of: kept by calls before, of calls that ended without an
+    account, or between calls.
     """
     kept_step_count: builtins.int
     """Steps of episodes beyond the last delivered one, which were begun because as many were expected to be needed. They
     are kept for the next call that goes on in the same sequence with the same policy and environment.
     """
     superseded_step_count: builtins.int
-    """Steps thrown away that calls before had kept, and no call can use any more: policy or environment were updated, or
-    a call went on in the same sequence in another way.
+    """Steps thrown away that calls before had kept, or that were prefetched, and no call can use any more: policy or
+    environment were updated, or a call went on in the same sequence in another way.
     """
     cancelled_step_count: builtins.int
     """Steps thrown away of calls that were cancelled or failed, since the account before."""
@@ -427,6 +428,10 @@ class Account(google.protobuf.message.Message):
     """
     discarded_episode_count: builtins.int
     """Episodes that those steps ended, in the place of `episode_count`."""
+    prefetched_step_count: builtins.int
+    """Of the carried steps, those that were simulated between calls because one had asked for that by `prefetch`, since the
+    account before.
+    """
     @property
     def dropped_infos(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
         """By name, how many values of environment infos could not be delivered: they were no numbers, or not of one shape."""
@@ -478,9 +483,10 @@ class Account(google.protobuf.message.Message):
         idle_step_count: builtins.int = ...,
         discarded_step_count: builtins.int = ...,
         discarded_episode_count: builtins.int = ...,
+        prefetched_step_count: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["elapsed", b"elapsed", "queued", b"queued", "sending", b"sending", "waiting", b"waiting"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["broken_off_episode_count", b"broken_off_episode_count", "cancelled_step_count", b"cancelled_step_count", "carried_step_count", b"carried_step_count", "discarded_episode_count", b"discarded_episode_count", "discarded_step_count", b"discarded_step_count", "dropped_infos", b"dropped_infos", "elapsed", b"elapsed", "environment_version", b"environment_version", "episode_count", b"episode_count", "first_episode_index", b"first_episode_index", "idle_step_count", b"idle_step_count", "kept_step_count", b"kept_step_count", "lost_step_count", b"lost_step_count", "policy_version", b"policy_version", "queued", b"queued", "retried_episode_count", b"retried_episode_count", "row_step_count", b"row_step_count", "seed", b"seed", "sending", b"sending", "simulated_step_count", b"simulated_step_count", "step_count", b"step_count", "superseded_step_count", b"superseded_step_count", "waiting", b"waiting", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["broken_off_episode_count", b"broken_off_episode_count", "cancelled_step_count", b"cancelled_step_count", "carried_step_count", b"carried_step_count", "discarded_episode_count", b"discarded_episode_count", "discarded_step_count", b"discarded_step_count", "dropped_infos", b"dropped_infos", "elapsed", b"elapsed", "environment_version", b"environment_version", "episode_count", b"episode_count", "first_episode_index", b"first_episode_index", "idle_step_count", b"idle_step_count", "kept_step_count", b"kept_step_count", "lost_step_count", b"lost_step_count", "policy_version", b"policy_version", "prefetched_step_count", b"prefetched_step_count", "queued", b"queued", "retried_episode_count", b"retried_episode_count", "row_step_count", b"row_step_count", "seed", b"seed", "sending", b"sending", "simulated_step_count", b"simulated_step_count", "step_count", b"step_count", "superseded_step_count", b"superseded_step_count", "waiting", b"waiting", "workers", b"workers"]) -> None: ...
 
 global___Account = Account
 

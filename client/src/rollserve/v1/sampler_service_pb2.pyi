@@ -361,6 +361,7 @@ class SamplingOptions(google.protobuf.message.Message):
     ACCEPT_COMPRESSION_FIELD_NUMBER: builtins.int
     ACCEPT_FRAME_STACKS_FIELD_NUMBER: builtins.int
     BLACKHOLE_FIELD_NUMBER: builtins.int
+    PREFETCH_FIELD_NUMBER: builtins.int
     expected_policy_version: builtins.int
     """If set, the policy version that the caller counts on; FAILED_PRECONDITION if the current one is another."""
     policy_version: builtins.int
@@ -403,6 +404,13 @@ class SamplingOptions(google.protobuf.message.Message):
     """Whether to throw away what is sampled, to measure the sampling alone: workers do all but write it. No batch comes
     then; the account says how much it was. The sampler's own sequence goes on as behind any other call.
     """
+    prefetch: builtins.bool
+    """Whether workers go on, once this call is answered, with what the same request would ask for next, until the next call
+    or update comes: as much as the request wants, and as each of them is set to hold. It changes no call's episodes,
+    only the time that they take: a call that goes on in the same sequence, as of `kept_step_count`, finds them finished.
+    An update throws them away; so it is of use only where there is more than one call for each. Nothing is begun while
+    other calls run. INVALID_ARGUMENT with `seed`, and for fragments.
+    """
     @property
     def accept_compression(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[rollserve.v1.tensor_pb2.Compression.ValueType]:
         """In which ways the columns of batches may come compressed, the best one first. The server takes the first that it
@@ -423,9 +431,10 @@ class SamplingOptions(google.protobuf.message.Message):
         accept_compression: collections.abc.Iterable[rollserve.v1.tensor_pb2.Compression.ValueType] | None = ...,
         accept_frame_stacks: builtins.bool = ...,
         blackhole: builtins.bool = ...,
+        prefetch: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "accept_compression", b"accept_compression", "accept_frame_stacks", b"accept_frame_stacks", "blackhole", b"blackhole", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "accept_compression", b"accept_compression", "accept_frame_stacks", b"accept_frame_stacks", "blackhole", b"blackhole", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "policy_version", b"policy_version", "prefetch", b"prefetch", "sampler_run", b"sampler_run", "seed", b"seed"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_environment_version", b"_environment_version"]) -> typing.Literal["environment_version"] | None: ...
     @typing.overload

@@ -138,6 +138,9 @@ def sample_request_from_proto(
         limit = _in_range(field, options.max_message_bytes, _LEAST_MESSAGE_BYTES, _MOST_MESSAGE_BYTES)
     if options.HasField("first_episode_index") and not options.HasField("seed"):
         raise InvalidValueError.of("options.first_episode_index", "an index without a seed", "options.seed beside it")
+    if options.prefetch and (options.HasField("seed") or isinstance(target, Fragments)):
+        came, expected = "prefetch beside a seed or fragments", "whole episodes of the sampler's own sequence"
+        raise InvalidValueError.of("options.prefetch", came, expected)
     if options.HasField("max_episode_length"):
         _in_range("options.max_episode_length", options.max_episode_length, 1, _MOST_STEPS)
     return SampleRequest(
@@ -150,6 +153,7 @@ def sample_request_from_proto(
         first_index=_in_range("options.first_episode_index", options.first_episode_index, 0, _MOST_FIRST_INDEX),
         max_episode_length=_optional(options, "max_episode_length"),
         run=options.sampler_run if options.HasField("sampler_run") else None,
+        prefetch=options.prefetch,
         columns=None if options.blackhole else _column_format_from_proto(options),
     )
 
@@ -218,6 +222,7 @@ def account_to_proto(account: Account) -> episode_batch_pb2.Account:
         elapsed=_duration(account.elapsed_seconds),
         broken_off_episode_count=account.num_broken_off_episodes,
         row_step_count=account.row_step_count,
+        prefetched_step_count=account.num_prefetched_steps,
         discarded_step_count=account.num_discarded_steps,
         discarded_episode_count=account.num_discarded_episodes,
     )

@@ -38,6 +38,7 @@ class Account:
     num_cancelled_steps: int = 0
     num_lost_steps: int = 0
     num_idle_steps: int = 0
+    num_prefetched_steps: int = 0
     num_discarded_steps: int = 0
     num_discarded_episodes: int = 0
     num_retried_episodes: int = 0
@@ -49,6 +50,15 @@ class Account:
     waiting_seconds: float = 0.0
     sending_seconds: float = 0.0
     elapsed_seconds: float = 0.0
+
+    def add_ahead(self, ahead: Account) -> None:
+        """Takes in what became of steps that were simulated between calls, but for those that workers hold."""
+        self.num_prefetched_steps += ahead.num_simulated_steps
+        self.num_carried_steps += ahead.num_lost_steps + ahead.num_idle_steps
+        self.num_lost_steps += ahead.num_lost_steps
+        self.num_idle_steps += ahead.num_idle_steps
+        self.num_retried_episodes += ahead.num_retried_episodes
+        self.dropped_infos.update(ahead.dropped_infos)
 
     @property
     def num_simulated_steps(self) -> int:

@@ -65,6 +65,7 @@ class SampleRequest:
         first_index: the index of the first episode in the sequence of `seed`.
         max_episode_length: how many steps an episode may have; None for what the pool allows.
         run: the run of the pool that versions and seed are of; None for this one.
+        prefetch: whether to go on with what the same request would ask for next, until it comes or something else does.
         columns: how columns may be written; None to throw away what is sampled.
     """
 
@@ -77,4 +78,5 @@ class SampleRequest:
     first_index: int = 0
     max_episode_length: int | None = None
     run: str | None = None
+    prefetch: bool = False
     columns: ColumnFormat | None = PLAIN

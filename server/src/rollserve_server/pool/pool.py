@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 from rollserve import EnvSpec
 from rollserve_server.agents import kind_of
 from rollserve_server.errors import InvalidValueError, NotReadyError
+from rollserve_server.pool.ahead import Ahead, Prefetching
 from rollserve_server.pool.call import Call
 from rollserve_server.pool.checkpoints import Checkpoint
 from rollserve_server.pool.deliveries import CallSettings, Deliveries, Delivery, Progress
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["Beginning", "EnvUpdated", "Pool"]
 
 _T = TypeVar("_T")
+_Call = TypeVar("_Call", bound=Call)
 
 _MOST_ESTIMATES = 64
 """For each environment and limit of episodes there is one."""
@@ -100,6 +102,7 @@ class Pool:
         ids = itertools.count(1)
         self._streams = Streams(config.seed, config.max_calls, ids)
         self._sequences = Sequences(config.seed, config.max_calls, ids)
+        self._prefetching = Prefetching(self._streams, slots)
         self._counters = Counters()
         self._forgetting: set[asyncio.Task[object]] = set()
         # Of each worker, the versions that it was told to keep since it was last given any.
@@ -132,6 +135,7 @@ class Pool:
 
     async def close(self) -> None:
         """Ends the workers. Calls that run fail."""
+        await self._prefetching.end(drop=True)
         await self._slots.close()
 
     async def update_agent(self, updates: Sequence[AgentUpdate], *, per_worker: bool = False) -> int:
@@ -150,7 +154,9 @@ class Pool:
             WorkerLostError: a worker is lost and could not be replaced.
         """
         self._retained.clear()
+        await self._prefetching.end(drop=True)
         version = await self._holdings.update_agent(updates, per_worker=per_worker)
+        await self._prefetching.end(drop=True)  # of a call that ended meanwhile
         for estimate in self._estimates.values():
             estimate.fade(_EPISODES_REMEMBERED)
         self._forget_old_versions()
@@ -173,6 +179,7 @@ class Pool:
             WorkerLostError: a worker is lost and could not be replaced.
         """
         self._retained.clear()
+        await self._prefetching.end(drop=True)
         if not all(isinstance(update, EnvSpec) for update in updates):
             # So that the environments are free to be changed in place.
             self._streams.drop_kept()
@@ -180,6 +187,7 @@ class Pool:
         try:
             version, env = await self._holdings.update_env(updates, per_worker=per_worker)
             self._sequences.end_own(version)
+            await self._prefetching.end(drop=True)  # of a call that ended meanwhile
         finally:
             self._forget_old_versions()
         return EnvUpdated(version, self._holdings.listed(env), env.description)
@@ -214,6 +222,7 @@ class Pool:
                 stack.enter_context(self._holdings.agents.using(policy_version))
                 stack.enter_context(self._holdings.envs.using(env_version))
                 await self._check_fit(policy_version, env_version)
+                await self._prefetching.end(drop=False)
             except NotReadyError:
                 self._counters.num_failed_calls += 1
                 raise
@@ -223,7 +232,7 @@ class Pool:
                 ending: Ending = FragmentsEnding(self._sequences, fragment_call)
             else:
                 lane = stack.enter_context(self._streams.lane()) if request.seed is None else None
-                episode_call = call = self._begin_call(request, lane, policy_version, env_version)
+                episode_call = call = self._begin_call(request, lane, policy_version, env_version, Call)
                 ending = EpisodesEnding(self._streams, episode_call, lane)
             account = call.account
             account.queued_seconds = time.monotonic() - arrived
@@ -231,6 +240,7 @@ class Pool:
                 yield self._beginning(call)
                 async for item in items:
                     yield item
+        self._begin_ahead(request, account)
         yield account
 
     def status(self) -> PoolStatus:
@@ -278,7 +288,23 @@ class Pool:
             text = f"the agent does not fit the environment since it was replaced: {misfit.message}"
             raise NotReadyError(text, reason="AGENT_MISFIT")
 
-    def _begin_call(self, request: SampleRequest, lane: Lane | None, policy_version: int, env_version: int) -> Call:
+    def _begin_ahead(self, request: SampleRequest, account: Account) -> None:
+        """Begins with what the request that this is the account of would ask for next, if it is to be and none runs."""
+        holdings = self._holdings
+        versions = holdings.agents.number, holdings.envs.number
+        is_current = (account.policy_version, account.env_version) == versions
+        if request.prefetch and is_current and not self._num_running:
+            with self._streams.lane() as lane:
+                self._prefetching.begin(self._begin_call(request, lane, *versions, Ahead))
+
+    def _begin_call(
+        self,
+        request: SampleRequest,
+        lane: Lane | None,
+        policy_version: int,
+        env_version: int,
+        make: type[_Call],
+    ) -> _Call:
         config, target = self._config, request.target
         assert not isinstance(target, Fragments)  # noqa: S101
         env = self._env(env_version)
@@ -301,7 +327,7 @@ class Pool:
         stream = self._streams.open(wanted, first + skipped, placement, len(self._slots))
         settings = CallSettings.of(request, config, lambda: self._num_running)
         estimate = self._estimate(env_version, max_episode_length)
-        return Call(target, stream, self._slots, rows, estimate, settings, env.description.reproducibility)
+        return make(target, stream, self._slots, rows, estimate, settings, env.description.reproducibility)
 
     def _placement(self, policy_version: int, env_version: int) -> Placement:
         """Which worker an episode belongs to, if no call says so."""
@@ -381,8 +407,7 @@ class Pool:
             counters.message_bytes += call.account.message_bytes
         finally:
             self._num_running -= 1
-            for slot, share in zip(self._slots, call.account.workers, strict=True):
-                slot.num_simulated_steps += share.num_simulated_steps
+            self._slots.count_simulated(call.account)
 
     def _estimate(self, env_version: int, max_episode_length: int | None) -> LengthEstimate:
         """What is known of the lengths of such episodes."""

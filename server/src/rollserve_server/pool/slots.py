@@ -13,6 +13,7 @@ from rollserve_server.errors import DomainError, WorkerLostError
 from rollserve_server.sampling import Worker, WorkerConfig, WorkerIdentity
 
 if TYPE_CHECKING:
+    from rollserve_server.pool.account import Account
     from rollserve_server.pool.backend import Backend, WorkerHandle
 
 __all__ = ["Slot", "Slots"]
@@ -86,6 +87,11 @@ class Slots(Sequence[Slot]):
                 message = f"worker {index} was lost and could not be replaced within {self._start_seconds:g} s"
                 raise WorkerLostError(message, index)
         return self._slots[index].handle
+
+    def count_simulated(self, account: Account) -> None:
+        """Counts what each worker simulated for what this is the account of."""
+        for slot, share in zip(self._slots, account.workers, strict=True):
+            slot.num_simulated_steps += share.num_simulated_steps
 
     async def start(self, num_workers: int) -> None:
         """Starts the workers.

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from rollserve_server.pool.account import Account
+    from rollserve_server.pool.ahead import Ahead
     from rollserve_server.pool.placement import Placement
 
 __all__ = ["Lane", "LaneKind", "Streams"]
@@ -79,6 +80,7 @@ class Streams:
         self._ids = ids
         self._num_superseded_steps = 0
         self._num_cancelled_steps = 0
+        self._aheads: list[Account] = []
         self._dropping: set[asyncio.Task[None]] = set()
 
     @property
@@ -133,12 +135,20 @@ class Streams:
         """Takes back the stream of a call that is complete."""
         if isinstance(stream.placement, Blocks):  # no call goes on with those of another
             self._supersede(stream)
-            return
-        self._kept.append(stream)
-        while len(self._kept) > self._max_kept:
-            self._supersede(self._kept.pop(0))
+        else:
+            self._keep(stream)
 
-    def cancel(self, stream: OpenStream, num_discarded_steps: int) -> None:
+    def keep_ahead(self, ahead: Ahead, *, drop: bool) -> None:
+        """Takes back the stream of what was sampled ahead of a call, for that call, unless it is to be dropped."""
+        self._aheads.append(ahead.account)
+        if ahead.has_failed:
+            self.cancel(ahead.stream)
+        elif drop:
+            self._supersede(ahead.stream)
+        else:
+            self._keep(ahead.stream)
+
+    def cancel(self, stream: OpenStream, num_discarded_steps: int = 0) -> None:
         """Takes back the stream of a call that has ended early: its workers stop and forget it.
 
         Args:
@@ -166,11 +176,18 @@ class Streams:
         account.num_cancelled_steps += self._num_cancelled_steps
         account.num_carried_steps += self._num_superseded_steps + self._num_cancelled_steps
         self._num_superseded_steps = self._num_cancelled_steps = 0
+        while self._aheads:
+            account.add_ahead(self._aheads.pop())
 
     def _new(self, wanted: Stream, first_index: int, placement: Placement, num_workers: int) -> OpenStream:
         root_seed, policy_version, env_version, max_episode_length = _kind(wanted)
         stream = Stream(next(self._ids), root_seed, policy_version, env_version, max_episode_length)
         return OpenStream.begin(stream, placement, Ledger(first_index), num_workers)
+
+    def _keep(self, stream: OpenStream) -> None:
+        self._kept.append(stream)
+        while len(self._kept) > self._max_kept:
+            self._supersede(self._kept.pop(0))
 
     def _supersede(self, stream: OpenStream) -> None:
         self._num_superseded_steps += stream.num_held_steps
