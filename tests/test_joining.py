@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections import Counter
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from support import equal
 
 import rollserve
 from rollserve import episode_buffer
+from rollserve.columns import leaves_of
 from rollserve.joining import Joining, join_batches
 from rollserve_server.local import LocalServer
 
@@ -71,6 +73,7 @@ KINDS: list[dict[str, tuple[str, tuple[int, ...], bool]]] = [
     {"x": ("f8", (2,), False), "y": ("?", (), True)},
     {"x": ("f4", (3,), True)},
     {"_x": ("?", (), False)},
+    {"x": ("f4", (2,), False), "_x": ("f4", (), False)},
     {},
 ]
 """Infos: dtype, shape, and whether there are gaps."""
@@ -155,6 +158,20 @@ def test_batches_are_joined_as_all_at_once(
             assert batch.observations is not None
             for array in (batch.rewards, batch.actions, batch.lengths):
                 assert array.flags.writeable
+
+
+@settings(max_examples=60)
+@given(streams())
+def test_what_was_added_may_be_written_over(batches: list[rollserve.EpisodeBatch]) -> None:
+    expected = join_batches(batches, account_of(batches))
+    with Joining() as joining:
+        for batch in batches:
+            passing = copy.deepcopy(batch)
+            joining.add(passing)
+            for columns in filter(lambda columns: columns is not None, vars(passing).values()):
+                for leaf in leaves_of(columns).values():
+                    leaf[...] = 0
+        assert equal(joining.join(account_of(batches)), expected)
 
 
 @settings(max_examples=60)

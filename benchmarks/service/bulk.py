@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import psutil
 
@@ -20,6 +20,7 @@ __all__ = ["BULK", "NUM_BULK_STEPS", "bulk_checksum", "measure_bulk", "recorded_
 BULK = rollserve.EnvSpec("benchmarks.service.environments:Bulk", vectorization="rows", num_rows=1)
 NUM_BULK_STEPS = 540
 """566 MB, about as much as 20,000 stacks of four frames of 84x84."""
+_SHARING = ("--shared-memory-bytes", str(64 << 20))
 _FOUND = "the checksum of all observations is that of what the environment shows"
 
 
@@ -33,8 +34,10 @@ def measure_bulk(name: str, options: Options) -> list[Result]:
     settings = {"env": BULK.id, "num_steps": num_steps, "num_workers": options.num_workers}
     whole = Result(name, "1 MiB observations, the whole path", settings, checks=[_FOUND])
     leg = Result(f"{name}-leg", "1 MiB observations, from gateway to client only", settings, checks=[_FOUND])
+    shared = Result(f"{name}-shared", "1 MiB observations, through shared memory", settings, checks=[_FOUND])
+    shared_leg = Result(f"{name}-shared-leg", "the same, from gateway to client only", settings, checks=[_FOUND])
     with (
-        running_service(BULK, rollserve.RandomAgent(), options.num_workers) as service,
+        running_service(BULK, rollserve.RandomAgent(), options.num_workers, *_SHARING) as service,
         recorded_leg(BULK) as (client, meter),
     ):
         service.client.ask("obtain", call="samples", num_steps=num_steps)
@@ -55,7 +58,10 @@ def measure_bulk(name: str, options: Options) -> list[Result]:
             figures["ratio_to_leg"] = figures["megabytes_per_second"] / leg_figures["megabytes_per_second"]
             whole.rounds.append(figures)
             leg.rounds.append(leg_figures)
-    return [whole, leg]
+            shared_leg.rounds.append(_shared_figures(client, meter, num_steps, leg_figures))
+            service.sampler.update_agent(rollserve.RandomAgent())
+            shared.rounds.append(_shared_figures(service.client, service.meter, num_steps, figures))
+    return [whole, leg, shared, shared_leg]
 
 
 def bulk_checksum(num_steps: int) -> int:
@@ -76,6 +82,17 @@ def recorded_leg(env: rollserve.EnvSpec) -> Iterator[tuple[Child, Meter]]:
         client = stack.enter_context(Child("benchmarks.service.client", f"127.0.0.1:{port}"))
         client.ask("hello")
         yield client, Meter({"gateway": [psutil.Process(gateway.pid)], "client": [psutil.Process(client.pid)]})
+
+
+def _shared_figures(client: Child, meter: Meter, num_steps: int, sent_figures: Mapping[str, float]) -> dict[str, float]:
+    """Figures of a call through shared memory, beside those of one that was sent."""
+    meter.start()
+    answer = client.ask("obtain", call="samples", num_steps=num_steps, shared_memory=True)
+    figures = call_figures(answer, meter.stop())
+    _check(answer["num_steps"], num_steps, client.ask("sample", path="", num_steps=0)["checksum"])
+    check(answer["shared_message_bytes"] > answer["num_bytes"] / 2, "most of it came through shared memory")
+    figures["ratio_to_sent"] = figures["megabytes_per_second"] / sent_figures["megabytes_per_second"]
+    return figures
 
 
 def _check(num_steps: int, expected: int, checksum: int) -> None:

@@ -28,6 +28,7 @@ class _Client:
 
     def __init__(self, address: str) -> None:
         self._sampler = rollserve.connect(address)
+        self._sharing = rollserve.connect(address, shared_memory=True)
         self._counting = CountingSampler(address)
         self._batch: rollserve.EpisodeBatch | None = None
 
@@ -35,10 +36,10 @@ class _Client:
         """Answers, once this process is ready."""
         return {}
 
-    def obtain(self, call: str, num_steps: int, **options: Any) -> dict[str, Any]:
+    def obtain(self, call: str, num_steps: int, shared_memory: bool = False, **options: Any) -> dict[str, Any]:
         """Times a call that returns one batch."""
         self._batch = None
-        method = getattr(self._sampler, _OBTAIN[call])
+        method = getattr(self._sharing if shared_memory else self._sampler, _OBTAIN[call])
         began = time.perf_counter()
         batch = self._batch = method(num_steps, **options)
         seconds = time.perf_counter() - began
@@ -50,6 +51,7 @@ class _Client:
             "num_steps": batch.num_steps,
             "num_simulated_steps": batch.account.num_simulated_steps,
             "num_bytes": _num_bytes(batch),
+            "shared_message_bytes": batch.account.shared_message_bytes,
         }
 
     def sample(self, path: str, num_steps: int) -> dict[str, Any]:

@@ -56,6 +56,7 @@ class Account:
         num_prefetched_steps: of the carried ones, those that were simulated between calls, with `prefetch`.
         num_discarded_steps: steps thrown away because the call asked for that, with `blackhole`.
         num_discarded_episodes: episodes that those steps ended.
+        shared_message_bytes: how many bytes of messages came through shared memory, instead of being sent.
         num_retried_episodes: episodes that ran again because their worker was lost.
         num_broken_off_episodes: of fragments, episodes that broke off because their rows could not be brought to where
             they stood.
@@ -100,6 +101,7 @@ class Account:
     num_prefetched_steps: int = 0
     num_discarded_steps: int = 0
     num_discarded_episodes: int = 0
+    shared_message_bytes: int = 0
 
     @property
     def num_dropped_steps(self) -> int:
@@ -147,4 +149,5 @@ def account_from_proto(message: episode_batch_pb2.Account) -> Account:
         num_prefetched_steps=message.prefetched_step_count,
         num_discarded_steps=message.discarded_step_count,
         num_discarded_episodes=message.discarded_episode_count,
+        shared_message_bytes=message.shared_message_bytes,
     )

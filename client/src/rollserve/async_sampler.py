@@ -44,10 +44,11 @@ def aconnect(
     timeout: float = DEFAULT_TIMEOUT,
     max_message_bytes: int | None = requests.DEFAULT_MESSAGE_BYTES,
     compression: Compression | Sequence[Compression] | None = None,
+    shared_memory: bool = False,
 ) -> AsyncSampler:
     """As `rollserve.connect`, for `async with`. To be called in a running event loop."""
     check_connection(target, sampler, timeout, max_message_bytes)
-    reception = Reception.of(max_message_bytes, compression)
+    reception = Reception.of(max_message_bytes, compression, shared_memory)
     channel = grpc.aio.insecure_channel(target, options=channel_options(max_message_bytes))
     return AsyncSampler(channel, sampler=sampler, timeout=timeout, reception=reception)
 
@@ -263,6 +264,7 @@ class AsyncSampleStream(AsyncIterator["EpisodeBatch"]):
     async def join(self, *, out: EpisodeBuffer | None = None) -> EpisodeBatch:
         """As `SampleStream.join`."""
         requests.check_joinable(self._blackhole)
+        self._reader.in_place = True
         with Joining(self._reader.num_expected_steps, out) as joining:
             async for batch in self:
                 joining.add(batch)

@@ -29,7 +29,7 @@ __all__ = ["Bytes", "Content", "read_response"]
 Bytes = bytes | bytearray | memoryview
 """Where a response may stand."""
 
-Content = EpisodeBatch | pb.Beginning | pb.Progress | pb.Account
+Content = EpisodeBatch | pb.Beginning | pb.Progress | pb.Account | pb.SharedMessage
 """What a response brings."""
 
 
@@ -39,9 +39,14 @@ def _keys(message: Descriptor) -> dict[str, int]:
 
 
 _BATCH = _keys(ObtainSamplesResponse.DESCRIPTOR)["batch"]
-_OTHER_CONTENTS: dict[int, type[pb.Beginning | pb.Progress | pb.Account]] = {
+_OTHER_CONTENTS: dict[int, type[pb.Beginning | pb.Progress | pb.Account | pb.SharedMessage]] = {
     _keys(ObtainSamplesResponse.DESCRIPTOR)[name]: kind
-    for name, kind in (("beginning", pb.Beginning), ("progress", pb.Progress), ("account", pb.Account))
+    for name, kind in (
+        ("beginning", pb.Beginning),
+        ("progress", pb.Progress),
+        ("account", pb.Account),
+        ("shared", pb.SharedMessage),
+    )
 }
 _HEADER_DTYPES = {
     FieldDescriptor.TYPE_BOOL: np.dtype(np.bool_),

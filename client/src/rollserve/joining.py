@@ -61,7 +61,7 @@ class Joining:
         """Copies a batch behind the others."""
         if not _has_usual_masks(batch):
             self._end_part()
-            self._parts.append(batch)
+            self._parts.append(copy.deepcopy(batch))  # it may be a view of what does not last
             self._holds_messages = True
             return
         arrays = _arrays(batch)

@@ -105,15 +105,23 @@ class Reception:
     Attributes:
         max_message_bytes: the largest message; None for the server's default.
         compressions: how columns may come compressed if a call does not say, the best way first.
+        shared_memory: whether messages may come through shared memory.
     """
 
     max_message_bytes: int | None
     compressions: Sequence[tensor_pb2.Compression.ValueType]
+    shared_memory: bool
 
     @classmethod
-    def of(cls, max_message_bytes: int | None, compression: Compression | Sequence[Compression] | None) -> Reception:
+    def of(
+        cls,
+        max_message_bytes: int | None,
+        compression: Compression | Sequence[Compression] | None,
+        shared_memory: bool = False,
+    ) -> Reception:
         """Of the arguments of `rollserve.connect`; raises as `compressions_to_proto` does."""
-        return cls(max_message_bytes, compressions_to_proto(compression))
+        check_flag("shared_memory", shared_memory)
+        return cls(max_message_bytes, compressions_to_proto(compression), shared_memory)
 
 
 @dataclass(frozen=True)
@@ -262,6 +270,7 @@ def _sampling_options(reception: Reception, options: SamplingOptions) -> pb.Samp
         accept_frame_stacks=options.get("frames_once") is not False,
         prefetch=options.get("prefetch") or False,
         blackhole=options.get("blackhole") or False,
+        accept_shared_memory=reception.shared_memory,
     )
 
 

@@ -42,6 +42,7 @@ def connect(
     timeout: float = DEFAULT_TIMEOUT,
     max_message_bytes: int | None = requests.DEFAULT_MESSAGE_BYTES,
     compression: Compression | Sequence[Compression] | None = None,
+    shared_memory: bool = False,
 ) -> Sampler:
     """A sampler on the server at `target`. Connects with the first call.
 
@@ -53,6 +54,9 @@ def connect(
         max_message_bytes: the largest message to be received; 8 MiB unless given, and with None what gRPC takes anyway.
         compression: "lz4", "zstd", or several, the best one first: how columns may come compressed, if that makes them
             smaller. Needs the extra `rollserve[compression]`. None for not at all.
+        shared_memory: whether large messages may come through memory that is shared with the server, which takes less
+            time: if that runs on the same machine and was started with some by the same user. Else they are sent as
+            usual; `account.shared_message_bytes` tells.
 
     Raises:
         TypeError: an argument is of another type.
@@ -60,7 +64,7 @@ def connect(
         ModuleNotFoundError: a package that the compression needs is not installed.
     """
     check_connection(target, sampler, timeout, max_message_bytes)
-    reception = Reception.of(max_message_bytes, compression)
+    reception = Reception.of(max_message_bytes, compression, shared_memory)
     channel = grpc.insecure_channel(target, options=channel_options(max_message_bytes))
     return Sampler(channel, sampler=sampler, timeout=timeout, reception=reception)
 
@@ -355,6 +359,7 @@ class SampleStream(Iterator["EpisodeBatch"]):
             out: what to read it into, instead of new arrays.
         """
         requests.check_joinable(self._blackhole)
+        self._reader.in_place = True
         with Joining(self._reader.num_expected_steps, out) as joining:
             for batch in self:
                 joining.add(batch)

@@ -226,7 +226,13 @@ def _env_spec(settings: Settings) -> EnvSpec:
 
 def _gateway_config(settings: Settings) -> GatewayConfig:
     allowed_paths = (*settings.allow_path, *paths_in(_env_spec(settings)))
-    return GatewayConfig(settings.listen, settings.max_request_bytes, settings.grace_seconds, allowed_paths)
+    return GatewayConfig(
+        settings.listen,
+        settings.max_request_bytes,
+        settings.grace_seconds,
+        allowed_paths,
+        settings.shared_memory_bytes,
+    )
 
 
 @contextlib.contextmanager

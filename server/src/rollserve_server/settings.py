@@ -187,6 +187,13 @@ class Settings(BaseModel):
         ge=1,
         description="How much of a call's result may be on its way from the workers to the client.",
     )
+    shared_memory_bytes: int = Field(
+        default=0,
+        ge=0,
+        description="How much memory results may go through to clients on this machine that ask for it and are run by "
+        "the same user: 32 MiB for each call at a time, as far as it reaches; other calls are answered as usual. "
+        "Only on Linux.",
+    )
     hold_memory: bool = Field(
         default=True,
         description="Whether the server and its workers keep memory that they free, for the next data, which halves "

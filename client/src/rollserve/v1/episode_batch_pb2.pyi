@@ -294,6 +294,7 @@ class Beginning(google.protobuf.message.Message):
     SAMPLER_RUN_FIELD_NUMBER: builtins.int
     ROW_COUNT_FIELD_NUMBER: builtins.int
     ROW_STEP_COUNT_FIELD_NUMBER: builtins.int
+    SHARED_MEMORY_FIELD_NUMBER: builtins.int
     seed: builtins.int
     """The root seed of the sequence of episodes. All 64 bits count: in JavaScript, take it as a string or BigInt."""
     first_episode_index: builtins.int
@@ -310,6 +311,10 @@ class Beginning(google.protobuf.message.Message):
     """For fragments, how many rows all workers have: what `step_count` has to be a multiple of. 0 for whole episodes."""
     row_step_count: builtins.int
     """For fragments, how many steps each row made in this sequence before this call."""
+    @property
+    def shared_memory(self) -> global___SharedMemory:
+        """Memory that the stream's messages may come through. Only with the call's `accept_shared_memory`."""
+
     def __init__(
         self,
         *,
@@ -321,10 +326,76 @@ class Beginning(google.protobuf.message.Message):
         sampler_run: builtins.str = ...,
         row_count: builtins.int = ...,
         row_step_count: builtins.int = ...,
+        shared_memory: global___SharedMemory | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["environment_version", b"environment_version", "first_episode_index", b"first_episode_index", "policy_version", b"policy_version", "reproducibility", b"reproducibility", "row_count", b"row_count", "row_step_count", b"row_step_count", "sampler_run", b"sampler_run", "seed", b"seed"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["shared_memory", b"shared_memory"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["environment_version", b"environment_version", "first_episode_index", b"first_episode_index", "policy_version", b"policy_version", "reproducibility", b"reproducibility", "row_count", b"row_count", "row_step_count", b"row_step_count", "sampler_run", b"sampler_run", "seed", b"seed", "shared_memory", b"shared_memory"]) -> None: ...
 
 global___Beginning = Beginning
+
+@typing.final
+class SharedMemory(google.protobuf.message.Message):
+    """Memory of the server that the client may read large messages from, instead of receiving them. It has no name in any
+    file system: it is gone with those who have it open, however they end.
+
+    The client opens it as /proc/`process_id`/fd/`file_descriptor`, for reading and writing, and maps `size` bytes. That
+    works for a process of the same user, on the same machine and with the same numbers of processes. It should see to it
+    that the link says `/memfd:rollserve (deleted)`, and that the file has that size and is sealed against shrinking. The
+    memory begins with three numbers of 64 bits, little endian: the server's nonce; a word that the client sets to that
+    nonce, if it is the one below; and how many messages the client has done with, which it counts up. Once the second is
+    set, a message may come as a SharedMessage; its bytes stay where they are until it is counted. While more than one is
+    not counted, the next may have to wait for that.
+
+    A client that cannot open it, or finds another nonce there, leaves it alone: all messages then come as usual.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROCESS_ID_FIELD_NUMBER: builtins.int
+    FILE_DESCRIPTOR_FIELD_NUMBER: builtins.int
+    SIZE_FIELD_NUMBER: builtins.int
+    NONCE_FIELD_NUMBER: builtins.int
+    process_id: builtins.int
+    """The server's process."""
+    file_descriptor: builtins.int
+    """What that has the memory open as."""
+    size: builtins.int
+    """How many bytes it has."""
+    nonce: builtins.int
+    """A random number, another one for each stream."""
+    def __init__(
+        self,
+        *,
+        process_id: builtins.int = ...,
+        file_descriptor: builtins.int = ...,
+        size: builtins.int = ...,
+        nonce: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["file_descriptor", b"file_descriptor", "nonce", b"nonce", "process_id", b"process_id", "size", b"size"]) -> None: ...
+
+global___SharedMemory = SharedMemory
+
+@typing.final
+class SharedMessage(google.protobuf.message.Message):
+    """A message in shared memory: the bytes there are a response of this stream, which brings an EpisodeBatch."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    OFFSET_FIELD_NUMBER: builtins.int
+    SIZE_FIELD_NUMBER: builtins.int
+    offset: builtins.int
+    """Where it begins, in bytes from the beginning of the memory."""
+    size: builtins.int
+    """How many bytes it has."""
+    def __init__(
+        self,
+        *,
+        offset: builtins.int = ...,
+        size: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["offset", b"offset", "size", b"size"]) -> None: ...
+
+global___SharedMessage = SharedMessage
 
 @typing.final
 class Account(google.protobuf.message.Message):
@@ -377,6 +448,7 @@ class Account(google.protobuf.message.Message):
     DISCARDED_STEP_COUNT_FIELD_NUMBER: builtins.int
     DISCARDED_EPISODE_COUNT_FIELD_NUMBER: builtins.int
     PREFETCHED_STEP_COUNT_FIELD_NUMBER: builtins.int
+    SHARED_MESSAGE_BYTES_FIELD_NUMBER: builtins.int
     step_count: builtins.int
     """Steps delivered."""
     episode_count: builtins.int
@@ -432,6 +504,8 @@ class Account(google.protobuf.message.Message):
     """Of the carried steps, those that were simulated between calls because one had asked for that by `prefetch`, since the
     account before.
     """
+    shared_message_bytes: builtins.int
+    """How many bytes of messages came through shared memory; the others were sent."""
     @property
     def dropped_infos(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
         """By name, how many values of environment infos could not be delivered: they were no numbers, or not of one shape."""
@@ -484,9 +558,10 @@ class Account(google.protobuf.message.Message):
         discarded_step_count: builtins.int = ...,
         discarded_episode_count: builtins.int = ...,
         prefetched_step_count: builtins.int = ...,
+        shared_message_bytes: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["elapsed", b"elapsed", "queued", b"queued", "sending", b"sending", "waiting", b"waiting"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["broken_off_episode_count", b"broken_off_episode_count", "cancelled_step_count", b"cancelled_step_count", "carried_step_count", b"carried_step_count", "discarded_episode_count", b"discarded_episode_count", "discarded_step_count", b"discarded_step_count", "dropped_infos", b"dropped_infos", "elapsed", b"elapsed", "environment_version", b"environment_version", "episode_count", b"episode_count", "first_episode_index", b"first_episode_index", "idle_step_count", b"idle_step_count", "kept_step_count", b"kept_step_count", "lost_step_count", b"lost_step_count", "policy_version", b"policy_version", "prefetched_step_count", b"prefetched_step_count", "queued", b"queued", "retried_episode_count", b"retried_episode_count", "row_step_count", b"row_step_count", "seed", b"seed", "sending", b"sending", "simulated_step_count", b"simulated_step_count", "step_count", b"step_count", "superseded_step_count", b"superseded_step_count", "waiting", b"waiting", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["broken_off_episode_count", b"broken_off_episode_count", "cancelled_step_count", b"cancelled_step_count", "carried_step_count", b"carried_step_count", "discarded_episode_count", b"discarded_episode_count", "discarded_step_count", b"discarded_step_count", "dropped_infos", b"dropped_infos", "elapsed", b"elapsed", "environment_version", b"environment_version", "episode_count", b"episode_count", "first_episode_index", b"first_episode_index", "idle_step_count", b"idle_step_count", "kept_step_count", b"kept_step_count", "lost_step_count", b"lost_step_count", "policy_version", b"policy_version", "prefetched_step_count", b"prefetched_step_count", "queued", b"queued", "retried_episode_count", b"retried_episode_count", "row_step_count", b"row_step_count", "seed", b"seed", "sending", b"sending", "shared_message_bytes", b"shared_message_bytes", "simulated_step_count", b"simulated_step_count", "step_count", b"step_count", "superseded_step_count", b"superseded_step_count", "waiting", b"waiting", "workers", b"workers"]) -> None: ...
 
 global___Account = Account
 

@@ -362,6 +362,7 @@ class SamplingOptions(google.protobuf.message.Message):
     ACCEPT_FRAME_STACKS_FIELD_NUMBER: builtins.int
     BLACKHOLE_FIELD_NUMBER: builtins.int
     PREFETCH_FIELD_NUMBER: builtins.int
+    ACCEPT_SHARED_MEMORY_FIELD_NUMBER: builtins.int
     expected_policy_version: builtins.int
     """If set, the policy version that the caller counts on; FAILED_PRECONDITION if the current one is another."""
     policy_version: builtins.int
@@ -411,6 +412,10 @@ class SamplingOptions(google.protobuf.message.Message):
     An update throws them away; so it is of use only where there is more than one call for each. Nothing is begun while
     other calls run. INVALID_ARGUMENT with `seed`, and for fragments.
     """
+    accept_shared_memory: builtins.bool
+    """Whether the stream may come through shared memory, if the client is on the same machine and the server was started
+    with some; see SharedMemory. Otherwise it comes as without.
+    """
     @property
     def accept_compression(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[rollserve.v1.tensor_pb2.Compression.ValueType]:
         """In which ways the columns of batches may come compressed, the best one first. The server takes the first that it
@@ -432,9 +437,10 @@ class SamplingOptions(google.protobuf.message.Message):
         accept_frame_stacks: builtins.bool = ...,
         blackhole: builtins.bool = ...,
         prefetch: builtins.bool = ...,
+        accept_shared_memory: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "accept_compression", b"accept_compression", "accept_frame_stacks", b"accept_frame_stacks", "blackhole", b"blackhole", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "policy_version", b"policy_version", "prefetch", b"prefetch", "sampler_run", b"sampler_run", "seed", b"seed"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "accept_compression", b"accept_compression", "accept_frame_stacks", b"accept_frame_stacks", "accept_shared_memory", b"accept_shared_memory", "blackhole", b"blackhole", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "policy_version", b"policy_version", "prefetch", b"prefetch", "sampler_run", b"sampler_run", "seed", b"seed"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_environment_version", b"_environment_version"]) -> typing.Literal["environment_version"] | None: ...
     @typing.overload
@@ -464,6 +470,7 @@ class ObtainSamplesResponse(google.protobuf.message.Message):
     BATCH_FIELD_NUMBER: builtins.int
     PROGRESS_FIELD_NUMBER: builtins.int
     ACCOUNT_FIELD_NUMBER: builtins.int
+    SHARED_FIELD_NUMBER: builtins.int
     @property
     def beginning(self) -> rollserve.v1.episode_batch_pb2.Beginning:
         """The start of the stream: what its episodes are a function of."""
@@ -480,6 +487,10 @@ class ObtainSamplesResponse(google.protobuf.message.Message):
     def account(self) -> rollserve.v1.episode_batch_pb2.Account:
         """The end of the stream: what was done."""
 
+    @property
+    def shared(self) -> rollserve.v1.episode_batch_pb2.SharedMessage:
+        """Episodes in shared memory. Only to a client that has accepted the `shared_memory` of the beginning."""
+
     def __init__(
         self,
         *,
@@ -487,10 +498,11 @@ class ObtainSamplesResponse(google.protobuf.message.Message):
         batch: rollserve.v1.episode_batch_pb2.EpisodeBatch | None = ...,
         progress: rollserve.v1.episode_batch_pb2.Progress | None = ...,
         account: rollserve.v1.episode_batch_pb2.Account | None = ...,
+        shared: rollserve.v1.episode_batch_pb2.SharedMessage | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "progress", b"progress"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "progress", b"progress"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "account"] | None: ...
+    def HasField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "progress", b"progress", "shared", b"shared"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "progress", b"progress", "shared", b"shared"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "account", "shared"] | None: ...
 
 global___ObtainSamplesResponse = ObtainSamplesResponse
 
@@ -541,6 +553,7 @@ class ObtainExactEpisodesResponse(google.protobuf.message.Message):
     BATCH_FIELD_NUMBER: builtins.int
     PROGRESS_FIELD_NUMBER: builtins.int
     ACCOUNT_FIELD_NUMBER: builtins.int
+    SHARED_FIELD_NUMBER: builtins.int
     @property
     def beginning(self) -> rollserve.v1.episode_batch_pb2.Beginning:
         """The start of the stream: what its episodes are a function of."""
@@ -557,6 +570,10 @@ class ObtainExactEpisodesResponse(google.protobuf.message.Message):
     def account(self) -> rollserve.v1.episode_batch_pb2.Account:
         """The end of the stream: what was done."""
 
+    @property
+    def shared(self) -> rollserve.v1.episode_batch_pb2.SharedMessage:
+        """Episodes in shared memory. Only to a client that has accepted the `shared_memory` of the beginning."""
+
     def __init__(
         self,
         *,
@@ -564,10 +581,11 @@ class ObtainExactEpisodesResponse(google.protobuf.message.Message):
         batch: rollserve.v1.episode_batch_pb2.EpisodeBatch | None = ...,
         progress: rollserve.v1.episode_batch_pb2.Progress | None = ...,
         account: rollserve.v1.episode_batch_pb2.Account | None = ...,
+        shared: rollserve.v1.episode_batch_pb2.SharedMessage | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "progress", b"progress"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "progress", b"progress"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "account"] | None: ...
+    def HasField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "progress", b"progress", "shared", b"shared"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "progress", b"progress", "shared", b"shared"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "account", "shared"] | None: ...
 
 global___ObtainExactEpisodesResponse = ObtainExactEpisodesResponse
 

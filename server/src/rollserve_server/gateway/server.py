@@ -15,6 +15,7 @@ from grpc_reflection.v1alpha import reflection
 
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.gateway.service import SamplerService
+from rollserve_server.gateway.shared_memory import Rings
 
 if TYPE_CHECKING:
     from rollserve_server.pool import Pool
@@ -39,12 +40,14 @@ class GatewayConfig:
         max_request_bytes: the largest request that is taken.
         grace_seconds: how long calls may go on after the end has begun.
         allowed_paths: files and folders that requests may name in the arguments of environments.
+        shared_memory_bytes: how much shared memory streams may come through.
     """
 
     listen: str
     max_request_bytes: int
     grace_seconds: float
     allowed_paths: tuple[Path, ...] = ()
+    shared_memory_bytes: int = 0
 
 
 class Gateway:
@@ -55,12 +58,18 @@ class Gateway:
     """
 
     def __init__(self, config: GatewayConfig, pools: Mapping[str, Pool]) -> None:
+        """Prepares to serve the samplers of these names.
+
+        Raises:
+            OSError: there is no shared memory here.
+        """
         self._config = config
         self._server = grpc.aio.server(
             options=[("grpc.max_receive_message_length", config.max_request_bytes), ("grpc.so_reuseport", 0)]
         )
         self._health = health.aio.HealthServicer()
-        self._server.add_generic_rpc_handlers((SamplerService(pools, config.allowed_paths).handler(),))
+        service = SamplerService(pools, config.allowed_paths, Rings(config.shared_memory_bytes))
+        self._server.add_generic_rpc_handlers((service.handler(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)

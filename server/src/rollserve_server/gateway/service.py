@@ -21,6 +21,8 @@ from rollserve_server.pool import Account, Beginning, Delivery, Pool, Progress
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
+    from rollserve_server.gateway.shared_memory import Rings
+
 __all__ = ["DEFAULT_SAMPLER", "SamplerService"]
 
 DEFAULT_SAMPLER = "default"
@@ -34,10 +36,11 @@ _SampleRequest = pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest
 class SamplerService:
     """`rollserve.v1.SamplerService`; see `protos/rollserve/v1/sampler_service.proto`."""
 
-    def __init__(self, pools: Mapping[str, Pool], allowed_paths: Collection[Path]) -> None:
+    def __init__(self, pools: Mapping[str, Pool], allowed_paths: Collection[Path], rings: Rings) -> None:
         """Serves the samplers of these names; for the paths, see `check_paths`."""
         self._pools = pools
         self._allowed_paths = allowed_paths
+        self._rings = rings
 
     def handler(self) -> grpc.GenericRpcHandler:
         """What a server needs to route calls here."""
@@ -87,14 +90,20 @@ class SamplerService:
         """ObtainSamples and ObtainExactEpisodes, whose responses have the same fields: serialized messages."""
         pool = self._pool(request.sampler)
         sample_request = translate.sample_request_from_proto(request)
-        async with contextlib.aclosing(pool.sample(sample_request)) as items:
+        async with contextlib.AsyncExitStack() as stack:
+            ring = stack.enter_context(self._rings.lent(wanted=request.options.accept_shared_memory))
+            items = await stack.enter_async_context(contextlib.aclosing(pool.sample(sample_request)))
             async for item in items:
                 match item:
                     case Beginning():
-                        yield translate.beginning_to_proto(item).SerializeToString()
+                        beginning = translate.beginning_to_proto(item, ring.offer() if ring else None)
+                        yield beginning.SerializeToString()
                     case Delivery():
                         for message in item.messages:
-                            yield item.buffer[message.offset : message.offset + message.size].tobytes()
+                            data = item.buffer[message.offset : message.offset + message.size]
+                            shared = await ring.write(data) if ring else None
+                            response = pb.ObtainSamplesResponse(shared=shared)
+                            yield response.SerializeToString() if shared else data.tobytes()
                     case Progress():
                         progress = episode_batch_pb2.Progress(simulated_step_count=item.num_simulated_steps)
                         yield pb.ObtainSamplesResponse(progress=progress).SerializeToString()
@@ -102,6 +111,7 @@ class SamplerService:
                         fields = {"steps": item.num_steps, "episodes": item.num_episodes}
                         _log.debug("sampled", extra={**fields, "seconds": round(item.elapsed_seconds, 3)})
                         account = translate.account_to_proto(item)
+                        account.shared_message_bytes = ring.num_message_bytes if ring else 0
                         yield pb.ObtainSamplesResponse(account=account).SerializeToString()
 
     def _pool(self, sampler: str) -> Pool:

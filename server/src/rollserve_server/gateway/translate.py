@@ -158,8 +158,10 @@ def sample_request_from_proto(
     )
 
 
-def beginning_to_proto(beginning: Beginning) -> pb.ObtainSamplesResponse:
-    """The first message of a call."""
+def beginning_to_proto(
+    beginning: Beginning, shared_memory: episode_batch_pb2.SharedMemory | None = None
+) -> pb.ObtainSamplesResponse:
+    """The first message of a call, with the memory that the others may go through."""
     return pb.ObtainSamplesResponse(
         beginning=episode_batch_pb2.Beginning(
             seed=beginning.seed,
@@ -170,6 +172,7 @@ def beginning_to_proto(beginning: Beginning) -> pb.ObtainSamplesResponse:
             sampler_run=beginning.run,
             row_count=beginning.num_rows,
             row_step_count=beginning.row_step_count,
+            shared_memory=shared_memory,
         )
     )
 

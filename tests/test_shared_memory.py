@@ -1,0 +1,326 @@
+"""What comes through shared memory is what would be sent, and nothing is left of it whoever ends how."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import gc
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from cutting_proxy import cutting_proxy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import equal, server_environment
+
+import rollserve
+from rollserve.shared_memory import SharedRing
+from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve.v1.episode_batch_pb2 import SharedMemory, SharedMessage
+from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
+from rollserve_server.gateway.shared_memory import Rings
+from rollserve_server.local import LocalServer, local_server
+
+RING_BYTES = 3 << 20
+MESSAGE_BYTES = 400_000
+ENV = rollserve.EnvSpec("sample_envs:Big", {"observation_bytes": 1 << 16, "length": 40})
+
+
+@pytest.fixture(scope="module")
+def sharing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
+    """A server with shared memory for one call at a time."""
+    options = ("--env", "CartPole-v1", "--workers", "2", "--backend", "in-process", "--allow-module", "sample_envs")
+    log = tmp_path_factory.mktemp("sharing") / "server.log"
+    memory = ("--shared-memory-bytes", str(RING_BYTES))
+    with local_server(*options, *memory, log=log, environment=server_environment()) as running:
+        with rollserve.connect(running.address) as sampler:
+            sampler.update_env(ENV)
+            sampler.update_agent(rollserve.RandomAgent())
+        yield running
+    text = log.read_text()
+    assert "Traceback" not in text, text
+
+
+@contextlib.contextmanager
+def samplers(server: LocalServer) -> Iterator[tuple[rollserve.Sampler, rollserve.Sampler]]:
+    """One that gets everything sent, and one that shares memory."""
+    with (
+        rollserve.connect(server.address, max_message_bytes=MESSAGE_BYTES) as plain,
+        rollserve.connect(server.address, max_message_bytes=MESSAGE_BYTES, shared_memory=True) as shared,
+    ):
+        yield plain, shared
+
+
+def shared_bytes(batch: rollserve.EpisodeBatch) -> int:
+    assert batch.account is not None
+    return batch.account.shared_message_bytes
+
+
+async def test_the_same_comes(sharing: LocalServer) -> None:
+    with samplers(sharing) as (plain, shared):
+        buffer = rollserve.EpisodeBuffer()
+        calls: list[tuple[str, int]] = [("samples", 300), ("exact_episodes", 3), ("fragments", 160)]
+        for name, count in calls:
+            expected = getattr(plain, f"obtain_{name}")(count, seed=3)
+            assert shared_bytes(expected) == 0
+            batch = getattr(shared, f"obtain_{name}")(count, seed=3)
+            assert equal(batch, expected)
+            assert shared_bytes(batch) > expected.num_steps * 60_000  # all but the first few
+            assert equal(getattr(shared, f"obtain_{name}")(count, seed=3, out=buffer), expected)
+            with getattr(shared, f"stream_{name}")(count, seed=3) as stream:
+                parts = list(stream)  # far more than there is room for at once
+            assert equal(rollserve.EpisodeBatch.concatenate(*parts).joined(), expected)
+            assert stream.end().shared_message_bytes > 0
+            async with rollserve.aconnect(
+                sharing.address, max_message_bytes=MESSAGE_BYTES, shared_memory=True
+            ) as asynchronous:
+                batch = await getattr(asynchronous, f"obtain_{name}")(count, seed=3)
+                assert equal(batch, expected)
+                assert shared_bytes(batch) > 0
+
+
+def test_compressed_columns_and_stacks_come_the_same(sharing: LocalServer) -> None:
+    with samplers(sharing) as (plain, shared):
+        expected = plain.obtain_samples(100, seed=3)
+        assert equal(shared.obtain_samples(100, seed=3, compression="lz4"), expected)
+
+
+def test_a_stream_that_breaks_goes_on(sharing: LocalServer) -> None:
+    with samplers(sharing) as (plain, _):
+        expected = plain.obtain_samples(600, seed=3)
+    with (
+        cutting_proxy(sharing.address, num_cuts=2, max_bytes=4000, seed=5) as proxy,
+        rollserve.connect(proxy.address, max_message_bytes=140_000, shared_memory=True) as distant,
+    ):
+        batch = distant.obtain_samples(600, seed=3)  # far less than its bytes comes over the connection
+    assert equal(batch, expected)
+    assert batch.account is not None
+    assert batch.account.num_resumptions == 2
+
+
+def test_more_calls_than_there_is_memory_for_are_answered_as_usual(sharing: LocalServer) -> None:
+    with samplers(sharing) as (plain, shared):
+        expected = plain.obtain_samples(100, seed=3)
+        with shared.stream_samples(1000) as first:
+            next(first)
+            second = shared.obtain_samples(100, seed=3)
+        assert shared_bytes(second) == 0
+        assert equal(second, expected)
+        eventually_shares(shared)
+
+
+def eventually_shares(sampler: rollserve.Sampler) -> None:
+    """Waits until a call finds that the server's memory is free again."""
+    deadline = time.monotonic() + 30
+    while not shared_bytes(sampler.obtain_samples(100)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+KILLED = """
+import sys
+import rollserve
+sampler = rollserve.connect(sys.argv[1], max_message_bytes=int(sys.argv[2]), shared_memory=True)
+stream = sampler.stream_samples(10**6)
+for _ in range(50):
+    next(stream)
+print("reading", flush=True)
+input()
+"""
+
+
+def test_a_client_that_is_killed_leaves_the_memory_to_others(sharing: LocalServer) -> None:
+    command = [sys.executable, "-c", KILLED, sharing.address, str(MESSAGE_BYTES)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == "reading\n"
+        client.send_signal(signal.SIGKILL)
+    with samplers(sharing) as (_, shared):
+        eventually_shares(shared)
+    assert len(memories_of(sharing.process.pid)) == 1
+
+
+def memories_of(process_id: int) -> set[int]:
+    """The shared memory that a process has open, by its numbers."""
+    found = set()
+    for path in Path(f"/proc/{process_id}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            if "memfd:rollserve" in os.readlink(path):
+                found.add(path.stat().st_ino)
+    return found
+
+
+def test_a_client_that_does_not_take_it_gets_everything_sent(sharing: LocalServer, server: LocalServer) -> None:
+    options = pb.SamplingOptions(accept_shared_memory=True, seed=3)
+    with grpc.insecure_channel(sharing.address) as channel:
+        stub: Any = SamplerServiceStub(channel)
+        responses = list(stub.ObtainSamples(pb.ObtainSamplesRequest(step_count=100, options=options)))
+    assert responses[0].beginning.HasField("shared_memory")
+    kinds = {response.WhichOneof("content") for response in responses}
+    assert kinds <= {"beginning", "batch", "progress", "account"}
+    assert responses[-1].account.shared_message_bytes == 0
+    with rollserve.connect(server.address, shared_memory=True) as sampler:  # it has none
+        sampler.update_env("CartPole-v1")
+        sampler.update_agent(rollserve.RandomAgent())
+        assert shared_bytes(sampler.obtain_samples(10_000)) == 0
+    with pytest.raises(TypeError, match="shared_memory: int came, a truth value was expected"):
+        rollserve.connect(server.address, shared_memory=1)  # type: ignore[arg-type]
+
+
+def test_a_client_in_any_language_reads_it(sharing: LocalServer) -> None:
+    """As the contract says, without any code of the client's. It counts no message until nothing more comes."""
+    options = pb.SamplingOptions(accept_shared_memory=True, seed=3, max_message_bytes=MESSAGE_BYTES)
+    with grpc.insecure_channel(sharing.address) as channel:
+        stub: Any = SamplerServiceStub(channel)
+        call = stub.ObtainSamples(pb.ObtainSamplesRequest(step_count=200, options=options))
+        offer = next(call).beginning.shared_memory
+        with open(f"/proc/{offer.process_id}/fd/{offer.file_descriptor}", "r+b") as file:
+            memory = mmap.mmap(file.fileno(), offer.size)
+        words = np.frombuffer(memory, "<u8", 3)
+        assert words[0] == offer.nonce
+        words[1] = offer.nonce
+        num_steps = num_held = 0
+        for response in call:
+            if response.HasField("shared"):
+                shared = response.shared
+                data = memory[shared.offset : shared.offset + shared.size]
+                response = pb.ObtainSamplesResponse.FromString(data)
+                num_held += 1
+                if num_held > 5:
+                    words[2] += np.uint64(1)
+            num_steps += len(response.batch.rewards.data) // 8
+            account = response.account
+        assert num_steps == account.step_count >= 200
+        assert account.shared_message_bytes > 0
+
+
+@contextlib.contextmanager
+def memory(
+    name: str = "rollserve", size: int = 8192, *, sealed: bool = True
+) -> Iterator[tuple[mmap.mmap, SharedMemory]]:
+    """Memory of this process, and what a server would say of it."""
+    descriptor = os.memfd_create(name, os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, size)
+    if sealed:
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    mapped = mmap.mmap(descriptor, size)
+    mapped[:8] = (5).to_bytes(8, "little")
+    try:
+        yield mapped, SharedMemory(process_id=os.getpid(), file_descriptor=descriptor, size=size, nonce=5)
+    finally:
+        os.close(descriptor)
+
+
+def test_a_client_takes_nothing_else_for_it(tmp_path: Path) -> None:
+    with memory() as (mapped, offer):
+        assert SharedRing.attach(offer) is not None
+        assert mapped[8:16] == mapped[:8]
+    others = [memory("other"), memory(sealed=False), memory(size=16)]
+    for other in others:
+        with other as (mapped, offer):
+            before = mapped[:]
+            assert SharedRing.attach(offer) is None
+            assert mapped[:] == before
+    with memory() as (mapped, offer):
+        before = mapped[:]
+        for changes in ({"nonce": 6}, {"size": 4096}, {"size": 1 << 40}, {"process_id": 2**32 - 1}):
+            changed = SharedMemory()
+            changed.CopyFrom(offer)
+            for field, value in changes.items():
+                setattr(changed, field, value)
+            assert SharedRing.attach(changed) is None
+        assert mapped[:] == before
+    path = tmp_path / "file"
+    path.write_bytes((5).to_bytes(8, "little") + bytes(8184))
+    with path.open("r+b") as file:
+        offer = SharedMemory(process_id=os.getpid(), file_descriptor=file.fileno(), size=8192, nonce=5)
+        assert SharedRing.attach(offer) is None
+    assert path.read_bytes()[8:] == bytes(8184)
+
+
+def test_what_is_not_there_is_not_read() -> None:
+    with memory() as (_, offer):
+        ring = SharedRing.attach(offer)
+        assert ring is not None
+        for start, size in ((8000, 193), (0, 100), (8192, 1), (2**63, 2**63)):
+            with pytest.raises(ValueError, match="in shared memory of 8192 bytes"):
+                ring.read(SharedMessage(offset=start, size=size))
+
+
+@settings(max_examples=25)
+@given(
+    sizes=st.lists(st.integers(1 << 16, 348_160), min_size=1, max_size=20),
+    most_held=st.integers(1, 12),
+)
+def test_no_message_is_written_over_before_it_is_released(sizes: list[int], most_held: int) -> None:
+    async def go() -> None:
+        rings = Rings(1 << 20)
+        with rings.lent(wanted=True) as ring:
+            assert ring is not None
+            client = SharedRing.attach(ring.offer())
+            assert client is not None
+            held: list[tuple[memoryview, bytes]] = []
+
+            def release() -> None:
+                view, content = held.pop(0)
+                assert view == content
+                client.release()
+
+            for number, size in enumerate(sizes):
+                content = bytes([number]) * size
+                writing = asyncio.ensure_future(ring.write(np.frombuffer(content, np.uint8)))
+                await asyncio.sleep(0)
+                while not writing.done() and held:
+                    # One that is being read never stands in the way of the next.
+                    assert len(held) > 1
+                    release()
+                    await asyncio.sleep(0.003)
+                place = await writing
+                assert place is not None
+                held.append((client.read(place), content))
+                if len(held) > most_held:
+                    release()
+            assert ring.num_message_bytes == sum(sizes)
+            while held:
+                release()
+            assert ring.is_free
+        with rings.lent(wanted=True) as again, rings.lent(wanted=True) as none:
+            assert again is ring
+            assert none is None
+
+    asyncio.run(go())
+    gc.collect()
+
+
+async def test_what_is_being_read_is_not_used_again() -> None:
+    rings = Rings(1 << 20)
+    content = np.full(1 << 17, 7, np.uint8)
+    with rings.lent(wanted=True) as ring:
+        assert ring is not None
+        client = SharedRing.attach(ring.offer())
+        assert client is not None
+        place = await ring.write(content)
+        assert place is not None
+        view = client.read(place)
+    with rings.lent(wanted=True) as other:
+        assert other is not None
+        assert other is not ring
+        second = SharedRing.attach(other.offer())
+        assert second is not None
+        await other.write(np.zeros(1 << 17, np.uint8))
+        assert view == content.tobytes()
+    with rings.lent(wanted=False) as none:
+        assert none is None
+    with Rings(0).lent(wanted=True) as none:
+        assert none is None
