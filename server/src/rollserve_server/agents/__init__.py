@@ -2,14 +2,14 @@
 
 from rollserve_server.agents.agent import Agent, InfoSpec
 from rollserve_server.agents.building import build_agent, kind_of, with_parameters
-from rollserve_server.agents.specs import Activation, AgentSpec, ConstantSpec, Head, MlpSpec, RandomSpec
+from rollserve_server.agents.specs import Activation, AgentSpec, ConstantSpec, HeadKind, MlpSpec, RandomSpec
 
 __all__ = [
     "Activation",
     "Agent",
     "AgentSpec",
     "ConstantSpec",
-    "Head",
+    "HeadKind",
     "InfoSpec",
     "MlpSpec",
     "RandomSpec",

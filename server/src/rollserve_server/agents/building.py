@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gymnasium import spaces
 
 from rollserve_server.agents.fixed import ConstantAgent, RandomAgent
-from rollserve_server.agents.mlp import CategoricalHead, DiagonalGaussianHead, Flattener, MlpAgent, Network
+from rollserve_server.agents.heads import build_head
+from rollserve_server.agents.mlp import Flattener, MlpAgent, Network
 from rollserve_server.agents.specs import AgentSpec, ConstantSpec, MlpSpec, RandomSpec
 from rollserve_server.envs import leaves_of_space
 from rollserve_server.errors import InvalidValueError
@@ -78,28 +77,12 @@ def _build_mlp(
     spec: MlpSpec, observation_space: Space[Any], action_space: Space[Any], num_rows: int, *, together: bool
 ) -> MlpAgent:
     flattener = Flattener(leaves_of_space(observation_space))
-    _check_layers(spec, flattener.size, _output_size(spec, action_space))
-    shapes = _parameter_shapes(spec)
-    _check_parameters(spec.parameters, shapes)
+    (num_outputs,) = build_head(spec.head, action_space).inputs[0].shape
+    _check_layers(spec, flattener.size, num_outputs)
+    _check_parameters(spec.parameters, _parameter_shapes(spec))
+    head = build_head(spec.head, action_space, spec.parameters.get("log_std"))
     network = Network(spec.layer_sizes, spec.activation, spec.parameters, num_rows, together=together)
-    if isinstance(action_space, spaces.Discrete):
-        return MlpAgent(flattener, network, CategoricalHead(action_space))
-    assert isinstance(action_space, spaces.Box)  # noqa: S101  # by _output_size
-    return MlpAgent(flattener, network, DiagonalGaussianHead(action_space, spec.parameters["log_std"]))
-
-
-def _output_size(spec: MlpSpec, action_space: Space[Any]) -> int:
-    """How many outputs the head needs for the action space."""
-    match spec.head, action_space:
-        case "categorical", spaces.Discrete():
-            return int(action_space.n)
-        case "diagonal_gaussian", spaces.Box() if np.issubdtype(action_space.dtype, np.floating):
-            return math.prod(action_space.shape)
-        case "categorical", _:
-            raise InvalidValueError.of("head", "categorical", f"one for {action_space}, not for Discrete")
-        case _:
-            expected = f"one for {action_space}, not for a Box of floats"
-            raise InvalidValueError.of("head", spec.head, expected)
+    return MlpAgent(flattener, network, head)
 
 
 def _check_layers(spec: MlpSpec, input_size: int, output_size: int) -> None:

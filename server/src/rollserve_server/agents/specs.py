@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Activation", "AgentSpec", "ConstantSpec", "Head", "MlpSpec", "RandomSpec"]
+__all__ = ["Activation", "AgentSpec", "ConstantSpec", "HeadKind", "MlpSpec", "RandomSpec"]
 
 Activation = Literal["tanh", "relu"]
-Head = Literal["categorical", "diagonal_gaussian"]
+HeadKind = Literal["categorical", "diagonal_gaussian", "squashed_gaussian"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class MlpSpec:
 
     layer_sizes: tuple[int, ...]
     activation: Activation | None
-    head: Head
+    head: HeadKind
     parameters: Mapping[str, np.ndarray]
 
 

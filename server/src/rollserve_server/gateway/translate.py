@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from rollserve import EnvChange
-    from rollserve_server.agents import Activation, Head
+    from rollserve_server.agents import Activation, HeadKind
     from rollserve_server.pool import AgentUpdate, EnvUpdate, EnvUpdated, PoolStatus
 
 __all__ = [
@@ -70,7 +70,7 @@ _ACTIVATIONS: dict[agent_pb2.Activation.ValueType, Activation] = {
     agent_pb2.ACTIVATION_TANH: "tanh",
     agent_pb2.ACTIVATION_RELU: "relu",
 }
-_HEADS: dict[str, Head] = {"categorical": "categorical", "diagonal_gaussian": "diagonal_gaussian"}
+_HEADS: dict[str, HeadKind] = {"categorical": "categorical", "diagonal_gaussian": "diagonal_gaussian"}
 
 
 def agent_updates_from_proto(request: pb.UpdateAgentRequest) -> tuple[Sequence[AgentUpdate], bool]:
