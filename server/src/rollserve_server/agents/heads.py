@@ -19,8 +19,17 @@ if TYPE_CHECKING:
     from gymnasium import Space
 
     from rollserve_server.agents.specs import HeadKind
+    from rollserve_server.envs import Leaf
 
-__all__ = ["CategoricalHead", "DiagonalGaussianHead", "Head", "SquashedGaussianHead", "build_head"]
+__all__ = [
+    "ActionsHead",
+    "CategoricalHead",
+    "DiagonalGaussianHead",
+    "Head",
+    "SquashedGaussianHead",
+    "build_head",
+    "leaf_role",
+]
 
 _FLOAT32 = np.dtype(np.float32)
 _LOG_PROB = InfoSpec("log_prob", _FLOAT32, ())
@@ -48,11 +57,11 @@ class Head(Protocol):
         """As of Agent."""
         ...
 
-    def act(self, outputs: Sequence[np.ndarray], noise: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """The actions (M, *A), and the infos, as of Agent.
+    def act(self, outputs: Sequence[np.ndarray], noise: np.ndarray) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+        """For each leaf of the action space (M, *A), and the infos, as of Agent.
 
         Args:
-            outputs: for each of `inputs` (M, size), float32.
+            outputs: for each of `inputs` (M, size), of its dtype.
             noise: (M, K) float64.
         """
         ...
@@ -98,7 +107,7 @@ class CategoricalHead:
         """Uniform numbers from [0, 1)."""
         generator.random(out=noise)
 
-    def act(self, outputs: Sequence[np.ndarray], noise: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    def act(self, outputs: Sequence[np.ndarray], noise: np.ndarray) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
         """Actions, their log-probabilities, and the logits as they came."""
         (logits,) = outputs
         # An action's numbers stand together: what sums up over actions is many times as fast this way round.
@@ -110,7 +119,7 @@ class CategoricalHead:
         choices = np.add.reduce(cumulative[:-1] <= noise[:, 0] * total, axis=0, dtype=np.intp)
         log_prob = scores[choices, np.arange(len(choices))] - np.log(total)
         actions = (choices + self._space.start).astype(self._space.dtype, copy=False)
-        return actions, {"log_prob": log_prob, "logits": logits}
+        return [actions], {"log_prob": log_prob, "logits": logits}
 
 
 class DiagonalGaussianHead:
@@ -131,7 +140,7 @@ class DiagonalGaussianHead:
         """Standard normal numbers."""
         generator.standard_normal(out=noise)
 
-    def act(self, outputs: Sequence[np.ndarray], noise: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    def act(self, outputs: Sequence[np.ndarray], noise: np.ndarray) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
         """Actions, their log-densities, and the parameters of their distribution."""
         mean, deviations = outputs[0], noise.astype(np.float32)
         shape = (len(mean), *self._space.shape)
@@ -144,7 +153,7 @@ class DiagonalGaussianHead:
             log_prob -= (outputs[1] + _HALF_LOG_2_PI).sum(axis=1)
         actions = (mean + std * deviations).reshape(shape)
         infos = {"log_prob": log_prob, "mean": mean.reshape(shape), "log_std": log_std}
-        return actions.astype(self._space.dtype, copy=False), infos
+        return [actions.astype(self._space.dtype, copy=False)], infos
 
 
 class SquashedGaussianHead:
@@ -163,7 +172,7 @@ class SquashedGaussianHead:
         """Standard normal numbers."""
         generator.standard_normal(out=noise)
 
-    def act(self, outputs: Sequence[np.ndarray], noise: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    def act(self, outputs: Sequence[np.ndarray], noise: np.ndarray) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
         """Actions, their log-densities, and the parameters of the distribution before tanh."""
         (mean, log_std), deviations = outputs, noise.astype(np.float32)
         shape = (len(mean), *self._space.shape)
@@ -179,7 +188,37 @@ class SquashedGaussianHead:
             "mean": mean.reshape(shape),
             "log_std": log_std.reshape(shape),
         }
-        return actions.astype(self._space.dtype, copy=False), infos
+        return [actions.astype(self._space.dtype, copy=False)], infos
+
+
+class ActionsHead:
+    """Takes actions as they are."""
+
+    noise_width = 0
+
+    def __init__(self, leaves: Sequence[Leaf], *, has_log_prob: bool) -> None:
+        """Takes the leaves of the action space, and whether each action comes with its log-probability."""
+        self._leaves = leaves
+        actions = (InfoSpec(leaf_role("action", leaf), leaf.dtype, (math.prod(leaf.shape),)) for leaf in leaves)
+        log_prob = [InfoSpec("log_prob", _FLOAT32, (1,))] if has_log_prob else []
+        self.inputs = (*actions, *log_prob)
+        self.infos = (_LOG_PROB,) if has_log_prob else ()
+
+    def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
+        """Draws nothing."""
+
+    def act(self, outputs: Sequence[np.ndarray], noise: np.ndarray) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+        """Actions, and their log-probabilities if there are any."""
+        actions = [
+            output.reshape(-1, *leaf.shape)
+            for output, leaf in zip(outputs[: len(self._leaves)], self._leaves, strict=True)
+        ]
+        return actions, {info.name: outputs[-1][:, 0] for info in self.infos}
+
+
+def leaf_role(what: str, leaf: Leaf) -> str:
+    """What the part of an observation or action that a leaf is is called: `what`, or `what/NAME` for one of several."""
+    return f"{what}/{leaf.name}" if leaf.name else what
 
 
 def _cumulative(values: np.ndarray) -> np.ndarray:

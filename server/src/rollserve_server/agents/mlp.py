@@ -96,8 +96,11 @@ class MlpAgent:
     ) -> tuple[Sequence[np.ndarray], Mapping[str, np.ndarray]]:
         """See Agent."""
         self._flattener(observations, self._network.input)
-        actions, infos = self._head.act((self._network.forward(),), noise)
-        return [actions], infos
+        return self._head.act((self._network.forward(),), noise)
+
+    def failures(self) -> Mapping[int, str]:
+        """See Agent."""
+        return {}
 
 
 def _flatten_leaf(space: Any, column: np.ndarray, out: np.ndarray) -> None:
