@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-__all__ = ["LENGTH_DELIMITED", "Field", "UnusualError", "fields", "key_of"]
+__all__ = ["LENGTH_DELIMITED", "Field", "UnusualError", "fields", "key_of", "varint"]
 
 LENGTH_DELIMITED = 2
 _VARINT, _FIXED64, _FIXED32 = 0, 1, 5
@@ -31,6 +31,16 @@ length-delimited one is behind the length; where it ends.
 def key_of(number: int, wire_type: int) -> int:
     """The key of a field."""
     return number << 3 | wire_type
+
+
+def varint(value: int) -> bytes:
+    """A number as it is written; not negative."""
+    groups = bytearray()
+    while value > 0x7F:
+        groups.append(value & 0x7F | 0x80)
+        value >>= 7
+    groups.append(value)
+    return bytes(groups)
 
 
 def fields(data: memoryview, start: int, stop: int) -> Iterator[Field]:

@@ -100,7 +100,8 @@ class Holdings:
                 element = _element("updates", position, per_worker)
                 with within(element if isinstance(update, Mapping) else f"{element}.agent.{kind_of(agent)}"):
                     agents.append(await asyncio.to_thread(self._prepared, agent, self.description))
-            version, spread = self.agents.number + 1, self._spread(agents)
+            version = self.agents.number + 1
+            spread = agents if len(agents) > 1 else self._spread([await self._slots.share(agents[0])])
             with self._giving("agent", version):
                 await self._slots.ask_all(lambda index, worker: worker.call(Worker.add_agent, version, spread[index]))
                 self.agents.add(agents)

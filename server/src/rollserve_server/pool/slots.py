@@ -87,6 +87,10 @@ class Slots(Sequence[Slot]):
                 raise WorkerLostError(message, index)
         return self._slots[index].handle
 
+    async def share(self, value: _R) -> _R:
+        """See `Backend.share`. For a single worker nothing is gained by it."""
+        return value if len(self) == 1 else await asyncio.to_thread(self._backend.share, value)
+
     async def start(self, num_workers: int) -> None:
         """Starts the workers.
 

@@ -16,6 +16,7 @@ import numpy as np
 from rollserve.tensors import dtype_to_proto
 from rollserve.v1.episode_batch_pb2 import FrameStack
 from rollserve.v1.tensor_pb2 import NamedTensor, Tensor
+from rollserve.wire import varint
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
@@ -159,7 +160,7 @@ def field_number(message: Descriptor, name: str) -> int:
 def message_field(number: int, parts: Sequence[Part]) -> list[Part]:
     """A field that is a message, or packed numbers, of the given content."""
     size = sum(len(part) if isinstance(part, bytes) else part.num_bytes for part in parts)
-    return [_key(number, _LENGTH_DELIMITED) + _varint(size), *parts]
+    return [_key(number, _LENGTH_DELIMITED) + varint(size), *parts]
 
 
 def array_field(number: int, array: np.ndarray) -> list[Part]:
@@ -179,39 +180,30 @@ def named_tensor_field(number: int, name: str, rows: Rows | Gathered | Compresse
 
 def frame_stack_field(number: int, name: str, frame_count: int, frames: Rows | Gathered | CompressedRows) -> list[Part]:
     """A field that is a FrameStack."""
-    count = _key(_FRAME_COUNT, _VARINT) + _varint(frame_count)
+    count = _key(_FRAME_COUNT, _VARINT) + varint(frame_count)
     return message_field(number, [*_text(_STACK_NAME, name), count, *message_field(_FRAMES, _tensor(frames))])
 
 
 def _text(number: int, text: str) -> list[Part]:
     encoded = text.encode()
-    return [_key(number, _LENGTH_DELIMITED) + _varint(len(encoded)) + encoded] if encoded else []
+    return [_key(number, _LENGTH_DELIMITED) + varint(len(encoded)) + encoded] if encoded else []
 
 
 def _tensor(column: Rows | Gathered | CompressedRows) -> list[Part]:
     if isinstance(column, CompressedRows):
-        compression = _key(_COMPRESSION, _VARINT) + _varint(int(column.compression))
+        compression = _key(_COMPRESSION, _VARINT) + varint(int(column.compression))
         return [_tensor_head(column.rows), *message_field(_DATA, [column.data]), compression]
     return [_tensor_head(column), *message_field(_DATA, [column])]
 
 
 def _tensor_head(rows: Rows | Gathered) -> bytes:
-    shape = b"".join(map(_varint, (rows.num_rows, *rows.shape)))
-    data_type = _varint(int(dtype_to_proto(rows.dtype)))
-    return _key(_DATA_TYPE, _VARINT) + data_type + _key(_SHAPE, _LENGTH_DELIMITED) + _varint(len(shape)) + shape
+    shape = b"".join(map(varint, (rows.num_rows, *rows.shape)))
+    data_type = varint(int(dtype_to_proto(rows.dtype)))
+    return _key(_DATA_TYPE, _VARINT) + data_type + _key(_SHAPE, _LENGTH_DELIMITED) + varint(len(shape)) + shape
 
 
 def _key(number: int, wire_type: int) -> bytes:
-    return _varint(number << 3 | wire_type)
-
-
-def _varint(value: int) -> bytes:
-    groups = bytearray()
-    while value > 0x7F:
-        groups.append(value & 0x7F | 0x80)
-        value >>= 7
-    groups.append(value)
-    return bytes(groups)
+    return varint(number << 3 | wire_type)
 
 
 _NAME, _TENSOR = (field_number(NamedTensor.DESCRIPTOR, name) for name in ("name", "tensor"))
