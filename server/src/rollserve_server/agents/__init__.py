@@ -1,7 +1,7 @@
 """Agents: from specs to something that acts in rows of environments."""
 
 from rollserve_server.agents.agent import Agent, InfoSpec
-from rollserve_server.agents.building import build_agent, kind_of, prepare_agent, with_parameters
+from rollserve_server.agents.building import build_agent, kind_of, parameters_bytes, prepare_agent, with_parameters
 from rollserve_server.agents.onnx_checking import OnnxSettings
 from rollserve_server.agents.onnx_trying import TrialSettings
 from rollserve_server.agents.specs import (
@@ -32,6 +32,7 @@ __all__ = [
     "TrialSettings",
     "build_agent",
     "kind_of",
+    "parameters_bytes",
     "prepare_agent",
     "with_parameters",
 ]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rollserve_server.agents.agent import Agent
     from rollserve_server.agents.onnx_checking import OnnxSettings
 
-__all__ = ["build_agent", "kind_of", "prepare_agent", "with_parameters"]
+__all__ = ["build_agent", "kind_of", "parameters_bytes", "prepare_agent", "with_parameters"]
 
 _MOST_LAYERS = 1000
 _FLOAT32 = np.dtype(np.float32)
@@ -42,6 +42,11 @@ _KINDS: dict[type, str] = {
 def kind_of(spec: AgentSpec | OnnxModel) -> str:
     """The name of the agent's kind: `mlp`, `random`, `constant` or `onnx`."""
     return _KINDS[type(spec)]
+
+
+def parameters_bytes(spec: AgentSpec) -> int:
+    """How much memory an agent's parameters take."""
+    return sum(value.nbytes for value in spec.parameters.values()) if isinstance(spec, MlpSpec | OnnxSpec) else 0
 
 
 def with_parameters(spec: AgentSpec, parameters: Mapping[str, np.ndarray]) -> AgentSpec:

@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from rollserve import EnvSpec, Reproducibility
-from rollserve_server.agents import AgentSpec, OnnxModel, OnnxSettings, kind_of, prepare_agent, with_parameters
+from rollserve_server.agents import (
+    AgentSpec,
+    OnnxModel,
+    OnnxSettings,
+    kind_of,
+    parameters_bytes,
+    prepare_agent,
+    with_parameters,
+)
 from rollserve_server.envs import RowSpecs, WorkerSpecs, check_allowed, specs_of_rows
 from rollserve_server.errors import DomainError, InvalidValueError, NotReadyError, at_row, within
 from rollserve_server.pool.env_updates import EnvUpdate, field_in, updated
@@ -28,6 +36,9 @@ if TYPE_CHECKING:
 __all__ = ["AgentUpdate", "EnvVersion", "Holdings"]
 
 _T = TypeVar("_T")
+
+_SHARED_FROM = 1 << 18
+"""An agent with so many bytes is copied once for all workers; less is sooner sent to each."""
 
 AgentUpdate = AgentSpec | OnnxModel | Mapping[str, "np.ndarray"]
 """A whole agent, or parameters of the one that is there."""
@@ -101,7 +112,9 @@ class Holdings:
                 with within(element if isinstance(update, Mapping) else f"{element}.agent.{kind_of(agent)}"):
                     agents.append(await asyncio.to_thread(self._prepared, agent, self.description))
             version = self.agents.number + 1
-            spread = agents if len(agents) > 1 else self._spread([await self._slots.share(agents[0])])
+            spread = self._spread(agents)
+            if len(agents) == 1 and parameters_bytes(agents[0]) >= _SHARED_FROM:
+                spread = self._spread([await self._slots.share(agents[0])])
             with self._giving("agent", version):
                 await self._slots.ask_all(lambda index, worker: worker.call(Worker.add_agent, version, spread[index]))
                 self.agents.add(agents)
