@@ -282,8 +282,11 @@ def test_rows_that_belong_together_in_the_graph_are_run_one_by_one() -> None:
         node("Sub", "observation mean", "logits"),
     ]
     made = model(nodes, {"observation": ["N", 2]}, {"logits": ["N", 2]}, {"axes": np.array([0])})
-    spec = prepared(made, gym_spaces.Box(-1, 1, (2,), np.float32), gym_spaces.Discrete(2))
+    space, actions_space = gym_spaces.Box(-1, 1, (2,), np.float32), gym_spaces.Discrete(2)
+    spec = prepared(made, space, actions_space)
     assert spec.batching == (1, 1)
+    _, infos = build_agent(spec, space, actions_space, 5).act(make_space_rows(space, 5), np.zeros((5, 1)))
+    assert not infos["logits"].any()
 
 
 async def test_determinism_over_workers_rows_and_backends(backend: Backend) -> None:
@@ -526,8 +529,8 @@ def test_a_trial_has_limits() -> None:
     loop = onnx.helper.make_node("Loop", ["most", "yes", "observation"], ["x"], body=body)
     constants = {"w": np.ones((4, 2), np.float32), "most": np.array(1 << 40), "yes": np.array(True)}
     endless = changed(nodes=[loop, node("Gemm", "x w", "logits")], initializers=constants)
-    with pytest.raises(InvalidValueError, match=r"did not end its trial within 2 s|SIGXCPU|SIGKILL"):
-        prepared(endless, space, gym_spaces.Discrete(2), trial=TrialSettings(seconds=2))
+    with pytest.raises(InvalidValueError, match="did not end its trial within 1 s of a processor's time"):
+        prepared(endless, space, gym_spaces.Discrete(2), trial=TrialSettings(seconds=1))
     seven = OnnxModel(b"1234567", {}, {}, HEAD, ())
     with pytest.raises(DomainError, match=r"7 bytes came, at most 6 \(--max-model-bytes\) were expected") as info:
         prepare_agent(seven, space, gym_spaces.Discrete(2), OnnxSettings(max_model_bytes=6))

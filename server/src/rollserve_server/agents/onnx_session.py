@@ -5,6 +5,7 @@ What tries models in a process of its own loads this by itself: it knows nothing
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -41,12 +42,17 @@ def make_session(
     return onnxruntime.InferenceSession(graph, options, list(providers))
 
 
-def aligned(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    """Zeros that begin where a line of the cache does: code for vectors treats others differently at their ends."""
-    num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    memory = np.zeros(num_bytes + _ALIGNMENT, np.uint8)
+def aligned(shape: Sequence[int], dtype: np.dtype, *, each_row: bool = False) -> np.ndarray:
+    """Zeros that begin where a line of the cache does: code for vectors treats others differently at their ends.
+
+    With `each_row`, so does each row, and there may be gaps between them.
+    """
+    row_bytes = math.prod(shape[1:]) * dtype.itemsize
+    stride = -(-row_bytes // _ALIGNMENT) * _ALIGNMENT if each_row else row_bytes
+    memory = np.zeros(shape[0] * stride + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
-    return memory[start : start + num_bytes].view(dtype).reshape(shape)
+    rows = memory[start : start + shape[0] * stride].reshape(shape[0], stride)[:, :row_bytes]
+    return rows.view(dtype).reshape(shape)
 
 
 class Runner:
@@ -76,7 +82,7 @@ class Runner:
         step = size if most is None else most
         self._session = session
         padded_inputs, padded_outputs = (
-            {name: aligned((size, *shape), dtype) for name, (dtype, shape) in ports.items()}
+            {name: aligned((size, *shape), dtype, each_row=step == 1) for name, (dtype, shape) in ports.items()}
             for ports in (inputs, outputs)
         )
         self._bindings = [

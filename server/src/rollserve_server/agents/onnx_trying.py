@@ -27,6 +27,8 @@ __all__ = ["Trial", "TrialSettings", "try_out"]
 
 _SCRIPT = Path(__file__).with_name("onnx_trial.py")
 _NUM_ROWS = 80
+_PATIENCE = 5
+"""How many times as long as its processor's time a trial may take, on a machine that has much to do."""
 _FAR = 1e4
 """Bounds beyond are as good as none."""
 
@@ -36,7 +38,7 @@ class TrialSettings:
     """What limits the trial of a model.
 
     Attributes:
-        seconds: how long it may take.
+        seconds: how much of a processor's time it may take.
         memory_bytes: how much memory it may have, beside eight times the model's size.
     """
 
@@ -91,11 +93,13 @@ def try_out(
             command,
             input=pickle.dumps((limits, arguments), protocol=5),
             capture_output=True,
-            timeout=settings.seconds,
+            timeout=_PATIENCE * settings.seconds,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise _refused(f"it did not end its trial within {settings.seconds} s") from None
+        raise _refused(f"it did not end its trial within {_PATIENCE * settings.seconds} s") from None
+    if ended.returncode == -signal.SIGXCPU:
+        raise _refused(f"it did not end its trial within {settings.seconds} s of a processor's time")
     answer = _read(ended.stdout)
     if answer is None:
         raise _refused(f"it ended the process that tried it, {_manner(ended.returncode)}")
