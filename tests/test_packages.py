@@ -34,6 +34,7 @@ def test_public_names() -> None:
         "InvalidArgumentError",
         "LimitError",
         "MlpAgent",
+        "OnnxAgent",
         "PreconditionError",
         "RandomAgent",
         "Reproducibility",

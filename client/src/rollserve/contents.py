@@ -6,8 +6,6 @@ whatever is legal but not what servers write, goes through the generated classes
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
@@ -15,14 +13,12 @@ from google.protobuf.message import DecodeError
 from rollserve.columns import columns_of
 from rollserve.episode_batch import EpisodeBatch
 from rollserve.frame_stacks import unstack_frames
+from rollserve.tensor_fields import NO_TENSOR, add_named_tensor, keys_of, read_tensor
 from rollserve.tensors import array_from_tensor
 from rollserve.v1 import episode_batch_pb2 as pb
 from rollserve.v1.sampler_service_pb2 import ObtainSamplesResponse
-from rollserve.v1.tensor_pb2 import NamedTensor, Tensor
+from rollserve.v1.tensor_pb2 import NamedTensor
 from rollserve.wire import LENGTH_DELIMITED, UnusualError, fields, key_of
-
-if TYPE_CHECKING:
-    from google.protobuf.descriptor import Descriptor
 
 __all__ = ["Bytes", "Content", "read_response"]
 
@@ -33,14 +29,9 @@ Content = EpisodeBatch | pb.Beginning | pb.Progress | pb.Account | pb.SharedMess
 """What a response brings."""
 
 
-def _keys(message: Descriptor) -> dict[str, int]:
-    """The keys of a message's fields, as far as those have lengths."""
-    return {field.name: key_of(field.number, LENGTH_DELIMITED) for field in message.fields}
-
-
-_BATCH = _keys(ObtainSamplesResponse.DESCRIPTOR)["batch"]
+_BATCH = keys_of(ObtainSamplesResponse.DESCRIPTOR)["batch"]
 _OTHER_CONTENTS: dict[int, type[pb.Beginning | pb.Progress | pb.Account | pb.SharedMessage]] = {
-    _keys(ObtainSamplesResponse.DESCRIPTOR)[name]: kind
+    keys_of(ObtainSamplesResponse.DESCRIPTOR)[name]: kind
     for name, kind in (
         ("beginning", pb.Beginning),
         ("progress", pb.Progress),
@@ -64,12 +55,9 @@ _COLUMNS = {
     for field in pb.EpisodeBatch.DESCRIPTOR.fields
     if field.message_type is NamedTensor.DESCRIPTOR
 }
-_REWARDS = _keys(pb.EpisodeBatch.DESCRIPTOR)["rewards"]
-_NAME, _TENSOR = (_keys(NamedTensor.DESCRIPTOR)[name] for name in ("name", "tensor"))
-_DATA = _keys(Tensor.DESCRIPTOR)["data"]
-_NO_TENSOR = Tensor()
-_FRAME_STACKS = _keys(pb.EpisodeBatch.DESCRIPTOR)["frame_stacks"]
-_FRAMES = _keys(pb.FrameStack.DESCRIPTOR)["frames"]
+_REWARDS = keys_of(pb.EpisodeBatch.DESCRIPTOR)["rewards"]
+_FRAME_STACKS = keys_of(pb.EpisodeBatch.DESCRIPTOR)["frame_stacks"]
+_FRAMES = keys_of(pb.FrameStack.DESCRIPTOR)["frames"]
 
 
 def read_response(data: Bytes) -> Content | None:
@@ -116,14 +104,14 @@ def _batch(data: memoryview, start: int, stop: int) -> EpisodeBatch:
     stacks = []
     for key, _, begin, end in fields(data, start, stop):
         if key in _COLUMNS:
-            _add_column(columns[_COLUMNS[key]], data, begin, end)
+            add_named_tensor(columns[_COLUMNS[key]], data, begin, end)
         elif key in _HEADERS:
             name, dtype = _HEADERS[key]
             if len(headers[name]):
                 raise UnusualError
             headers[name] = _header(data[begin:end], dtype)
         elif key == _REWARDS and rewards is None:
-            rewards = _tensor(data, begin, end)
+            rewards = read_tensor(data, begin, end)
         elif key == _FRAME_STACKS:
             stacks.append((begin, end))
         else:
@@ -135,7 +123,7 @@ def _batch(data: memoryview, start: int, stop: int) -> EpisodeBatch:
         observations=columns_of(columns["observations"]),
         last_observations=columns_of(columns["last_observations"]),
         actions=columns_of(columns["actions"]),
-        rewards=array_from_tensor(_NO_TENSOR, b"") if rewards is None else rewards,
+        rewards=array_from_tensor(NO_TENSOR, b"") if rewards is None else rewards,
         lengths=headers["lengths"],
         terminated=headers["terminated"],
         truncated=headers["truncated"],
@@ -155,24 +143,6 @@ def _header(value: memoryview, dtype: np.dtype) -> np.ndarray:
     if len(value) % dtype.itemsize or (dtype == np.bool_ and not set(value) <= {0, 1}):
         raise UnusualError
     return np.frombuffer(value, dtype)
-
-
-def _add_column(columns: dict[str, np.ndarray], data: memoryview, start: int, stop: int) -> None:
-    """Adds what a NamedTensor holds."""
-    name, tensor = "", None
-    for key, _, begin, end in fields(data, start, stop):
-        if key == _NAME:
-            name = _text(data[begin:end])
-        elif key == _TENSOR and tensor is None:
-            tensor = begin, end
-        else:
-            raise UnusualError
-    if name in columns:
-        raise ValueError(f"{name!r}: the name came twice")
-    try:
-        columns[name] = array_from_tensor(_NO_TENSOR, b"") if tensor is None else _tensor(data, *tensor)
-    except ValueError as error:
-        raise ValueError(f"{name!r}: {error}") from None
 
 
 def _add_stack(
@@ -195,25 +165,7 @@ def _add_stack(
     if name in observations or name in last_observations:
         raise ValueError(f"{name!r}: the name came twice")
     try:
-        array = array_from_tensor(_NO_TENSOR, b"") if frames is None else _tensor(data, *frames)
+        array = array_from_tensor(NO_TENSOR, b"") if frames is None else read_tensor(data, *frames)
         observations[name], last_observations[name] = unstack_frames(array, stack.frame_count, lengths)
     except ValueError as error:
         raise ValueError(f"{name!r}: {error}") from None
-
-
-def _tensor(data: memoryview, start: int, stop: int) -> np.ndarray:
-    """The array of a Tensor: the generated class reads all of it but its elements."""
-    elements, head = data[:0], []
-    for key, before, begin, end in fields(data, start, stop):
-        if key == _DATA:
-            elements = data[begin:end]
-        else:
-            head.append(data[before:end])
-    return array_from_tensor(Tensor.FromString(b"".join(head)), elements)
-
-
-def _text(data: memoryview) -> str:
-    try:
-        return data.tobytes().decode()
-    except UnicodeDecodeError:
-        raise UnusualError from None

@@ -13,6 +13,7 @@ from rollserve.checks import check_flag, check_integer, check_type
 from rollserve.compression import Compression, compressions_to_proto
 from rollserve.environments import EnvChange, EnvSpec, Wrapper, env_change_to_proto, env_spec_to_proto
 from rollserve.errors import InvalidArgumentError
+from rollserve.parameter_updates import write_parameters_update
 from rollserve.reproducibility import Reproducibility, reproducibility_from_proto
 from rollserve.spaces import Space, space_from_proto
 from rollserve.v1 import environment_pb2, tensor_pb2
@@ -43,7 +44,7 @@ fewer of them go into one message, and each has a last observation beside them.
 """
 
 AgentUpdate = Agent | Mapping[str, "np.ndarray"]
-"""A full agent, or all parameters of the one that is there by name."""
+"""A full agent, or parameters of the one that is there by name: of an MLP all, of a model in ONNX any."""
 
 RowEnvUpdates = Sequence[EnvSpec | EnvChange | None]
 """A spec or change for each row of a worker. None leaves the row's environment as it is."""
@@ -147,8 +148,8 @@ class EnvUpdate:
 
 def update_agent_request(
     sampler: str, agent: AgentUpdate | None, per_worker: Sequence[AgentUpdate] | None
-) -> pb.UpdateAgentRequest:
-    """The request for one agent for all, or one for each worker.
+) -> pb.UpdateAgentRequest | bytes:
+    """The request for one agent for all, or one for each worker; serialized where that saves copies.
 
     Raises:
         TypeError: neither came, or both, or something that is no update.
@@ -159,6 +160,8 @@ def update_agent_request(
         check_type("per_worker", per_worker, Sequence, "a sequence of updates")
         updates = [_agent_update(f"per_worker[{worker}]", update) for worker, update in enumerate(per_worker)]
         return pb.UpdateAgentRequest(sampler=sampler, per_worker=pb.AgentUpdatePerWorker(updates=updates))
+    if isinstance(agent, Mapping):
+        return write_parameters_update(sampler, agent)
     return pb.UpdateAgentRequest(sampler=sampler, all_workers=_agent_update("agent", agent))
 
 

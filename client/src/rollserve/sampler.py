@@ -108,7 +108,8 @@ class Sampler:
         """Gives the workers a new agent, or new parameters for the one that they have.
 
         Args:
-            agent: for all workers, a full agent, or a mapping with all parameters of the agent that is there.
+            agent: for all workers, a full agent, or a mapping with the parameters of the agent that is there: of an MLP
+                all, of an ONNX model any; the others stay as they are.
             per_worker: instead, one for each worker.
             timeout: see the class.
 

@@ -11,7 +11,10 @@ __all__ = ["RawStreamsStub"]
 
 
 class RawStreamsStub(SamplerServiceStub):
-    """The generated stub, but that the responses of sampling calls come as the bytes that they are on the wire."""
+    """The generated stub, but that responses of sampling calls come as the bytes that they are on the wire.
+
+    Updates of agents may be sent as such.
+    """
 
     def __init__(self, channel: Any) -> None:
         super().__init__(channel)
@@ -22,3 +25,9 @@ class RawStreamsStub(SamplerServiceStub):
         ):
             method = channel.unary_stream(f"/{service}/{name}", request.SerializeToString, None)
             setattr(self, name, method)
+        response = pb.UpdateAgentResponse.FromString
+        self.UpdateAgent = channel.unary_unary(f"/{service}/UpdateAgent", _serialized, response)
+
+
+def _serialized(request: bytes | pb.UpdateAgentRequest) -> bytes:
+    return request if isinstance(request, bytes) else request.SerializeToString()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-__all__ = ["LENGTH_DELIMITED", "Field", "UnusualError", "fields", "key_of"]
+__all__ = ["LENGTH_DELIMITED", "Field", "UnusualError", "fields", "key_of", "varint"]
 
 LENGTH_DELIMITED = 2
 _VARINT, _FIXED64, _FIXED32 = 0, 1, 5
@@ -16,6 +16,7 @@ _FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
 _MOST_VARINT_BYTES = 10
 _MOST_SMALL_BYTES = 5
 """Of the varint of a key or a length."""
+_ONE_BYTE = tuple(bytes((value,)) for value in range(0x80))
 
 
 class UnusualError(Exception):
@@ -31,6 +32,18 @@ length-delimited one is behind the length; where it ends.
 def key_of(number: int, wire_type: int) -> int:
     """The key of a field."""
     return number << 3 | wire_type
+
+
+def varint(value: int) -> bytes:
+    """A number as it is written; not negative."""
+    if value <= 0x7F:
+        return _ONE_BYTE[value]
+    groups = bytearray()
+    while value > 0x7F:
+        groups.append(value & 0x7F | 0x80)
+        value >>= 7
+    groups.append(value)
+    return bytes(groups)
 
 
 def fields(data: memoryview, start: int, stop: int) -> Iterator[Field]:

@@ -66,7 +66,7 @@ class _Commas(click.types.UnprocessedParamType):
 
 
 _COMMAS = _Commas()
-_LISTS = ("allow_module", "allow_method", "allow_path")
+_LISTS = ("allow_module", "allow_method", "allow_path", "onnx_providers")
 """Options that can be given more than once."""
 
 

@@ -9,8 +9,10 @@ import contextlib
 from collections.abc import Iterator
 
 __all__ = [
+    "AgentFailedError",
     "DomainError",
     "EnvFailedError",
+    "EpisodeFailedError",
     "InvalidValueError",
     "NotAllowedError",
     "NotFoundError",
@@ -126,21 +128,32 @@ class WorkerLostError(DomainError):
         self.worker_index = worker_index
 
 
-class EnvFailedError(DomainError):
-    """An environment raised an error while it was sampled.
+class EpisodeFailedError(DomainError):
+    """Something went wrong in an episode.
 
     Attributes:
         row: see the base class.
         episode_index: which episode it ran, where that is known.
     """
 
-    reason = "ENV_FAILED"
     row: int
 
-    def __init__(self, text: str, row: int, episode_index: int | None = None) -> None:
+    def __init__(self, text: str, row: int = 0, episode_index: int | None = None) -> None:
         super().__init__(text)
         self.row = row
         self.episode_index = episode_index
+
+
+class EnvFailedError(EpisodeFailedError):
+    """An environment raised an error while it was sampled."""
+
+    reason = "ENV_FAILED"
+
+
+class AgentFailedError(EpisodeFailedError):
+    """An agent raised an error, or gave something of no use, while it was sampled with."""
+
+    reason = "AGENT_FAILED"
 
 
 def _restore(kind: type[DomainError], attributes: dict[str, object]) -> DomainError:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from rollserve import EnvSpec, Wrapper, hold_on_to_memory
 from rollserve_server import __version__
+from rollserve_server.agents import OnnxSettings
 from rollserve_server.envs import RowSettings, module_of, paths_in
 from rollserve_server.errors import DomainError
 from rollserve_server.gateway import DEFAULT_SAMPLER, Gateway, GatewayConfig
@@ -216,6 +217,7 @@ def _pool_config(settings: Settings) -> PoolConfig:
         allowed_methods=frozenset(settings.allow_method),
         start_seconds=settings.start_seconds,
         holds_memory=settings.hold_memory,
+        onnx=OnnxSettings(settings.max_model_bytes, settings.onnx_providers),
     )
 
 

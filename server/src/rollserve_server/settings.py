@@ -200,6 +200,14 @@ class Settings(BaseModel):
         "the time that bulk data takes. With false they give it back to the system. Only where the C library is glibc.",
     )
     max_request_bytes: int = Field(default=256 << 20, ge=4096, lt=2**31, description="The largest request to be taken.")
+    max_model_bytes: int = Field(
+        default=192 << 20, ge=1, lt=2**31, description="The largest ONNX model to be taken, within a request."
+    )
+    onnx_providers: Annotated[tuple[str, ...], BeforeValidator(_stripped)] = Field(
+        default=("CPUExecutionProvider",),
+        description="What ONNX Runtime runs models with, the best first. Can be given more than once; in the "
+        "environment variable, separated by commas. What is said of equal results holds for the CPU's alone.",
+    )
     start_seconds: float = Field(default=120.0, gt=0, description="How long workers may take to start.")
     grace_seconds: float = Field(
         default=10.0, ge=0, description="How long running calls may go on after SIGTERM or Ctrl-C."

@@ -25,27 +25,41 @@ _sym_db = _symbol_database.Default()
 from rollserve.v1 import tensor_pb2 as rollserve_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18rollserve/v1/agent.proto\x12\x0crollserve.v1\x1a\x19rollserve/v1/tensor.proto\"\x94\x01\n\x05\x41gent\x12%\n\x03mlp\x18\x01 \x01(\x0b\x32\x16.rollserve.v1.MlpAgentH\x00\x12+\n\x06random\x18\x02 \x01(\x0b\x32\x19.rollserve.v1.RandomAgentH\x00\x12/\n\x08\x63onstant\x18\x03 \x01(\x0b\x32\x1b.rollserve.v1.ConstantAgentH\x00\x42\x06\n\x04kind\"8\n\nParameters\x12*\n\x07tensors\x18\x01 \x03(\x0b\x32\x19.rollserve.v1.NamedTensor\"\xfa\x01\n\x08MlpAgent\x12\x13\n\x0blayer_sizes\x18\x01 \x03(\r\x12,\n\nactivation\x18\x02 \x01(\x0e\x32\x18.rollserve.v1.Activation\x12\x34\n\x0b\x63\x61tegorical\x18\x03 \x01(\x0b\x32\x1d.rollserve.v1.CategoricalHeadH\x00\x12?\n\x11\x64iagonal_gaussian\x18\x04 \x01(\x0b\x32\".rollserve.v1.DiagonalGaussianHeadH\x00\x12,\n\nparameters\x18\x05 \x01(\x0b\x32\x18.rollserve.v1.ParametersB\x06\n\x04head\"\x11\n\x0f\x43\x61tegoricalHead\"\x16\n\x14\x44iagonalGaussianHead\"\r\n\x0bRandomAgent\":\n\rConstantAgent\x12)\n\x06\x61\x63tion\x18\x01 \x03(\x0b\x32\x19.rollserve.v1.NamedTensor*R\n\nActivation\x12\x1a\n\x16\x41\x43TIVATION_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x41\x43TIVATION_TANH\x10\x01\x12\x13\n\x0f\x41\x43TIVATION_RELU\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18rollserve/v1/agent.proto\x12\x0crollserve.v1\x1a\x19rollserve/v1/tensor.proto\"\xbd\x01\n\x05\x41gent\x12%\n\x03mlp\x18\x01 \x01(\x0b\x32\x16.rollserve.v1.MlpAgentH\x00\x12+\n\x06random\x18\x02 \x01(\x0b\x32\x19.rollserve.v1.RandomAgentH\x00\x12/\n\x08\x63onstant\x18\x03 \x01(\x0b\x32\x1b.rollserve.v1.ConstantAgentH\x00\x12\'\n\x04onnx\x18\x04 \x01(\x0b\x32\x17.rollserve.v1.OnnxAgentH\x00\x42\x06\n\x04kind\"8\n\nParameters\x12*\n\x07tensors\x18\x01 \x03(\x0b\x32\x19.rollserve.v1.NamedTensor\"\xfa\x01\n\x08MlpAgent\x12\x13\n\x0blayer_sizes\x18\x01 \x03(\r\x12,\n\nactivation\x18\x02 \x01(\x0e\x32\x18.rollserve.v1.Activation\x12\x34\n\x0b\x63\x61tegorical\x18\x03 \x01(\x0b\x32\x1d.rollserve.v1.CategoricalHeadH\x00\x12?\n\x11\x64iagonal_gaussian\x18\x04 \x01(\x0b\x32\".rollserve.v1.DiagonalGaussianHeadH\x00\x12,\n\nparameters\x18\x05 \x01(\x0b\x32\x18.rollserve.v1.ParametersB\x06\n\x04head\"\xe2\x03\n\tOnnxAgent\x12\r\n\x05model\x18\x01 \x01(\x0c\x12\x33\n\x06inputs\x18\x02 \x03(\x0b\x32#.rollserve.v1.OnnxAgent.InputsEntry\x12\x35\n\x07outputs\x18\x03 \x03(\x0b\x32$.rollserve.v1.OnnxAgent.OutputsEntry\x12\x34\n\x0b\x63\x61tegorical\x18\x04 \x01(\x0b\x32\x1d.rollserve.v1.CategoricalHeadH\x00\x12?\n\x11\x64iagonal_gaussian\x18\x05 \x01(\x0b\x32\".rollserve.v1.DiagonalGaussianHeadH\x00\x12?\n\x11squashed_gaussian\x18\x06 \x01(\x0b\x32\".rollserve.v1.SquashedGaussianHeadH\x00\x12,\n\x07\x61\x63tions\x18\x07 \x01(\x0b\x32\x19.rollserve.v1.ActionsHeadH\x00\x12\r\n\x05infos\x18\x08 \x03(\t\x1a-\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0cOutputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x06\n\x04head\"\x11\n\x0f\x43\x61tegoricalHead\"\x16\n\x14\x44iagonalGaussianHead\"\x16\n\x14SquashedGaussianHead\"\r\n\x0b\x41\x63tionsHead\"\r\n\x0bRandomAgent\":\n\rConstantAgent\x12)\n\x06\x61\x63tion\x18\x01 \x03(\x0b\x32\x19.rollserve.v1.NamedTensor*R\n\nActivation\x12\x1a\n\x16\x41\x43TIVATION_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x41\x43TIVATION_TANH\x10\x01\x12\x13\n\x0f\x41\x43TIVATION_RELU\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rollserve.v1.agent_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ACTIVATION']._serialized_start=649
-  _globals['_ACTIVATION']._serialized_end=731
+  _globals['_ONNXAGENT_INPUTSENTRY']._loaded_options = None
+  _globals['_ONNXAGENT_INPUTSENTRY']._serialized_options = b'8\001'
+  _globals['_ONNXAGENT_OUTPUTSENTRY']._loaded_options = None
+  _globals['_ONNXAGENT_OUTPUTSENTRY']._serialized_options = b'8\001'
+  _globals['_ACTIVATION']._serialized_start=1214
+  _globals['_ACTIVATION']._serialized_end=1296
   _globals['_AGENT']._serialized_start=70
-  _globals['_AGENT']._serialized_end=218
-  _globals['_PARAMETERS']._serialized_start=220
-  _globals['_PARAMETERS']._serialized_end=276
-  _globals['_MLPAGENT']._serialized_start=279
-  _globals['_MLPAGENT']._serialized_end=529
-  _globals['_CATEGORICALHEAD']._serialized_start=531
-  _globals['_CATEGORICALHEAD']._serialized_end=548
-  _globals['_DIAGONALGAUSSIANHEAD']._serialized_start=550
-  _globals['_DIAGONALGAUSSIANHEAD']._serialized_end=572
-  _globals['_RANDOMAGENT']._serialized_start=574
-  _globals['_RANDOMAGENT']._serialized_end=587
-  _globals['_CONSTANTAGENT']._serialized_start=589
-  _globals['_CONSTANTAGENT']._serialized_end=647
+  _globals['_AGENT']._serialized_end=259
+  _globals['_PARAMETERS']._serialized_start=261
+  _globals['_PARAMETERS']._serialized_end=317
+  _globals['_MLPAGENT']._serialized_start=320
+  _globals['_MLPAGENT']._serialized_end=570
+  _globals['_ONNXAGENT']._serialized_start=573
+  _globals['_ONNXAGENT']._serialized_end=1055
+  _globals['_ONNXAGENT_INPUTSENTRY']._serialized_start=954
+  _globals['_ONNXAGENT_INPUTSENTRY']._serialized_end=999
+  _globals['_ONNXAGENT_OUTPUTSENTRY']._serialized_start=1001
+  _globals['_ONNXAGENT_OUTPUTSENTRY']._serialized_end=1047
+  _globals['_CATEGORICALHEAD']._serialized_start=1057
+  _globals['_CATEGORICALHEAD']._serialized_end=1074
+  _globals['_DIAGONALGAUSSIANHEAD']._serialized_start=1076
+  _globals['_DIAGONALGAUSSIANHEAD']._serialized_end=1098
+  _globals['_SQUASHEDGAUSSIANHEAD']._serialized_start=1100
+  _globals['_SQUASHEDGAUSSIANHEAD']._serialized_end=1122
+  _globals['_ACTIONSHEAD']._serialized_start=1124
+  _globals['_ACTIONSHEAD']._serialized_end=1137
+  _globals['_RANDOMAGENT']._serialized_start=1139
+  _globals['_RANDOMAGENT']._serialized_end=1152
+  _globals['_CONSTANTAGENT']._serialized_start=1154
+  _globals['_CONSTANTAGENT']._serialized_end=1212
 # @@protoc_insertion_point(module_scope)

@@ -55,6 +55,7 @@ class Agent(google.protobuf.message.Message):
     MLP_FIELD_NUMBER: builtins.int
     RANDOM_FIELD_NUMBER: builtins.int
     CONSTANT_FIELD_NUMBER: builtins.int
+    ONNX_FIELD_NUMBER: builtins.int
     @property
     def mlp(self) -> global___MlpAgent:
         """A multilayer perceptron."""
@@ -67,16 +68,21 @@ class Agent(google.protobuf.message.Message):
     def constant(self) -> global___ConstantAgent:
         """The same action always."""
 
+    @property
+    def onnx(self) -> global___OnnxAgent:
+        """Any model in the ONNX format."""
+
     def __init__(
         self,
         *,
         mlp: global___MlpAgent | None = ...,
         random: global___RandomAgent | None = ...,
         constant: global___ConstantAgent | None = ...,
+        onnx: global___OnnxAgent | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["constant", b"constant", "kind", b"kind", "mlp", b"mlp", "random", b"random"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["constant", b"constant", "kind", b"kind", "mlp", b"mlp", "random", b"random"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["mlp", "random", "constant"] | None: ...
+    def HasField(self, field_name: typing.Literal["constant", b"constant", "kind", b"kind", "mlp", b"mlp", "onnx", b"onnx", "random", b"random"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["constant", b"constant", "kind", b"kind", "mlp", b"mlp", "onnx", b"onnx", "random", b"random"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["mlp", "random", "constant", "onnx"] | None: ...
 
 global___Agent = Agent
 
@@ -156,6 +162,123 @@ class MlpAgent(google.protobuf.message.Message):
 global___MlpAgent = MlpAgent
 
 @typing.final
+class OnnxAgent(google.protobuf.message.Message):
+    """Any model, in the ONNX format (https://onnx.ai), run by ONNX Runtime with one thread. It must be self-contained (no
+    external data) and take any number of rows: the first axis of each of its inputs and outputs is the batch, N.
+
+    What it takes and gives, by role; each role is the name of an input or output unless `inputs` or `outputs` say
+    otherwise:
+
+    - `observation` (N, *O) for an observation space that is no Dict or Tuple, else `observation/NAME` for each leaf, such
+      as `observation/camera`: the leaf as it is, a Discrete one as integers (N). It is converted to the type of the
+      input: any numbers to floats, else within their kind.
+    - `noise` (N, K) float, if the model has such an input: K standard normal numbers for each action, from the episode's
+      own stream. A model must draw no random numbers of its own.
+    - what the head takes, all float: `logits` (N, n), or `mean` and `log_std` (N, *A) or (N, size of A).
+    - `value` (N) or (N, 1) float, if the model has such an output: agent_infos `value` (T).
+
+    Its parameters are its initializers of floats, by name; they can be updated alone, and those that an update leaves
+    out stay as they are. Initializers that hold sizes (inputs of Resize, Upsample and Range), infinities or nothing are
+    constants. An update has to bring the same types and shapes, and finite numbers.
+
+    INVALID_ARGUMENT, besides: the model is over the server's limit, is not ONNX, has operators or opsets that ONNX
+    Runtime does not know, has inputs or outputs that have no role, lacks one, or has one of another type or shape; it
+    fails, crashes, or takes too long or too much memory when it is tried with random observations, or gives other
+    results for the same input. A sampling call ends with FAILED_PRECONDITION, reason AGENT_FAILED, if the model fails at
+    an observation, or gives a number that is not finite, or an action that is not in its space.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class InputsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    @typing.final
+    class OutputsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    MODEL_FIELD_NUMBER: builtins.int
+    INPUTS_FIELD_NUMBER: builtins.int
+    OUTPUTS_FIELD_NUMBER: builtins.int
+    CATEGORICAL_FIELD_NUMBER: builtins.int
+    DIAGONAL_GAUSSIAN_FIELD_NUMBER: builtins.int
+    SQUASHED_GAUSSIAN_FIELD_NUMBER: builtins.int
+    ACTIONS_FIELD_NUMBER: builtins.int
+    INFOS_FIELD_NUMBER: builtins.int
+    model: builtins.bytes
+    """The serialized ModelProto."""
+    @property
+    def inputs(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """Names of the model's inputs by their roles, where they differ."""
+
+    @property
+    def outputs(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """Names of the model's outputs by their roles, where they differ."""
+
+    @property
+    def categorical(self) -> global___CategoricalHead:
+        """`logits` are those of a categorical distribution."""
+
+    @property
+    def diagonal_gaussian(self) -> global___DiagonalGaussianHead:
+        """`mean` and `log_std` are those of a normal distribution."""
+
+    @property
+    def squashed_gaussian(self) -> global___SquashedGaussianHead:
+        """`mean` and `log_std` are those of a normal distribution whose numbers tanh takes into the bounds of the space."""
+
+    @property
+    def actions(self) -> global___ActionsHead:
+        """The model gives the actions themselves."""
+
+    @property
+    def infos(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Names of further outputs, each (N, ...): agent_infos of these names."""
+
+    def __init__(
+        self,
+        *,
+        model: builtins.bytes = ...,
+        inputs: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        outputs: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        categorical: global___CategoricalHead | None = ...,
+        diagonal_gaussian: global___DiagonalGaussianHead | None = ...,
+        squashed_gaussian: global___SquashedGaussianHead | None = ...,
+        actions: global___ActionsHead | None = ...,
+        infos: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["actions", b"actions", "categorical", b"categorical", "diagonal_gaussian", b"diagonal_gaussian", "head", b"head", "squashed_gaussian", b"squashed_gaussian"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "categorical", b"categorical", "diagonal_gaussian", b"diagonal_gaussian", "head", b"head", "infos", b"infos", "inputs", b"inputs", "model", b"model", "outputs", b"outputs", "squashed_gaussian", b"squashed_gaussian"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["head", b"head"]) -> typing.Literal["categorical", "diagonal_gaussian", "squashed_gaussian", "actions"] | None: ...
+
+global___OnnxAgent = OnnxAgent
+
+@typing.final
 class CategoricalHead(google.protobuf.message.Message):
     """A categorical distribution for a Discrete action space: n logits. agent_infos: `log_prob` (T) and `logits` (T, n),
     float32.
@@ -171,8 +294,9 @@ global___CategoricalHead = CategoricalHead
 
 @typing.final
 class DiagonalGaussianHead(google.protobuf.message.Message):
-    """A normal distribution with independent elements for a Box action space of floats: the output is the mean, raveled,
-    and the parameter `log_std` of shape (output size) the logarithm of the standard deviation, the same in all states.
+    """A normal distribution with independent elements for a Box action space of floats. Of an MLP the output is the mean,
+    raveled, and the parameter `log_std` of shape (output size) the logarithm of the standard deviation, the same in all
+    states. An ONNX model gives both.
     Actions are not clipped; use the wrapper ClipAction for an environment that needs it.
     agent_infos: `log_prob` (T), the sum over the elements, `mean` (T, *A) and `log_std` (T, *A), float32.
     """
@@ -184,6 +308,36 @@ class DiagonalGaussianHead(google.protobuf.message.Message):
     ) -> None: ...
 
 global___DiagonalGaussianHead = DiagonalGaussianHead
+
+@typing.final
+class SquashedGaussianHead(google.protobuf.message.Message):
+    """A normal distribution with independent elements, squashed into the bounds of a Box action space of floats that has
+    some: centre + half width · tanh(x), x normal. agent_infos: `log_prob` (T), the logarithm of the action's density, with
+    the correction for the squashing, and of x `mean` (T, *A) and `log_std` (T, *A), float32.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___SquashedGaussianHead = SquashedGaussianHead
+
+@typing.final
+class ActionsHead(google.protobuf.message.Message):
+    """The outputs of the model are actions: `action` (N, *A) for an action space that is no Dict or Tuple, else
+    `action/NAME` for each leaf, of integers for leaves of integers. agent_infos: `log_prob` (T) float32, if the model has
+    an output `log_prob` (N) or (N, 1).
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___ActionsHead = ActionsHead
 
 @typing.final
 class RandomAgent(google.protobuf.message.Message):

@@ -99,7 +99,9 @@ class AgentUpdate(google.protobuf.message.Message):
 
     @property
     def parameters(self) -> rollserve.v1.agent_pb2.Parameters:
-        """All parameters of the agent that is there, with the names, shapes and types that it has."""
+        """Parameters of the agent that is there, with the names, shapes and types that it has: of an MLP all, of an ONNX
+        model any, and the others stay as they are.
+        """
 
     def __init__(
         self,
@@ -663,7 +665,9 @@ class GetSamplerResponse(google.protobuf.message.Message):
 
     @property
     def agent_kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """The kind of each worker's agent, or one for all; empty before there is one: `mlp`, `random` or `constant`."""
+        """The kind of each worker's agent, or one for all; empty before there is one: `mlp`, `random`,
+        `constant` or `onnx`.
+        """
 
     @property
     def workers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Worker]:

@@ -46,12 +46,12 @@ class SamplerServiceStub(object):
     have.
     PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, PATH_NOT_ALLOWED,
     RENDER_MODE_NOT_ALLOWED, the operator allows no such thing.
-    FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; POLICY_VERSION, its
-    version is not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more;
-    SAMPLER_RUN, the server was started anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be
-    brought there.
-    RESOURCE_EXHAUSTED: MESSAGE_TOO_SMALL, a single step does not fit into a message; FRAGMENTS_TOO_LARGE, a worker does
-    not hold so many steps; the text says what would fit.
+    FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; AGENT_FAILED, it
+    failed in an episode, or gave what is no number or no action, and the text says where; POLICY_VERSION, its version is
+    not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more; SAMPLER_RUN, the
+    server was started anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be brought there.
+    RESOURCE_EXHAUSTED: MODEL_TOO_LARGE, a model is over the server's limit; MESSAGE_TOO_SMALL, a single step does not fit
+    into a message; FRAGMENTS_TOO_LARGE, a worker does not hold so many steps; the text says what would fit.
     UNAVAILABLE: WORKER_LOST, a worker's process is gone and could not be replaced in time, or one after the other was
     lost with the same episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run
     again. Without a reason: the server is starting, stopping or out of reach.
@@ -63,7 +63,7 @@ class SamplerServiceStub(object):
 
     An update that fails has changed nothing. A sampling call in the sampler's own sequence that is cancelled or breaks off
     ends that sequence, so that it can be taken up again: the next call begins another, under another seed. If it fails
-    because of an environment, the sequence goes on behind the episode that failed. For fragments, see there.
+    because of an environment or an agent, the sequence goes on behind the episode that failed. For fragments, see there.
     """
 
     def __init__(self, channel):
@@ -120,12 +120,12 @@ class SamplerServiceServicer(object):
     have.
     PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, PATH_NOT_ALLOWED,
     RENDER_MODE_NOT_ALLOWED, the operator allows no such thing.
-    FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; POLICY_VERSION, its
-    version is not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more;
-    SAMPLER_RUN, the server was started anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be
-    brought there.
-    RESOURCE_EXHAUSTED: MESSAGE_TOO_SMALL, a single step does not fit into a message; FRAGMENTS_TOO_LARGE, a worker does
-    not hold so many steps; the text says what would fit.
+    FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; AGENT_FAILED, it
+    failed in an episode, or gave what is no number or no action, and the text says where; POLICY_VERSION, its version is
+    not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more; SAMPLER_RUN, the
+    server was started anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be brought there.
+    RESOURCE_EXHAUSTED: MODEL_TOO_LARGE, a model is over the server's limit; MESSAGE_TOO_SMALL, a single step does not fit
+    into a message; FRAGMENTS_TOO_LARGE, a worker does not hold so many steps; the text says what would fit.
     UNAVAILABLE: WORKER_LOST, a worker's process is gone and could not be replaced in time, or one after the other was
     lost with the same episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run
     again. Without a reason: the server is starting, stopping or out of reach.
@@ -137,14 +137,14 @@ class SamplerServiceServicer(object):
 
     An update that fails has changed nothing. A sampling call in the sampler's own sequence that is cancelled or breaks off
     ends that sequence, so that it can be taken up again: the next call begins another, under another seed. If it fails
-    because of an environment, the sequence goes on behind the episode that failed. For fragments, see there.
+    because of an environment or an agent, the sequence goes on behind the episode that failed. For fragments, see there.
     """
 
     def UpdateAgent(self, request, context):
         """Gives the workers a new agent, or new parameters for the agent that they have. Answers once every worker holds the
         update; if any cannot take it, none does. Calls that are running finish with the version that they began with;
         calls that wait for their turn take the new one.
-        Reasons: INVALID_VALUE, NO_AGENT (for parameters alone), WORKER_LOST.
+        Reasons: INVALID_VALUE, MODEL_TOO_LARGE, NO_AGENT (for parameters alone), WORKER_LOST.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -245,12 +245,12 @@ class SamplerService(object):
     have.
     PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, PATH_NOT_ALLOWED,
     RENDER_MODE_NOT_ALLOWED, the operator allows no such thing.
-    FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; POLICY_VERSION, its
-    version is not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more;
-    SAMPLER_RUN, the server was started anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be
-    brought there.
-    RESOURCE_EXHAUSTED: MESSAGE_TOO_SMALL, a single step does not fit into a message; FRAGMENTS_TOO_LARGE, a worker does
-    not hold so many steps; the text says what would fit.
+    FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; AGENT_FAILED, it
+    failed in an episode, or gave what is no number or no action, and the text says where; POLICY_VERSION, its version is
+    not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more; SAMPLER_RUN, the
+    server was started anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be brought there.
+    RESOURCE_EXHAUSTED: MODEL_TOO_LARGE, a model is over the server's limit; MESSAGE_TOO_SMALL, a single step does not fit
+    into a message; FRAGMENTS_TOO_LARGE, a worker does not hold so many steps; the text says what would fit.
     UNAVAILABLE: WORKER_LOST, a worker's process is gone and could not be replaced in time, or one after the other was
     lost with the same episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run
     again. Without a reason: the server is starting, stopping or out of reach.
@@ -262,7 +262,7 @@ class SamplerService(object):
 
     An update that fails has changed nothing. A sampling call in the sampler's own sequence that is cancelled or breaks off
     ends that sequence, so that it can be taken up again: the next call begins another, under another seed. If it fails
-    because of an environment, the sequence goes on behind the episode that failed. For fragments, see there.
+    because of an environment or an agent, the sequence goes on behind the episode that failed. For fragments, see there.
     """
 
     @staticmethod

@@ -53,5 +53,12 @@ class Agent(Protocol):
         Returns:
             For each leaf of the action space (M, *A), and for each info (M, *I). The arrays may be reused by the next
             call.
+
+        Raises:
+            AgentFailedError: it fails.
         """
+        ...
+
+    def failures(self) -> Mapping[int, str]:
+        """What is wrong with what the last call of `act` gave, by the number of the row; usually nothing."""
         ...

@@ -3,50 +3,93 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gymnasium import spaces
 
 from rollserve_server.agents.fixed import ConstantAgent, RandomAgent
-from rollserve_server.agents.mlp import CategoricalHead, DiagonalGaussianHead, Flattener, MlpAgent, Network
-from rollserve_server.agents.specs import AgentSpec, ConstantSpec, MlpSpec, RandomSpec
+from rollserve_server.agents.heads import build_head
+from rollserve_server.agents.mlp import Flattener, MlpAgent, Network
+from rollserve_server.agents.onnx_agent import OnnxAgent
+from rollserve_server.agents.onnx_checking import check_onnx, prepare_onnx
+from rollserve_server.agents.parameters import check_names, check_parameters, listed
+from rollserve_server.agents.specs import AgentSpec, ConstantSpec, MlpSpec, OnnxModel, OnnxSpec, RandomSpec
 from rollserve_server.envs import leaves_of_space
 from rollserve_server.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
     from gymnasium import Space
 
     from rollserve_server.agents.agent import Agent
+    from rollserve_server.agents.onnx_checking import OnnxSettings
 
-__all__ = ["build_agent", "kind_of", "with_parameters"]
+__all__ = ["build_agent", "kind_of", "parameters_bytes", "prepare_agent", "with_parameters"]
 
 _MOST_LAYERS = 1000
-_MOST_LISTED = 8
-"""Names in the text of an error."""
+_FLOAT32 = np.dtype(np.float32)
 
-_KINDS: dict[type, str] = {MlpSpec: "mlp", RandomSpec: "random", ConstantSpec: "constant"}
+_KINDS: dict[type, str] = {
+    MlpSpec: "mlp",
+    RandomSpec: "random",
+    ConstantSpec: "constant",
+    OnnxModel: "onnx",
+    OnnxSpec: "onnx",
+}
 
 
-def kind_of(spec: AgentSpec) -> str:
-    """The name of the agent's kind: `mlp`, `random` or `constant`."""
+def kind_of(spec: AgentSpec | OnnxModel) -> str:
+    """The name of the agent's kind: `mlp`, `random`, `constant` or `onnx`."""
     return _KINDS[type(spec)]
 
 
+def parameters_bytes(spec: AgentSpec) -> int:
+    """How much memory an agent's parameters take."""
+    return sum(value.nbytes for value in spec.parameters.values()) if isinstance(spec, MlpSpec | OnnxSpec) else 0
+
+
 def with_parameters(spec: AgentSpec, parameters: Mapping[str, np.ndarray]) -> AgentSpec:
-    """The same agent with other parameters, which are checked when it is built.
+    """The same agent with other parameters, whose values are checked when it is prepared.
+
+    An MLP takes all of its parameters; those of a model that do not come stay as they are.
 
     Raises:
-        InvalidValueError: the agent is of a kind without parameters.
+        InvalidValueError: the agent is of a kind without parameters, or a model has no parameter of a name.
     """
-    if not isinstance(spec, MlpSpec):
-        text = f"{len(parameters)} came, but an agent of kind {kind_of(spec)} has none"
-        raise InvalidValueError(text, field="parameters")
-    return dataclasses.replace(spec, parameters=parameters)
+    match spec:
+        case MlpSpec():
+            return dataclasses.replace(spec, parameters=parameters)
+        case OnnxSpec():
+            check_names(parameters, spec.shapes)
+            return dataclasses.replace(spec, parameters={**spec.parameters, **parameters})
+    text = f"{len(parameters)} came, but an agent of kind {kind_of(spec)} has none"
+    raise InvalidValueError(text, field="parameters")
+
+
+def prepare_agent(
+    agent: AgentSpec | OnnxModel, observation_space: Space[Any], action_space: Space[Any], onnx: OnnxSettings
+) -> AgentSpec:
+    """The agent as workers can be given it: checked, and of a model, tried in a process of its own.
+
+    Args:
+        agent: what it is.
+        observation_space: of one row.
+        action_space: of one row.
+        onnx: what the operator says about models.
+
+    Raises:
+        InvalidValueError: it is malformed, or does not fit the spaces; the message names the field.
+        OverLimitError: a model is too large.
+    """
+    match agent:
+        case OnnxModel():
+            return prepare_onnx(agent, observation_space, action_space, onnx)
+        case OnnxSpec():
+            check_onnx(agent, observation_space, action_space)
+        case _:
+            build_agent(agent, observation_space, action_space, num_rows=1)
+    return agent
 
 
 def build_agent(
@@ -64,6 +107,7 @@ def build_agent(
 
     Raises:
         InvalidValueError: the spec is malformed, or does not fit the spaces; the message names the field.
+        AgentFailedError: ONNX Runtime does not take the model here.
     """
     match spec:
         case MlpSpec():
@@ -72,34 +116,20 @@ def build_agent(
             return RandomAgent(leaves_of_space(action_space))
         case ConstantSpec():
             return _build_constant(spec, action_space, num_rows)
+        case OnnxSpec():
+            return OnnxAgent(spec, action_space, num_rows, together=together)
 
 
 def _build_mlp(
     spec: MlpSpec, observation_space: Space[Any], action_space: Space[Any], num_rows: int, *, together: bool
 ) -> MlpAgent:
     flattener = Flattener(leaves_of_space(observation_space))
-    _check_layers(spec, flattener.size, _output_size(spec, action_space))
-    shapes = _parameter_shapes(spec)
-    _check_parameters(spec.parameters, shapes)
+    (num_outputs,) = build_head(spec.head, action_space).inputs[0].shape
+    _check_layers(spec, flattener.size, num_outputs)
+    check_parameters(spec.parameters, _parameter_shapes(spec))
+    head = build_head(spec.head, action_space, spec.parameters.get("log_std"))
     network = Network(spec.layer_sizes, spec.activation, spec.parameters, num_rows, together=together)
-    if isinstance(action_space, spaces.Discrete):
-        return MlpAgent(flattener, network, CategoricalHead(action_space))
-    assert isinstance(action_space, spaces.Box)  # noqa: S101  # by _output_size
-    return MlpAgent(flattener, network, DiagonalGaussianHead(action_space, spec.parameters["log_std"]))
-
-
-def _output_size(spec: MlpSpec, action_space: Space[Any]) -> int:
-    """How many outputs the head needs for the action space."""
-    match spec.head, action_space:
-        case "categorical", spaces.Discrete():
-            return int(action_space.n)
-        case "diagonal_gaussian", spaces.Box() if np.issubdtype(action_space.dtype, np.floating):
-            return math.prod(action_space.shape)
-        case "categorical", _:
-            raise InvalidValueError.of("head", "categorical", f"one for {action_space}, not for Discrete")
-        case _:
-            expected = f"one for {action_space}, not for a Box of floats"
-            raise InvalidValueError.of("head", spec.head, expected)
+    return MlpAgent(flattener, network, head)
 
 
 def _check_layers(spec: MlpSpec, input_size: int, output_size: int) -> None:
@@ -120,42 +150,21 @@ def _check_layers(spec: MlpSpec, input_size: int, output_size: int) -> None:
         raise InvalidValueError.of("activation", "none", "one for the hidden layers")
 
 
-def _parameter_shapes(spec: MlpSpec) -> dict[str, tuple[int, ...]]:
-    shapes: dict[str, tuple[int, ...]] = {}
+def _parameter_shapes(spec: MlpSpec) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
+    shapes: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
     for layer, (inputs, outputs) in enumerate(zip(spec.layer_sizes[:-1], spec.layer_sizes[1:], strict=True)):
-        shapes[f"{layer}/weight"] = (outputs, inputs)
-        shapes[f"{layer}/bias"] = (outputs,)
+        shapes[f"{layer}/weight"] = _FLOAT32, (outputs, inputs)
+        shapes[f"{layer}/bias"] = _FLOAT32, (outputs,)
     if spec.head == "diagonal_gaussian":
-        shapes["log_std"] = (spec.layer_sizes[-1],)
+        shapes["log_std"] = _FLOAT32, (spec.layer_sizes[-1],)
     return shapes
-
-
-def _check_parameters(parameters: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    missing = [name for name in shapes if name not in parameters]
-    unknown = sorted(parameters.keys() - shapes.keys())
-    if missing:
-        text = f"{missing[0]!r} is missing, {_listed(shapes)} were expected"
-        raise InvalidValueError(text, field="parameters")
-    if unknown:
-        text = f"{unknown[0]!r} is unknown, {_listed(shapes)} were expected"
-        raise InvalidValueError(text, field="parameters")
-    for name, shape in shapes.items():
-        field, value = f"parameters[{name!r}]", parameters[name]
-        if value.dtype != np.float32:
-            raise InvalidValueError.of(f"{field}.data_type", value.dtype, "float32")
-        if value.shape != shape:
-            raise InvalidValueError.of(f"{field}.shape", value.shape, shape)
-        finite = np.isfinite(value)
-        if not finite.all():
-            position = tuple(int(i) for i in np.argwhere(~finite)[0])
-            raise InvalidValueError.of(f"{field}{list(position)}", value[position], "a finite number")
 
 
 def _build_constant(spec: ConstantSpec, action_space: Space[Any], num_rows: int) -> ConstantAgent:
     leaves = leaves_of_space(action_space)
     names = [leaf.name for leaf in leaves]
     if set(spec.action) != set(names):
-        came, expected = (f"leaves {_listed(sorted(each))}" for each in (spec.action, names))
+        came, expected = (f"leaves {listed(sorted(each))}" for each in (spec.action, names))
         raise InvalidValueError.of("action", came, expected)
     actions = []
     for leaf in leaves:
@@ -171,10 +180,3 @@ def _build_constant(spec: ConstantSpec, action_space: Space[Any], num_rows: int)
             raise InvalidValueError.of(field, value, f"a value of {leaf.space}")
         actions.append(action)
     return ConstantAgent(actions, num_rows)
-
-
-def _listed(names: Collection[str]) -> str:
-    """The names in brackets, or the first of them."""
-    first = ", ".join(repr(name) for name in itertools.islice(names, _MOST_LISTED))
-    more = f", and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
-    return f"[{first}{more}]"

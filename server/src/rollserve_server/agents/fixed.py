@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rollserve_server.agents.agent import InfoSpec
     from rollserve_server.envs import Leaf
 
-__all__ = ["ConstantAgent", "RandomAgent"]
+__all__ = ["ConstantAgent", "RandomAgent", "leaf_bounds"]
 
 
 class RandomAgent:
@@ -46,6 +46,10 @@ class RandomAgent:
             begin += leaf.width
         return actions, {}
 
+    def failures(self) -> Mapping[int, str]:
+        """See Agent."""
+        return {}
+
 
 class ConstantAgent:
     """Does the same always."""
@@ -66,13 +70,17 @@ class ConstantAgent:
         """See Agent."""
         return self._actions, {}
 
+    def failures(self) -> Mapping[int, str]:
+        """See Agent."""
+        return {}
+
 
 class _RandomLeaf:
     """Random values of one leaf: `offset + scale * noise`, rounded down where the leaf holds integers."""
 
     def __init__(self, leaf: Leaf) -> None:
         self._leaf = leaf
-        self._low, self._high = low, high = _bounds(leaf)
+        self._low, self._high = low, high = leaf_bounds(leaf)
         self.width = low.size
         self._integral = leaf.dtype.kind != "f"
         below, above = np.isfinite(low), np.isfinite(high)
@@ -96,7 +104,7 @@ class _RandomLeaf:
         return actions
 
 
-def _bounds(leaf: Leaf) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def leaf_bounds(leaf: Leaf) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The least and the greatest value of each element; infinite where there is none."""
     space: Any = leaf.space
     match space:

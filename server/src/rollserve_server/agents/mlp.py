@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import itertools
-import math
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
 
-from rollserve_server.agents.agent import InfoSpec
 from rollserve_server.agents.tiles import tile_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from rollserve_server.agents.heads import Head
     from rollserve_server.agents.specs import Activation
     from rollserve_server.envs import Leaf
 
-__all__ = ["CategoricalHead", "DiagonalGaussianHead", "Flattener", "MlpAgent", "Network"]
+__all__ = ["Flattener", "MlpAgent", "Network"]
 
 _ACTIVATIONS: dict[Activation, Callable[[np.ndarray], object]] = {
     "tanh": lambda x: np.tanh(x, out=x),
@@ -81,85 +80,6 @@ class Network:
         return self._output
 
 
-class Head(Protocol):
-    """What makes actions of a network's output."""
-
-    @property
-    def noise_width(self) -> int: ...
-
-    @property
-    def infos(self) -> tuple[InfoSpec, ...]: ...
-
-    def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
-        """As of Agent."""
-
-    def act(self, output: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """As of Agent, from the network's output."""
-
-
-class CategoricalHead:
-    """Draws one of n actions by the inverse of the cumulative distribution: one uniform number for each action."""
-
-    noise_width = 1
-
-    def __init__(self, space: spaces.Discrete) -> None:
-        self._space = space
-        self.infos = (
-            InfoSpec("log_prob", np.dtype(np.float32), ()),
-            InfoSpec("logits", np.dtype(np.float32), (int(space.n),)),
-        )
-
-    def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
-        """Uniform numbers from [0, 1)."""
-        generator.random(out=noise)
-
-    def act(self, output: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Actions, their log-probabilities, and the logits as the network gave them."""
-        # An action's numbers stand together: what sums up over actions is many times as fast this way round.
-        scores = np.array(output.T, order="C")
-        scores -= scores.max(axis=0)
-        cumulative = _cumulative(np.exp(scores))
-        total = cumulative[-1]
-        # The noise may be rounded up to the last sum: it does not count.
-        choices = np.add.reduce(cumulative[:-1] <= noise[:, 0] * total, axis=0, dtype=np.intp)
-        log_prob = scores[choices, np.arange(len(choices))] - np.log(total)
-        actions = (choices + self._space.start).astype(self._space.dtype, copy=False)
-        return actions, {"log_prob": log_prob, "logits": output}
-
-
-class DiagonalGaussianHead:
-    """Draws from independent normal distributions with the network's output as their mean."""
-
-    def __init__(self, space: spaces.Box, log_std: np.ndarray) -> None:
-        self._space = space
-        self._std = np.exp(log_std)
-        self._log_std = log_std
-        self._log_normalizer = np.float32(log_std.sum() + 0.5 * log_std.size * math.log(2 * math.pi))
-        self.noise_width = log_std.size
-        self.infos = (
-            InfoSpec("log_prob", np.dtype(np.float32), ()),
-            InfoSpec("mean", np.dtype(np.float32), space.shape),
-            InfoSpec("log_std", np.dtype(np.float32), space.shape),
-        )
-
-    def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
-        """Standard normal numbers."""
-        generator.standard_normal(out=noise)
-
-    def act(self, output: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Actions, their log-densities, and the parameters of their distribution."""
-        deviations = noise.astype(np.float32)
-        shape = (len(output), *self._space.shape)
-        actions = (output + self._std * deviations).reshape(shape)
-        log_prob = np.float32(-0.5) * np.square(deviations).sum(axis=1) - self._log_normalizer
-        infos = {
-            "log_prob": log_prob,
-            "mean": output.reshape(shape),
-            "log_std": np.broadcast_to(self._log_std.reshape(self._space.shape), shape),
-        }
-        return actions.astype(self._space.dtype, copy=False), infos
-
-
 class MlpAgent:
     """A network and a head; see `protos/rollserve/v1/agent.proto`."""
 
@@ -176,18 +96,11 @@ class MlpAgent:
     ) -> tuple[Sequence[np.ndarray], Mapping[str, np.ndarray]]:
         """See Agent."""
         self._flattener(observations, self._network.input)
-        actions, infos = self._head.act(self._network.forward(), noise)
-        return [actions], infos
+        return self._head.act((self._network.forward(),), noise)
 
-
-def _cumulative(values: np.ndarray) -> np.ndarray:
-    """The sums (n, M) of the first 1, 2, ... n of values (n, M), which are overwritten."""
-    if len(values) > values.shape[1]:
-        return np.cumsum(values, axis=0, out=values)
-    # Row by row numpy is many times as fast, and it adds up in the same order.
-    for before, value in itertools.pairwise(values):
-        value += before
-    return values
+    def failures(self) -> Mapping[int, str]:
+        """See Agent."""
+        return {}
 
 
 def _flatten_leaf(space: Any, column: np.ndarray, out: np.ndarray) -> None:

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Activation", "AgentSpec", "ConstantSpec", "Head", "MlpSpec", "RandomSpec"]
+__all__ = [
+    "Activation",
+    "AgentSpec",
+    "Batching",
+    "ConstantSpec",
+    "HeadKind",
+    "MlpSpec",
+    "OnnxHeadKind",
+    "OnnxModel",
+    "OnnxSpec",
+    "Port",
+    "RandomSpec",
+]
 
 Activation = Literal["tanh", "relu"]
-Head = Literal["categorical", "diagonal_gaussian"]
+HeadKind = Literal["categorical", "diagonal_gaussian", "squashed_gaussian"]
+OnnxHeadKind = HeadKind | Literal["actions"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +41,7 @@ class MlpSpec:
 
     layer_sizes: tuple[int, ...]
     activation: Activation | None
-    head: Head
+    head: HeadKind
     parameters: Mapping[str, np.ndarray]
 
 
@@ -44,5 +57,79 @@ class ConstantSpec:
     action: Mapping[str, np.ndarray]
 
 
-AgentSpec = MlpSpec | RandomSpec | ConstantSpec
+@dataclass(frozen=True, eq=False)
+class OnnxModel:
+    """A model as it came; see OnnxAgent in `protos/rollserve/v1/agent.proto`.
+
+    Attributes:
+        data: the serialized model.
+        inputs: names by role, where they differ from it.
+        outputs: likewise.
+        head: what the outputs mean.
+        infos: names of further outputs.
+    """
+
+    data: bytes
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+    head: OnnxHeadKind
+    infos: tuple[str, ...]
+
+
+class Port(NamedTuple):
+    """An input or an output of a model.
+
+    Attributes:
+        role: what it is for.
+        name: what the model calls it.
+        dtype: its elements' type.
+        shape: of a row.
+    """
+
+    role: str
+    name: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+
+class Batching(NamedTuple):
+    """With how many rows at once a model gives each row the same bits, whatever its neighbours and its place are.
+
+    Attributes:
+        multiple: any multiple of this,
+        most: up to this.
+    """
+
+    multiple: int
+    most: int
+
+
+@dataclass(frozen=True, eq=False)
+class OnnxSpec:
+    """A model that has been looked at, tried, and taken apart.
+
+    Attributes:
+        graph: the serialized model, in which the parameters stand as references.
+        inputs: what takes the leaves of the observation space, in their order, and last the noise if it takes any.
+        outputs: what is made of it, by role.
+        head: what the outputs mean.
+        infos: the roles of those that are told with each action, as they are.
+        batching: in which numbers of rows it is run.
+        providers: what ONNX Runtime is to run it with, the best first.
+        parameters: by name.
+        shapes: their types and shapes, by name, as the model has them.
+    """
+
+    graph: bytes
+    inputs: tuple[Port, ...]
+    outputs: Mapping[str, Port]
+    head: OnnxHeadKind
+    infos: tuple[str, ...]
+    batching: Batching
+    providers: tuple[str, ...]
+    parameters: Mapping[str, np.ndarray]
+    shapes: Mapping[str, tuple[np.dtype, tuple[int, ...]]]
+
+
+AgentSpec = MlpSpec | RandomSpec | ConstantSpec | OnnxSpec
 """Any agent."""

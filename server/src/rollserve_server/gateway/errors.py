@@ -13,6 +13,7 @@ import grpc.aio
 from google.rpc import error_details_pb2, status_pb2
 
 from rollserve_server.errors import (
+    AgentFailedError,
     DomainError,
     EnvFailedError,
     InvalidValueError,
@@ -38,6 +39,7 @@ _CODES: dict[type[DomainError], grpc.StatusCode] = {
     OverLimitError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     WorkerLostError: grpc.StatusCode.UNAVAILABLE,
     EnvFailedError: grpc.StatusCode.INTERNAL,
+    AgentFailedError: grpc.StatusCode.FAILED_PRECONDITION,
 }
 
 _MOST_FIELD_BYTES, _MOST_TEXT_BYTES = 200, 800

@@ -6,11 +6,12 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError
 
+from rollserve.parameter_updates import read_parameters_update
 from rollserve.v1 import episode_batch_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import DomainError, InvalidValueError, NotFoundError
@@ -30,6 +31,7 @@ DEFAULT_SAMPLER = "default"
 _log = logging.getLogger(__name__)
 
 _Context = Any  # grpc.aio's is generic in the stubs only
+_M = TypeVar("_M", bound="Message")
 _SampleRequest = pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest
 
 
@@ -45,7 +47,7 @@ class SamplerService:
     def handler(self) -> grpc.GenericRpcHandler:
         """What a server needs to route calls here."""
         service = pb.DESCRIPTOR.services_by_name["SamplerService"]
-        unary: dict[str, Callable[[Any], Awaitable[Message]]] = {
+        unary: dict[str, Callable[[bytes], Awaitable[Message]]] = {
             "UpdateAgent": self.update_agent,
             "UpdateEnv": self.update_env,
             "GetSampler": self.get_sampler,
@@ -58,22 +60,28 @@ class SamplerService:
         # gRPC passes bytes on both ways: what cannot be parsed is an error like any other, and sampled messages come
         # from the workers as bytes.
         for name, method in unary.items():
-            answer = _answer(method, getattr(pb, f"{name}Request"))
-            handlers[name] = grpc.unary_unary_rpc_method_handler(answer, None, None)
+            handlers[name] = grpc.unary_unary_rpc_method_handler(_answer(method), None, None)
         for name, kind in streams.items():
             handlers[name] = grpc.unary_stream_rpc_method_handler(_stream(self.obtain, kind), None, None)
         return grpc.method_handlers_generic_handler(service.full_name, handlers)
 
-    async def update_agent(self, request: pb.UpdateAgentRequest) -> pb.UpdateAgentResponse:
+    async def update_agent(self, data: bytes) -> pb.UpdateAgentResponse:
         """UpdateAgent."""
-        pool = self._pool(request.sampler)
-        updates, per_worker = translate.agent_updates_from_proto(request)
-        version = await pool.update_agent(updates, per_worker=per_worker)
+        read = read_parameters_update(data)
+        if read is not None:
+            sampler, parameters = read
+            version = await self._pool(sampler).update_agent([parameters])
+        else:
+            request = _parsed(pb.UpdateAgentRequest, data)
+            pool = self._pool(request.sampler)
+            updates, per_worker = translate.agent_updates_from_proto(request)
+            version = await pool.update_agent(updates, per_worker=per_worker)
         _log.debug("agent updated", extra={"policy_version": version})
         return pb.UpdateAgentResponse(policy_version=version)
 
-    async def update_env(self, request: pb.UpdateEnvRequest) -> pb.UpdateEnvResponse:
+    async def update_env(self, data: bytes) -> pb.UpdateEnvResponse:
         """UpdateEnv."""
+        request = _parsed(pb.UpdateEnvRequest, data)
         pool = self._pool(request.sampler)
         updates, per_worker = translate.env_updates_from_proto(request, self._allowed_paths)
         updated = await pool.update_env(updates, per_worker=per_worker)
@@ -81,8 +89,9 @@ class SamplerService:
         _log.info("environment updated", extra={"env": env, "env_version": updated.version})
         return translate.env_updated_to_proto(updated)
 
-    async def get_sampler(self, request: pb.GetSamplerRequest) -> pb.GetSamplerResponse:
+    async def get_sampler(self, data: bytes) -> pb.GetSamplerResponse:
         """GetSampler."""
+        request = _parsed(pb.GetSamplerRequest, data)
         status = self._pool(request.sampler).status()
         return translate.status_to_proto(request.sampler or DEFAULT_SAMPLER, status)
 
@@ -123,14 +132,12 @@ class SamplerService:
         return pool
 
 
-def _answer(
-    method: Callable[[Any], Awaitable[Message]], kind: type[Message]
-) -> Callable[[bytes, _Context], Awaitable[bytes]]:
+def _answer(method: Callable[[bytes], Awaitable[Message]]) -> Callable[[bytes, _Context], Awaitable[bytes]]:
     """The method from bytes to bytes, with its errors made into statuses."""
 
     async def answer(data: bytes, context: _Context) -> bytes:
         try:
-            return (await method(_parsed(kind, data))).SerializeToString()
+            return (await method(data)).SerializeToString()
         except DomainError as error:
             await abort(context, error)
         except Exception as error:  # nothing unforeseen may reach the client
@@ -157,7 +164,7 @@ def _stream(
     return stream
 
 
-def _parsed(kind: type[Message], data: bytes) -> Message:
+def _parsed(kind: type[_M], data: bytes) -> _M:
     try:
         return kind.FromString(data)
     except DecodeError:

@@ -22,7 +22,7 @@ from rollserve.tensors import named_tensors_from_proto
 from rollserve.v1 import agent_pb2, environment_pb2, episode_batch_pb2, tensor_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server import __version__
-from rollserve_server.agents import AgentSpec, ConstantSpec, MlpSpec, RandomSpec
+from rollserve_server.agents import AgentSpec, ConstantSpec, MlpSpec, OnnxModel, RandomSpec
 from rollserve_server.envs import check_paths, describe_space
 from rollserve_server.errors import InvalidValueError, within
 from rollserve_server.pool import (
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from rollserve import EnvChange
-    from rollserve_server.agents import Activation, Head
+    from rollserve_server.agents import Activation, HeadKind
     from rollserve_server.pool import AgentUpdate, EnvUpdate, EnvUpdated, PoolStatus
 
 __all__ = [
@@ -70,7 +70,7 @@ _ACTIVATIONS: dict[agent_pb2.Activation.ValueType, Activation] = {
     agent_pb2.ACTIVATION_TANH: "tanh",
     agent_pb2.ACTIVATION_RELU: "relu",
 }
-_HEADS: dict[str, Head] = {"categorical": "categorical", "diagonal_gaussian": "diagonal_gaussian"}
+_HEADS: dict[str, HeadKind] = {"categorical": "categorical", "diagonal_gaussian": "diagonal_gaussian"}
 
 
 def agent_updates_from_proto(request: pb.UpdateAgentRequest) -> tuple[Sequence[AgentUpdate], bool]:
@@ -302,7 +302,7 @@ def _agent_update_from_proto(update: pb.AgentUpdate) -> AgentUpdate:
             raise InvalidValueError.of("update", "none", "agent or parameters")
 
 
-def _agent_from_proto(agent: agent_pb2.Agent) -> AgentSpec:
+def _agent_from_proto(agent: agent_pb2.Agent) -> AgentSpec | OnnxModel:
     match agent.WhichOneof("kind"):
         case "mlp":
             with _within("mlp"):
@@ -312,8 +312,11 @@ def _agent_from_proto(agent: agent_pb2.Agent) -> AgentSpec:
         case "constant":
             with _within("constant.action"):
                 return ConstantSpec(named_tensors_from_proto(agent.constant.action))
+        case "onnx":
+            with _within("onnx"):
+                return _onnx_from_proto(agent.onnx)
         case _:
-            raise InvalidValueError.of("kind", "none", "mlp, random or constant")
+            raise InvalidValueError.of("kind", "none", "mlp, random, constant or onnx")
 
 
 def _mlp_from_proto(mlp: agent_pb2.MlpAgent) -> MlpSpec:
@@ -327,6 +330,20 @@ def _mlp_from_proto(mlp: agent_pb2.MlpAgent) -> MlpSpec:
         activation=_ACTIVATIONS.get(mlp.activation),
         head=_HEADS[head],
         parameters=_parameters_from_proto(mlp.parameters),
+    )
+
+
+def _onnx_from_proto(onnx: agent_pb2.OnnxAgent) -> OnnxModel:
+    head = onnx.WhichOneof("head")
+    if head is None:
+        expected = "categorical, diagonal_gaussian, squashed_gaussian or actions"
+        raise InvalidValueError.of("head", "none", expected)
+    return OnnxModel(
+        data=onnx.model,
+        inputs=dict(onnx.inputs),
+        outputs=dict(onnx.outputs),
+        head=head,
+        infos=tuple(onnx.infos),
     )
 
 

@@ -63,6 +63,13 @@ class Backend(Protocol):
         """A new worker, perhaps not started yet."""
         ...
 
+    def share(self, value: _R) -> _R:
+        """What stands for a value that several workers are to get, so that it is copied once for all of them.
+
+        It is of use as an argument of `WorkerHandle.call` only. Waits for the copy.
+        """
+        ...
+
     def default_num_workers(self) -> int:
         """As many workers as there are cores for."""
         ...

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from rollserve_server.agents import OnnxSettings
 from rollserve_server.sampling import PLAIN, ColumnFormat
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class PoolConfig:
         progress_seconds: how often a call that delivers nothing tells of its progress.
         start_seconds: how long workers may take to start.
         holds_memory: whether the workers' processes keep memory that they free.
+        onnx: what the operator says about models.
     """
 
     num_workers: int | None
@@ -49,6 +51,7 @@ class PoolConfig:
     progress_seconds: float = 2.0
     start_seconds: float = 120.0
     holds_memory: bool = False
+    onnx: OnnxSettings = field(default_factory=OnnxSettings)
 
 
 @dataclass(frozen=True)

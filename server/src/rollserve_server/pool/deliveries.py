@@ -110,6 +110,7 @@ class Deliveries(ABC):
 
         Raises:
             EnvFailedError: an environment raised an error.
+            AgentFailedError: an agent did, or gave something of no use.
             OverLimitError: a step does not fit into a message, or the call is too large for a worker.
             WorkerLostError: workers are lost again and again, or for long.
         """

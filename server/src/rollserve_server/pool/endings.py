@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from rollserve_server.errors import EnvFailedError
+from rollserve_server.errors import EnvFailedError, EpisodeFailedError
 from rollserve_server.pool.placement import Blocks
 from rollserve_server.pool.streams import LaneKind
 
@@ -53,7 +53,7 @@ class EpisodesEnding:
         self.streams.cancel(self.call.stream, self.call.account.num_discarded_steps)
         if self.lane is None:
             return
-        if isinstance(error, EnvFailedError) and error.episode_index is not None:
+        if isinstance(error, EpisodeFailedError) and error.episode_index is not None:
             self.lane.go_on(error.episode_index + 1, None)  # no other call is to fail with it
         else:  # who had it may go on with it, and by itself
             self.streams.renew(self.lane)

@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from rollserve import EnvSpec, Reproducibility
-from rollserve_server.agents import AgentSpec, build_agent, kind_of, with_parameters
+from rollserve_server.agents import (
+    AgentSpec,
+    OnnxModel,
+    OnnxSettings,
+    kind_of,
+    parameters_bytes,
+    prepare_agent,
+    with_parameters,
+)
 from rollserve_server.envs import RowSpecs, WorkerSpecs, check_allowed, specs_of_rows
 from rollserve_server.errors import DomainError, InvalidValueError, NotReadyError, at_row, within
 from rollserve_server.pool.env_updates import EnvUpdate, field_in, updated
@@ -29,8 +37,11 @@ __all__ = ["AgentUpdate", "EnvVersion", "Holdings"]
 
 _T = TypeVar("_T")
 
-AgentUpdate = AgentSpec | Mapping[str, "np.ndarray"]
-"""A whole agent, or all parameters of the one that is there."""
+_SHARED_FROM = 1 << 18
+"""An agent with so many bytes is copied once for all workers; less is sooner sent to each."""
+
+AgentUpdate = AgentSpec | OnnxModel | Mapping[str, "np.ndarray"]
+"""A whole agent, or parameters of the one that is there."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +71,11 @@ class Holdings:
     """
 
     def __init__(
-        self, num_kept_versions: int, allowed_modules: Collection[str], allowed_methods: Collection[str]
+        self,
+        num_kept_versions: int,
+        allowed_modules: Collection[str],
+        allowed_methods: Collection[str],
+        onnx: OnnxSettings,
     ) -> None:
         """Begins with nothing; `attach` has to follow.
 
@@ -68,11 +83,13 @@ class Holdings:
             num_kept_versions: how many versions the workers hold, the current one among them.
             allowed_modules: modules that environments may come from.
             allowed_methods: methods of environments that may set their tasks.
+            onnx: what the operator says about models.
         """
         self.agents: Versions[Sequence[AgentSpec]] = Versions(num_kept_versions)
         self.envs: Versions[EnvVersion] = Versions(num_kept_versions)
         self._allowed_modules = allowed_modules
         self._allowed_methods = allowed_methods
+        self._onnx = onnx
         self._updating = asyncio.Lock()
         self._misfits: dict[tuple[int, int], DomainError | None] = {}
         self._slots: Slots
@@ -87,12 +104,17 @@ class Holdings:
         """See `Pool.update_agent`."""
         async with self._updating:
             self._check_count("updates", updates, per_worker)
-            agents = self._resolve(updates, per_worker)
-            for position, (update, agent) in enumerate(zip(self._spread(updates), agents, strict=False)):
+            agents = []
+            for position, (update, agent) in enumerate(
+                zip(self._spread(updates), self._resolve(updates, per_worker), strict=False)
+            ):
                 element = _element("updates", position, per_worker)
                 with within(element if isinstance(update, Mapping) else f"{element}.agent.{kind_of(agent)}"):
-                    await asyncio.to_thread(_check_fit, agent, self.description)
-            version, spread = self.agents.number + 1, self._spread(agents)
+                    agents.append(await asyncio.to_thread(self._prepared, agent, self.description))
+            version = self.agents.number + 1
+            spread = self._spread(agents)
+            if len(agents) == 1 and parameters_bytes(agents[0]) >= _SHARED_FROM:
+                spread = self._spread([await self._slots.share(agents[0])])
             with self._giving("agent", version):
                 await self._slots.ask_all(lambda index, worker: worker.call(Worker.add_agent, version, spread[index]))
                 self.agents.add(agents)
@@ -172,10 +194,14 @@ class Holdings:
             for agent in self.agents.get(policy_version) or ():
                 with within(kind_of(agent)):
                     if env is not None:
-                        _check_fit(agent, env.description)
+                        self._prepared(agent, env.description)
         except DomainError as error:
             return error
         return None
+
+    def _prepared(self, agent: AgentSpec | OnnxModel, env: EnvDescription) -> AgentSpec:
+        """See `prepare_agent`."""
+        return prepare_agent(agent, env.observation_space, env.action_space, self._onnx)
 
     def _holds(self, pair: tuple[int, int]) -> bool:
         policy_version, env_version = pair
@@ -221,7 +247,7 @@ class Holdings:
             with at_row(row):
                 check_allowed(spec, self._allowed_modules, self._allowed_methods)
 
-    def _resolve(self, updates: Sequence[AgentUpdate], per_worker: bool) -> list[AgentSpec]:
+    def _resolve(self, updates: Sequence[AgentUpdate], per_worker: bool) -> list[AgentSpec | OnnxModel]:
         """The agents after the updates: one for all workers, or one for each."""
         held = self.agents.current or ()
         if any(isinstance(update, Mapping) for update in updates):
@@ -230,7 +256,7 @@ class Holdings:
                 raise NotReadyError(text, reason="NO_AGENT")
             if len(held) > 1:
                 updates = self._spread(updates)
-        agents: list[AgentSpec] = []
+        agents: list[AgentSpec | OnnxModel] = []
         for position, update in enumerate(updates):
             with within(_element("updates", position, per_worker)):
                 if isinstance(update, Mapping):
@@ -262,11 +288,6 @@ class _EnvFields:
 def _element(name: str, index: int, per_worker: bool) -> str:
     """The field of the request that an update comes from."""
     return f"per_worker.{name}[{index}]" if per_worker else "all_workers"
-
-
-def _check_fit(agent: AgentSpec, env: EnvDescription) -> None:
-    """Raises InvalidValueError if the agent is malformed or does not fit the environment's spaces."""
-    build_agent(agent, env.observation_space, env.action_space, num_rows=1)
 
 
 def _in_all(descriptions: Sequence[EnvDescription]) -> EnvDescription:

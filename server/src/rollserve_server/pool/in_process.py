@@ -29,6 +29,10 @@ class InProcessBackend:
         """See Backend."""
         return _ThreadWorker(worker_index, config)
 
+    def share(self, value: _R) -> _R:
+        """See Backend."""
+        return value
+
     def default_num_workers(self) -> int:
         """See Backend."""
         return len(os.sched_getaffinity(0))

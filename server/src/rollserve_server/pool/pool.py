@@ -121,7 +121,7 @@ class Pool:
         worker_config = WorkerConfig(
             config.rows, config.worker_buffer_bytes, config.max_episode_length, config.holds_memory
         )
-        holdings = Holdings(config.num_kept_versions, config.allowed_modules, config.allowed_methods)
+        holdings = Holdings(config.num_kept_versions, config.allowed_modules, config.allowed_methods, config.onnx)
         slots = Slots(backend, worker_config, config.start_seconds, holdings.prepare)
         holdings.attach(slots)
         pool = cls(config, slots, holdings)
@@ -150,6 +150,7 @@ class Pool:
 
         Raises:
             InvalidValueError: not one for each worker, or one is malformed or does not fit the spaces.
+            OverLimitError: a model is too large.
             NotReadyError: parameters came, and there is no agent.
             WorkerLostError: a worker is lost and could not be replaced.
         """
@@ -204,7 +205,7 @@ class Pool:
             InvalidValueError: the request does not go with the pool as it is.
             NotReadyError: there is no agent, it does not fit, it has not the expected version, a version is not held
                 any more, or rows are not where they are to go on.
-            EnvFailedError, OverLimitError, WorkerLostError: see `Deliveries.running`.
+            EnvFailedError, AgentFailedError, OverLimitError, WorkerLostError: see `Deliveries.running`.
         """
         arrived = time.monotonic()
         async with contextlib.AsyncExitStack() as stack:

@@ -119,6 +119,11 @@ class RayBackend:
         )
         return _RayWorker(worker_index, actor.remote(worker_index, config))
 
+    def share(self, value: _R) -> _R:
+        """See Backend."""
+        reference: Any = ray.put(value)  # which an actor gets as the value itself
+        return reference  # type: ignore[no-any-return]
+
     def default_num_workers(self) -> int:
         """See Backend."""
         cores = ray.cluster_resources().get("CPU", 1.0)  # type: ignore[no-untyped-call]

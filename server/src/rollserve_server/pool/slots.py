@@ -93,6 +93,10 @@ class Slots(Sequence[Slot]):
         for slot, share in zip(self._slots, account.workers, strict=True):
             slot.num_simulated_steps += share.num_simulated_steps
 
+    async def share(self, value: _R) -> _R:
+        """See `Backend.share`. For a single worker nothing is gained by it."""
+        return value if len(self) == 1 else await asyncio.to_thread(self._backend.share, value)
+
     async def start(self, num_workers: int) -> None:
         """Starts the workers.
 

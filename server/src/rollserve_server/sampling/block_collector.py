@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve_server.errors import EnvFailedError
+from rollserve_server.errors import AgentFailedError, EnvFailedError, EpisodeFailedError
+from rollserve_server.sampling.acting import act
 from rollserve_server.sampling.collector import column_keys
 from rollserve_server.sampling.episodes import Episode, Recorder
 from rollserve_server.sampling.infos import NO_INFOS, InfoReader
@@ -106,18 +107,19 @@ class BlockCollector:
 
         Raises:
             EnvFailedError: the environment raised an error.
+            AgentFailedError: the agent failed.
         """
         envs, recorder = self._envs, self._recorder
         recorder.write(self._observations, envs.observations)
-        actions, agent_infos = self._agent.act(envs.observations, self._noise.next())
-        recorder.write(self._actions, actions)
-        recorder.write(self._agent_infos, agent_infos.values())
         try:
+            actions, agent_infos = act(self._agent, envs.observations, self._noise.next(), self._recording_rows)
+            recorder.write(self._actions, actions)
+            recorder.write(self._agent_infos, agent_infos.values())
             infos = envs.step(actions)
-        except EnvFailedError as error:
+        except EpisodeFailedError as error:
             raise self._located(error) from error
         recorder.write(self._rewards, (envs.rewards,))
-        for row, info in envs.step_infos(infos, np.flatnonzero(self._recording).tolist()):
+        for row, info in envs.step_infos(infos, self._recording_rows()):
             recorder.write_infos(row, info)
         num_steps = int(np.count_nonzero(envs.stepped))
         self.num_simulated_steps += num_steps
@@ -165,7 +167,14 @@ class BlockCollector:
         self._unfinished.discard(episode.index)
         return episode
 
-    def _located(self, error: EnvFailedError) -> EnvFailedError:
+    def _recording_rows(self) -> list[int]:
+        rows: list[int] = np.flatnonzero(self._recording).tolist()
+        return rows
+
+    def _located(self, error: EpisodeFailedError) -> EpisodeFailedError:
         index = min(self._unfinished)
         where = f"the block of episode {index} (environment seed {self._env_seed})"
-        return EnvFailedError(f"{where}: {error.message}", error.row, index)
+        if isinstance(error, AgentFailedError):  # it concerns one episode
+            num_steps = self._recorder.length(error.row)
+            where = f"{where}, episode {self._indices[error.row]}, after {num_steps} steps"
+        return type(error)(f"{where}: {error.message}", error.row, index)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve_server.errors import EnvFailedError
+from rollserve_server.errors import AgentFailedError, EnvFailedError, EpisodeFailedError
+from rollserve_server.sampling.acting import act
 from rollserve_server.sampling.block_columns import BlockColumns
 from rollserve_server.sampling.collector import column_keys, located
 from rollserve_server.sampling.fragment_orders import RowProgress
@@ -96,12 +97,12 @@ class BlockFragmentRows(FragmentRecording):
             self._noise.begin(self._stream.root_seed, self._block_start, self._block_steps)
             self._has_noise = True
         columns.write("observations", step, envs.observations)
-        actions, agent_infos = self._agent.act(envs.observations, self._noise.next())
-        columns.write("actions", step, actions)
-        columns.write("agent_infos", step, agent_infos.values())
         try:
+            actions, agent_infos = act(self._agent, envs.observations, self._noise.next(), lambda: range(self.num_rows))
+            columns.write("actions", step, actions)
+            columns.write("agent_infos", step, agent_infos.values())
             infos = envs.step(actions)
-        except EnvFailedError as error:
+        except EpisodeFailedError as error:
             raise self._located(error) from error
         columns.write("rewards", step, (envs.rewards,))
         for part, rows in envs.info_parts(infos):
@@ -237,6 +238,7 @@ class BlockFragmentRows(FragmentRecording):
         self._first_steps[number] = num_steps
         return num_steps == since_reset or (self._stream.soft_horizon and num_steps < since_reset)
 
-    def _located(self, error: EnvFailedError) -> EnvFailedError:
-        index = int(self._indices.min())
-        return located(error, index, self._env_seed, int(self._episode_steps[self._indices.argmin()]))
+    def _located(self, error: EpisodeFailedError) -> EpisodeFailedError:
+        # An environment's error is one of all rows, and told of the first episode.
+        row = error.row if isinstance(error, AgentFailedError) else int(self._indices.argmin())
+        return located(error, int(self._indices[row]), self._env_seed, int(self._episode_steps[row]))

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve_server.errors import EnvFailedError
+from rollserve_server.errors import EnvFailedError, EpisodeFailedError
+from rollserve_server.sampling.acting import act
 from rollserve_server.sampling.episodes import Episode, Recorder
 from rollserve_server.sampling.infos import InfoKey, InfoReader
 from rollserve_server.sampling.noise import RowNoise
@@ -102,15 +103,16 @@ class Collector:
 
         Raises:
             EnvFailedError: an environment raised an error.
+            AgentFailedError: the agent failed.
         """
         envs, recorder = self._envs, self._recorder
-        actions, agent_infos = self._agent.act(envs.observations, self._noise.next())
-        recorder.write(self._observations, envs.observations)
         rows = sorted(self._running)
-        self.num_simulated_steps += len(rows)
         try:
+            actions, agent_infos = act(self._agent, envs.observations, self._noise.next(), lambda: rows)
+            recorder.write(self._observations, envs.observations)
+            self.num_simulated_steps += len(rows)
             infos = envs.step(rows, actions)
-        except EnvFailedError as error:
+        except EpisodeFailedError as error:
             episode = self._running[error.row]
             num_steps = recorder.length(error.row)
             raise located(error, episode.index, episode.env_seed, num_steps) from error
@@ -152,7 +154,7 @@ def column_keys(envs: RowEnvs | BlockEnvs, agent: Agent) -> Iterator[ColumnKey]:
         yield "agent_infos", InfoKey(info.name, info.dtype, info.shape)
 
 
-def located(error: EnvFailedError, index: int, env_seed: int, num_steps: int) -> EnvFailedError:
+def located(error: EpisodeFailedError, index: int, env_seed: int, num_steps: int) -> EpisodeFailedError:
     """The error with the episode that it happened in, which had so many steps."""
     where = f"episode {index} (environment seed {env_seed}), after {num_steps} steps"
-    return EnvFailedError(f"{where}: {error.message}", error.row, index)
+    return type(error)(f"{where}: {error.message}", error.row, index)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve_server.errors import EnvFailedError
+from rollserve_server.errors import EnvFailedError, EpisodeFailedError
+from rollserve_server.sampling.acting import act
 from rollserve_server.sampling.collector import column_keys, located
 from rollserve_server.sampling.episodes import Episode, Recorder
 from rollserve_server.sampling.fragment_orders import RowProgress
@@ -81,11 +82,12 @@ class FragmentRows(FragmentRecording):
         for number, row in enumerate(self._rows):
             if not row.is_open:
                 self._open(number, row)
-        actions, agent_infos = self._agent.act(envs.observations, self._noise.next())
-        recorder.write(columns["observations"], envs.observations)
+        rows = range(self.num_rows)
         try:
-            infos = envs.step(range(self.num_rows), actions)
-        except EnvFailedError as error:
+            actions, agent_infos = act(self._agent, envs.observations, self._noise.next(), lambda: rows)
+            recorder.write(columns["observations"], envs.observations)
+            infos = envs.step(rows, actions)
+        except EpisodeFailedError as error:
             raise self._located(error) from error
         recorder.write(columns["actions"], actions)
         recorder.write(columns["rewards"], (envs.rewards,))
@@ -196,7 +198,7 @@ class FragmentRows(FragmentRecording):
         leaves = zip(self._envs.action_leaves, actions, strict=True)
         return [np.broadcast_to(log[step].astype(leaf.dtype), (self.num_rows, *leaf.shape)) for leaf, log in leaves]
 
-    def _located(self, error: EnvFailedError) -> EnvFailedError:
+    def _located(self, error: EpisodeFailedError) -> EpisodeFailedError:
         row = self._rows[error.row]
         return located(error, row.episode_index, row.env_seed, int(self._episode_steps[error.row]))
 

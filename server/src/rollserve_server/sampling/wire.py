@@ -17,6 +17,7 @@ import numpy as np
 from rollserve.tensors import dtype_to_proto
 from rollserve.v1.episode_batch_pb2 import FrameStack
 from rollserve.v1.tensor_pb2 import NamedTensor, Tensor
+from rollserve.wire import varint
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
@@ -39,7 +40,6 @@ __all__ = [
 ]
 
 _VARINT, _LENGTH_DELIMITED = 0, 2
-_ONE_BYTE = tuple(bytes((value,)) for value in range(0x80))
 _SHORT_BYTES = 256
 """Up to here bytes are joined to those before them: parts cost more than to copy so few."""
 
@@ -163,7 +163,7 @@ def field_number(message: Descriptor, name: str) -> int:
 
 def message_field(number: int, parts: Sequence[Part]) -> list[Part]:
     """A field that is a message, or packed numbers, of the given content."""
-    merged: list[Part] = [_key(number, _LENGTH_DELIMITED) + _varint(sum(map(size_of, parts)))]
+    merged: list[Part] = [_key(number, _LENGTH_DELIMITED) + varint(sum(map(size_of, parts)))]
     for part in parts:
         last = merged[-1]
         if isinstance(part, bytes) and isinstance(last, bytes) and len(part) <= _SHORT_BYTES:
@@ -195,41 +195,30 @@ def named_tensor_field(number: int, name: str, rows: Rows | Gathered | Compresse
 
 def frame_stack_field(number: int, name: str, frame_count: int, frames: Rows | Gathered | CompressedRows) -> list[Part]:
     """A field that is a FrameStack."""
-    count = _key(_FRAME_COUNT, _VARINT) + _varint(frame_count)
+    count = _key(_FRAME_COUNT, _VARINT) + varint(frame_count)
     return message_field(number, [*_text(_STACK_NAME, name), count, *message_field(_FRAMES, _tensor(frames))])
 
 
 def _text(number: int, text: str) -> list[Part]:
     encoded = text.encode()
-    return [_key(number, _LENGTH_DELIMITED) + _varint(len(encoded)) + encoded] if encoded else []
+    return [_key(number, _LENGTH_DELIMITED) + varint(len(encoded)) + encoded] if encoded else []
 
 
 def _tensor(column: Rows | Gathered | CompressedRows) -> list[Part]:
     if isinstance(column, CompressedRows):
-        compression = _key(_COMPRESSION, _VARINT) + _varint(int(column.compression))
+        compression = _key(_COMPRESSION, _VARINT) + varint(int(column.compression))
         return [_tensor_head(column.rows), *message_field(_DATA, [column.data]), compression]
     return [_tensor_head(column), *message_field(_DATA, [column])]
 
 
 def _tensor_head(rows: Rows | Gathered) -> bytes:
-    shape = b"".join(map(_varint, (rows.num_rows, *rows.shape)))
-    data_type = _varint(int(dtype_to_proto(rows.dtype)))
-    return _key(_DATA_TYPE, _VARINT) + data_type + _key(_SHAPE, _LENGTH_DELIMITED) + _varint(len(shape)) + shape
+    shape = b"".join(map(varint, (rows.num_rows, *rows.shape)))
+    data_type = varint(int(dtype_to_proto(rows.dtype)))
+    return _key(_DATA_TYPE, _VARINT) + data_type + _key(_SHAPE, _LENGTH_DELIMITED) + varint(len(shape)) + shape
 
 
 def _key(number: int, wire_type: int) -> bytes:
-    return _varint(number << 3 | wire_type)
-
-
-def _varint(value: int) -> bytes:
-    if value <= 0x7F:
-        return _ONE_BYTE[value]
-    groups = bytearray()
-    while value > 0x7F:
-        groups.append(value & 0x7F | 0x80)
-        value >>= 7
-    groups.append(value)
-    return bytes(groups)
+    return varint(number << 3 | wire_type)
 
 
 _NAME, _TENSOR = (field_number(NamedTensor.DESCRIPTOR, name) for name in ("name", "tensor"))

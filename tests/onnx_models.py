@@ -1,0 +1,89 @@
+"""Models in the ONNX format, made by hand."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+Node = onnx.NodeProto
+FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+OPSET = 18
+
+
+def node(kind: str, inputs: str, outputs: str, **attributes: Any) -> Node:
+    """A node, of names with blanks between them."""
+    return helper.make_node(kind, inputs.split(" "), outputs.split(" "), **attributes)
+
+
+def model(
+    nodes: Sequence[Node],
+    inputs: Mapping[str, Sequence[int | str | None]],
+    outputs: Mapping[str, Sequence[int | str | None]],
+    initializers: Mapping[str, Any] = {},
+    *,
+    types: Mapping[str, int] = {},
+    opset: int = OPSET,
+) -> onnx.ModelProto:
+    """A model whose inputs and outputs are floats unless `types` says otherwise."""
+
+    def ports(shapes: Mapping[str, Sequence[int | str | None]]) -> list[onnx.ValueInfoProto]:
+        return [helper.make_tensor_value_info(name, types.get(name, FLOAT), shape) for name, shape in shapes.items()]
+
+    tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in initializers.items()]
+    graph = helper.make_graph(nodes, "policy", ports(inputs), ports(outputs), tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+
+
+def mlp_parameters(sizes: Sequence[int], seed: int = 0) -> dict[str, np.ndarray]:
+    """`i.weight` (outputs, inputs) and `i.bias`, as PyTorch would call them."""
+    source = np.random.default_rng(seed)
+    parameters = {}
+    for layer, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
+        parameters[f"{layer}.weight"] = (source.standard_normal((outputs, inputs)) / inputs**0.5).astype(np.float32)
+        parameters[f"{layer}.bias"] = source.standard_normal(outputs).astype(np.float32)
+    return parameters
+
+
+def mlp_nodes(sizes: Sequence[int], output: str, activation: str = "Tanh") -> list[Node]:
+    """The layers, from `observation` to the output."""
+    nodes, last = [], len(sizes) - 2
+    for layer in range(last + 1):
+        out = output if layer == last else f"layer{layer}"
+        source = "observation" if layer == 0 else f"active{layer - 1}"
+        nodes.append(node("Gemm", f"{source} {layer}.weight {layer}.bias", out, transB=1))
+        if layer < last:
+            nodes.append(node(activation, out, f"active{layer}"))
+    return nodes
+
+
+def mlp_forward(parameters: Mapping[str, np.ndarray], x: np.ndarray) -> np.ndarray:
+    """What such a network with tanh gives, in float64."""
+    num_layers = sum(name.endswith("weight") for name in parameters)
+    for layer in range(num_layers):
+        weight, bias = parameters[f"{layer}.weight"], parameters[f"{layer}.bias"]
+        x = x.astype(np.float64) @ weight.T.astype(np.float64) + bias
+        x = np.tanh(x) if layer + 1 < num_layers else x
+    return x
+
+
+def categorical(sizes: Sequence[int] = (4, 16, 2), seed: int = 0, **changes: Any) -> onnx.ModelProto:
+    """A network that gives logits."""
+    inputs, outputs = {"observation": ["N", sizes[0]]}, {"logits": ["N", sizes[-1]]}
+    return model(mlp_nodes(sizes, "logits", **changes), inputs, outputs, mlp_parameters(sizes, seed))
+
+
+def gaussian(sizes: Sequence[int], seed: int = 0, **changes: Any) -> onnx.ModelProto:
+    """A network that gives means, with a logarithm of the deviation that is the same always, `scale`."""
+    nodes = [
+        *mlp_nodes(sizes, "mean", **changes),
+        node("Shape", "mean", "shape"),
+        node("Expand", "scale shape", "log_std"),
+    ]
+    parameters = {**mlp_parameters(sizes, seed), "scale": np.linspace(-1, 0.5, sizes[-1], dtype=np.float32)}
+    outputs = {"mean": ["N", sizes[-1]], "log_std": ["N", sizes[-1]]}
+    return model(nodes, {"observation": ["N", sizes[0]]}, outputs, parameters)

@@ -1,0 +1,80 @@
+"""Requests that bring parameters are written and read as the generated classes do it."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollserve.parameter_updates import read_parameters_update, write_parameters_update
+from rollserve.tensors import named_tensors_from_proto, named_tensors_to_proto
+from rollserve.v1 import agent_pb2
+from rollserve.v1 import sampler_service_pb2 as pb
+
+DTYPES = ["?", "i1", "u1", "i2", "f2", "i4", "u4", ">f4", "f4", "i8", "u8", "f8"]
+
+
+@st.composite
+def parameter_sets(draw: st.DrawFn) -> dict[str, np.ndarray]:
+    source = np.random.default_rng(draw(st.integers(0, 1000)))
+    names = draw(st.lists(st.text(max_size=5), unique=True, max_size=4))
+    shapes = st.lists(st.integers(0, 200), max_size=2)
+    return {name: source.integers(0, 2, draw(shapes)).astype(draw(st.sampled_from(DTYPES))) for name in names}
+
+
+def generated(sampler: str, parameters: dict[str, np.ndarray]) -> pb.UpdateAgentRequest:
+    tensors = agent_pb2.Parameters(tensors=named_tensors_to_proto(parameters))
+    return pb.UpdateAgentRequest(sampler=sampler, all_workers=pb.AgentUpdate(parameters=tensors))
+
+
+@given(sampler=st.text(max_size=5), parameters=parameter_sets())
+def test_what_is_written_is_what_the_generated_classes_write(sampler: str, parameters: dict[str, np.ndarray]) -> None:
+    data = write_parameters_update(sampler, parameters)
+    assert pb.UpdateAgentRequest.FromString(data) == generated(sampler, parameters)
+    for written in (data, generated(sampler, parameters).SerializeToString()):
+        read = read_parameters_update(written)
+        assert read is not None
+        assert read[0] == sampler
+        assert list(read[1]) == list(parameters)
+        for name, array in read[1].items():
+            assert (array.dtype, array.shape) == (parameters[name].dtype.newbyteorder("<"), parameters[name].shape)
+            assert np.array_equal(array, parameters[name])
+            assert array.flags.aligned
+            assert not array.flags.writeable
+
+
+@given(parameters=parameter_sets(), data=st.data())
+def test_what_is_read_of_changed_bytes_is_what_the_generated_classes_read(
+    parameters: dict[str, np.ndarray], data: st.DataObject
+) -> None:
+    """Or nothing, and the generated classes judge."""
+    changed = bytearray(generated("s", parameters).SerializeToString())
+    for _ in range(data.draw(st.integers(1, 3))):
+        start = data.draw(st.integers(0, len(changed) - 1))
+        changed[start : start + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
+    read = read_parameters_update(bytes(changed))
+    if read is not None:
+        request = pb.UpdateAgentRequest.FromString(bytes(changed))
+        assert request.WhichOneof("update") == "all_workers"
+        assert request.all_workers.WhichOneof("update") == "parameters"
+        expected = named_tensors_from_proto(request.all_workers.parameters.tensors)
+        assert read[0] == request.sampler
+        assert {name: array.tobytes() for name, array in read[1].items()} == {
+            name: array.tobytes() for name, array in expected.items()
+        }
+
+
+def test_other_requests_are_left_to_the_generated_classes() -> None:
+    tensors = named_tensors_to_proto({"a": np.zeros(2)})
+    twice = pb.UpdateAgentRequest(all_workers=pb.AgentUpdate(parameters=agent_pb2.Parameters(tensors=[*tensors] * 2)))
+    compressed = generated("", {"a": np.zeros(2)})
+    compressed.all_workers.parameters.tensors[0].tensor.compression = 1
+    for request in (
+        pb.UpdateAgentRequest(),
+        pb.UpdateAgentRequest(all_workers=pb.AgentUpdate(agent=agent_pb2.Agent(random=agent_pb2.RandomAgent()))),
+        pb.UpdateAgentRequest(per_worker=pb.AgentUpdatePerWorker()),
+        twice,
+        compressed,
+    ):
+        assert read_parameters_update(request.SerializeToString()) is None
+    assert read_parameters_update(b"\xff") is None

@@ -1,0 +1,60 @@
+"""The recipes of docs/agents.md work as they stand there, with the real frameworks where these are installed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import numpy_helper
+
+import rollserve
+from rollserve_server.local import LocalServer
+
+DOCS = Path(__file__).parents[1] / "docs" / "agents.md"
+RECIPES = dict(re.findall(r"<!-- recipe: (\w+) -->\n```python\n(.*?)```", DOCS.read_text(), re.DOTALL))
+
+
+def follow(name: str, server: LocalServer, env: str) -> tuple[dict[str, Any], rollserve.EpisodeBatch]:
+    """What the recipe leaves behind, and what is sampled then."""
+    with rollserve.connect(server.address) as sampler:
+        sampler.update_env(env, kwargs={"max_episode_steps": 50})
+        names: dict[str, Any] = {"sampler": sampler, "__name__": "recipe"}
+        exec(RECIPES[name], names)
+        return names, sampler.obtain_samples(100)
+
+
+def test_onnx(server: LocalServer) -> None:
+    names, batch = follow("onnx", server, "CartPole-v1")
+    weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in names["model"].graph.initializer}
+    hidden = np.tanh(batch.observations @ weights["hidden.weight"] + weights["hidden.bias"])
+    logits = hidden @ weights["logits.weight"] + np.array([0.5, -0.5])
+    assert np.allclose(batch.agent_infos["logits"], logits, rtol=0, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("default")  # PyTorch's own
+def test_torch(server: LocalServer) -> None:
+    """Skipped where PyTorch is not installed: `pip install torch onnxscript`."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+    names, batch = follow("torch", server, "HalfCheetah-v5")
+    policy = names["policy"]
+    outputs = policy(torch.as_tensor(batch.observations, dtype=torch.float32))
+    mean, log_std, value = (output.detach() for output in outputs)
+    assert np.allclose(batch.agent_infos["mean"], mean.numpy(), rtol=0, atol=1e-5)
+    assert np.allclose(batch.agent_infos["log_std"], log_std.numpy(), rtol=0, atol=1e-5)
+    assert np.allclose(batch.agent_infos["value"], value.numpy()[:, 0], rtol=0, atol=1e-5)
+    log_prob = torch.distributions.Normal(mean, log_std.exp()).log_prob(torch.as_tensor(batch.actions)).sum(1)
+    assert np.allclose(batch.agent_infos["log_prob"], log_prob.numpy(), atol=1e-4)
+
+
+@pytest.mark.filterwarnings("default")  # those of JAX and its exporter
+def test_jax(server: LocalServer) -> None:
+    """Skipped where the exporter is not installed: `pip install jax2onnx`."""
+    pytest.importorskip("jax2onnx")
+    names, batch = follow("jax", server, "CartPole-v1")
+    logits, value = map(np.asarray, names["policy"](names["parameters"], batch.observations))
+    assert np.allclose(batch.agent_infos["logits"], logits, rtol=0, atol=1e-5)
+    assert np.allclose(batch.agent_infos["value"], value[:, 0], rtol=0, atol=1e-5)
