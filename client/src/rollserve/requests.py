@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
@@ -65,6 +66,10 @@ class SamplingOptions(TypedDict, total=False):
         deadline: seconds that the whole call may take before it ends with a DeadlineError; no limit unless given.
         compression: "lz4", "zstd", or several, the best one first: how columns may come compressed, if that makes them
             smaller; as given to `connect` unless given here, and an empty sequence for none.
+        deterministic: whether the agent acts without any chance: the best action, or the mean.
+        temperature: what the logits of actions are divided by, from 1e-6 to 1e6.
+        noise_scale: what the standard deviations of actions are multiplied by, from 1e-6 to 1e6.
+        epsilon: how often an epsilon-greedy agent chooses at random, from 0 to 1, instead of what it says itself.
         frames_once: whether each frame of observations that are stacks of frames comes once, and the stacks are made
             again here: they are the same, bit for bit. True unless given.
     """
@@ -79,11 +84,16 @@ class SamplingOptions(TypedDict, total=False):
     deadline: float | None
     compression: Compression | Sequence[Compression] | None
     frames_once: bool | None
+    deterministic: bool | None
+    temperature: float | None
+    noise_scale: float | None
+    epsilon: float | None
 
 
 _UNSIGNED_OPTIONS = ("seed", "first_episode_index")
 _SIGNED_OPTIONS = ("max_episode_length", "expected_policy_version", "policy_version", "env_version")
 """Options that are sent as integers of 64 bits."""
+_EXPLORATION_OPTIONS = ("temperature", "noise_scale", "epsilon")
 
 
 @dataclass(frozen=True)
@@ -231,9 +241,11 @@ def _sampling_options(reception: Reception, options: SamplingOptions) -> pb.Samp
     for name, value in options.items():
         if value is not None and name in (*_UNSIGNED_OPTIONS, *_SIGNED_OPTIONS):
             check_integer(name, value, 64, signed=name in _SIGNED_OPTIONS)
+    for name in ("frames_once", "deterministic"):
+        value = options.get(name)
+        if not isinstance(value, bool | None):
+            raise TypeError(f"{name}: {type(value).__name__} came, a truth value was expected")
     compression, frames_once = options.get("compression"), options.get("frames_once")
-    if not isinstance(frames_once, bool | None):
-        raise TypeError(f"frames_once: {type(frames_once).__name__} came, a truth value was expected")
     return pb.SamplingOptions(
         seed=options.get("seed"),
         first_episode_index=options.get("first_episode_index"),
@@ -244,7 +256,19 @@ def _sampling_options(reception: Reception, options: SamplingOptions) -> pb.Samp
         max_message_bytes=reception.max_message_bytes,
         accept_compression=reception.compressions if compression is None else compressions_to_proto(compression),
         accept_frame_stacks=frames_once is not False,
+        exploration=_exploration(options),
     )
+
+
+def _exploration(options: SamplingOptions) -> pb.Exploration | None:
+    """How freely the agent is to act, if the options say anything about it."""
+    exploration = pb.Exploration(deterministic=options.get("deterministic") or False)
+    for name in _EXPLORATION_OPTIONS:
+        value = options.get(name)
+        if value is not None:
+            check_type(name, value, numbers.Real, "a number")
+            setattr(exploration, name, value)
+    return exploration if exploration.ListFields() else None
 
 
 def _agent_update(name: str, update: AgentUpdate | None) -> pb.AgentUpdate:

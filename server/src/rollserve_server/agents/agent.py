@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
 
-__all__ = ["Agent", "InfoSpec"]
+__all__ = ["FLOAT32", "LOG_PROB", "VALUE", "Agent", "InfoSpec"]
+
+FLOAT32 = np.dtype(np.float32)
 
 
 class InfoSpec(NamedTuple):
@@ -17,6 +18,10 @@ class InfoSpec(NamedTuple):
     name: str
     dtype: np.dtype
     shape: tuple[int, ...]
+
+
+LOG_PROB = InfoSpec("log_prob", FLOAT32, ())
+VALUE = InfoSpec("value", FLOAT32, ())
 
 
 class Agent(Protocol):

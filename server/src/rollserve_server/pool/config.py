@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rollserve_server.agents import OnnxSettings
+from rollserve_server.agents import AS_THE_AGENT_SAYS, OnnxSettings
 from rollserve_server.sampling import PLAIN, ColumnFormat
 
 if TYPE_CHECKING:
+    from rollserve_server.agents import Exploration
     from rollserve_server.envs import RowSettings
     from rollserve_server.pool.fragments import Fragments
     from rollserve_server.pool.plan import Target
@@ -69,6 +70,7 @@ class SampleRequest:
         max_episode_length: how many steps an episode may have; None for what the pool allows.
         run: the run of the pool that versions and seed are of; None for this one.
         columns: how columns may be written.
+        exploration: how freely the agent acts.
     """
 
     target: Target | Fragments
@@ -81,3 +83,4 @@ class SampleRequest:
     max_episode_length: int | None = None
     run: str | None = None
     columns: ColumnFormat = PLAIN
+    exploration: Exploration = AS_THE_AGENT_SAYS
