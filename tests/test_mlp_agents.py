@@ -370,3 +370,63 @@ async def test_however_many_workers_and_rows(exploration: Exploration) -> None:
             assert equal(again, batches[0]), (num_workers, num_rows)
     assert equal(batches[1], batches[0])
     assert equal(batches[2], batches[0])
+
+
+def test_exploration_of_calls(sampler: rollserve.Sampler) -> None:
+    updated = sampler.update_env("Pendulum-v1", kwargs={"max_episode_steps": 10})
+    with pytest.raises(rollserve.PreconditionError):
+        sampler.obtain_samples(1)
+    agent = rollserve.MlpAgent.initial(
+        updated.observation_space,
+        updated.action_space,
+        head="squashed_gaussian",
+        value="shared",
+        layer_norm=True,
+        seed=0,
+    )
+    sampler.update_agent(agent)
+    best = sampler.obtain_samples(40, seed=3, deterministic=True)
+    assert np.allclose(best.actions, 2 * np.tanh(best.agent_infos["mean"]), atol=1e-6)
+    assert not best.agent_infos["log_prob"].any()
+    assert best.agent_infos["value"].shape == (40,)
+    close, far = (sampler.obtain_samples(40, seed=3, noise_scale=scale) for scale in (1e-3, 3))
+    assert np.allclose(close.actions[0], best.actions[0], atol=0.02)
+    assert np.ptp(far.actions) > 1
+    # Fragments go on with another exploration.
+    fragments = [sampler.obtain_fragments(64, deterministic=is_best) for is_best in (True, False)]
+    assert [fragment.agent_infos["log_prob"].any() for fragment in fragments] == [False, True]
+    sampler.update_agent(rollserve.RandomAgent())
+    with pytest.raises(rollserve.InvalidArgumentError, match=r"options\.exploration\.deterministic: a random agent"):
+        sampler.obtain_samples(1, deterministic=True)
+
+
+@pytest.mark.parametrize("head", ["epsilon_greedy", "boltzmann"])
+def test_q_values(sampler: rollserve.Sampler, head: Any) -> None:
+    status = sampler.status()
+    agent = rollserve.MlpAgent.initial(status.observation_space, status.action_space, head=head, seed=0)
+    sampler.update_agent(dataclasses.replace(agent, **{"epsilon": 0.5} if head == "epsilon_greedy" else {}))
+    batch = sampler.obtain_samples(
+        2000, seed=1, **{"epsilon": 0.2} if head == "epsilon_greedy" else {"temperature": 0.01}
+    )
+    q_values, rows = batch.agent_infos["q_values"].astype(np.float64), np.arange(len(batch.actions))
+    best = q_values.argmax(axis=1)
+    if head == "epsilon_greedy":
+        assert 0.07 < np.mean(batch.actions != best) < 0.13
+        expected = np.where(batch.actions == best, np.log(0.9), np.log(0.1))
+    else:
+        scores = q_values / 0.01
+        scores -= scores.max(axis=1, keepdims=True)
+        expected = scores[rows, batch.actions] - np.log(np.exp(scores).sum(axis=1))
+    assert np.allclose(batch.agent_infos["log_prob"], expected, atol=2e-4)
+
+
+def test_agents_for_spaces_of_several_elements(sampler: rollserve.Sampler) -> None:
+    for name in ("MultiDiscrete", "MultiBinary"):
+        updated = sampler.update_env("sample_envs:ManyActions", kwargs={"kind": name})
+        sampler.update_agent(rollserve.MlpAgent.initial(updated.observation_space, updated.action_space, seed=0))
+        batch = sampler.obtain_samples(100, seed=1)
+        assert batch.actions.shape == (len(batch.actions), 3)
+        assert np.array_equal(batch.rewards, batch.actions.sum(axis=1))
+        assert np.all(
+            np.abs(batch.agent_infos["log_prob"] - (np.log(1 / 24) if name == "MultiDiscrete" else np.log(1 / 8))) < 0.3
+        )
