@@ -92,6 +92,10 @@ def test_connections(name: str, value: Any, error: type[Exception], message: str
         ({"timeout": -1}, rollserve.InvalidArgumentError, "timeout: -1 came"),
         ({"timeout": "1"}, TypeError, "timeout: str came"),
         ({"deadline": float("nan")}, rollserve.InvalidArgumentError, "deadline: nan came, a number of seconds"),
+        ({"deterministic": 1}, TypeError, "deterministic: int came, a truth value was expected"),
+        ({"temperature": "1"}, TypeError, r"temperature\[0\]: str came, a number was expected"),
+        ({"noise_scale": {1.0}}, TypeError, "noise_scale: set came, a number or a sequence of some was expected"),
+        ({"epsilon": [0, True]}, TypeError, r"epsilon\[1\]: bool came, a number was expected"),
         ({"sead": 1}, TypeError, "unexpected options: sead"),
     ],
 )

@@ -133,13 +133,17 @@ OBTAIN_CASES: list[tuple[Any, grpc.StatusCode, str, tuple[str, ...]]] = [
             (f"options.exploration.{message}",),
         )
         for exploration, message in (
-            (pb.Exploration(temperature=0), "temperature: 0.0 came, a number from 1e-06 to 1e+06"),
-            (pb.Exploration(temperature=np.nan), "temperature: nan came"),
-            (pb.Exploration(noise_scale=-1), "noise_scale: -1.0 came"),
-            (pb.Exploration(epsilon=1.5), "epsilon: 1.5 came, a number from 0 to 1"),
-            (pb.Exploration(temperature=2, deterministic=True), "temperature: 2.0 came, none beside deterministic"),
-            (pb.Exploration(noise_scale=2), "noise_scale: 2.0 came, none for the head categorical"),
-            (pb.Exploration(epsilon=0), "epsilon: 0.0 came, none for the head categorical"),
+            (pb.Exploration(temperatures=[0]), "temperatures[0]: 0.0 came, a number from 1e-06 to 1e+06"),
+            (pb.Exploration(temperatures=[np.nan]), "temperatures[0]: nan came"),
+            (pb.Exploration(noise_scales=[-1]), "noise_scales[0]: -1.0 came"),
+            (pb.Exploration(epsilons=[1.5]), "epsilons[0]: 1.5 came, a number from 0 to 1"),
+            (
+                pb.Exploration(temperatures=[2], deterministic=True),
+                "temperatures: 1 numbers came, none beside deterministic",
+            ),
+            (pb.Exploration(epsilons=[0] * 1025), "epsilons: 1025 numbers came, at most 1024"),
+            (pb.Exploration(noise_scales=[2]), "noise_scales: 2.0 came, none for the head categorical"),
+            (pb.Exploration(epsilons=[0]), "epsilons: 0.0 came, none for the head categorical"),
         )
     ),
     (

@@ -20,7 +20,7 @@ from rollserve_server.agents import Exploration, MlpSpec, build_agent, check_exp
 from rollserve_server.envs import describe_space
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.gateway.agent_messages import mlp_from_proto
-from rollserve_server.pool import AtLeast, InProcessBackend
+from rollserve_server.pool import AtLeast, Fragments, InProcessBackend
 
 OBSERVATIONS = spaces.Box(-1, 1, (7,), np.float32)
 DISCRETE = spaces.Discrete(4, start=3)
@@ -88,6 +88,8 @@ def act(
     built = build_agent(spec, OBSERVATIONS, space, num_rows, exploration=exploration)
     noise = np.zeros((num_rows, built.noise_width))
     built.draw_noise(np.random.default_rng(seed), noise)
+    if built.factors is not None:
+        noise[:, 0] = built.factors[np.arange(num_rows) % len(built.factors)]
     (actions,), infos = built.act([observations], noise)
     assert [info.name for info in built.infos] == list(infos)
     for info in built.infos:
@@ -149,18 +151,18 @@ def epsilon_greedy(q_values: np.ndarray, epsilon: float) -> np.ndarray:
 
 CHOICES: dict[str, tuple[str, dict[str, float], Exploration, Callable[[np.ndarray], np.ndarray]]] = {
     "categorical": ("categorical", {}, Exploration(), softmax),
-    "categorical, hot": ("categorical", {}, Exploration(temperature=3), lambda x: softmax(x / 3)),
+    "categorical, hot": ("categorical", {}, Exploration(temperature=(3,)), lambda x: softmax(x / 3)),
     "categorical, best": ("categorical", {}, Exploration(deterministic=True), lambda x: epsilon_greedy(x, 0)),
     "boltzmann": ("boltzmann", {"temperature": 0.5}, Exploration(), lambda x: softmax(x / 0.5)),
-    "boltzmann, hot": ("boltzmann", {"temperature": 0.5}, Exploration(temperature=4), lambda x: softmax(x / 2)),
+    "boltzmann, hot": ("boltzmann", {"temperature": 0.5}, Exploration(temperature=(4,)), lambda x: softmax(x / 2)),
     "boltzmann, best": ("boltzmann", {}, Exploration(deterministic=True), lambda x: epsilon_greedy(x, 0)),
     "epsilon_greedy": ("epsilon_greedy", {"epsilon": 0.3}, Exploration(), lambda x: epsilon_greedy(x, 0.3)),
     "epsilon_greedy, 0": ("epsilon_greedy", {}, Exploration(), lambda x: epsilon_greedy(x, 0)),
-    "epsilon_greedy, 1": ("epsilon_greedy", {}, Exploration(epsilon=1), lambda x: epsilon_greedy(x, 1)),
+    "epsilon_greedy, 1": ("epsilon_greedy", {}, Exploration(epsilon=(1,)), lambda x: epsilon_greedy(x, 1)),
     "epsilon_greedy, other": (
         "epsilon_greedy",
         {"epsilon": 0.3},
-        Exploration(epsilon=0.05),
+        Exploration(epsilon=(0.05,)),
         lambda x: epsilon_greedy(x, 0.05),
     ),
     "epsilon_greedy, best": (
@@ -193,7 +195,7 @@ def assert_frequencies(choices: np.ndarray, probs: np.ndarray) -> None:
 @pytest.mark.parametrize("temperature", [1, 2.5])
 def test_choices_of_several_elements(temperature: float) -> None:
     agent, num_rows = agent_of("multi_categorical"), 20_000
-    actions, infos = act(agent, observe(num_rows, same=True), Exploration(temperature=temperature))
+    actions, infos = act(agent, observe(num_rows, same=True), Exploration(temperature=(temperature,)))
     _, (logits,) = network(agent, observe(1).astype(np.float64))
     assert np.allclose(infos["logits"], logits, atol=1e-5)
     choices = (actions - MULTI_DISCRETE.start).reshape(num_rows, 4)
@@ -213,7 +215,7 @@ def assert_independent(ones: np.ndarray, others: np.ndarray) -> None:
 @pytest.mark.parametrize("temperature", [1, 2.5])
 def test_zeros_and_ones(temperature: float) -> None:
     agent, num_rows = agent_of("bernoulli"), 20_000
-    actions, infos = act(agent, observe(num_rows, same=True), Exploration(temperature=temperature))
+    actions, infos = act(agent, observe(num_rows, same=True), Exploration(temperature=(temperature,)))
     _, (logits,) = network(agent, observe(1).astype(np.float64))
     assert np.allclose(infos["logits"], logits.reshape(2, 3), atol=1e-5)
     probs, ones = 1 / (1 + np.exp(-logits / temperature)), actions.reshape(num_rows, 6)
@@ -243,7 +245,7 @@ def normal_cdf(x: np.ndarray) -> np.ndarray:
 def test_normal_distributions(head: Any, predicted: bool, settings: Any, noise_scale: float) -> None:
     agent = agent_of(head, predicted_log_std=predicted, settings=settings)
     observations = observe(400)
-    actions, infos = act(agent, observations, Exploration(noise_scale=noise_scale))
+    actions, infos = act(agent, observations, Exploration(noise_scale=(noise_scale,)))
     mean, log_std = normal_parameters(agent, observations)
     assert np.allclose(infos["mean"], mean, atol=1e-5)
     assert np.allclose(infos["log_std"], log_std, atol=1e-5)
@@ -337,14 +339,40 @@ def test_a_row_does_not_depend_on_its_neighbours(head: Any, activation: Any) -> 
             assert column.tobytes() == expected[chosen].tobytes()
 
 
+@pytest.mark.parametrize("head", ACTION_SPACES)
+def test_each_episode_as_if_it_were_alone(head: Any) -> None:
+    """Rows with factors of their own do what they do when all have that factor."""
+    name, factors = "temperature", (1.0, 0.25, 6.0)
+    if head == "epsilon_greedy":
+        name, factors = "epsilon", (0.0, 0.25, 1.0)
+    elif head.endswith("gaussian"):
+        name = "noise_scale"
+    agent, observations = agent_of(head), observe(300)
+    actions, infos = act(agent, observations, Exploration(**{name: factors}))
+    for number, factor in enumerate(factors):
+        rows = np.arange(300) % 3 == number
+        expected, expected_infos = act(agent, observations, Exploration(**{name: (factor,)}))
+        assert np.array_equal(actions[rows], expected[rows])
+        for key, column in infos.items():
+            assert np.allclose(column[rows], expected_infos[key][rows], atol=2e-6)
+
+
 @pytest.mark.parametrize(
     ("head", "exploration", "message"),
     [
-        ("categorical", Exploration(noise_scale=2), "noise_scale: 2 came, none for the head categorical was expected"),
-        ("categorical", Exploration(epsilon=0.0), "epsilon: 0.0 came, none for the head categorical"),
-        ("squashed_gaussian", Exploration(temperature=2), "temperature: 2 came, none for the head squashed_gaussian"),
-        ("epsilon_greedy", Exploration(temperature=2), "temperature: 2 came, none for the head epsilon_greedy"),
-        ("boltzmann", Exploration(epsilon=0.5), "epsilon: 0.5 came, none for the head boltzmann"),
+        (
+            "categorical",
+            Exploration(noise_scale=(2,)),
+            "noise_scales: 2 came, none for the head categorical was expected",
+        ),
+        ("categorical", Exploration(epsilon=(0.0,)), "epsilons: 0.0 came, none for the head categorical"),
+        (
+            "squashed_gaussian",
+            Exploration(temperature=(2,)),
+            "temperatures: 2 came, none for the head squashed_gaussian",
+        ),
+        ("epsilon_greedy", Exploration(temperature=(2,)), "temperatures: 2 came, none for the head epsilon_greedy"),
+        ("boltzmann", Exploration(epsilon=(0.5,)), "epsilons: 0.5 came, none for the head boltzmann"),
     ],
 )
 def test_what_means_nothing_to_a_head(head: str, exploration: Exploration, message: str) -> None:
@@ -352,7 +380,7 @@ def test_what_means_nothing_to_a_head(head: str, exploration: Exploration, messa
         check_exploration(spec_of(agent_of(head)), exploration)
 
 
-@pytest.mark.parametrize("exploration", [Exploration(noise_scale=0.3), Exploration(deterministic=True)])
+@pytest.mark.parametrize("exploration", [Exploration(noise_scale=(0.3, 1, 3)), Exploration(deterministic=True)])
 async def test_however_many_workers_and_rows(exploration: Exploration) -> None:
     observations = rollserve.spaces.Box(np.float32(-1), np.float32(1), (3,), np.dtype(np.float32))
     actions = rollserve.spaces.Box(np.float32(-2), np.float32(2), (1,), np.dtype(np.float32))
@@ -365,11 +393,30 @@ async def test_however_many_workers_and_rows(exploration: Exploration) -> None:
             await pool.update_agent([spec_of(agent)])
             batches.append(await sample(pool, AtLeast(150), seed=9, exploration=exploration))
             # Of other explorations nothing is left over for it.
-            await sample(pool, AtLeast(150), seed=9, exploration=Exploration(noise_scale=5))
+            await sample(pool, AtLeast(150), seed=9, exploration=Exploration(noise_scale=(5,)))
             again = await sample(pool, AtLeast(150), seed=9, exploration=exploration)
             assert equal(again, batches[0]), (num_workers, num_rows)
     assert equal(batches[1], batches[0])
     assert equal(batches[2], batches[0])
+
+
+@pytest.mark.parametrize("vectorization", ["rows", "native"])
+async def test_each_episode_has_its_own_epsilon(vectorization: Any) -> None:
+    observations = rollserve.spaces.Box(np.float32(-1), np.float32(1), (4,), np.dtype(np.float32))
+    agent = rollserve.MlpAgent.initial(observations, rollserve.spaces.Discrete(2), head="epsilon_greedy", seed=1)
+    env = rollserve.EnvSpec("CartPole-v1", vectorization=vectorization, num_rows=4, num_episodes_per_row=3)
+    exploration = Exploration(epsilon=(0.0, 1.0, 0.5))
+    async with pool_of(InProcessBackend(), env) as pool:
+        await pool.update_agent([spec_of(agent)])
+        batches = [await sample(pool, AtLeast(1000), exploration=exploration)]
+        batches += [await sample(pool, Fragments(160), exploration=exploration) for _ in range(3)]
+    assert {0, 1, 2} == {index % 3 for batch in batches[1:] for index in batch.episode_indices.tolist()}
+    for batch in batches:
+        kinds = np.repeat(batch.episode_indices % 3, batch.lengths)
+        log_prob = batch.agent_infos["log_prob"]
+        assert np.all(log_prob[kinds == 0] == 0)
+        assert np.allclose(log_prob[kinds == 1], np.log(0.5))
+        assert np.all(np.isclose(log_prob[kinds == 2], np.log(0.75)) | np.isclose(log_prob[kinds == 2], np.log(0.25)))
 
 
 def test_exploration_of_calls(sampler: rollserve.Sampler) -> None:
@@ -392,6 +439,8 @@ def test_exploration_of_calls(sampler: rollserve.Sampler) -> None:
     close, far = (sampler.obtain_samples(40, seed=3, noise_scale=scale) for scale in (1e-3, 3))
     assert np.allclose(close.actions[0], best.actions[0], atol=0.02)
     assert np.ptp(far.actions) > 1
+    mixed = sampler.obtain_samples(40, seed=3, noise_scale=[1e-3, 3])
+    assert np.allclose(mixed.actions[::20], close.actions[::20], atol=1e-5)
     # Fragments go on with another exploration.
     fragments = [sampler.obtain_fragments(64, deterministic=is_best) for is_best in (True, False)]
     assert [fragment.agent_infos["log_prob"].any() for fragment in fragments] == [False, True]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict
+from typing import Any, TypedDict
+
+import numpy as np
 
 from rollserve.agents import Agent, agent_to_proto, parameters_to_proto
 from rollserve.checks import check_integer, check_type
@@ -16,9 +18,6 @@ from rollserve.reproducibility import Reproducibility, reproducibility_from_prot
 from rollserve.spaces import Space, space_from_proto
 from rollserve.v1 import environment_pb2, tensor_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
-
-if TYPE_CHECKING:
-    import numpy as np
 
 __all__ = [
     "DEFAULT_MESSAGE_BYTES",
@@ -67,7 +66,8 @@ class SamplingOptions(TypedDict, total=False):
         compression: "lz4", "zstd", or several, the best one first: how columns may come compressed, if that makes them
             smaller; as given to `connect` unless given here, and an empty sequence for none.
         deterministic: whether the agent acts without any chance: the best action, or the mean.
-        temperature: what the logits of actions are divided by, from 1e-6 to 1e6.
+        temperature: what the logits of actions are divided by, from 1e-6 to 1e6. Of a sequence of up to 1024 numbers
+            the episode of index i has the one at i modulo how many there are; the same is true of the next two.
         noise_scale: what the standard deviations of actions are multiplied by, from 1e-6 to 1e6.
         epsilon: how often an epsilon-greedy agent chooses at random, from 0 to 1, instead of what it says itself.
         frames_once: whether each frame of observations that are stacks of frames comes once, and the stacks are made
@@ -85,9 +85,9 @@ class SamplingOptions(TypedDict, total=False):
     compression: Compression | Sequence[Compression] | None
     frames_once: bool | None
     deterministic: bool | None
-    temperature: float | None
-    noise_scale: float | None
-    epsilon: float | None
+    temperature: float | Sequence[float] | None
+    noise_scale: float | Sequence[float] | None
+    epsilon: float | Sequence[float] | None
 
 
 _UNSIGNED_OPTIONS = ("seed", "first_episode_index")
@@ -266,9 +266,18 @@ def _exploration(options: SamplingOptions) -> pb.Exploration | None:
     for name in _EXPLORATION_OPTIONS:
         value = options.get(name)
         if value is not None:
-            check_type(name, value, numbers.Real, "a number")
-            setattr(exploration, name, value)
+            getattr(exploration, f"{name}s").extend(_numbers(name, value))
     return exploration if exploration.ListFields() else None
+
+
+def _numbers(name: str, value: Any) -> Sequence[float]:
+    """One number or several, as a sequence."""
+    if isinstance(value, numbers.Real):
+        value = [value]
+    check_type(name, value, Sequence | np.ndarray, "a number or a sequence of some")
+    for position, element in enumerate(value):
+        check_type(f"{name}[{position}]", element, numbers.Real, "a number")
+    return [float(element) for element in value]
 
 
 def _agent_update(name: str, update: AgentUpdate | None) -> pb.AgentUpdate:

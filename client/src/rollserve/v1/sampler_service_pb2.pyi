@@ -457,41 +457,41 @@ class Exploration(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     DETERMINISTIC_FIELD_NUMBER: builtins.int
-    TEMPERATURE_FIELD_NUMBER: builtins.int
-    NOISE_SCALE_FIELD_NUMBER: builtins.int
-    EPSILON_FIELD_NUMBER: builtins.int
+    TEMPERATURES_FIELD_NUMBER: builtins.int
+    NOISE_SCALES_FIELD_NUMBER: builtins.int
+    EPSILONS_FIELD_NUMBER: builtins.int
     deterministic: builtins.bool
     """Whether there is no chance in the actions: the one of the highest logit or Q-value, each element's for
     MultiCategoricalHead and BernoulliHead (a zero if both are as likely); the mean of a normal distribution, squashed for
     SquashedGaussianHead. The noise of an ONNX model is 0. `log_prob` of a head is then 0: all probability is on one
     action. Nothing else may be set beside it. INVALID_ARGUMENT for a random agent.
     """
-    temperature: builtins.float
-    """What logits are divided by, from 1e-6 to 1e6: for CategoricalHead, MultiCategoricalHead, BernoulliHead and BoltzmannHead,
-    there on top of its own.
-    """
-    noise_scale: builtins.float
-    """What standard deviations are multiplied by, from 1e-6 to 1e6: for DiagonalGaussianHead and SquashedGaussianHead, there
-    before tanh.
-    """
-    epsilon: builtins.float
-    """For EpsilonGreedyHead, instead of its own; from 0 to 1."""
+    @property
+    def temperatures(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """What logits are divided by, from 1e-6 to 1e6: for CategoricalHead, MultiCategoricalHead, BernoulliHead and
+        BoltzmannHead, there on top of its own. One number for all episodes, or up to 1024: the episode of index i has the
+        one at i modulo their number.
+        """
+
+    @property
+    def noise_scales(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """What standard deviations are multiplied by, from 1e-6 to 1e6: for DiagonalGaussianHead and SquashedGaussianHead,
+        there before tanh. One or more, as `temperatures`.
+        """
+
+    @property
+    def epsilons(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """For EpsilonGreedyHead, instead of its own; from 0 to 1. One or more, as `temperatures`."""
+
     def __init__(
         self,
         *,
         deterministic: builtins.bool = ...,
-        temperature: builtins.float | None = ...,
-        noise_scale: builtins.float | None = ...,
-        epsilon: builtins.float | None = ...,
+        temperatures: collections.abc.Iterable[builtins.float] | None = ...,
+        noise_scales: collections.abc.Iterable[builtins.float] | None = ...,
+        epsilons: collections.abc.Iterable[builtins.float] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_epsilon", b"_epsilon", "_noise_scale", b"_noise_scale", "_temperature", b"_temperature", "epsilon", b"epsilon", "noise_scale", b"noise_scale", "temperature", b"temperature"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_epsilon", b"_epsilon", "_noise_scale", b"_noise_scale", "_temperature", b"_temperature", "deterministic", b"deterministic", "epsilon", b"epsilon", "noise_scale", b"noise_scale", "temperature", b"temperature"]) -> None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_epsilon", b"_epsilon"]) -> typing.Literal["epsilon"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_noise_scale", b"_noise_scale"]) -> typing.Literal["noise_scale"] | None: ...
-    @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["_temperature", b"_temperature"]) -> typing.Literal["temperature"] | None: ...
+    def ClearField(self, field_name: typing.Literal["deterministic", b"deterministic", "epsilons", b"epsilons", "noise_scales", b"noise_scales", "temperatures", b"temperatures"]) -> None: ...
 
 global___Exploration = Exploration
 

@@ -33,11 +33,16 @@ class Agent(Protocol):
 
     Attributes:
         noise_width: K, how many random numbers one action takes.
+        factors: if not None, the first of these numbers is not drawn: for each action of the episode of index i it is
+            the one at i modulo their number.
         infos: what `act` tells of each action.
     """
 
     @property
     def noise_width(self) -> int: ...  # noqa: D102
+
+    @property
+    def factors(self) -> np.ndarray | None: ...  # noqa: D102
 
     @property
     def infos(self) -> tuple[InfoSpec, ...]: ...  # noqa: D102

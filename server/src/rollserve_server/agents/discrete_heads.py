@@ -18,15 +18,20 @@ if TYPE_CHECKING:
 __all__ = ["BernoulliHead", "CategoricalHead", "EpsilonGreedyHead", "MultiCategoricalHead"]
 
 
+_TINY = 2.0**-60
+"""Less than any uniform number but 0."""
+
+
 class CategoricalHead:
     """Draws one of n actions by the inverse of the cumulative distribution: one uniform number for each action."""
 
     noise_width = 1
+    factors: np.ndarray | None = None
 
     def __init__(self, space: spaces.Discrete, temperature: float, scores: str = "logits") -> None:
         """Takes what the scores are divided by, and their name."""
         self._space = space
-        self._temperature = temperature
+        self._temperature = np.float32(temperature)
         self.inputs = (InfoSpec(scores, FLOAT32, (int(space.n),)),)
         self.infos = (LOG_PROB, *self.inputs)
 
@@ -34,10 +39,13 @@ class CategoricalHead:
         """Uniform numbers from [0, 1)."""
         generator.random(out=noise)
 
-    def act(self, outputs: Sequence[np.ndarray], noise: np.ndarray) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    def act(
+        self, outputs: Sequence[np.ndarray], noise: np.ndarray, factors: np.ndarray | None = None
+    ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
         """Actions, their log-probabilities, and the scores as they came."""
         (scores,) = outputs
-        choices, log_prob = _draw(np.array(scores.T, order="C"), noise[:, 0], self._temperature)
+        temperature = self._temperature if factors is None else factors
+        choices, log_prob = _draw(np.array(scores.T, order="C"), noise[:, 0], temperature)
         return [_from_start(choices, self._space)], {"log_prob": log_prob, self.inputs[0].name: scores}
 
     def act_best(self, outputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
@@ -51,15 +59,13 @@ class EpsilonGreedyHead:
     """Chooses the action of the highest Q-value, or any one now and then."""
 
     noise_width = 1
+    factors: np.ndarray | None = None
 
     def __init__(self, space: spaces.Discrete, epsilon: float) -> None:
         """Takes how often it chooses at random."""
         self._space = space
         num_actions = int(space.n)
-        self._epsilon = epsilon
-        self._log_greedy = np.float32(math.log1p(epsilon / num_actions - epsilon))
-        self._log_other = np.float32(math.log(epsilon / num_actions) if epsilon else -math.inf)
-        self._actions_per_noise = num_actions / epsilon if epsilon else 0.0
+        self._epsilon = np.float64(epsilon)
         self.inputs = (InfoSpec("q_values", FLOAT32, (num_actions,)),)
         self.infos = (LOG_PROB, *self.inputs)
 
@@ -67,14 +73,18 @@ class EpsilonGreedyHead:
         """Uniform numbers from [0, 1)."""
         generator.random(out=noise)
 
-    def act(self, outputs: Sequence[np.ndarray], noise: np.ndarray) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    def act(
+        self, outputs: Sequence[np.ndarray], noise: np.ndarray, factors: np.ndarray | None = None
+    ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
         """Actions, their log-probabilities, and the Q-values."""
         (q_values,) = outputs
-        best, drawn = q_values.argmax(axis=1), noise[:, 0]
+        epsilon = self._epsilon if factors is None else factors.astype(np.float64)
+        best, drawn, num_actions = q_values.argmax(axis=1), noise[:, 0], q_values.shape[1]
         # A number that is below epsilon is uniform between 0 and that.
-        others = np.minimum(drawn * self._actions_per_noise, q_values.shape[1] - 1).astype(np.intp)
-        choices = np.where(drawn < self._epsilon, others, best)
-        log_prob = np.where(choices == best, self._log_greedy, self._log_other)
+        others = np.minimum(drawn / np.maximum(epsilon, _TINY) * num_actions, num_actions - 1).astype(np.intp)
+        choices = np.where(drawn < epsilon, others, best)
+        other = epsilon / num_actions
+        log_prob = np.log(np.where(choices == best, 1 - epsilon + other, other)).astype(np.float32)
         return [_from_start(choices, self._space)], {"log_prob": log_prob, "q_values": q_values}
 
     def act_best(self, outputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
@@ -87,10 +97,12 @@ class EpsilonGreedyHead:
 class MultiCategoricalHead:
     """Draws each element of an action by itself, as CategoricalHead does."""
 
+    factors: np.ndarray | None = None
+
     def __init__(self, space: spaces.MultiDiscrete, temperature: float) -> None:
         """Takes what the logits are divided by."""
         self._space = space
-        self._temperature = temperature
+        self._temperature = np.float32(temperature)
         numbers = space.nvec.ravel()
         # Of each logit, of which element it is, and for which of its values.
         self._elements = np.repeat(np.arange(numbers.size), numbers)
@@ -104,11 +116,14 @@ class MultiCategoricalHead:
         """Uniform numbers from [0, 1)."""
         generator.random(out=noise)
 
-    def act(self, outputs: Sequence[np.ndarray], noise: np.ndarray) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    def act(
+        self, outputs: Sequence[np.ndarray], noise: np.ndarray, factors: np.ndarray | None = None
+    ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
         """Actions, their log-probabilities, and the logits."""
         (logits,) = outputs
         scores = self._scores(logits)
-        choices, log_probs = _draw(scores.reshape(len(scores), -1), noise.T.ravel(), self._temperature)
+        temperature = self._temperature if factors is None else np.tile(factors, self.noise_width)
+        choices, log_probs = _draw(scores.reshape(len(scores), -1), noise.T.ravel(), temperature)
         log_prob = _by_row(log_probs, len(logits)).sum(axis=1)
         return [self._actions(choices, len(logits))], {"log_prob": log_prob, "logits": logits}
 
@@ -131,6 +146,8 @@ class MultiCategoricalHead:
 class BernoulliHead:
     """Draws each element of an action by itself, zero or one."""
 
+    factors: np.ndarray | None = None
+
     def __init__(self, space: spaces.MultiBinary, temperature: float) -> None:
         """Takes what the logits are divided by."""
         self._space = space
@@ -143,10 +160,12 @@ class BernoulliHead:
         """Standard logistic numbers: one is below a logit with the probability that it is of."""
         noise[:] = generator.logistic(size=noise.shape)
 
-    def act(self, outputs: Sequence[np.ndarray], noise: np.ndarray) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    def act(
+        self, outputs: Sequence[np.ndarray], noise: np.ndarray, factors: np.ndarray | None = None
+    ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
         """Actions, their log-probabilities, and the logits of ones."""
         (logits,) = outputs
-        scaled = logits / self._temperature
+        scaled = logits / (self._temperature if factors is None else factors[:, np.newaxis])
         ones = noise < scaled
         log_prob = -np.logaddexp(np.float32(0), np.where(ones, -scaled, scaled)).sum(axis=1)
         return [self._actions(ones)], self._told(log_prob, logits)
@@ -163,21 +182,23 @@ class BernoulliHead:
         return {"log_prob": log_prob, "logits": logits.reshape(-1, *self._space.shape)}
 
 
-def _draw(scores: np.ndarray, uniform: np.ndarray, temperature: float) -> tuple[np.ndarray, np.ndarray]:
+def _draw(
+    scores: np.ndarray, uniform: np.ndarray, temperature: np.float32 | np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Draws from M categorical distributions.
 
     Args:
         scores: (n, M), the logits; overwritten. A distribution's numbers stand in a column: what sums up over actions
             is many times as fast this way round.
         uniform: (M,), numbers from [0, 1).
-        temperature: what scores are divided by.
+        temperature: what scores are divided by, or (M,), one for each.
 
     Returns:
         What is drawn, and its log-probability, (M,).
     """
     scores -= scores.max(axis=0)
-    if temperature != 1:
-        scores /= np.float32(temperature)
+    if isinstance(temperature, np.ndarray) or temperature != 1:
+        scores /= temperature
     cumulative = _cumulative(np.exp(scores))
     total = cumulative[-1]
     # The noise may be rounded up to the last sum: it does not count.

@@ -9,7 +9,7 @@ from rollserve_server.agents.specs import ConstantSpec, MlpSpec, OnnxSpec, Rando
 from rollserve_server.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from rollserve_server.agents.specs import AgentSpec, OnnxHeadKind
+    from rollserve_server.agents.specs import AgentSpec, HeadKind, HeadSettings, OnnxHeadKind
 
 __all__ = ["AS_THE_AGENT_SAYS", "Exploration", "check_exploration"]
 
@@ -20,18 +20,34 @@ class Exploration:
 
     Attributes:
         deterministic: whether it does what it holds to be best always.
-        temperature: what logits are divided by.
+        temperature: what logits are divided by. Of this and the next two the episode of index i has the number at i
+            modulo how many there are.
         noise_scale: what standard deviations are multiplied by.
-        epsilon: how often it chooses at random, instead of what the agent says; None for that.
+        epsilon: how often it chooses at random, instead of what the agent says; none for that.
     """
 
     deterministic: bool = False
-    temperature: float = 1.0
-    noise_scale: float = 1.0
-    epsilon: float | None = None
+    temperature: tuple[float, ...] = (1.0,)
+    noise_scale: tuple[float, ...] = (1.0,)
+    epsilon: tuple[float, ...] = ()
+
+    def factors(self, head: HeadKind, settings: HeadSettings) -> tuple[float, ...]:
+        """What actions of a head are drawn with, one for all episodes or several; see Agent."""
+        match head:
+            case "epsilon_greedy":
+                return self.epsilon or (settings.epsilon,)
+            case "boltzmann":
+                return tuple(settings.temperature * temperature for temperature in self.temperature)
+            case "diagonal_gaussian" | "squashed_gaussian":
+                return self.noise_scale
+            case _:
+                return self.temperature
 
 
 AS_THE_AGENT_SAYS: Final = Exploration()
+
+_MOST_SHOWN = 8
+"""Numbers in the text of an error."""
 
 _CHANGES: dict[OnnxHeadKind, str] = {
     "categorical": "temperature",
@@ -53,7 +69,8 @@ def check_exploration(spec: AgentSpec, exploration: Exploration) -> None:
     for name in ("temperature", "noise_scale", "epsilon"):
         value = getattr(exploration, name)
         if name != taken and value != getattr(AS_THE_AGENT_SAYS, name):
-            raise InvalidValueError.of(name, value, f"none for {_described(spec)}")
+            came = ", ".join(map(str, value[:_MOST_SHOWN]))
+            raise InvalidValueError.of(f"{name}s", came, f"none for {_described(spec)}")
 
 
 def _described(spec: AgentSpec) -> str:

@@ -63,7 +63,9 @@ class _Normal:
             return self._limited(outputs[1])
         return np.broadcast_to(self._log_std, outputs[0].shape)
 
-    def draw(self, mean: np.ndarray, log_std: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def draw(
+        self, mean: np.ndarray, log_std: np.ndarray, noise: np.ndarray, factors: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Numbers (M, size), and the logarithms of their densities, (M,)."""
         deviations = noise.astype(np.float32)
         log_density = np.float32(-0.5) * np.square(deviations).sum(axis=1)
@@ -73,6 +75,9 @@ class _Normal:
         else:
             std = self._scale * np.exp(log_std)
             log_density -= log_std.sum(axis=1)
+        if factors is not None:
+            std = factors[:, np.newaxis] * std
+            log_density -= np.float32(self.size) * np.log(factors)
         return mean + std * deviations, log_density
 
     def told(self, log_prob: np.ndarray, mean: np.ndarray, log_std: np.ndarray) -> dict[str, np.ndarray]:
@@ -86,6 +91,8 @@ class _Normal:
 
 class DiagonalGaussianHead:
     """Draws from independent normal distributions."""
+
+    factors: np.ndarray | None = None
 
     def __init__(
         self, space: spaces.Box, log_std: np.ndarray | None, settings: HeadSettings, noise_scale: float
@@ -101,10 +108,12 @@ class DiagonalGaussianHead:
         """Standard normal numbers."""
         generator.standard_normal(out=noise)
 
-    def act(self, outputs: Sequence[np.ndarray], noise: np.ndarray) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    def act(
+        self, outputs: Sequence[np.ndarray], noise: np.ndarray, factors: np.ndarray | None = None
+    ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
         """Actions, their log-densities, and the parameters of their distribution."""
         mean, log_std = outputs[0], self._normal.log_std(outputs)
-        values, log_density = self._normal.draw(mean, log_std, noise)
+        values, log_density = self._normal.draw(mean, log_std, noise, factors)
         return [self._actions(values)], self._normal.told(log_density, mean, log_std)
 
     def act_best(self, outputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
@@ -118,6 +127,8 @@ class DiagonalGaussianHead:
 
 class SquashedGaussianHead:
     """Draws from independent normal distributions, and takes the numbers into the space's bounds by tanh."""
+
+    factors: np.ndarray | None = None
 
     def __init__(
         self, space: spaces.Box, log_std: np.ndarray | None, settings: HeadSettings, noise_scale: float
@@ -136,10 +147,12 @@ class SquashedGaussianHead:
         """Standard normal numbers."""
         generator.standard_normal(out=noise)
 
-    def act(self, outputs: Sequence[np.ndarray], noise: np.ndarray) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    def act(
+        self, outputs: Sequence[np.ndarray], noise: np.ndarray, factors: np.ndarray | None = None
+    ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
         """Actions, their log-densities, and the parameters of the distribution before tanh."""
         mean, log_std = outputs[0], self._normal.log_std(outputs)
-        before, log_prob = self._normal.draw(mean, log_std, noise)
+        before, log_prob = self._normal.draw(mean, log_std, noise, factors)
         # The logarithm of the derivative of tanh, 1 - tanh², without its cancellation where |before| is large.
         log_slope = 2 * (np.float32(math.log(2)) - before - np.logaddexp(np.float32(0), -2 * before))
         log_prob -= log_slope.sum(axis=1)

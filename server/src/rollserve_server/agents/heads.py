@@ -40,7 +40,7 @@ class Head(Protocol):
 
     Attributes:
         inputs: the outputs that it takes; a row of each is flat.
-        noise_width, infos: as of Agent.
+        noise_width, factors, infos: as of Agent.
     """
 
     @property
@@ -48,6 +48,9 @@ class Head(Protocol):
 
     @property
     def noise_width(self) -> int: ...  # noqa: D102
+
+    @property
+    def factors(self) -> np.ndarray | None: ...  # noqa: D102
 
     @property
     def infos(self) -> tuple[InfoSpec, ...]: ...  # noqa: D102
@@ -70,6 +73,16 @@ class Head(Protocol):
         ...
 
 
+_DrawingHead = (
+    CategoricalHead
+    | EpsilonGreedyHead
+    | MultiCategoricalHead
+    | BernoulliHead
+    | DiagonalGaussianHead
+    | SquashedGaussianHead
+)
+
+
 def build_head(
     kind: HeadKind,
     action_space: Space[Any],
@@ -89,23 +102,30 @@ def build_head(
     Raises:
         InvalidValueError: it is not one for the action space; the field is `head`.
     """
-    temperature, noise_scale = exploration.temperature, exploration.noise_scale
+    factors = exploration.factors(kind, settings)
+    if len(factors) > 1:
+        return VariedHead(_build(kind, action_space, log_std, settings, 1.0), factors)
+    return _build(kind, action_space, log_std, settings, factors[0])
+
+
+def _build(
+    kind: HeadKind, action_space: Space[Any], log_std: np.ndarray | None, settings: HeadSettings, factor: float
+) -> _DrawingHead:
     match kind, action_space:
         case "categorical", spaces.Discrete():
-            return CategoricalHead(action_space, temperature)
+            return CategoricalHead(action_space, factor)
         case "boltzmann", spaces.Discrete():
-            return CategoricalHead(action_space, temperature * settings.temperature, "q_values")
+            return CategoricalHead(action_space, factor, "q_values")
         case "epsilon_greedy", spaces.Discrete():
-            epsilon = settings.epsilon if exploration.epsilon is None else exploration.epsilon
-            return EpsilonGreedyHead(action_space, epsilon)
+            return EpsilonGreedyHead(action_space, factor)
         case "multi_categorical", spaces.MultiDiscrete():
-            return MultiCategoricalHead(action_space, temperature)
+            return MultiCategoricalHead(action_space, factor)
         case "bernoulli", spaces.MultiBinary():
-            return BernoulliHead(action_space, temperature)
+            return BernoulliHead(action_space, factor)
         case "diagonal_gaussian", spaces.Box() if _is_float(action_space):
-            return DiagonalGaussianHead(action_space, log_std, settings, noise_scale)
+            return DiagonalGaussianHead(action_space, log_std, settings, factor)
         case "squashed_gaussian", spaces.Box() if _is_float(action_space) and action_space.is_bounded():
-            return SquashedGaussianHead(action_space, log_std, settings, noise_scale)
+            return SquashedGaussianHead(action_space, log_std, settings, factor)
     raise InvalidValueError.of("head", kind, f"one for {action_space}, not for {_SPACES[kind]},")
 
 
@@ -120,10 +140,34 @@ _SPACES: Mapping[HeadKind, str] = {
 }
 
 
+class VariedHead:
+    """A head whose episodes differ in how freely they act."""
+
+    def __init__(self, head: _DrawingHead, factors: Sequence[float]) -> None:
+        """Takes what each episode's actions are drawn with."""
+        self._head = head
+        self.factors = np.array(factors)
+        self.inputs = head.inputs
+        self.noise_width = 1 + head.noise_width
+        self.infos = head.infos
+        self.act_best = head.act_best
+
+    def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
+        """As without the factor, which stands before it."""
+        drawn = np.empty((len(noise), self._head.noise_width))
+        self._head.draw_noise(generator, drawn)
+        noise[:, 1:] = drawn
+
+    def act(self, outputs: Sequence[np.ndarray], noise: np.ndarray) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+        """As without the factor, but with it."""
+        return self._head.act(outputs, noise[:, 1:], noise[:, 0].astype(np.float32))
+
+
 class ActionsHead:
     """Takes actions as they are."""
 
     noise_width = 0
+    factors: np.ndarray | None = None
 
     def __init__(self, leaves: Sequence[Leaf], *, has_log_prob: bool) -> None:
         """Takes the leaves of the action space, and whether each action comes with its log-probability."""

@@ -63,6 +63,7 @@ class MlpAgent:
         self._head = head
         self._deterministic = deterministic
         self.noise_width = head.noise_width
+        self.factors = head.factors
         self.infos = head.infos if spec.value is None else (*head.infos, VALUE)
         self.draw_noise = head.draw_noise
         networks = _networks(spec)

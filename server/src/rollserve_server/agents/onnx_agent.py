@@ -75,6 +75,7 @@ class OnnxAgent:
         if self._value is not None:
             infos.append(InfoSpec("value", np.dtype(np.float32), ()))
         self.infos = (*self._head.infos, *infos)
+        self.factors = self._head.factors
         self._num_heads_numbers = self._head.noise_width
         noise_width = sum(port.shape[0] for port in spec.inputs if port.role == "noise")
         self.noise_width = self._head.noise_width + noise_width

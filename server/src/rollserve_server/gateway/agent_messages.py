@@ -28,6 +28,8 @@ _ACTIVATIONS: Mapping[agent_pb2.Activation.ValueType, Activation] = {
 }
 _NORM_EPSILON = 1e-5
 _LEAST_FACTOR, _MOST_FACTOR = 1e-6, 1e6
+_MOST_FACTORS = 1024
+"""They come with each order to a worker."""
 
 
 def mlp_from_proto(mlp: agent_pb2.MlpAgent, parameters: Mapping[str, np.ndarray]) -> MlpSpec:
@@ -72,14 +74,19 @@ def exploration_from_proto(exploration: pb.Exploration) -> Exploration:
         "noise_scale": (_LEAST_FACTOR, _MOST_FACTOR),
         "epsilon": (0.0, 1.0),
     }
-    changes: dict[str, float] = {}
+    changes: dict[str, tuple[float, ...]] = {}
     for name, (least, most) in ranges.items():
-        if exploration.HasField(name):  # type: ignore[arg-type]
-            changes[name] = value = getattr(exploration, name)
+        field, values = f"{name}s", tuple(getattr(exploration, f"{name}s"))
+        if not values:
+            continue
+        if len(values) > _MOST_FACTORS:
+            raise InvalidValueError.of(field, f"{len(values)} numbers", f"at most {_MOST_FACTORS}")
+        for position, value in enumerate(values):
             if not least <= value <= most:
-                raise InvalidValueError.of(name, value, f"a number from {least:g} to {most:g}")
-            if exploration.deterministic:
-                raise InvalidValueError.of(name, value, "none beside deterministic")
+                raise InvalidValueError.of(f"{field}[{position}]", value, f"a number from {least:g} to {most:g}")
+        if exploration.deterministic:
+            raise InvalidValueError.of(field, f"{len(values)} numbers", "none beside deterministic")
+        changes[name] = values
     return Exploration(exploration.deterministic, **changes)
 
 
