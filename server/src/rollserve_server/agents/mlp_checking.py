@@ -71,7 +71,8 @@ def _check_sizes(spec: MlpSpec, input_size: int, output_size: int) -> None:
         expected = f"{input_size}, the flat size of the observation space,"
         raise InvalidValueError.of("layer_sizes[0]", sizes[0], expected)
     if sizes[-1] != output_size:
-        expected = f"{output_size}, as the action space needs it,"
+        parts = " for means and log_std" if spec.settings.predicted_log_std else ""
+        expected = f"{output_size}, as the action space needs it{parts},"
         raise InvalidValueError.of(f"layer_sizes[{len(sizes) - 1}]", sizes[-1], expected)
     hidden_sizes = spec.value if isinstance(spec.value, tuple) else ()
     if len(hidden_sizes) >= _MOST_LAYERS:

@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Worker"]
 
-_MOST_BUILT_AGENTS = 8
+_MOST_BUILT_AGENTS = 4
+"""Each has a copy of the parameters."""
 
 _R = TypeVar("_R")
 _Rows = TypeVar("_Rows", RowEnvs, BlockEnvs)
