@@ -375,6 +375,26 @@ class Switches(gymnasium.Env[np.ndarray, np.ndarray]):
     action_space = spaces.Dict({"on": spaces.MultiBinary(2), "force": spaces.Box(-np.inf, np.inf, (), np.float32)})
 
 
+class ManyActions(gymnasium.Env[np.ndarray, np.ndarray]):
+    """Takes several numbers at once; the reward is their sum, in ten steps."""
+
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+
+    def __init__(self, kind: str) -> None:
+        self.action_space = spaces.MultiBinary(3) if kind == "MultiBinary" else spaces.MultiDiscrete([2, 3, 4])
+        self._num_steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._num_steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action)
+        self._num_steps += 1
+        return np.zeros(2, np.float32), float(action.sum()), self._num_steps == 10, False, {}
+
+
 class Talkative(gymnasium.Env[np.ndarray, int]):
     """Prints."""
 

@@ -189,8 +189,8 @@ def test_initial_agents_fit_and_begin_close_to_uniform() -> None:
     _, columns = observe(NESTED, 50)
     _, infos = build_agent(agent, NESTED, gym_spaces.Discrete(4), 50).act(columns, np.zeros((50, 1)))
     assert np.all(np.abs(infos["log_prob"] - np.log(0.25)) < 0.5)
-    with pytest.raises(ValueError, match="MultiBinary"):
-        rollserve.MlpAgent.initial(describe_space(BOX), rollserve.spaces.MultiBinary((2,)))
+    with pytest.raises(ValueError, match="action space Dict"):
+        rollserve.MlpAgent.initial(describe_space(BOX), describe_space(NESTED))
     with pytest.raises(ValueError, match="'0/weight' is missing"):
         _ = rollserve.MlpAgent({}, "categorical").layer_sizes
     with pytest.raises(ValueError, match=r"parameter '0/weight': shape \(3,\) came"):

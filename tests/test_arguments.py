@@ -92,6 +92,10 @@ def test_connections(name: str, value: Any, error: type[Exception], message: str
         ({"timeout": -1}, rollserve.InvalidArgumentError, "timeout: -1 came"),
         ({"timeout": "1"}, TypeError, "timeout: str came"),
         ({"deadline": float("nan")}, rollserve.InvalidArgumentError, "deadline: nan came, a number of seconds"),
+        ({"deterministic": 1}, TypeError, "deterministic: int came, a truth value was expected"),
+        ({"temperature": "1"}, TypeError, r"temperature\[0\]: str came, a number was expected"),
+        ({"noise_scale": {1.0}}, TypeError, "noise_scale: set came, a number or a sequence of some was expected"),
+        ({"epsilon": [0, True]}, TypeError, r"epsilon\[1\]: bool came, a number was expected"),
         ({"sead": 1}, TypeError, "unexpected options: sead"),
     ],
 )
@@ -183,7 +187,7 @@ def test_names_that_cannot_be_sent(nowhere: rollserve.Sampler) -> None:
         ((OBSERVATIONS, ACTIONS, 64), TypeError, r"hidden_sizes: int came, a sequence such as \(64, 64\) was expected"),
         ((OBSERVATIONS, ACTIONS, (64, 0)), ValueError, r"hidden_sizes\[1\]: 0 came, at least 1 was expected"),
         ((OBSERVATIONS, ACTIONS, (6.4,)), TypeError, r"hidden_sizes\[0\]: float came, an integer was expected"),
-        ((OBSERVATIONS, ACTIONS, (64,), "gelu"), ValueError, "activation: 'gelu' came, 'tanh' or 'relu' was expected"),
+        ((OBSERVATIONS, ACTIONS, (64,), "softsign"), ValueError, "activation: 'softsign' came, 'tanh' or 'relu' or "),
     ],
 )
 def test_untrained_agents(arguments: tuple[Any, ...], error: type[Exception], message: str) -> None:
@@ -195,5 +199,15 @@ def test_untrained_agents(arguments: tuple[Any, ...], error: type[Exception], me
 
 
 def test_heads() -> None:
-    with pytest.raises(ValueError, match="head: 'softmax' came, 'categorical' or 'diagonal_gaussian' was expected"):
+    with pytest.raises(ValueError, match="head: 'softmax' came, 'categorical' or 'diagonal_gaussian' or "):
         rollserve.MlpAgent({}, "softmax")
+    with pytest.raises(ValueError, match=r"epsilon: 0\.1 came, none was expected with the head 'boltzmann'"):
+        rollserve.MlpAgent({}, "boltzmann", epsilon=0.1)
+    with pytest.raises(TypeError, match="temperature: str came, a number was expected"):
+        rollserve.MlpAgent({}, "boltzmann", temperature="1")
+    with pytest.raises(
+        ValueError, match="head: 'bernoulli' came, 'categorical' or 'epsilon_greedy' or 'boltzmann' was"
+    ):
+        rollserve.MlpAgent.initial(OBSERVATIONS, ACTIONS, head="bernoulli")
+    with pytest.raises(ValueError, match="value: 'own' came, 'shared' or 'separate' was expected"):
+        rollserve.MlpAgent.initial(OBSERVATIONS, ACTIONS, value="own")

@@ -125,6 +125,27 @@ OBTAIN_CASES: list[tuple[Any, grpc.StatusCode, str, tuple[str, ...]]] = [
         "INVALID_VALUE",
         ("options.first_episode_index", "options.seed"),
     ),
+    *(
+        (
+            pb.ObtainSamplesRequest(step_count=1, options=pb.SamplingOptions(exploration=exploration)),
+            INVALID,
+            "INVALID_VALUE",
+            (f"options.exploration.{message}",),
+        )
+        for exploration, message in (
+            (pb.Exploration(temperatures=[0]), "temperatures[0]: 0.0 came, a number from 1e-06 to 1e+06"),
+            (pb.Exploration(temperatures=[np.nan]), "temperatures[0]: nan came"),
+            (pb.Exploration(noise_scales=[-1]), "noise_scales[0]: -1.0 came"),
+            (pb.Exploration(epsilons=[1.5]), "epsilons[0]: 1.5 came, a number from 0 to 1"),
+            (
+                pb.Exploration(temperatures=[2], deterministic=True),
+                "temperatures: 1 numbers came, none beside deterministic",
+            ),
+            (pb.Exploration(epsilons=[0] * 1025), "epsilons: 1025 numbers came, at most 1024"),
+            (pb.Exploration(noise_scales=[2]), "noise_scales: 2.0 came, none for the head categorical"),
+            (pb.Exploration(epsilons=[0]), "epsilons: 0.0 came, none for the head categorical"),
+        )
+    ),
     (
         pb.ObtainSamplesRequest(step_count=1, options=pb.SamplingOptions(expected_policy_version=999)),
         PRECONDITION,
@@ -403,6 +424,9 @@ ZEROS = np.zeros((8, 4), np.float32)
 WITH_NAN = ZEROS.copy()
 WITH_NAN[3, 1] = np.nan
 
+LIMITS_CROSSED = agent_pb2.DiagonalGaussianHead(min_log_std=1, max_log_std=-1)
+WITH_SETTINGS = agent_pb2.OnnxAgent(squashed_gaussian=agent_pb2.SquashedGaussianHead(max_log_std=2))
+
 AGENT_CASES: list[tuple[Any, tuple[str, ...]]] = [
     (pb.UpdateAgentRequest(), ("update", "all_workers or per_worker")),
     (pb.UpdateAgentRequest(all_workers=pb.AgentUpdate()), ("all_workers.update: none came, agent or parameters",)),
@@ -429,6 +453,35 @@ AGENT_CASES: list[tuple[Any, tuple[str, ...]]] = [
     (changed_agent(lambda mlp: mlp.ClearField("activation")), ("mlp.activation", "none came")),
     (changed_agent(lambda mlp: setattr(mlp, "activation", 99)), ("mlp.activation", "99 came")),
     (changed_agent(lambda mlp: mlp.diagonal_gaussian.SetInParent()), ("mlp.head", "diagonal_gaussian", "Discrete")),
+    (changed_agent(lambda mlp: mlp.bernoulli.SetInParent()), ("mlp.head", "bernoulli", "MultiBinary")),
+    (
+        changed_agent(lambda mlp: mlp.multi_categorical.SetInParent()),
+        ("mlp.head", "multi_categorical", "MultiDiscrete"),
+    ),
+    (changed_agent(lambda mlp: mlp.squashed_gaussian.SetInParent()), ("mlp.head", "squashed_gaussian", "with bounds")),
+    (changed_agent(lambda mlp: setattr(mlp.epsilon_greedy, "epsilon", 2)), ("mlp.epsilon_greedy.epsilon: 2.0 came",)),
+    (changed_agent(lambda mlp: setattr(mlp.epsilon_greedy, "epsilon", np.nan)), ("epsilon: nan came", "from 0 to 1")),
+    (changed_agent(lambda mlp: setattr(mlp.boltzmann, "temperature", 0)), ("mlp.boltzmann.temperature: 0.0 came",)),
+    (
+        changed_agent(lambda mlp: mlp.diagonal_gaussian.MergeFrom(LIMITS_CROSSED)),
+        ("mlp.diagonal_gaussian.max_log_std: -1.0 came, at least min_log_std, 1.0,",),
+    ),
+    (changed_agent(lambda mlp: setattr(mlp.layer_norm, "epsilon", 0)), ("mlp.layer_norm.epsilon: 0.0 came", "1e-12")),
+    (changed_agent(lambda mlp: mlp.layer_norm.SetInParent()), ("parameters: '0/norm/weight' is missing",)),
+    (changed_agent(lambda mlp: mlp.shared_value.SetInParent()), ("parameters: 'value/weight' is missing",)),
+    (changed_agent(lambda mlp: mlp.separate_value.SetInParent()), ("parameters: 'value/0/weight' is missing",)),
+    (
+        changed_agent(lambda mlp: mlp.separate_value.hidden_sizes.extend([8, 0])),
+        ("mlp.separate_value.hidden_sizes[1]: 0 came", "positive"),
+    ),
+    (
+        changed_agent(lambda mlp: mlp.separate_value.hidden_sizes.extend([1] * 1000)),
+        ("mlp.separate_value.hidden_sizes: 1000 sizes came, at most 999",),
+    ),
+    (
+        pb.UpdateAgentRequest(all_workers=pb.AgentUpdate(agent=agent_pb2.Agent(onnx=WITH_SETTINGS))),
+        ("onnx.squashed_gaussian.max_log_std: 2.0 came, none: a model gives log_std",),
+    ),
     (changed_agent(lambda mlp: mlp.ClearField("layer_sizes")), ("mlp.layer_sizes: 0 sizes came",)),
     (
         changed_agent(lambda mlp: mlp.layer_sizes.extend([1] * 1_000_000)),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict
+from typing import Any, TypedDict
 
 import grpc
+import numpy as np
 
 from rollserve.agents import Agent, agent_to_proto, parameters_to_proto
 from rollserve.checks import check_flag, check_integer, check_type
@@ -18,9 +20,6 @@ from rollserve.reproducibility import Reproducibility, reproducibility_from_prot
 from rollserve.spaces import Space, space_from_proto
 from rollserve.v1 import environment_pb2, tensor_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
-
-if TYPE_CHECKING:
-    import numpy as np
 
 __all__ = [
     "DEFAULT_MESSAGE_BYTES",
@@ -69,6 +68,11 @@ class SamplingOptions(TypedDict, total=False):
         deadline: seconds that the whole call may take before it ends with a DeadlineError; no limit unless given.
         compression: "lz4", "zstd", or several, the best one first: how columns may come compressed, if that makes them
             smaller; as given to `connect` unless given here, and an empty sequence for none.
+        deterministic: whether the agent acts without any chance: the best action, or the mean.
+        temperature: what the logits of actions are divided by, from 1e-6 to 1e6. Of a sequence of up to 1024 numbers
+            the episode of index i has the one at i modulo how many there are; the same is true of the next two.
+        noise_scale: what the standard deviations of actions are multiplied by, from 1e-6 to 1e6.
+        epsilon: how often an epsilon-greedy agent chooses at random, from 0 to 1, instead of what it says itself.
         frames_once: whether each frame of observations that are stacks of frames comes once, and the stacks are made
             again here: they are the same, bit for bit. True unless given.
         prefetch: whether workers go on after this call with what the same call would bring next, until another call or
@@ -90,13 +94,18 @@ class SamplingOptions(TypedDict, total=False):
     frames_once: bool | None
     prefetch: bool | None
     blackhole: bool | None
+    deterministic: bool | None
+    temperature: float | Sequence[float] | None
+    noise_scale: float | Sequence[float] | None
+    epsilon: float | Sequence[float] | None
 
 
 _UNSIGNED_OPTIONS = ("seed", "first_episode_index")
 _SIGNED_OPTIONS = ("max_episode_length", "expected_policy_version", "policy_version", "env_version")
 """Options that are sent as integers of 64 bits."""
-_FLAGS = ("frames_once", "prefetch", "blackhole")
+_FLAGS = ("frames_once", "prefetch", "blackhole", "deterministic")
 """Options that are truth values."""
+_EXPLORATION_OPTIONS = ("temperature", "noise_scale", "epsilon")
 
 
 @dataclass(frozen=True)
@@ -274,7 +283,28 @@ def _sampling_options(reception: Reception, options: SamplingOptions) -> pb.Samp
         prefetch=options.get("prefetch") or False,
         blackhole=options.get("blackhole") or False,
         accept_shared_memory=reception.shared_memory,
+        exploration=_exploration(options),
     )
+
+
+def _exploration(options: SamplingOptions) -> pb.Exploration | None:
+    """How freely the agent is to act, if the options say anything about it."""
+    exploration = pb.Exploration(deterministic=options.get("deterministic") or False)
+    for name in _EXPLORATION_OPTIONS:
+        value = options.get(name)
+        if value is not None:
+            getattr(exploration, f"{name}s").extend(_numbers(name, value))
+    return exploration if exploration.ListFields() else None
+
+
+def _numbers(name: str, value: Any) -> Sequence[float]:
+    """One number or several, as a sequence."""
+    if isinstance(value, numbers.Real):
+        value = [value]
+    check_type(name, value, Sequence | np.ndarray, "a number or a sequence of some")
+    for position, element in enumerate(value):
+        check_type(f"{name}[{position}]", element, numbers.Real, "a number")
+    return [float(element) for element in value]
 
 
 def _agent_update(name: str, update: AgentUpdate | None) -> pb.AgentUpdate:

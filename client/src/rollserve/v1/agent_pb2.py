@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from rollserve.v1 import tensor_pb2 as rollserve_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18rollserve/v1/agent.proto\x12\x0crollserve.v1\x1a\x19rollserve/v1/tensor.proto\"\xbd\x01\n\x05\x41gent\x12%\n\x03mlp\x18\x01 \x01(\x0b\x32\x16.rollserve.v1.MlpAgentH\x00\x12+\n\x06random\x18\x02 \x01(\x0b\x32\x19.rollserve.v1.RandomAgentH\x00\x12/\n\x08\x63onstant\x18\x03 \x01(\x0b\x32\x1b.rollserve.v1.ConstantAgentH\x00\x12\'\n\x04onnx\x18\x04 \x01(\x0b\x32\x17.rollserve.v1.OnnxAgentH\x00\x42\x06\n\x04kind\"8\n\nParameters\x12*\n\x07tensors\x18\x01 \x03(\x0b\x32\x19.rollserve.v1.NamedTensor\"\xfa\x01\n\x08MlpAgent\x12\x13\n\x0blayer_sizes\x18\x01 \x03(\r\x12,\n\nactivation\x18\x02 \x01(\x0e\x32\x18.rollserve.v1.Activation\x12\x34\n\x0b\x63\x61tegorical\x18\x03 \x01(\x0b\x32\x1d.rollserve.v1.CategoricalHeadH\x00\x12?\n\x11\x64iagonal_gaussian\x18\x04 \x01(\x0b\x32\".rollserve.v1.DiagonalGaussianHeadH\x00\x12,\n\nparameters\x18\x05 \x01(\x0b\x32\x18.rollserve.v1.ParametersB\x06\n\x04head\"\xe2\x03\n\tOnnxAgent\x12\r\n\x05model\x18\x01 \x01(\x0c\x12\x33\n\x06inputs\x18\x02 \x03(\x0b\x32#.rollserve.v1.OnnxAgent.InputsEntry\x12\x35\n\x07outputs\x18\x03 \x03(\x0b\x32$.rollserve.v1.OnnxAgent.OutputsEntry\x12\x34\n\x0b\x63\x61tegorical\x18\x04 \x01(\x0b\x32\x1d.rollserve.v1.CategoricalHeadH\x00\x12?\n\x11\x64iagonal_gaussian\x18\x05 \x01(\x0b\x32\".rollserve.v1.DiagonalGaussianHeadH\x00\x12?\n\x11squashed_gaussian\x18\x06 \x01(\x0b\x32\".rollserve.v1.SquashedGaussianHeadH\x00\x12,\n\x07\x61\x63tions\x18\x07 \x01(\x0b\x32\x19.rollserve.v1.ActionsHeadH\x00\x12\r\n\x05infos\x18\x08 \x03(\t\x1a-\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0cOutputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x06\n\x04head\"\x11\n\x0f\x43\x61tegoricalHead\"\x16\n\x14\x44iagonalGaussianHead\"\x16\n\x14SquashedGaussianHead\"\r\n\x0b\x41\x63tionsHead\"\r\n\x0bRandomAgent\":\n\rConstantAgent\x12)\n\x06\x61\x63tion\x18\x01 \x03(\x0b\x32\x19.rollserve.v1.NamedTensor*R\n\nActivation\x12\x1a\n\x16\x41\x43TIVATION_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x41\x43TIVATION_TANH\x10\x01\x12\x13\n\x0f\x41\x43TIVATION_RELU\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18rollserve/v1/agent.proto\x12\x0crollserve.v1\x1a\x19rollserve/v1/tensor.proto\"\xbd\x01\n\x05\x41gent\x12%\n\x03mlp\x18\x01 \x01(\x0b\x32\x16.rollserve.v1.MlpAgentH\x00\x12+\n\x06random\x18\x02 \x01(\x0b\x32\x19.rollserve.v1.RandomAgentH\x00\x12/\n\x08\x63onstant\x18\x03 \x01(\x0b\x32\x1b.rollserve.v1.ConstantAgentH\x00\x12\'\n\x04onnx\x18\x04 \x01(\x0b\x32\x17.rollserve.v1.OnnxAgentH\x00\x42\x06\n\x04kind\"8\n\nParameters\x12*\n\x07tensors\x18\x01 \x03(\x0b\x32\x19.rollserve.v1.NamedTensor\"\xbb\x05\n\x08MlpAgent\x12\x13\n\x0blayer_sizes\x18\x01 \x03(\r\x12,\n\nactivation\x18\x02 \x01(\x0e\x32\x18.rollserve.v1.Activation\x12\x34\n\x0b\x63\x61tegorical\x18\x03 \x01(\x0b\x32\x1d.rollserve.v1.CategoricalHeadH\x00\x12?\n\x11\x64iagonal_gaussian\x18\x04 \x01(\x0b\x32\".rollserve.v1.DiagonalGaussianHeadH\x00\x12?\n\x11squashed_gaussian\x18\x06 \x01(\x0b\x32\".rollserve.v1.SquashedGaussianHeadH\x00\x12?\n\x11multi_categorical\x18\x07 \x01(\x0b\x32\".rollserve.v1.MultiCategoricalHeadH\x00\x12\x30\n\tbernoulli\x18\x08 \x01(\x0b\x32\x1b.rollserve.v1.BernoulliHeadH\x00\x12\x39\n\x0e\x65psilon_greedy\x18\t \x01(\x0b\x32\x1f.rollserve.v1.EpsilonGreedyHeadH\x00\x12\x30\n\tboltzmann\x18\n \x01(\x0b\x32\x1b.rollserve.v1.BoltzmannHeadH\x00\x12,\n\nparameters\x18\x05 \x01(\x0b\x32\x18.rollserve.v1.Parameters\x12+\n\nlayer_norm\x18\x0b \x01(\x0b\x32\x17.rollserve.v1.LayerNorm\x12\x31\n\x0cshared_value\x18\x0c \x01(\x0b\x32\x19.rollserve.v1.SharedValueH\x01\x12\x35\n\x0eseparate_value\x18\r \x01(\x0b\x32\x1b.rollserve.v1.SeparateValueH\x01\x42\x06\n\x04headB\x07\n\x05value\"-\n\tLayerNorm\x12\x14\n\x07\x65psilon\x18\x01 \x01(\x01H\x00\x88\x01\x01\x42\n\n\x08_epsilon\"\r\n\x0bSharedValue\"%\n\rSeparateValue\x12\x14\n\x0chidden_sizes\x18\x01 \x03(\r\"\xe2\x03\n\tOnnxAgent\x12\r\n\x05model\x18\x01 \x01(\x0c\x12\x33\n\x06inputs\x18\x02 \x03(\x0b\x32#.rollserve.v1.OnnxAgent.InputsEntry\x12\x35\n\x07outputs\x18\x03 \x03(\x0b\x32$.rollserve.v1.OnnxAgent.OutputsEntry\x12\x34\n\x0b\x63\x61tegorical\x18\x04 \x01(\x0b\x32\x1d.rollserve.v1.CategoricalHeadH\x00\x12?\n\x11\x64iagonal_gaussian\x18\x05 \x01(\x0b\x32\".rollserve.v1.DiagonalGaussianHeadH\x00\x12?\n\x11squashed_gaussian\x18\x06 \x01(\x0b\x32\".rollserve.v1.SquashedGaussianHeadH\x00\x12,\n\x07\x61\x63tions\x18\x07 \x01(\x0b\x32\x19.rollserve.v1.ActionsHeadH\x00\x12\r\n\x05infos\x18\x08 \x03(\t\x1a-\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0cOutputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x06\n\x04head\"\x11\n\x0f\x43\x61tegoricalHead\"\x85\x01\n\x14\x44iagonalGaussianHead\x12\x19\n\x11predicted_log_std\x18\x01 \x01(\x08\x12\x18\n\x0bmin_log_std\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x0bmax_log_std\x18\x03 \x01(\x01H\x01\x88\x01\x01\x42\x0e\n\x0c_min_log_stdB\x0e\n\x0c_max_log_std\"\x85\x01\n\x14SquashedGaussianHead\x12\x19\n\x11predicted_log_std\x18\x01 \x01(\x08\x12\x18\n\x0bmin_log_std\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x0bmax_log_std\x18\x03 \x01(\x01H\x01\x88\x01\x01\x42\x0e\n\x0c_min_log_stdB\x0e\n\x0c_max_log_std\"\x16\n\x14MultiCategoricalHead\"\x0f\n\rBernoulliHead\"$\n\x11\x45psilonGreedyHead\x12\x0f\n\x07\x65psilon\x18\x01 \x01(\x01\"9\n\rBoltzmannHead\x12\x18\n\x0btemperature\x18\x01 \x01(\x01H\x00\x88\x01\x01\x42\x0e\n\x0c_temperature\"\r\n\x0b\x41\x63tionsHead\"\r\n\x0bRandomAgent\":\n\rConstantAgent\x12)\n\x06\x61\x63tion\x18\x01 \x03(\x0b\x32\x19.rollserve.v1.NamedTensor*\xaa\x01\n\nActivation\x12\x1a\n\x16\x41\x43TIVATION_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x41\x43TIVATION_TANH\x10\x01\x12\x13\n\x0f\x41\x43TIVATION_RELU\x10\x02\x12\x12\n\x0e\x41\x43TIVATION_ELU\x10\x03\x12\x13\n\x0f\x41\x43TIVATION_GELU\x10\x04\x12\x18\n\x14\x41\x43TIVATION_GELU_TANH\x10\x05\x12\x13\n\x0f\x41\x43TIVATION_SILU\x10\x06\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,30 +36,44 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ONNXAGENT_INPUTSENTRY']._serialized_options = b'8\001'
   _globals['_ONNXAGENT_OUTPUTSENTRY']._loaded_options = None
   _globals['_ONNXAGENT_OUTPUTSENTRY']._serialized_options = b'8\001'
-  _globals['_ACTIVATION']._serialized_start=1214
-  _globals['_ACTIVATION']._serialized_end=1296
+  _globals['_ACTIVATION']._serialized_start=2127
+  _globals['_ACTIVATION']._serialized_end=2297
   _globals['_AGENT']._serialized_start=70
   _globals['_AGENT']._serialized_end=259
   _globals['_PARAMETERS']._serialized_start=261
   _globals['_PARAMETERS']._serialized_end=317
   _globals['_MLPAGENT']._serialized_start=320
-  _globals['_MLPAGENT']._serialized_end=570
-  _globals['_ONNXAGENT']._serialized_start=573
-  _globals['_ONNXAGENT']._serialized_end=1055
-  _globals['_ONNXAGENT_INPUTSENTRY']._serialized_start=954
-  _globals['_ONNXAGENT_INPUTSENTRY']._serialized_end=999
-  _globals['_ONNXAGENT_OUTPUTSENTRY']._serialized_start=1001
-  _globals['_ONNXAGENT_OUTPUTSENTRY']._serialized_end=1047
-  _globals['_CATEGORICALHEAD']._serialized_start=1057
-  _globals['_CATEGORICALHEAD']._serialized_end=1074
-  _globals['_DIAGONALGAUSSIANHEAD']._serialized_start=1076
-  _globals['_DIAGONALGAUSSIANHEAD']._serialized_end=1098
-  _globals['_SQUASHEDGAUSSIANHEAD']._serialized_start=1100
-  _globals['_SQUASHEDGAUSSIANHEAD']._serialized_end=1122
-  _globals['_ACTIONSHEAD']._serialized_start=1124
-  _globals['_ACTIONSHEAD']._serialized_end=1137
-  _globals['_RANDOMAGENT']._serialized_start=1139
-  _globals['_RANDOMAGENT']._serialized_end=1152
-  _globals['_CONSTANTAGENT']._serialized_start=1154
-  _globals['_CONSTANTAGENT']._serialized_end=1212
+  _globals['_MLPAGENT']._serialized_end=1019
+  _globals['_LAYERNORM']._serialized_start=1021
+  _globals['_LAYERNORM']._serialized_end=1066
+  _globals['_SHAREDVALUE']._serialized_start=1068
+  _globals['_SHAREDVALUE']._serialized_end=1081
+  _globals['_SEPARATEVALUE']._serialized_start=1083
+  _globals['_SEPARATEVALUE']._serialized_end=1120
+  _globals['_ONNXAGENT']._serialized_start=1123
+  _globals['_ONNXAGENT']._serialized_end=1605
+  _globals['_ONNXAGENT_INPUTSENTRY']._serialized_start=1504
+  _globals['_ONNXAGENT_INPUTSENTRY']._serialized_end=1549
+  _globals['_ONNXAGENT_OUTPUTSENTRY']._serialized_start=1551
+  _globals['_ONNXAGENT_OUTPUTSENTRY']._serialized_end=1597
+  _globals['_CATEGORICALHEAD']._serialized_start=1607
+  _globals['_CATEGORICALHEAD']._serialized_end=1624
+  _globals['_DIAGONALGAUSSIANHEAD']._serialized_start=1627
+  _globals['_DIAGONALGAUSSIANHEAD']._serialized_end=1760
+  _globals['_SQUASHEDGAUSSIANHEAD']._serialized_start=1763
+  _globals['_SQUASHEDGAUSSIANHEAD']._serialized_end=1896
+  _globals['_MULTICATEGORICALHEAD']._serialized_start=1898
+  _globals['_MULTICATEGORICALHEAD']._serialized_end=1920
+  _globals['_BERNOULLIHEAD']._serialized_start=1922
+  _globals['_BERNOULLIHEAD']._serialized_end=1937
+  _globals['_EPSILONGREEDYHEAD']._serialized_start=1939
+  _globals['_EPSILONGREEDYHEAD']._serialized_end=1975
+  _globals['_BOLTZMANNHEAD']._serialized_start=1977
+  _globals['_BOLTZMANNHEAD']._serialized_end=2034
+  _globals['_ACTIONSHEAD']._serialized_start=2036
+  _globals['_ACTIONSHEAD']._serialized_end=2049
+  _globals['_RANDOMAGENT']._serialized_start=2051
+  _globals['_RANDOMAGENT']._serialized_end=2064
+  _globals['_CONSTANTAGENT']._serialized_start=2066
+  _globals['_CONSTANTAGENT']._serialized_end=2124
 # @@protoc_insertion_point(module_scope)

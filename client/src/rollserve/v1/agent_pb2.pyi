@@ -32,6 +32,14 @@ class _ActivationEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     """The hyperbolic tangent."""
     ACTIVATION_RELU: _Activation.ValueType  # 2
     """max(x, 0)."""
+    ACTIVATION_ELU: _Activation.ValueType  # 3
+    """x where it is positive, else exp(x) - 1."""
+    ACTIVATION_GELU: _Activation.ValueType  # 4
+    """x · Φ(x), by the error function: `gelu` as PyTorch means it, and JAX with `approximate=False`."""
+    ACTIVATION_GELU_TANH: _Activation.ValueType  # 5
+    """x / 2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))): `gelu` as JAX means it, and PyTorch with `approximate="tanh"`."""
+    ACTIVATION_SILU: _Activation.ValueType  # 6
+    """x / (1 + exp(-x)), also called swish."""
 
 class Activation(_Activation, metaclass=_ActivationEnumTypeWrapper):
     """A function applied to each element of a hidden layer."""
@@ -42,6 +50,14 @@ ACTIVATION_TANH: Activation.ValueType  # 1
 """The hyperbolic tangent."""
 ACTIVATION_RELU: Activation.ValueType  # 2
 """max(x, 0)."""
+ACTIVATION_ELU: Activation.ValueType  # 3
+"""x where it is positive, else exp(x) - 1."""
+ACTIVATION_GELU: Activation.ValueType  # 4
+"""x · Φ(x), by the error function: `gelu` as PyTorch means it, and JAX with `approximate=False`."""
+ACTIVATION_GELU_TANH: Activation.ValueType  # 5
+"""x / 2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))): `gelu` as JAX means it, and PyTorch with `approximate="tanh"`."""
+ACTIVATION_SILU: Activation.ValueType  # 6
+"""x / (1 + exp(-x)), also called swish."""
 global___Activation = Activation
 
 @typing.final
@@ -112,11 +128,12 @@ class MlpAgent(google.protobuf.message.Message):
 
     Its input is the observation as `gymnasium.spaces.flatten` makes it: Box and MultiBinary leaves raveled, Discrete and
     MultiDiscrete leaves one-hot, leaves joined in the order of the space; all of it converted to float32. Layer i is
-    `activation(weight · input + bias)`, the last layer without the activation.
+    `activation(norm(weight · input + bias))`, the last layer without norm and activation, the others without norm unless
+    there is a `layer_norm`.
 
     The parameters, all float32 and finite: `i/weight` of shape (layer_sizes[i + 1], layer_sizes[i]) and `i/bias` of
     shape (layer_sizes[i + 1]) for i from 0 to the number of layers less 1 (the layout of PyTorch's Linear), and what the
-    head adds.
+    head, the layer norm and the value add.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -125,13 +142,21 @@ class MlpAgent(google.protobuf.message.Message):
     ACTIVATION_FIELD_NUMBER: builtins.int
     CATEGORICAL_FIELD_NUMBER: builtins.int
     DIAGONAL_GAUSSIAN_FIELD_NUMBER: builtins.int
+    SQUASHED_GAUSSIAN_FIELD_NUMBER: builtins.int
+    MULTI_CATEGORICAL_FIELD_NUMBER: builtins.int
+    BERNOULLI_FIELD_NUMBER: builtins.int
+    EPSILON_GREEDY_FIELD_NUMBER: builtins.int
+    BOLTZMANN_FIELD_NUMBER: builtins.int
     PARAMETERS_FIELD_NUMBER: builtins.int
+    LAYER_NORM_FIELD_NUMBER: builtins.int
+    SHARED_VALUE_FIELD_NUMBER: builtins.int
+    SEPARATE_VALUE_FIELD_NUMBER: builtins.int
     activation: global___Activation.ValueType
     """The activation of the hidden layers. Need not be set where there are none."""
     @property
     def layer_sizes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """The size of the input, of each hidden layer and of the output: from 2 to 1001 numbers. The first must be the flat
-        size of the observation space, the last what the head needs.
+        size of the observation space, the last what the head needs, without a value.
         """
 
     @property
@@ -143,8 +168,40 @@ class MlpAgent(google.protobuf.message.Message):
         """The output is the mean of a normal distribution."""
 
     @property
+    def squashed_gaussian(self) -> global___SquashedGaussianHead:
+        """The output is the mean of a normal distribution whose numbers tanh takes into the bounds of the space."""
+
+    @property
+    def multi_categorical(self) -> global___MultiCategoricalHead:
+        """The output is the logits of a categorical distribution for each element."""
+
+    @property
+    def bernoulli(self) -> global___BernoulliHead:
+        """The output is the logits of ones."""
+
+    @property
+    def epsilon_greedy(self) -> global___EpsilonGreedyHead:
+        """The output is Q-values, and the action that of the highest, but for some that are random."""
+
+    @property
+    def boltzmann(self) -> global___BoltzmannHead:
+        """The output is Q-values, which are logits once they are divided by a temperature."""
+
+    @property
     def parameters(self) -> global___Parameters:
         """The numbers."""
+
+    @property
+    def layer_norm(self) -> global___LayerNorm:
+        """If set, hidden layers are normalized before the activation, those of a separate value too."""
+
+    @property
+    def shared_value(self) -> global___SharedValue:
+        """From the last hidden layer of the policy."""
+
+    @property
+    def separate_value(self) -> global___SeparateValue:
+        """From layers of its own."""
 
     def __init__(
         self,
@@ -153,13 +210,85 @@ class MlpAgent(google.protobuf.message.Message):
         activation: global___Activation.ValueType = ...,
         categorical: global___CategoricalHead | None = ...,
         diagonal_gaussian: global___DiagonalGaussianHead | None = ...,
+        squashed_gaussian: global___SquashedGaussianHead | None = ...,
+        multi_categorical: global___MultiCategoricalHead | None = ...,
+        bernoulli: global___BernoulliHead | None = ...,
+        epsilon_greedy: global___EpsilonGreedyHead | None = ...,
+        boltzmann: global___BoltzmannHead | None = ...,
         parameters: global___Parameters | None = ...,
+        layer_norm: global___LayerNorm | None = ...,
+        shared_value: global___SharedValue | None = ...,
+        separate_value: global___SeparateValue | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["categorical", b"categorical", "diagonal_gaussian", b"diagonal_gaussian", "head", b"head", "parameters", b"parameters"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["activation", b"activation", "categorical", b"categorical", "diagonal_gaussian", b"diagonal_gaussian", "head", b"head", "layer_sizes", b"layer_sizes", "parameters", b"parameters"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["head", b"head"]) -> typing.Literal["categorical", "diagonal_gaussian"] | None: ...
+    def HasField(self, field_name: typing.Literal["bernoulli", b"bernoulli", "boltzmann", b"boltzmann", "categorical", b"categorical", "diagonal_gaussian", b"diagonal_gaussian", "epsilon_greedy", b"epsilon_greedy", "head", b"head", "layer_norm", b"layer_norm", "multi_categorical", b"multi_categorical", "parameters", b"parameters", "separate_value", b"separate_value", "shared_value", b"shared_value", "squashed_gaussian", b"squashed_gaussian", "value", b"value"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["activation", b"activation", "bernoulli", b"bernoulli", "boltzmann", b"boltzmann", "categorical", b"categorical", "diagonal_gaussian", b"diagonal_gaussian", "epsilon_greedy", b"epsilon_greedy", "head", b"head", "layer_norm", b"layer_norm", "layer_sizes", b"layer_sizes", "multi_categorical", b"multi_categorical", "parameters", b"parameters", "separate_value", b"separate_value", "shared_value", b"shared_value", "squashed_gaussian", b"squashed_gaussian", "value", b"value"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["head", b"head"]) -> typing.Literal["categorical", "diagonal_gaussian", "squashed_gaussian", "multi_categorical", "bernoulli", "epsilon_greedy", "boltzmann"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["value", b"value"]) -> typing.Literal["shared_value", "separate_value"] | None: ...
 
 global___MlpAgent = MlpAgent
+
+@typing.final
+class LayerNorm(google.protobuf.message.Message):
+    """The normalization of a hidden layer's numbers: less their mean, divided by the root of their variance (that of the
+    numbers themselves, not an estimate) plus epsilon; then times a weight, plus a bias. Adds the parameters `i/norm/weight`
+    and `i/norm/bias` of shape (layer_sizes[i + 1]) for each hidden layer i.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    EPSILON_FIELD_NUMBER: builtins.int
+    epsilon: builtins.float
+    """What is added to the variance, from 1e-12 to 1, else INVALID_ARGUMENT. Not set: 1e-5, as of PyTorch's LayerNorm
+    (Flax has 1e-6).
+    """
+    def __init__(
+        self,
+        *,
+        epsilon: builtins.float | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_epsilon", b"_epsilon", "epsilon", b"epsilon"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_epsilon", b"_epsilon", "epsilon", b"epsilon"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_epsilon", b"_epsilon"]) -> typing.Literal["epsilon"] | None: ...
+
+global___LayerNorm = LayerNorm
+
+@typing.final
+class SharedValue(google.protobuf.message.Message):
+    """A value that is a linear map of the last hidden layer: `value/weight` of shape (1, layer_sizes[number of layers - 1])
+    and `value/bias` of shape (1).
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___SharedValue = SharedValue
+
+@typing.final
+class SeparateValue(google.protobuf.message.Message):
+    """A value by a network of its own, with the same input, activation and layer norm: `value/i/weight` and so on, named and
+    shaped as those of the policy, with an output of size 1.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    HIDDEN_SIZES_FIELD_NUMBER: builtins.int
+    @property
+    def hidden_sizes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """The sizes of the hidden layers, at most 999; may be empty."""
+
+    def __init__(
+        self,
+        *,
+        hidden_sizes: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["hidden_sizes", b"hidden_sizes"]) -> None: ...
+
+global___SeparateValue = SeparateValue
 
 @typing.final
 class OnnxAgent(google.protobuf.message.Message):
@@ -296,24 +425,78 @@ global___CategoricalHead = CategoricalHead
 class DiagonalGaussianHead(google.protobuf.message.Message):
     """A normal distribution with independent elements for a Box action space of floats. Of an MLP the output is the mean,
     raveled, and the parameter `log_std` of shape (output size) the logarithm of the standard deviation, the same in all
-    states. An ONNX model gives both.
+    states, unless it is predicted. An ONNX model gives both; all fields are for an MLP, and INVALID_ARGUMENT with a model.
     Actions are not clipped; use the wrapper ClipAction for an environment that needs it.
     agent_infos: `log_prob` (T), the sum over the elements, `mean` (T, *A) and `log_std` (T, *A), float32.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    PREDICTED_LOG_STD_FIELD_NUMBER: builtins.int
+    MIN_LOG_STD_FIELD_NUMBER: builtins.int
+    MAX_LOG_STD_FIELD_NUMBER: builtins.int
+    predicted_log_std: builtins.bool
+    """Whether the output has log_std too: twice the size of the action, first all means, then all log_std."""
+    min_log_std: builtins.float
+    """If set, a lower log_std counts as this one."""
+    max_log_std: builtins.float
+    """If set, a higher log_std counts as this one. INVALID_ARGUMENT if less than `min_log_std`."""
     def __init__(
         self,
+        *,
+        predicted_log_std: builtins.bool = ...,
+        min_log_std: builtins.float | None = ...,
+        max_log_std: builtins.float | None = ...,
     ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_max_log_std", b"_max_log_std", "_min_log_std", b"_min_log_std", "max_log_std", b"max_log_std", "min_log_std", b"min_log_std"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_max_log_std", b"_max_log_std", "_min_log_std", b"_min_log_std", "max_log_std", b"max_log_std", "min_log_std", b"min_log_std", "predicted_log_std", b"predicted_log_std"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_log_std", b"_max_log_std"]) -> typing.Literal["max_log_std"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_min_log_std", b"_min_log_std"]) -> typing.Literal["min_log_std"] | None: ...
 
 global___DiagonalGaussianHead = DiagonalGaussianHead
 
 @typing.final
 class SquashedGaussianHead(google.protobuf.message.Message):
     """A normal distribution with independent elements, squashed into the bounds of a Box action space of floats that has
-    some: centre + half width · tanh(x), x normal. agent_infos: `log_prob` (T), the logarithm of the action's density, with
-    the correction for the squashing, and of x `mean` (T, *A) and `log_std` (T, *A), float32.
+    some: centre + half width · tanh(x), x normal. What gives mean and log_std of x, and the fields, are as of
+    DiagonalGaussianHead. agent_infos: `log_prob` (T), the logarithm of the action's density, with the correction for the
+    squashing and the width, and of x `mean` (T, *A) and `log_std` (T, *A), float32.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PREDICTED_LOG_STD_FIELD_NUMBER: builtins.int
+    MIN_LOG_STD_FIELD_NUMBER: builtins.int
+    MAX_LOG_STD_FIELD_NUMBER: builtins.int
+    predicted_log_std: builtins.bool
+    """See DiagonalGaussianHead."""
+    min_log_std: builtins.float
+    """See DiagonalGaussianHead."""
+    max_log_std: builtins.float
+    """See DiagonalGaussianHead."""
+    def __init__(
+        self,
+        *,
+        predicted_log_std: builtins.bool = ...,
+        min_log_std: builtins.float | None = ...,
+        max_log_std: builtins.float | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_max_log_std", b"_max_log_std", "_min_log_std", b"_min_log_std", "max_log_std", b"max_log_std", "min_log_std", b"min_log_std"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_max_log_std", b"_max_log_std", "_min_log_std", b"_min_log_std", "max_log_std", b"max_log_std", "min_log_std", b"min_log_std", "predicted_log_std", b"predicted_log_std"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_log_std", b"_max_log_std"]) -> typing.Literal["max_log_std"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_min_log_std", b"_min_log_std"]) -> typing.Literal["min_log_std"] | None: ...
+
+global___SquashedGaussianHead = SquashedGaussianHead
+
+@typing.final
+class MultiCategoricalHead(google.protobuf.message.Message):
+    """A categorical distribution for each element of a MultiDiscrete action space: the logits of the first element, then those
+    of the second, and so on, in C order, S in all. agent_infos: `log_prob` (T), the sum over the elements, and `logits`
+    (T, S), float32.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -322,7 +505,65 @@ class SquashedGaussianHead(google.protobuf.message.Message):
         self,
     ) -> None: ...
 
-global___SquashedGaussianHead = SquashedGaussianHead
+global___MultiCategoricalHead = MultiCategoricalHead
+
+@typing.final
+class BernoulliHead(google.protobuf.message.Message):
+    """An independent zero or one for each element of a MultiBinary action space: logits of ones, raveled. agent_infos:
+    `log_prob` (T), the sum over the elements, and `logits` (T, *A), float32.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___BernoulliHead = BernoulliHead
+
+@typing.final
+class EpsilonGreedyHead(google.protobuf.message.Message):
+    """For a Discrete action space of n actions: the one of the highest Q-value (the first of several), but with the probability
+    epsilon any of the n. agent_infos: `log_prob` (T) of the action in that distribution and `q_values` (T, n), float32.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    EPSILON_FIELD_NUMBER: builtins.int
+    epsilon: builtins.float
+    """How often an action is drawn from all of them, from 0 to 1, else INVALID_ARGUMENT. A call may have another, see
+    Exploration.
+    """
+    def __init__(
+        self,
+        *,
+        epsilon: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["epsilon", b"epsilon"]) -> None: ...
+
+global___EpsilonGreedyHead = EpsilonGreedyHead
+
+@typing.final
+class BoltzmannHead(google.protobuf.message.Message):
+    """For a Discrete action space of n actions: a categorical distribution whose logits are the Q-values divided by a
+    temperature. agent_infos: `log_prob` (T) and `q_values` (T, n), float32.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TEMPERATURE_FIELD_NUMBER: builtins.int
+    temperature: builtins.float
+    """What Q-values are divided by, from 1e-6 to 1e6, else INVALID_ARGUMENT. Not set: 1. That of a call multiplies it."""
+    def __init__(
+        self,
+        *,
+        temperature: builtins.float | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_temperature", b"_temperature", "temperature", b"temperature"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_temperature", b"_temperature", "temperature", b"temperature"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_temperature", b"_temperature"]) -> typing.Literal["temperature"] | None: ...
+
+global___BoltzmannHead = BoltzmannHead
 
 @typing.final
 class ActionsHead(google.protobuf.message.Message):

@@ -365,6 +365,7 @@ class SamplingOptions(google.protobuf.message.Message):
     BLACKHOLE_FIELD_NUMBER: builtins.int
     PREFETCH_FIELD_NUMBER: builtins.int
     ACCEPT_SHARED_MEMORY_FIELD_NUMBER: builtins.int
+    EXPLORATION_FIELD_NUMBER: builtins.int
     expected_policy_version: builtins.int
     """If set, the policy version that the caller counts on; FAILED_PRECONDITION if the current one is another."""
     policy_version: builtins.int
@@ -424,6 +425,10 @@ class SamplingOptions(google.protobuf.message.Message):
         knows, for those columns that it makes smaller. Empty: none. INVALID_ARGUMENT if one is not set.
         """
 
+    @property
+    def exploration(self) -> global___Exploration:
+        """How freely the agent acts. Not set: as it says itself. Other explorations make other episodes."""
+
     def __init__(
         self,
         *,
@@ -440,9 +445,10 @@ class SamplingOptions(google.protobuf.message.Message):
         blackhole: builtins.bool = ...,
         prefetch: builtins.bool = ...,
         accept_shared_memory: builtins.bool = ...,
+        exploration: global___Exploration | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "accept_compression", b"accept_compression", "accept_frame_stacks", b"accept_frame_stacks", "accept_shared_memory", b"accept_shared_memory", "blackhole", b"blackhole", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "policy_version", b"policy_version", "prefetch", b"prefetch", "sampler_run", b"sampler_run", "seed", b"seed"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "accept_compression", b"accept_compression", "accept_frame_stacks", b"accept_frame_stacks", "accept_shared_memory", b"accept_shared_memory", "blackhole", b"blackhole", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "policy_version", b"policy_version", "prefetch", b"prefetch", "sampler_run", b"sampler_run", "seed", b"seed"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_environment_version", b"_environment_version"]) -> typing.Literal["environment_version"] | None: ...
     @typing.overload
@@ -461,6 +467,54 @@ class SamplingOptions(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_seed", b"_seed"]) -> typing.Literal["seed"] | None: ...
 
 global___SamplingOptions = SamplingOptions
+
+@typing.final
+class Exploration(google.protobuf.message.Message):
+    """How freely an agent acts in a call. `log_prob` is that of the distribution that actions were drawn from, with all of
+    this; the other agent_infos (`logits`, `mean`, `log_std`, `q_values`, `value`) are the policy's own, without it.
+    INVALID_ARGUMENT for what means nothing to an agent.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DETERMINISTIC_FIELD_NUMBER: builtins.int
+    TEMPERATURES_FIELD_NUMBER: builtins.int
+    NOISE_SCALES_FIELD_NUMBER: builtins.int
+    EPSILONS_FIELD_NUMBER: builtins.int
+    deterministic: builtins.bool
+    """Whether there is no chance in the actions: the one of the highest logit or Q-value, each element's for
+    MultiCategoricalHead and BernoulliHead (a zero if both are as likely); the mean of a normal distribution, squashed for
+    SquashedGaussianHead. The noise of an ONNX model is 0. `log_prob` of a head is then 0: all probability is on one
+    action. Nothing else may be set beside it. INVALID_ARGUMENT for a random agent.
+    """
+    @property
+    def temperatures(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """What logits are divided by, from 1e-6 to 1e6: for CategoricalHead, MultiCategoricalHead, BernoulliHead and
+        BoltzmannHead, there on top of its own. One number for all episodes, or up to 1024: the episode of index i has the
+        one at i modulo their number.
+        """
+
+    @property
+    def noise_scales(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """What standard deviations are multiplied by, from 1e-6 to 1e6: for DiagonalGaussianHead and SquashedGaussianHead,
+        there before tanh. One or more, as `temperatures`.
+        """
+
+    @property
+    def epsilons(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """For EpsilonGreedyHead, instead of its own; from 0 to 1. One or more, as `temperatures`."""
+
+    def __init__(
+        self,
+        *,
+        deterministic: builtins.bool = ...,
+        temperatures: collections.abc.Iterable[builtins.float] | None = ...,
+        noise_scales: collections.abc.Iterable[builtins.float] | None = ...,
+        epsilons: collections.abc.Iterable[builtins.float] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["deterministic", b"deterministic", "epsilons", b"epsilons", "noise_scales", b"noise_scales", "temperatures", b"temperatures"]) -> None: ...
+
+global___Exploration = Exploration
 
 @typing.final
 class ObtainSamplesResponse(google.protobuf.message.Message):

@@ -2,6 +2,7 @@
 
 from rollserve_server.agents.agent import Agent, InfoSpec
 from rollserve_server.agents.building import build_agent, kind_of, parameters_bytes, prepare_agent, with_parameters
+from rollserve_server.agents.exploration import AS_THE_AGENT_SAYS, Exploration, check_exploration
 from rollserve_server.agents.onnx_checking import OnnxSettings
 from rollserve_server.agents.onnx_trying import TrialSettings
 from rollserve_server.agents.specs import (
@@ -9,19 +10,24 @@ from rollserve_server.agents.specs import (
     AgentSpec,
     ConstantSpec,
     HeadKind,
+    HeadSettings,
     MlpSpec,
     OnnxHeadKind,
     OnnxModel,
     OnnxSpec,
     RandomSpec,
+    Value,
 )
 
 __all__ = [
+    "AS_THE_AGENT_SAYS",
     "Activation",
     "Agent",
     "AgentSpec",
     "ConstantSpec",
+    "Exploration",
     "HeadKind",
+    "HeadSettings",
     "InfoSpec",
     "MlpSpec",
     "OnnxHeadKind",
@@ -30,7 +36,9 @@ __all__ = [
     "OnnxSpec",
     "RandomSpec",
     "TrialSettings",
+    "Value",
     "build_agent",
+    "check_exploration",
     "kind_of",
     "parameters_bytes",
     "prepare_agent",

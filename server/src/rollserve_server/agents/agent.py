@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
 
-__all__ = ["Agent", "InfoSpec"]
+__all__ = ["FLOAT32", "LOG_PROB", "VALUE", "Agent", "InfoSpec"]
+
+FLOAT32 = np.dtype(np.float32)
 
 
 class InfoSpec(NamedTuple):
@@ -17,6 +18,10 @@ class InfoSpec(NamedTuple):
     name: str
     dtype: np.dtype
     shape: tuple[int, ...]
+
+
+LOG_PROB = InfoSpec("log_prob", FLOAT32, ())
+VALUE = InfoSpec("value", FLOAT32, ())
 
 
 class Agent(Protocol):
@@ -28,11 +33,16 @@ class Agent(Protocol):
 
     Attributes:
         noise_width: K, how many random numbers one action takes.
+        factors: if not None, the first of these numbers is not drawn: for each action of the episode of index i it is
+            the one at i modulo their number.
         infos: what `act` tells of each action.
     """
 
     @property
     def noise_width(self) -> int: ...  # noqa: D102
+
+    @property
+    def factors(self) -> np.ndarray | None: ...  # noqa: D102
 
     @property
     def infos(self) -> tuple[InfoSpec, ...]: ...  # noqa: D102

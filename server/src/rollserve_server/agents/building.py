@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rollserve_server.agents.exploration import AS_THE_AGENT_SAYS
 from rollserve_server.agents.fixed import ConstantAgent, RandomAgent
 from rollserve_server.agents.heads import build_head
-from rollserve_server.agents.mlp import Flattener, MlpAgent, Network
+from rollserve_server.agents.mlp import Flattener, MlpAgent
+from rollserve_server.agents.mlp_checking import check_mlp
 from rollserve_server.agents.onnx_agent import OnnxAgent
 from rollserve_server.agents.onnx_checking import check_onnx, prepare_onnx
-from rollserve_server.agents.parameters import check_names, check_parameters, listed
+from rollserve_server.agents.parameters import check_names, listed
 from rollserve_server.agents.specs import AgentSpec, ConstantSpec, MlpSpec, OnnxModel, OnnxSpec, RandomSpec
 from rollserve_server.envs import leaves_of_space
 from rollserve_server.errors import InvalidValueError
@@ -23,12 +25,10 @@ if TYPE_CHECKING:
     from gymnasium import Space
 
     from rollserve_server.agents.agent import Agent
+    from rollserve_server.agents.exploration import Exploration
     from rollserve_server.agents.onnx_checking import OnnxSettings
 
 __all__ = ["build_agent", "kind_of", "parameters_bytes", "prepare_agent", "with_parameters"]
-
-_MOST_LAYERS = 1000
-_FLOAT32 = np.dtype(np.float32)
 
 _KINDS: dict[type, str] = {
     MlpSpec: "mlp",
@@ -93,7 +93,13 @@ def prepare_agent(
 
 
 def build_agent(
-    spec: AgentSpec, observation_space: Space[Any], action_space: Space[Any], num_rows: int, *, together: bool = False
+    spec: AgentSpec,
+    observation_space: Space[Any],
+    action_space: Space[Any],
+    num_rows: int,
+    *,
+    together: bool = False,
+    exploration: Exploration = AS_THE_AGENT_SAYS,
 ) -> Agent:
     """An agent for so many rows.
 
@@ -104,6 +110,7 @@ def build_agent(
         num_rows: how many rows it acts in at once.
         together: whether all rows are of one environment, and so always the same ones. Then it is faster, but the last
             bits of a row's results may depend on the rows beside it.
+        exploration: how freely it acts; see `check_exploration`.
 
     Raises:
         InvalidValueError: the spec is malformed, or does not fit the spaces; the message names the field.
@@ -111,53 +118,17 @@ def build_agent(
     """
     match spec:
         case MlpSpec():
-            return _build_mlp(spec, observation_space, action_space, num_rows, together=together)
+            flattener = Flattener(leaves_of_space(observation_space))
+            check_mlp(spec, flattener.size, action_space)
+            head = build_head(spec.head, action_space, spec.parameters.get("log_std"), spec.settings, exploration)
+            deterministic = exploration.deterministic
+            return MlpAgent(spec, flattener, head, num_rows, together=together, deterministic=deterministic)
         case RandomSpec():
             return RandomAgent(leaves_of_space(action_space))
         case ConstantSpec():
             return _build_constant(spec, action_space, num_rows)
         case OnnxSpec():
-            return OnnxAgent(spec, action_space, num_rows, together=together)
-
-
-def _build_mlp(
-    spec: MlpSpec, observation_space: Space[Any], action_space: Space[Any], num_rows: int, *, together: bool
-) -> MlpAgent:
-    flattener = Flattener(leaves_of_space(observation_space))
-    (num_outputs,) = build_head(spec.head, action_space).inputs[0].shape
-    _check_layers(spec, flattener.size, num_outputs)
-    check_parameters(spec.parameters, _parameter_shapes(spec))
-    head = build_head(spec.head, action_space, spec.parameters.get("log_std"))
-    network = Network(spec.layer_sizes, spec.activation, spec.parameters, num_rows, together=together)
-    return MlpAgent(flattener, network, head)
-
-
-def _check_layers(spec: MlpSpec, input_size: int, output_size: int) -> None:
-    sizes = spec.layer_sizes
-    if not 2 <= len(sizes) <= _MOST_LAYERS + 1:
-        expected = f"from 2 to {_MOST_LAYERS + 1}: one of the input, and one of each layer,"
-        raise InvalidValueError.of("layer_sizes", f"{len(sizes)} sizes", expected)
-    for position, size in enumerate(sizes):
-        if size < 1:
-            raise InvalidValueError.of(f"layer_sizes[{position}]", size, "a positive size")
-    if sizes[0] != input_size:
-        expected = f"{input_size}, the flat size of the observation space,"
-        raise InvalidValueError.of("layer_sizes[0]", sizes[0], expected)
-    if sizes[-1] != output_size:
-        expected = f"{output_size}, as the action space needs it,"
-        raise InvalidValueError.of(f"layer_sizes[{len(sizes) - 1}]", sizes[-1], expected)
-    if len(sizes) > 2 and spec.activation is None:
-        raise InvalidValueError.of("activation", "none", "one for the hidden layers")
-
-
-def _parameter_shapes(spec: MlpSpec) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
-    shapes: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
-    for layer, (inputs, outputs) in enumerate(zip(spec.layer_sizes[:-1], spec.layer_sizes[1:], strict=True)):
-        shapes[f"{layer}/weight"] = _FLOAT32, (outputs, inputs)
-        shapes[f"{layer}/bias"] = _FLOAT32, (outputs,)
-    if spec.head == "diagonal_gaussian":
-        shapes["log_std"] = _FLOAT32, (spec.layer_sizes[-1],)
-    return shapes
+            return OnnxAgent(spec, action_space, num_rows, together=together, exploration=exploration)
 
 
 def _build_constant(spec: ConstantSpec, action_space: Space[Any], num_rows: int) -> ConstantAgent:

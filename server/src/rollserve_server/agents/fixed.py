@@ -23,6 +23,7 @@ class RandomAgent:
     bound come from an exponential distribution beyond it, those without any from a standard normal one.
     """  # noqa: D205
 
+    factors: np.ndarray | None = None
     infos: tuple[InfoSpec, ...] = ()
 
     def __init__(self, leaves: Sequence[Leaf]) -> None:
@@ -55,6 +56,7 @@ class ConstantAgent:
     """Does the same always."""
 
     noise_width = 0
+    factors: np.ndarray | None = None
     infos: tuple[InfoSpec, ...] = ()
 
     def __init__(self, actions: Sequence[np.ndarray], num_rows: int) -> None:

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 
+from rollserve_server.agents.activations import ACTIVATIONS, NUM_SCRATCH
+from rollserve_server.agents.agent import VALUE
 from rollserve_server.agents.tiles import tile_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from rollserve_server.agents.heads import Head
-    from rollserve_server.agents.specs import Activation
+    from rollserve_server.agents.specs import MlpSpec
     from rollserve_server.envs import Leaf
 
-__all__ = ["Flattener", "MlpAgent", "Network"]
-
-_ACTIVATIONS: dict[Activation, Callable[[np.ndarray], object]] = {
-    "tanh": lambda x: np.tanh(x, out=x),
-    "relu": lambda x: np.maximum(x, 0, out=x),
-}
+__all__ = ["Flattener", "MlpAgent"]
 
 
 class Flattener:
@@ -46,61 +45,155 @@ class Flattener:
             begin = end
 
 
-class Network:
-    """The layers. Holds buffers for a fixed number of rows."""
+class MlpAgent:
+    """Networks and a head; see `protos/rollserve/v1/agent.proto`. Holds buffers for a fixed number of rows."""
 
     def __init__(
         self,
-        layer_sizes: Sequence[int],
-        activation: Activation | None,
-        parameters: Mapping[str, np.ndarray],
+        spec: MlpSpec,
+        flattener: Flattener,
+        head: Head,
         num_rows: int,
         *,
         together: bool = False,
+        deterministic: bool = False,
     ) -> None:
-        """Takes the parameters; for `together` see `build_agent`."""
-        num_layers = len(layer_sizes) - 1
-        rows = num_rows if together else min(itertools.starmap(tile_rows, itertools.pairwise(layer_sizes)))
-        num_tiles = -(-num_rows // rows)
-        self._weights = [np.ascontiguousarray(parameters[f"{i}/weight"].T) for i in range(num_layers)]
-        self._biases = [parameters[f"{i}/bias"] for i in range(num_layers)]
-        self._activate = _ACTIVATIONS[activation] if activation else None
-        self._tiles = [np.zeros((num_tiles, rows, size), np.float32) for size in layer_sizes]
-        self.input = self._tiles[0].reshape(-1, layer_sizes[0])[:num_rows]
-        self._output = self._tiles[-1].reshape(-1, layer_sizes[-1])[:num_rows]
-
-    def forward(self) -> np.ndarray:
-        """The output, (M, size), for what stands in `input`. The next call overwrites it."""
-        for i, (weight, bias) in enumerate(zip(self._weights, self._biases, strict=True)):
-            layer = self._tiles[i + 1]
-            np.matmul(self._tiles[i], weight, out=layer)
-            np.add(layer, bias, out=layer)
-            if i + 1 < len(self._weights) and self._activate is not None:
-                self._activate(layer)
-        return self._output
-
-
-class MlpAgent:
-    """A network and a head; see `protos/rollserve/v1/agent.proto`."""
-
-    def __init__(self, flattener: Flattener, network: Network, head: Head) -> None:
+        """Takes a spec that has been checked; for `together` see `build_agent`."""
         self._flattener = flattener
-        self._network = network
         self._head = head
+        self._deterministic = deterministic
         self.noise_width = head.noise_width
-        self.infos = head.infos
+        self.factors = head.factors
+        self.infos = head.infos if spec.value is None else (*head.infos, VALUE)
         self.draw_noise = head.draw_noise
+        networks = _networks(spec)
+        shapes = [layer.weight.shape for layers in networks for layer in layers]
+        rows = num_rows if together else min(itertools.starmap(tile_rows, shapes))
+        tiles = np.zeros((-(-num_rows // rows), rows, flattener.size), np.float32)
+        self._input = tiles.reshape(-1, flattener.size)[:num_rows]
+        self._networks = [_Network(layers, spec, tiles) for layers in networks]
+        # The outputs stand in the same place always.
+        outputs = [network.output[:num_rows] for network in self._networks]
+        ends = list(itertools.accumulate((wanted.shape[0] for wanted in head.inputs), initial=0))
+        self._outputs = [outputs[0][:, begin:end] for begin, end in itertools.pairwise(ends)]
+        self._value = None if spec.value is None else outputs[-1][:, -1]
 
     def act(
         self, observations: Sequence[np.ndarray], noise: np.ndarray
     ) -> tuple[Sequence[np.ndarray], Mapping[str, np.ndarray]]:
         """See Agent."""
-        self._flattener(observations, self._network.input)
-        return self._head.act((self._network.forward(),), noise)
+        self._flattener(observations, self._input)
+        for network in self._networks:
+            network.run()
+        if self._deterministic:
+            actions, infos = self._head.act_best(self._outputs)
+        else:
+            actions, infos = self._head.act(self._outputs, noise)
+        if self._value is not None:
+            infos["value"] = self._value
+        return actions, infos
 
     def failures(self) -> Mapping[int, str]:
         """See Agent."""
         return {}
+
+
+class _Layer(NamedTuple):
+    """The numbers of a layer: weight (inputs, outputs), bias (outputs,), and of its norm weight and bias, if any."""
+
+    weight: np.ndarray
+    bias: np.ndarray
+    norm: tuple[np.ndarray, np.ndarray] | None
+
+
+class _Network:
+    """Layers one after the other, each with a buffer for its output.
+
+    Attributes:
+        output: (at least M, size), which `run` overwrites.
+    """
+
+    def __init__(self, layers: Sequence[_Layer], spec: MlpSpec, tiles: np.ndarray) -> None:
+        """Takes where the input stands, (tiles, rows, size)."""
+        self._steps: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Callable[[], object] | None]] = []
+        for number, layer in enumerate(layers):
+            source, tiles = tiles, np.zeros((*tiles.shape[:2], len(layer.bias)), np.float32)
+            is_last = number == len(layers) - 1
+            finish = None if is_last else _finish(tiles, layer, spec)
+            self._steps.append((source, layer.weight, layer.bias, tiles, finish))
+        self.output = tiles.reshape(-1, tiles.shape[2])
+
+    def run(self) -> None:
+        for source, weight, bias, out, finish in self._steps:
+            np.matmul(source, weight, out=out)
+            np.add(out, bias, out=out)
+            if finish is not None:
+                finish()
+
+
+def _networks(spec: MlpSpec) -> list[list[_Layer]]:
+    """That of the policy, whose output a shared value stands behind, and that of a value of its own."""
+    parameters = spec.parameters
+    policy = _layers(spec, "", len(spec.layer_sizes) - 1)
+    match spec.value:
+        case None:
+            return [policy]
+        case "shared":
+            weight, bias, _ = policy[-1]
+            joined = np.concatenate([weight, parameters["value/weight"].T], axis=1)
+            policy[-1] = _Layer(joined, np.concatenate([bias, parameters["value/bias"]]), None)
+            return [policy]
+        case hidden_sizes:
+            return [policy, _layers(spec, "value/", len(hidden_sizes) + 1)]
+
+
+def _layers(spec: MlpSpec, prefix: str, num_layers: int) -> list[_Layer]:
+    layers = []
+    for number in range(num_layers):
+        name = f"{prefix}{number}"
+        has_norm = spec.norm_epsilon is not None and number < num_layers - 1
+        norm = (spec.parameters[f"{name}/norm/weight"], spec.parameters[f"{name}/norm/bias"]) if has_norm else None
+        weight = np.ascontiguousarray(spec.parameters[f"{name}/weight"].T)
+        layers.append(_Layer(weight, spec.parameters[f"{name}/bias"], norm))
+    return layers
+
+
+def _finish(values: np.ndarray, layer: _Layer, spec: MlpSpec) -> Callable[[], object] | None:
+    """What is done with a hidden layer's values, in place."""
+    if spec.activation is None:
+        return None
+    scratch = np.empty((NUM_SCRATCH, *values.shape), np.float32)
+    activate = functools.partial(ACTIVATIONS[spec.activation], values, *scratch)
+    if layer.norm is None or spec.norm_epsilon is None:
+        return activate
+    means = np.empty((*values.shape[:-1], 1), np.float32)
+    return functools.partial(
+        _normalize_and_activate, values, *layer.norm, np.float32(spec.norm_epsilon), means, scratch[0], activate
+    )
+
+
+def _normalize_and_activate(
+    values: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    epsilon: np.float32,
+    means: np.ndarray,
+    squares: np.ndarray,
+    activate: Callable[[], object],
+) -> None:
+    size = values.shape[-1]
+    np.add.reduce(values, axis=-1, keepdims=True, out=means)
+    np.divide(means, size, out=means)
+    np.subtract(values, means, out=values)
+    np.multiply(values, values, out=squares)
+    np.add.reduce(squares, axis=-1, keepdims=True, out=means)
+    np.divide(means, size, out=means)
+    np.add(means, epsilon, out=means)
+    np.sqrt(means, out=means)
+    np.divide(values, means, out=values)
+    np.multiply(values, weight, out=values)
+    np.add(values, bias, out=values)
+    activate()
 
 
 def _flatten_leaf(space: Any, column: np.ndarray, out: np.ndarray) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollserve_server.agents.agent import InfoSpec
+from rollserve_server.agents.exploration import AS_THE_AGENT_SAYS
 from rollserve_server.agents.fixed import leaf_bounds
 from rollserve_server.agents.heads import leaf_role
 from rollserve_server.agents.onnx_checking import onnx_head
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from gymnasium import Space
 
+    from rollserve_server.agents.exploration import Exploration
     from rollserve_server.agents.specs import OnnxSpec, Port
 
 __all__ = ["OnnxAgent"]
@@ -26,7 +28,15 @@ __all__ = ["OnnxAgent"]
 class OnnxAgent:
     """A model and a head; see `protos/rollserve/v1/agent.proto`."""
 
-    def __init__(self, spec: OnnxSpec, action_space: Space[Any], num_rows: int, *, together: bool = False) -> None:
+    def __init__(
+        self,
+        spec: OnnxSpec,
+        action_space: Space[Any],
+        num_rows: int,
+        *,
+        together: bool = False,
+        exploration: Exploration = AS_THE_AGENT_SAYS,
+    ) -> None:
         """Makes a session for a model that has been checked; for `together` see `build_agent`.
 
         Raises:
@@ -45,7 +55,8 @@ class OnnxAgent:
             session, _described(spec.inputs), _described(outputs), num_rows, multiple=multiple, most=most
         )
         self._inputs = [self._runner.inputs[port.name] for port in spec.inputs]
-        self._head = onnx_head(spec.head, spec.outputs, action_space)
+        self._head = onnx_head(spec.head, spec.outputs, action_space, exploration)
+        self._deterministic = exploration.deterministic
         self._head_outputs = [
             (self._runner.outputs[spec.outputs[wanted.name].name].reshape(num_rows, -1), wanted.dtype)
             for wanted in self._head.inputs
@@ -64,6 +75,7 @@ class OnnxAgent:
         if self._value is not None:
             infos.append(InfoSpec("value", np.dtype(np.float32), ()))
         self.infos = (*self._head.infos, *infos)
+        self.factors = self._head.factors
         self._num_heads_numbers = self._head.noise_width
         noise_width = sum(port.shape[0] for port in spec.inputs if port.role == "noise")
         self.noise_width = self._head.noise_width + noise_width
@@ -85,8 +97,11 @@ class OnnxAgent:
             AgentFailedError: the model fails.
         """
         split = self._num_heads_numbers
+        models_own = noise[:, split:]
+        if self._deterministic:
+            models_own = np.zeros_like(models_own)
         with np.errstate(over="ignore"):  # what is too large becomes infinite
-            for column, values in zip(self._inputs, (*observations, noise[:, split:]), strict=False):
+            for column, values in zip(self._inputs, (*observations, models_own), strict=False):
                 np.copyto(column, values, casting="same_kind")
         try:
             self._runner.run()
@@ -94,7 +109,10 @@ class OnnxAgent:
             raise AgentFailedError(f"the model fails: {error}") from error
         outputs = [column.astype(dtype, copy=False) for column, dtype in self._head_outputs]
         with np.errstate(all="ignore"):  # what is not finite is told by `failures`
-            actions, infos = self._head.act(outputs, noise[:, :split])
+            if self._deterministic:
+                actions, infos = self._head.act_best(outputs)
+            else:
+                actions, infos = self._head.act(outputs, noise[:, :split])
         infos |= self._further
         if self._value is not None:
             infos["value"] = self._value.astype(np.float32, copy=False)

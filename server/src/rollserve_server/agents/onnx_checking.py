@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rollserve_server.agents.exploration import AS_THE_AGENT_SAYS
 from rollserve_server.agents.heads import ActionsHead, build_head, leaf_role
 from rollserve_server.agents.onnx_model import read_model
 from rollserve_server.agents.onnx_trying import TrialSettings, try_out
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
 
     from gymnasium import Space
 
+    from rollserve_server.agents.exploration import Exploration
     from rollserve_server.agents.heads import Head
     from rollserve_server.agents.onnx_model import Declared, ModelParts
-    from rollserve_server.agents.specs import OnnxModel
+    from rollserve_server.agents.specs import OnnxHeadKind, OnnxModel
     from rollserve_server.envs import Leaf
 
 __all__ = ["OnnxSettings", "check_onnx", "onnx_head", "prepare_onnx"]
@@ -91,7 +93,12 @@ def check_onnx(spec: OnnxSpec, observation_space: Space[Any], action_space: Spac
     check_parameters(spec.parameters, spec.shapes)
 
 
-def onnx_head(kind: str, outputs: Mapping[str, Port], action_space: Space[Any]) -> Head:
+def onnx_head(
+    kind: OnnxHeadKind,
+    outputs: Mapping[str, Port],
+    action_space: Space[Any],
+    exploration: Exploration = AS_THE_AGENT_SAYS,
+) -> Head:
     """The head for a model with these outputs.
 
     Raises:
@@ -100,7 +107,7 @@ def onnx_head(kind: str, outputs: Mapping[str, Port], action_space: Space[Any]) 
     if kind == "actions":
         head: Head = ActionsHead(leaves_of_space(action_space), has_log_prob="log_prob" in outputs)
     else:
-        head = build_head(kind, action_space)  # type: ignore[arg-type]
+        head = build_head(kind, action_space, exploration=exploration)
     for wanted in head.inputs:
         if wanted.name not in outputs:
             came = listed([port.name for port in outputs.values()])

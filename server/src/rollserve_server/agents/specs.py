@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -15,17 +16,48 @@ __all__ = [
     "Batching",
     "ConstantSpec",
     "HeadKind",
+    "HeadSettings",
     "MlpSpec",
     "OnnxHeadKind",
     "OnnxModel",
     "OnnxSpec",
     "Port",
     "RandomSpec",
+    "Value",
 ]
 
-Activation = Literal["tanh", "relu"]
-HeadKind = Literal["categorical", "diagonal_gaussian", "squashed_gaussian"]
+Activation = Literal["tanh", "relu", "elu", "gelu", "gelu_tanh", "silu"]
+HeadKind = Literal[
+    "categorical",
+    "diagonal_gaussian",
+    "squashed_gaussian",
+    "multi_categorical",
+    "bernoulli",
+    "epsilon_greedy",
+    "boltzmann",
+]
 OnnxHeadKind = HeadKind | Literal["actions"]
+Value = Literal["shared"] | tuple[int, ...]
+"""How values are computed: of the last hidden layer, or by a network with hidden layers of these sizes."""
+
+
+@dataclass(frozen=True)
+class HeadSettings:
+    """What heads are made with, each of them with some of it.
+
+    Attributes:
+        predicted_log_std: whether the log_std of a Gaussian comes with each output, behind the mean.
+        min_log_std: what it is raised to.
+        max_log_std: what it is lowered to.
+        epsilon: how often an epsilon-greedy agent chooses at random.
+        temperature: what a Boltzmann agent divides Q-values by.
+    """
+
+    predicted_log_std: bool = False
+    min_log_std: float = -math.inf
+    max_log_std: float = math.inf
+    epsilon: float = 0.0
+    temperature: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,12 +69,18 @@ class MlpSpec:
         activation: of the hidden layers; None only where there are none.
         head: what the output means.
         parameters: by name.
+        settings: of the head.
+        norm_epsilon: of the layer norm of hidden layers; None for none.
+        value: how a value is computed; None for none.
     """
 
     layer_sizes: tuple[int, ...]
     activation: Activation | None
     head: HeadKind
     parameters: Mapping[str, np.ndarray]
+    settings: HeadSettings = HeadSettings()
+    norm_epsilon: float | None = None
+    value: Value | None = None
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,10 @@ from rollserve.tensors import named_tensors_from_proto
 from rollserve.v1 import agent_pb2, environment_pb2, episode_batch_pb2, tensor_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server import __version__
-from rollserve_server.agents import AgentSpec, ConstantSpec, MlpSpec, OnnxModel, RandomSpec
+from rollserve_server.agents import AgentSpec, ConstantSpec, OnnxModel, RandomSpec
 from rollserve_server.envs import check_paths, describe_space
 from rollserve_server.errors import InvalidValueError, within
+from rollserve_server.gateway.agent_messages import check_model_head, exploration_from_proto, mlp_from_proto
 from rollserve_server.pool import (
     Account,
     AtLeast,
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from rollserve import EnvChange
-    from rollserve_server.agents import Activation, HeadKind
     from rollserve_server.pool import AgentUpdate, EnvUpdate, EnvUpdated, PoolStatus
 
 __all__ = [
@@ -65,12 +65,6 @@ _MOST_STEPS, _MOST_EPISODES, _MOST_FIRST_INDEX = 1 << 50, 1 << 40, 1 << 62
 _OptionalField = Literal[
     "expected_policy_version", "policy_version", "environment_version", "seed", "max_episode_length"
 ]
-
-_ACTIVATIONS: dict[agent_pb2.Activation.ValueType, Activation] = {
-    agent_pb2.ACTIVATION_TANH: "tanh",
-    agent_pb2.ACTIVATION_RELU: "relu",
-}
-_HEADS: dict[str, HeadKind] = {"categorical": "categorical", "diagonal_gaussian": "diagonal_gaussian"}
 
 
 def agent_updates_from_proto(request: pb.UpdateAgentRequest) -> tuple[Sequence[AgentUpdate], bool]:
@@ -143,6 +137,8 @@ def sample_request_from_proto(
         raise InvalidValueError.of("options.prefetch", came, expected)
     if options.HasField("max_episode_length"):
         _in_range("options.max_episode_length", options.max_episode_length, 1, _MOST_STEPS)
+    with _within("options.exploration"):
+        exploration = exploration_from_proto(options.exploration)
     return SampleRequest(
         target=target,
         max_message_bytes=limit,
@@ -155,6 +151,7 @@ def sample_request_from_proto(
         run=options.sampler_run if options.HasField("sampler_run") else None,
         prefetch=options.prefetch,
         columns=None if options.blackhole else _column_format_from_proto(options),
+        exploration=exploration,
     )
 
 
@@ -306,7 +303,7 @@ def _agent_from_proto(agent: agent_pb2.Agent) -> AgentSpec | OnnxModel:
     match agent.WhichOneof("kind"):
         case "mlp":
             with _within("mlp"):
-                return _mlp_from_proto(agent.mlp)
+                return mlp_from_proto(agent.mlp, _parameters_from_proto(agent.mlp.parameters))
         case "random":
             return RandomSpec()
         case "constant":
@@ -319,25 +316,12 @@ def _agent_from_proto(agent: agent_pb2.Agent) -> AgentSpec | OnnxModel:
             raise InvalidValueError.of("kind", "none", "mlp, random, constant or onnx")
 
 
-def _mlp_from_proto(mlp: agent_pb2.MlpAgent) -> MlpSpec:
-    head = mlp.WhichOneof("head")
-    if head is None:
-        raise InvalidValueError.of("head", "none", "categorical or diagonal_gaussian")
-    if mlp.activation not in (*_ACTIVATIONS, agent_pb2.ACTIVATION_UNSPECIFIED):
-        raise InvalidValueError.of("activation", mlp.activation, "a value of Activation")
-    return MlpSpec(
-        layer_sizes=tuple(mlp.layer_sizes),
-        activation=_ACTIVATIONS.get(mlp.activation),
-        head=_HEADS[head],
-        parameters=_parameters_from_proto(mlp.parameters),
-    )
-
-
 def _onnx_from_proto(onnx: agent_pb2.OnnxAgent) -> OnnxModel:
     head = onnx.WhichOneof("head")
     if head is None:
         expected = "categorical, diagonal_gaussian, squashed_gaussian or actions"
         raise InvalidValueError.of("head", "none", expected)
+    check_model_head(onnx, head)
     return OnnxModel(
         data=onnx.model,
         inputs=dict(onnx.inputs),

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rollserve_server.agents import OnnxSettings
+from rollserve_server.agents import AS_THE_AGENT_SAYS, OnnxSettings
 from rollserve_server.sampling import PLAIN, ColumnFormat
 
 if TYPE_CHECKING:
+    from rollserve_server.agents import Exploration
     from rollserve_server.envs import RowSettings
     from rollserve_server.pool.fragments import Fragments
     from rollserve_server.pool.plan import Target
@@ -70,6 +71,7 @@ class SampleRequest:
         run: the run of the pool that versions and seed are of; None for this one.
         prefetch: whether to go on with what the same request would ask for next, until it comes or something else does.
         columns: how columns may be written; None to throw away what is sampled.
+        exploration: how freely the agent acts.
     """
 
     target: Target | Fragments
@@ -83,3 +85,4 @@ class SampleRequest:
     run: str | None = None
     prefetch: bool = False
     columns: ColumnFormat | None = PLAIN
+    exploration: Exploration = AS_THE_AGENT_SAYS

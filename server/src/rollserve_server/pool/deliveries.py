@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rollserve import Reproducibility
+    from rollserve_server.agents import Exploration
     from rollserve_server.pool.account import Account
     from rollserve_server.pool.config import PoolConfig, SampleRequest
     from rollserve_server.pool.slots import Slots
@@ -50,6 +51,7 @@ class CallSettings:
         progress_seconds: how often to tell of progress when nothing is delivered.
         num_calls: asked for how many calls are running.
         columns: how columns may be written; None to throw away what is sampled.
+        exploration: how freely the agent acts.
     """
 
     max_message_bytes: int
@@ -57,11 +59,19 @@ class CallSettings:
     progress_seconds: float
     num_calls: Callable[[], int]
     columns: ColumnFormat | None
+    exploration: Exploration
 
     @classmethod
     def of(cls, request: SampleRequest, config: PoolConfig, num_calls: Callable[[], int]) -> CallSettings:
         """What a request and the pool's configuration say."""
-        return cls(request.max_message_bytes, config.window_bytes, config.progress_seconds, num_calls, request.columns)
+        return cls(
+            request.max_message_bytes,
+            config.window_bytes,
+            config.progress_seconds,
+            num_calls,
+            request.columns,
+            request.exploration,
+        )
 
 
 @dataclass(frozen=True)

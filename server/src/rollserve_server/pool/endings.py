@@ -44,7 +44,7 @@ class EpisodesEnding:
         if self.lane is not None:
             stream, is_exact = self.call.stream, isinstance(self.call.stream.placement, Blocks)
             its = stream.stream
-            kind = LaneKind(its.policy_version, its.env_version, its.max_episode_length)
+            kind = LaneKind(its.policy_version, its.env_version, its.max_episode_length, its.exploration)
             # The units of such a call begin where its workers do.
             self.lane.go_on(stream.ledger.next_index, None if is_exact else kind)
 

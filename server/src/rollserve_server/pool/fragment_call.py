@@ -177,6 +177,7 @@ class FragmentCall(Deliveries):
         return Part(
             call_id=self._call_id,
             policy_version=self.account.policy_version,
+            exploration=self._settings.exploration,
             num_row_steps=self._num_row_steps,
             num_skipped_steps=part.num_skipped,
             max_message_bytes=self._settings.max_message_bytes,

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary
 
 from rollserve import EnvSpec
-from rollserve_server.agents import kind_of
-from rollserve_server.errors import InvalidValueError, NotReadyError
+from rollserve_server.agents import check_exploration, kind_of
+from rollserve_server.errors import InvalidValueError, NotReadyError, within
 from rollserve_server.pool.ahead import Ahead, Prefetching
 from rollserve_server.pool.call import Call
 from rollserve_server.pool.checkpoints import Checkpoint
@@ -34,6 +34,7 @@ from rollserve_server.sampling import EnvDescription, Stream, Worker, WorkerConf
 
 if TYPE_CHECKING:
     from rollserve import Reproducibility
+    from rollserve_server.agents import Exploration
     from rollserve_server.pool.account import Account
     from rollserve_server.pool.backend import Backend, WorkerHandle
     from rollserve_server.pool.config import PoolConfig, SampleRequest
@@ -223,8 +224,9 @@ class Pool:
                 stack.enter_context(self._holdings.agents.using(policy_version))
                 stack.enter_context(self._holdings.envs.using(env_version))
                 await self._check_fit(policy_version, env_version)
+                self._check_exploration(policy_version, request.exploration)
                 await self._prefetching.end(drop=False)
-            except NotReadyError:
+            except (NotReadyError, InvalidValueError):
                 self._counters.num_failed_calls += 1
                 raise
             call: Deliveries
@@ -289,6 +291,11 @@ class Pool:
             text = f"the agent does not fit the environment since it was replaced: {misfit.message}"
             raise NotReadyError(text, reason="AGENT_MISFIT")
 
+    def _check_exploration(self, policy_version: int, exploration: Exploration) -> None:
+        with within("options.exploration"):
+            for agent in self._holdings.agents.get(policy_version) or ():
+                check_exploration(agent, exploration)
+
     def _begin_ahead(self, request: SampleRequest, account: Account) -> None:
         """Begins with what the request that this is the account of would ask for next, if it is to be and none runs."""
         holdings = self._holdings
@@ -314,7 +321,7 @@ class Pool:
         placement = self._placement(policy_version, env_version)
         seed, first, skipped = request.seed, request.first_index, 0
         if lane is not None:
-            kind = LaneKind(policy_version, env_version, max_episode_length)
+            kind = LaneKind(policy_version, env_version, max_episode_length, request.exploration)
             seed, first = lane.seed, lane.first_index(kind, rows.unit_size(placement))
         if isinstance(target, Exactly):
             num_episodes = target.num_episodes_per_worker * len(self._slots)
@@ -324,7 +331,7 @@ class Pool:
             placement, skipped = Blocks(first, target.num_episodes_per_worker), target.num_skipped
         assert seed is not None  # noqa: S101  # either the request has one, or the lane
         self._streams.drop_outdated(self._holdings.agents.number, self._holdings.envs.number)
-        wanted = Stream(0, seed, policy_version, env_version, max_episode_length)
+        wanted = Stream(0, seed, policy_version, env_version, max_episode_length, request.exploration)
         stream = self._streams.open(wanted, first + skipped, placement, len(self._slots))
         settings = CallSettings.of(request, config, lambda: self._num_running)
         estimate = self._estimate(env_version, max_episode_length)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from rollserve_server.agents import AS_THE_AGENT_SAYS
 from rollserve_server.pool.open_stream import OpenStream
 from rollserve_server.pool.placement import Blocks
 from rollserve_server.pool.plan import Ledger
@@ -17,6 +19,7 @@ from rollserve_server.sampling import Stream, Worker
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from rollserve_server.agents import Exploration
     from rollserve_server.pool.account import Account
     from rollserve_server.pool.ahead import Ahead
     from rollserve_server.pool.placement import Placement
@@ -30,6 +33,7 @@ class LaneKind(NamedTuple):
     policy_version: int
     env_version: int
     max_episode_length: int | None
+    exploration: Exploration = AS_THE_AGENT_SAYS
 
 
 @dataclass(eq=False)
@@ -180,8 +184,7 @@ class Streams:
             account.add_ahead(self._aheads.pop())
 
     def _new(self, wanted: Stream, first_index: int, placement: Placement, num_workers: int) -> OpenStream:
-        root_seed, policy_version, env_version, max_episode_length = _kind(wanted)
-        stream = Stream(next(self._ids), root_seed, policy_version, env_version, max_episode_length)
+        stream = dataclasses.replace(wanted, stream_id=next(self._ids))
         return OpenStream.begin(stream, placement, Ledger(first_index), num_workers)
 
     def _keep(self, stream: OpenStream) -> None:
@@ -224,6 +227,6 @@ class Streams:
                 self._num_superseded_steps += report.num_simulated_steps
 
 
-def _kind(stream: Stream) -> tuple[int, int, int, int | None]:
+def _kind(stream: Stream) -> Stream:
     """What a stream's episodes are a function of, beside their indices."""
-    return stream.root_seed, stream.policy_version, stream.env_version, stream.max_episode_length
+    return dataclasses.replace(stream, stream_id=0)

@@ -112,7 +112,9 @@ class BlockCollector:
         envs, recorder = self._envs, self._recorder
         recorder.write(self._observations, envs.observations)
         try:
-            actions, agent_infos = act(self._agent, envs.observations, self._noise.next(), self._recording_rows)
+            actions, agent_infos = act(
+                self._agent, envs.observations, self._noise.next(self._indices), self._recording_rows
+            )
             recorder.write(self._actions, actions)
             recorder.write(self._agent_infos, agent_infos.values())
             infos = envs.step(actions)

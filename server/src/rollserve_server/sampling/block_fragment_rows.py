@@ -98,7 +98,9 @@ class BlockFragmentRows(FragmentRecording):
             self._has_noise = True
         columns.write("observations", step, envs.observations)
         try:
-            actions, agent_infos = act(self._agent, envs.observations, self._noise.next(), lambda: range(self.num_rows))
+            actions, agent_infos = act(
+                self._agent, envs.observations, self._noise.next(self._indices), lambda: range(self.num_rows)
+            )
             columns.write("actions", step, actions)
             columns.write("agent_infos", step, agent_infos.values())
             infos = envs.step(actions)

@@ -11,6 +11,7 @@ from rollserve_server.sampling.orders import WorkOrder
 if TYPE_CHECKING:
     import numpy as np
 
+    from rollserve_server.agents import Exploration
     from rollserve_server.errors import DomainError
     from rollserve_server.sampling.orders import ColumnFormat, Message
 
@@ -80,6 +81,7 @@ class Part:
     Attributes:
         call_id: the pool's name for the call.
         policy_version: which agent acts.
+        exploration: how freely it acts.
         num_row_steps: how many steps each row makes.
         num_skipped_steps: how many of the worker's steps, in the order of their delivery, are not delivered.
         max_message_bytes: the size that no message may exceed.
@@ -89,6 +91,7 @@ class Part:
 
     call_id: int
     policy_version: int
+    exploration: Exploration
     num_row_steps: int
     num_skipped_steps: int
     max_message_bytes: int

@@ -66,7 +66,7 @@ class FragmentWork:
         before, self._part = self._part, part
         if before is not None and before.call_id == part.call_id:
             return
-        if before is None or before.policy_version != part.policy_version:
+        if before is None or (before.policy_version, before.exploration) != (part.policy_version, part.exploration):
             self._rows.set_agent(build_agent())
         self._checked_bytes = 0
         self._check_size()

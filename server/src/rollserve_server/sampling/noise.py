@@ -25,16 +25,20 @@ class RowNoise:
         # Made when a row first has an episode: that takes longer than all else that a short call does here.
         self._generators: dict[int, EpisodeGenerator] = {}
         self._blocks = np.zeros((num_rows, _BLOCK_STEPS, agent.noise_width))
+        if agent.factors is not None:  # also of rows that nobody looks at
+            self._blocks[:, :, 0] = agent.factors[0]
         self._positions = np.zeros(num_rows, np.intp)
         self._rows = np.arange(num_rows)
         # How many steps all rows can make until one has come to the end of its block.
         self._num_ahead = _BLOCK_STEPS
+        self._indices = np.zeros(num_rows, np.int64)
 
     def begin(self, row: int, root_seed: int, episode_index: int, first_step: int = 0) -> int:
         """Starts an episode in a row; returns the seed for its environment.
 
         From a later step on, the numbers are those that this agent would have had there if it had acted all along.
         """
+        self._indices[row] = episode_index
         if row not in self._generators:
             self._generators[row] = EpisodeGenerator()
         env_seed = self._generators[row].begin(root_seed, episode_index)
@@ -59,6 +63,8 @@ class RowNoise:
     def _draw(self, row: int) -> None:
         if row in self._generators:
             self._agent.draw_noise(self._generators[row].actions, self._blocks[row])
+            if self._agent.factors is not None:
+                self._blocks[row, :, 0] = self._agent.factors[self._indices[row] % len(self._agent.factors)]
         self._positions[row] = 0
 
 
@@ -88,12 +94,14 @@ class BlockNoise:
             self._position = _BLOCK_STEPS
         return self._generator.begin(root_seed, block_start)
 
-    def next(self) -> np.ndarray:
-        """(M, K), the numbers for the rows' next step; overwritten later."""
+    def next(self, indices: np.ndarray) -> np.ndarray:
+        """(M, K), the numbers for the rows' next step, of episodes of these indices (M,); overwritten later."""
         if self._position == _BLOCK_STEPS:
             self._draw()
         self._position += 1
         noise: np.ndarray = self._block[self._position - 1]
+        if self._agent.factors is not None:
+            noise[:, 0] = self._agent.factors[indices % len(self._agent.factors)]
         return noise
 
     def _draw(self) -> None:

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from rollserve_server.agents import AS_THE_AGENT_SAYS
+
 if TYPE_CHECKING:
     from gymnasium import Space
 
     from rollserve import Reproducibility
     from rollserve.v1.tensor_pb2 import Compression
+    from rollserve_server.agents import Exploration
     from rollserve_server.envs import RowSettings
     from rollserve_server.errors import DomainError
 
@@ -87,7 +90,7 @@ class EnvDescription:
 
 @dataclass(frozen=True)
 class Stream:
-    """A sequence of episodes: each is a function of the four values below and its index.
+    """A sequence of episodes: each is a function of the values below and its index.
 
     Attributes:
         stream_id: the pool's name for it; it comes only once.
@@ -95,6 +98,7 @@ class Stream:
         policy_version: which agent acts.
         env_version: which environment it acts in.
         max_episode_length: how many steps an episode may have, or None for what the environment allows.
+        exploration: how freely the agent acts.
     """
 
     stream_id: int
@@ -102,6 +106,7 @@ class Stream:
     policy_version: int
     env_version: int
     max_episode_length: int | None = None
+    exploration: Exploration = AS_THE_AGENT_SAYS
 
 
 @dataclass(frozen=True)

@@ -38,11 +38,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rollserve_server.agents import Agent, AgentSpec
+    from rollserve_server.agents import Agent, AgentSpec, Exploration
     from rollserve_server.envs import WorkerSpecs
+    from rollserve_server.sampling.fragment_orders import Part
     from rollserve_server.sampling.fragment_recording import FragmentRecording
 
 __all__ = ["Worker"]
+
+_MOST_BUILT_AGENTS = 4
+"""Each has a copy of the parameters."""
 
 _R = TypeVar("_R")
 _Rows = TypeVar("_Rows", RowEnvs, BlockEnvs)
@@ -58,9 +62,9 @@ class Worker:
         self._config = config
         self._envs: dict[int, _EnvVersion] = {}
         self._agents: dict[int, AgentSpec] = {}
-        # By versions of agent and environment, how many rows there are and whether they are together; none is kept when
-        # versions come or go.
-        self._built_agents: dict[tuple[int, int, int, bool], Agent] = {}
+        # By versions of agent and environment, how many rows there are, whether they are together, and how freely it
+        # acts; none is kept when versions come or go.
+        self._built_agents: dict[tuple[int, int, int, bool, Exploration], Agent] = {}
         self._streams: dict[int, StreamWork | FragmentWork] = {}
         self._stopped: set[int] = set()
 
@@ -173,7 +177,7 @@ class Worker:
         messages: tuple[Message, ...] = ()
         buffer, failure = np.empty(0, np.uint8), None
         try:
-            work.begin(part, lambda: self._agent(part.policy_version, order.stream.env_version, work.envs))
+            work.begin(part, lambda: self._agent(part, order.stream.env_version, work.envs))
             if order.seconds > 0:
                 work.sample(order.seconds, lambda: stream_id in self._stopped)
             sampled = time.perf_counter()
@@ -229,7 +233,7 @@ class Worker:
         work = self._streams.get(stream.stream_id)
         if work is None:
             envs = self._envs[stream.env_version].take(stream.max_episode_length)
-            agent = self._agent(stream.policy_version, stream.env_version, envs)
+            agent = self._agent(stream, stream.env_version, envs)
             work = self._streams[stream.stream_id] = StreamWork(stream, envs, agent)
         assert isinstance(work, StreamWork)  # noqa: S101  # no two streams have one name
         return work
@@ -249,13 +253,16 @@ class Worker:
         assert isinstance(work, FragmentWork)  # noqa: S101
         return work
 
-    def _agent(self, policy_version: int, env_version: int, envs: RowEnvs | BlockEnvs) -> Agent:
+    def _agent(self, wanted: Stream | Part, env_version: int, envs: RowEnvs | BlockEnvs) -> Agent:
         """An agent for the rows. Streams may share it: what it has is written and read within a step."""
         together = isinstance(envs, BlockEnvs)
-        key = (policy_version, env_version, envs.num_rows, together)
+        version, exploration = wanted.policy_version, wanted.exploration
+        key = (version, env_version, envs.num_rows, together, exploration)
         if key not in self._built_agents:
-            spaces = envs.observation_space, envs.action_space
-            agent = build_agent(self._agents[policy_version], *spaces, envs.num_rows, together=together)
+            while len(self._built_agents) >= _MOST_BUILT_AGENTS:
+                del self._built_agents[next(iter(self._built_agents))]
+            spaces, num_rows = (envs.observation_space, envs.action_space), envs.num_rows
+            agent = build_agent(self._agents[version], *spaces, num_rows, together=together, exploration=exploration)
             self._built_agents[key] = agent
         return self._built_agents[key]
 
