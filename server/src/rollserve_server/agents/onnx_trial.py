@@ -146,7 +146,7 @@ class _Trial:
 
 def _limit(memory_bytes: int, seconds: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))  # at the second one it is killed
     for what in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE):
         resource.setrlimit(what, (0, 0))
 
