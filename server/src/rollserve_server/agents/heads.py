@@ -33,6 +33,15 @@ if TYPE_CHECKING:
 __all__ = ["ActionsHead", "Head", "build_head", "leaf_role"]
 
 _NO_SETTINGS = HeadSettings()
+_SPACES: Mapping[HeadKind, str] = {
+    "categorical": "Discrete",
+    "boltzmann": "Discrete",
+    "epsilon_greedy": "Discrete",
+    "multi_categorical": "MultiDiscrete",
+    "bernoulli": "MultiBinary",
+    "diagonal_gaussian": "a Box of floats",
+    "squashed_gaussian": "a Box of floats with bounds",
+}
 
 
 class Head(Protocol):
@@ -127,17 +136,6 @@ def _build(
         case "squashed_gaussian", spaces.Box() if _is_float(action_space) and action_space.is_bounded():
             return SquashedGaussianHead(action_space, log_std, settings, factor)
     raise InvalidValueError.of("head", kind, f"one for {action_space}, not for {_SPACES[kind]},")
-
-
-_SPACES: Mapping[HeadKind, str] = {
-    "categorical": "Discrete",
-    "boltzmann": "Discrete",
-    "epsilon_greedy": "Discrete",
-    "multi_categorical": "MultiDiscrete",
-    "bernoulli": "MultiBinary",
-    "diagonal_gaussian": "a Box of floats",
-    "squashed_gaussian": "a Box of floats with bounds",
-}
 
 
 class VariedHead:
