@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 import rollserve
-from rollserve.agents import Head
+from rollserve.mlp_agent import Head
 
 __all__ = ["mlp_agent", "num_parameters"]
 

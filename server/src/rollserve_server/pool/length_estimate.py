@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
-__all__ = ["LengthEstimate"]
+__all__ = ["LengthEstimate", "LengthEstimates"]
+
+_MOST_ESTIMATES = 64
+"""For each environment and limit of episodes there is one."""
+_EPISODES_REMEMBERED = 32.0
+"""The weight that the lengths of episodes of the policies before have, in episodes."""
 
 
 class LengthEstimate:
@@ -51,3 +56,39 @@ class LengthEstimate:
         if self._episodes > num_episodes:
             self._steps *= num_episodes / self._episodes
             self._episodes = num_episodes
+
+
+class LengthEstimates:
+    """Those of all versions of the environments, and of each limit on episodes."""
+
+    def __init__(self) -> None:
+        self._estimates: dict[tuple[int, int | None], LengthEstimate] = {}
+
+    def of(
+        self,
+        env_version: int,
+        max_episode_steps: int | None,
+        max_episode_length: int | None,
+        env_versions: Container[int],
+    ) -> LengthEstimate:
+        """What is known of the lengths of such episodes.
+
+        Args:
+            env_version: of which environments.
+            max_episode_steps: their own limit, if it is known.
+            max_episode_length: that of the call, if it has one.
+            env_versions: the versions that are held; what is known of others is forgotten.
+        """
+        self._estimates = {key: value for key, value in self._estimates.items() if key[0] in env_versions}
+        key = (env_version, max_episode_length)
+        if key not in self._estimates:
+            while len(self._estimates) >= _MOST_ESTIMATES:
+                del self._estimates[next(iter(self._estimates))]
+            limits = [limit for limit in (max_episode_steps, max_episode_length) if limit]
+            self._estimates[key] = LengthEstimate(min(limits, default=None))
+        return self._estimates[key]
+
+    def fade(self) -> None:
+        """Takes in that there is a new policy, whose episodes have other lengths."""
+        for estimate in self._estimates.values():
+            estimate.fade(_EPISODES_REMEMBERED)

@@ -10,7 +10,6 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
-from weakref import WeakKeyDictionary
 
 from rollserve import EnvSpec
 from rollserve_server.agents import check_exploration, kind_of
@@ -20,23 +19,24 @@ from rollserve_server.pool.call import Call
 from rollserve_server.pool.checkpoints import Checkpoint
 from rollserve_server.pool.deliveries import CallSettings, Deliveries, Delivery, Progress
 from rollserve_server.pool.endings import Ending, EpisodesEnding, FragmentsEnding
+from rollserve_server.pool.forgetting import Forgetting
 from rollserve_server.pool.fragment_call import FragmentCall
 from rollserve_server.pool.fragments import Fragments, check_fragments
 from rollserve_server.pool.holdings import Holdings
-from rollserve_server.pool.length_estimate import LengthEstimate
+from rollserve_server.pool.length_estimate import LengthEstimates
 from rollserve_server.pool.placement import Anywhere, Blocks, Placement, RoundRobin, Rows
 from rollserve_server.pool.plan import Exactly
 from rollserve_server.pool.sequences import SequenceKind, Sequences
 from rollserve_server.pool.slots import Slots
 from rollserve_server.pool.status import Counters, PoolStatus, WorkerStatus
 from rollserve_server.pool.streams import LaneKind, Streams
-from rollserve_server.sampling import EnvDescription, Stream, Worker, WorkerConfig
+from rollserve_server.sampling import EnvDescription, Stream, WorkerConfig
 
 if TYPE_CHECKING:
     from rollserve import Reproducibility
     from rollserve_server.agents import Exploration
     from rollserve_server.pool.account import Account
-    from rollserve_server.pool.backend import Backend, WorkerHandle
+    from rollserve_server.pool.backend import Backend
     from rollserve_server.pool.config import PoolConfig, SampleRequest
     from rollserve_server.pool.env_updates import EnvUpdate
     from rollserve_server.pool.holdings import AgentUpdate, EnvVersion
@@ -47,11 +47,6 @@ __all__ = ["Beginning", "EnvUpdated", "Pool"]
 
 _T = TypeVar("_T")
 _Call = TypeVar("_Call", bound=Call)
-
-_MOST_ESTIMATES = 64
-"""For each environment and limit of episodes there is one."""
-_EPISODES_REMEMBERED = 32.0
-"""The weight that the lengths of episodes of the policies before have, in episodes."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +92,7 @@ class Pool:
         self._config = config
         self._slots = slots
         self._holdings = holdings
-        self._estimates: dict[tuple[int, int | None], LengthEstimate] = {}
+        self._estimates = LengthEstimates()
         self._num_running = 0
         self._turns = asyncio.Semaphore(config.max_calls)
         ids = itertools.count(1)
@@ -105,9 +100,7 @@ class Pool:
         self._sequences = Sequences(config.seed, config.max_calls, ids)
         self._prefetching = Prefetching(self._streams, slots)
         self._counters = Counters()
-        self._forgetting: set[asyncio.Task[object]] = set()
-        # Of each worker, the versions that it was told to keep since it was last given any.
-        self._retained: WeakKeyDictionary[WorkerHandle, tuple[set[int], set[int]]] = WeakKeyDictionary()
+        self._forgetting = Forgetting(slots)
         self._run = secrets.token_hex(8)
         self._started = time.monotonic()
 
@@ -155,12 +148,11 @@ class Pool:
             NotReadyError: parameters came, and there is no agent.
             WorkerLostError: a worker is lost and could not be replaced.
         """
-        self._retained.clear()
+        self._forgetting.expect_new()
         await self._prefetching.end(drop=True)
         version = await self._holdings.update_agent(updates, per_worker=per_worker)
         await self._prefetching.end(drop=True)  # of a call that ended meanwhile
-        for estimate in self._estimates.values():
-            estimate.fade(_EPISODES_REMEMBERED)
+        self._estimates.fade()
         self._forget_old_versions()
         return version
 
@@ -180,7 +172,7 @@ class Pool:
             NotFoundError, NotAllowedError: an id, module, wrapper or method is unknown or not allowed.
             WorkerLostError: a worker is lost and could not be replaced.
         """
-        self._retained.clear()
+        self._forgetting.expect_new()
         await self._prefetching.end(drop=True)
         if not all(isinstance(update, EnvSpec) for update in updates):
             # So that the environments are free to be changed in place.
@@ -334,7 +326,8 @@ class Pool:
         wanted = Stream(0, seed, policy_version, env_version, max_episode_length, request.exploration)
         stream = self._streams.open(wanted, first + skipped, placement, len(self._slots))
         settings = CallSettings.of(request, config, lambda: self._num_running)
-        estimate = self._estimate(env_version, max_episode_length)
+        max_episode_steps, env_versions = env.description.max_episode_steps, self._holdings.envs
+        estimate = self._estimates.of(env_version, max_episode_steps, max_episode_length, env_versions)
         return make(target, stream, self._slots, rows, estimate, settings, env.description.reproducibility)
 
     def _placement(self, policy_version: int, env_version: int) -> Placement:
@@ -417,32 +410,9 @@ class Pool:
             self._num_running -= 1
             self._slots.count_simulated(call.account)
 
-    def _estimate(self, env_version: int, max_episode_length: int | None) -> LengthEstimate:
-        """What is known of the lengths of such episodes."""
-        self._estimates = {key: value for key, value in self._estimates.items() if key[0] in self._holdings.envs}
-        key = (env_version, max_episode_length)
-        if key not in self._estimates:
-            while len(self._estimates) >= _MOST_ESTIMATES:
-                del self._estimates[next(iter(self._estimates))]
-            known = [self._env(env_version).description.max_episode_steps, max_episode_length]
-            self._estimates[key] = LengthEstimate(min((limit for limit in known if limit), default=None))
-        return self._estimates[key]
-
     def _forget_old_versions(self) -> None:
         """Has the workers forget, in the background, what neither another call nor a running one needs."""
-        envs, policies = self._holdings.to_keep()
-        for slot in self._slots:
-            # Nearly always nothing has changed since the call before: asking in vain would hold up a short one.
-            if slot.healthy and self._retained.get(slot.handle) != (envs, policies):
-                self._retained[slot.handle] = envs, policies
-                task = asyncio.ensure_future(slot.handle.call(Worker.retain, envs, policies))
-                self._forgetting.add(task)
-                task.add_done_callback(self._forgotten)
-
-    def _forgotten(self, task: asyncio.Task[object]) -> None:
-        self._forgetting.discard(task)
-        if not task.cancelled():
-            task.exception()  # a worker that is lost is found out when it is needed
+        self._forgetting.keep(*self._holdings.to_keep())
 
 
 def _rows(env: EnvVersion) -> Rows:
