@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Container, Sequence
+from collections.abc import Iterable, Sequence
 
 __all__ = ["LengthEstimate", "LengthEstimates"]
 
@@ -69,7 +69,7 @@ class LengthEstimates:
         env_version: int,
         max_episode_steps: int | None,
         max_episode_length: int | None,
-        env_versions: Container[int],
+        env_versions: Iterable[int],
     ) -> LengthEstimate:
         """What is known of the lengths of such episodes.
 
@@ -79,7 +79,8 @@ class LengthEstimates:
             max_episode_length: that of the call, if it has one.
             env_versions: the versions that are held; what is known of others is forgotten.
         """
-        self._estimates = {key: value for key, value in self._estimates.items() if key[0] in env_versions}
+        held = set(env_versions)
+        self._estimates = {key: value for key, value in self._estimates.items() if key[0] in held}
         key = (env_version, max_episode_length)
         if key not in self._estimates:
             while len(self._estimates) >= _MOST_ESTIMATES:
