@@ -16,7 +16,7 @@ _SLEEP_SECONDS = 0.1
 _SLEEPING = rollserve.EnvSpec(
     "benchmarks.service.environments:Sleeping", {"seconds": _SLEEP_SECONDS}, vectorization="rows", num_rows=1
 )
-_NUM_ROW_STEPS = 45
+_NUM_ROW_STEPS = 90
 _SLOW_STEPS = 1020
 _PAUSE_SECONDS = 0.02
 _ANY_CORES = ("--worker-num-cpus", "0", "--start-seconds", "170")
