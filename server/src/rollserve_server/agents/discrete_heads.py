@@ -22,22 +22,41 @@ _TINY = 2.0**-60
 """Less than any uniform number but 0."""
 
 
-class CategoricalHead:
-    """Draws one of n actions by the inverse of the cumulative distribution: one uniform number for each action."""
+class _UniformHead:
+    """What draws by uniform numbers."""
 
-    noise_width = 1
     factors: np.ndarray | None = None
-
-    def __init__(self, space: spaces.Discrete, temperature: float, scores: str = "logits") -> None:
-        """Takes what the scores are divided by, and their name."""
-        self._space = space
-        self._temperature = np.float32(temperature)
-        self.inputs = (InfoSpec(scores, FLOAT32, (int(space.n),)),)
-        self.infos = (LOG_PROB, *self.inputs)
 
     def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
         """Uniform numbers from [0, 1)."""
         generator.random(out=noise)
+
+
+class _ChoiceHead(_UniformHead):
+    """What chooses one of n actions, which have scores."""
+
+    noise_width = 1
+
+    def __init__(self, space: spaces.Discrete, scores: str) -> None:
+        """Takes the name of the scores."""
+        self._space = space
+        self.inputs = (InfoSpec(scores, FLOAT32, (int(space.n),)),)
+        self.infos = (LOG_PROB, *self.inputs)
+
+    def act_best(self, outputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+        """The actions of the highest scores."""
+        (scores,) = outputs
+        infos = {"log_prob": np.zeros(len(scores), np.float32), self.inputs[0].name: scores}
+        return [_from_start(scores.argmax(axis=1), self._space)], infos
+
+
+class CategoricalHead(_ChoiceHead):
+    """Draws one of n actions by the inverse of the cumulative distribution: one uniform number for each action."""
+
+    def __init__(self, space: spaces.Discrete, temperature: float, scores: str = "logits") -> None:
+        """Takes what the scores are divided by, and their name."""
+        super().__init__(space, scores)
+        self._temperature = np.float32(temperature)
 
     def act(
         self, outputs: Sequence[np.ndarray], noise: np.ndarray, factors: np.ndarray | None = None
@@ -48,30 +67,14 @@ class CategoricalHead:
         choices, log_prob = _draw(np.array(scores.T, order="C"), noise[:, 0], temperature)
         return [_from_start(choices, self._space)], {"log_prob": log_prob, self.inputs[0].name: scores}
 
-    def act_best(self, outputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-        """The actions of the highest scores."""
-        (scores,) = outputs
-        infos = {"log_prob": np.zeros(len(scores), np.float32), self.inputs[0].name: scores}
-        return [_from_start(scores.argmax(axis=1), self._space)], infos
 
-
-class EpsilonGreedyHead:
+class EpsilonGreedyHead(_ChoiceHead):
     """Chooses the action of the highest Q-value, or any one now and then."""
-
-    noise_width = 1
-    factors: np.ndarray | None = None
 
     def __init__(self, space: spaces.Discrete, epsilon: float) -> None:
         """Takes how often it chooses at random."""
-        self._space = space
-        num_actions = int(space.n)
+        super().__init__(space, "q_values")
         self._epsilon = np.float64(epsilon)
-        self.inputs = (InfoSpec("q_values", FLOAT32, (num_actions,)),)
-        self.infos = (LOG_PROB, *self.inputs)
-
-    def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
-        """Uniform numbers from [0, 1)."""
-        generator.random(out=noise)
 
     def act(
         self, outputs: Sequence[np.ndarray], noise: np.ndarray, factors: np.ndarray | None = None
@@ -87,17 +90,9 @@ class EpsilonGreedyHead:
         log_prob = np.log(np.where(choices == best, 1 - epsilon + other, other)).astype(np.float32)
         return [_from_start(choices, self._space)], {"log_prob": log_prob, "q_values": q_values}
 
-    def act_best(self, outputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-        """The actions of the highest Q-values."""
-        (q_values,) = outputs
-        infos = {"log_prob": np.zeros(len(q_values), np.float32), "q_values": q_values}
-        return [_from_start(q_values.argmax(axis=1), self._space)], infos
 
-
-class MultiCategoricalHead:
+class MultiCategoricalHead(_UniformHead):
     """Draws each element of an action by itself, as CategoricalHead does."""
-
-    factors: np.ndarray | None = None
 
     def __init__(self, space: spaces.MultiDiscrete, temperature: float) -> None:
         """Takes what the logits are divided by."""
@@ -111,10 +106,6 @@ class MultiCategoricalHead:
         self.noise_width = numbers.size
         self.inputs = (InfoSpec("logits", FLOAT32, (self._elements.size,)),)
         self.infos = (LOG_PROB, *self.inputs)
-
-    def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
-        """Uniform numbers from [0, 1)."""
-        generator.random(out=noise)
 
     def act(
         self, outputs: Sequence[np.ndarray], noise: np.ndarray, factors: np.ndarray | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -89,8 +90,8 @@ class _Normal:
         return np.minimum(np.maximum(log_std, self._low), self._high) if self._has_limits else log_std
 
 
-class DiagonalGaussianHead:
-    """Draws from independent normal distributions."""
+class _GaussianHead(ABC):
+    """What both heads have in common."""
 
     factors: np.ndarray | None = None
 
@@ -107,6 +108,19 @@ class DiagonalGaussianHead:
     def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
         """Standard normal numbers."""
         generator.standard_normal(out=noise)
+
+    def act_best(self, outputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+        """What is made of the means."""
+        mean, log_std = outputs[0], self._normal.log_std(outputs)
+        return [self._actions(mean)], self._normal.told(np.zeros(len(mean), np.float32), mean, log_std)
+
+    @abstractmethod
+    def _actions(self, values: np.ndarray) -> np.ndarray:
+        """What is done, (M, *A), if these numbers (M, size) are drawn."""
+
+
+class DiagonalGaussianHead(_GaussianHead):
+    """Draws from independent normal distributions."""
 
     def act(
         self, outputs: Sequence[np.ndarray], noise: np.ndarray, factors: np.ndarray | None = None
@@ -116,36 +130,21 @@ class DiagonalGaussianHead:
         values, log_density = self._normal.draw(mean, log_std, noise, factors)
         return [self._actions(values)], self._normal.told(log_density, mean, log_std)
 
-    def act_best(self, outputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-        """The means."""
-        mean, log_std = outputs[0], self._normal.log_std(outputs)
-        return [self._actions(mean)], self._normal.told(np.zeros(len(mean), np.float32), mean, log_std)
-
     def _actions(self, values: np.ndarray) -> np.ndarray:
         return values.reshape(-1, *self._space.shape).astype(self._space.dtype, copy=False)
 
 
-class SquashedGaussianHead:
+class SquashedGaussianHead(_GaussianHead):
     """Draws from independent normal distributions, and takes the numbers into the space's bounds by tanh."""
-
-    factors: np.ndarray | None = None
 
     def __init__(
         self, space: spaces.Box, log_std: np.ndarray | None, settings: HeadSettings, noise_scale: float
     ) -> None:
         """See `build_head`."""
-        self._space = space
+        super().__init__(space, log_std, settings, noise_scale)
         low, high = (bound.ravel().astype(np.float64) for bound in (space.low, space.high))
         self._centre, self._half_width = (((high + low) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32))
         self._log_half_width = np.float32(np.log((high - low) / 2).sum())
-        self._normal = normal = _Normal(space, log_std, settings, noise_scale)
-        self.noise_width = normal.size
-        self.inputs = normal.inputs
-        self.infos = (LOG_PROB, *normal.infos)
-
-    def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
-        """Standard normal numbers."""
-        generator.standard_normal(out=noise)
 
     def act(
         self, outputs: Sequence[np.ndarray], noise: np.ndarray, factors: np.ndarray | None = None
@@ -157,14 +156,9 @@ class SquashedGaussianHead:
         log_slope = 2 * (np.float32(math.log(2)) - before - np.logaddexp(np.float32(0), -2 * before))
         log_prob -= log_slope.sum(axis=1)
         log_prob -= self._log_half_width
-        return [self._squashed(before)], self._normal.told(log_prob, mean, log_std)
+        return [self._actions(before)], self._normal.told(log_prob, mean, log_std)
 
-    def act_best(self, outputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-        """The means, squashed."""
-        mean, log_std = outputs[0], self._normal.log_std(outputs)
-        return [self._squashed(mean)], self._normal.told(np.zeros(len(mean), np.float32), mean, log_std)
-
-    def _squashed(self, values: np.ndarray) -> np.ndarray:
+    def _actions(self, values: np.ndarray) -> np.ndarray:
         space = self._space
         values = (self._centre + self._half_width * np.tanh(values)).reshape(-1, *space.shape)
         actions: np.ndarray = np.clip(values, space.low, space.high).astype(space.dtype, copy=False)
