@@ -1,6 +1,6 @@
 """Agents: from specs to something that acts in rows of environments."""
 
-from rollserve_server.agents.agent import Agent, InfoSpec
+from rollserve_server.agents.agent import Agent, InfoSpec, StateSpec
 from rollserve_server.agents.building import build_agent, kind_of, parameters_bytes, prepare_agent, with_parameters
 from rollserve_server.agents.exploration import AS_THE_AGENT_SAYS, Exploration, check_exploration
 from rollserve_server.agents.onnx_checking import OnnxSettings
@@ -35,6 +35,7 @@ __all__ = [
     "OnnxSettings",
     "OnnxSpec",
     "RandomSpec",
+    "StateSpec",
     "TrialSettings",
     "Value",
     "build_agent",

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rollserve_server.agents.agent import InfoSpec
+    from rollserve_server.agents.agent import InfoSpec, StateSpec
     from rollserve_server.envs import Leaf
 
 __all__ = ["ConstantAgent", "RandomAgent", "leaf_bounds"]
@@ -25,6 +25,7 @@ class RandomAgent:
 
     factors: np.ndarray | None = None
     infos: tuple[InfoSpec, ...] = ()
+    states: tuple[StateSpec, ...] = ()
 
     def __init__(self, leaves: Sequence[Leaf]) -> None:
         self._leaves = [_RandomLeaf(leaf) for leaf in leaves]
@@ -38,7 +39,7 @@ class RandomAgent:
             begin += leaf.width
 
     def act(
-        self, observations: Sequence[np.ndarray], noise: np.ndarray
+        self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()
     ) -> tuple[Sequence[np.ndarray], Mapping[str, np.ndarray]]:
         """See Agent."""
         actions, begin = [], 0
@@ -58,6 +59,7 @@ class ConstantAgent:
     noise_width = 0
     factors: np.ndarray | None = None
     infos: tuple[InfoSpec, ...] = ()
+    states: tuple[StateSpec, ...] = ()
 
     def __init__(self, actions: Sequence[np.ndarray], num_rows: int) -> None:
         """Takes one action as the leaves of the action space."""
@@ -67,7 +69,7 @@ class ConstantAgent:
         """Draws nothing."""
 
     def act(
-        self, observations: Sequence[np.ndarray], noise: np.ndarray
+        self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()
     ) -> tuple[Sequence[np.ndarray], Mapping[str, np.ndarray]]:
         """See Agent."""
         return self._actions, {}

@@ -17,6 +17,7 @@ from rollserve_server.agents.tiles import tile_rows
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from rollserve_server.agents.agent import StateSpec
     from rollserve_server.agents.heads import Head
     from rollserve_server.agents.specs import MlpSpec
     from rollserve_server.envs import Leaf
@@ -47,6 +48,8 @@ class Flattener:
 
 class MlpAgent:
     """Networks and a head; see `protos/rollserve/v1/agent.proto`. Holds buffers for a fixed number of rows."""
+
+    states: tuple[StateSpec, ...] = ()
 
     def __init__(
         self,
@@ -79,7 +82,7 @@ class MlpAgent:
         self._value = None if spec.value is None else outputs[-1][:, -1]
 
     def act(
-        self, observations: Sequence[np.ndarray], noise: np.ndarray
+        self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()
     ) -> tuple[Sequence[np.ndarray], Mapping[str, np.ndarray]]:
         """See Agent."""
         self._flattener(observations, self._input)

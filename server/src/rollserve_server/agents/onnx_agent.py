@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from gymnasium import Space
 
+    from rollserve_server.agents.agent import StateSpec
     from rollserve_server.agents.exploration import Exploration
     from rollserve_server.agents.specs import OnnxSpec, Port
 
@@ -27,6 +28,8 @@ __all__ = ["OnnxAgent"]
 
 class OnnxAgent:
     """A model and a head; see `protos/rollserve/v1/agent.proto`."""
+
+    states: tuple[StateSpec, ...] = ()
 
     def __init__(
         self,
@@ -89,7 +92,7 @@ class OnnxAgent:
         noise[:, split:] = generator.standard_normal((len(noise), noise.shape[1] - split))
 
     def act(
-        self, observations: Sequence[np.ndarray], noise: np.ndarray
+        self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()
     ) -> tuple[Sequence[np.ndarray], Mapping[str, np.ndarray]]:
         """See Agent.
 

@@ -17,7 +17,11 @@ __all__ = ["act"]
 
 
 def act(
-    agent: Agent, observations: Sequence[np.ndarray], noise: np.ndarray, rows: Callable[[], Sequence[int]]
+    agent: Agent,
+    observations: Sequence[np.ndarray],
+    noise: np.ndarray,
+    states: Sequence[np.ndarray],
+    rows: Callable[[], Sequence[int]],
 ) -> tuple[Sequence[np.ndarray], Mapping[str, np.ndarray]]:
     """`Agent.act`.
 
@@ -25,13 +29,14 @@ def act(
         agent: what acts.
         observations: see there.
         noise: see there.
+        states: see there.
         rows: those that count; asked only when something went wrong. What happens in others does not matter.
 
     Raises:
         AgentFailedError: the agent failed, or what it gave for one of the rows is of no use. It has a row.
     """
     try:
-        actions, infos = agent.act(observations, noise)
+        actions, infos = agent.act(observations, noise, states)
     except AgentFailedError as error:
         raise AgentFailedError(error.text, next(iter(rows()), 0)) from error
     failures = agent.failures()

@@ -113,7 +113,7 @@ class BlockCollector:
         recorder.write(self._observations, envs.observations)
         try:
             actions, agent_infos = act(
-                self._agent, envs.observations, self._noise.next(self._indices), self._recording_rows
+                self._agent, envs.observations, self._noise.next(self._indices), (), self._recording_rows
             )
             recorder.write(self._actions, actions)
             recorder.write(self._agent_infos, agent_infos.values())

@@ -99,7 +99,7 @@ class BlockFragmentRows(FragmentRecording):
         columns.write("observations", step, envs.observations)
         try:
             actions, agent_infos = act(
-                self._agent, envs.observations, self._noise.next(self._indices), lambda: range(self.num_rows)
+                self._agent, envs.observations, self._noise.next(self._indices), (), lambda: range(self.num_rows)
             )
             columns.write("actions", step, actions)
             columns.write("agent_infos", step, agent_infos.values())

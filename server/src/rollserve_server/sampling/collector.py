@@ -108,7 +108,7 @@ class Collector:
         envs, recorder = self._envs, self._recorder
         rows = sorted(self._running)
         try:
-            actions, agent_infos = act(self._agent, envs.observations, self._noise.next(), lambda: rows)
+            actions, agent_infos = act(self._agent, envs.observations, self._noise.next(), (), lambda: rows)
             recorder.write(self._observations, envs.observations)
             self.num_simulated_steps += len(rows)
             infos = envs.step(rows, actions)

@@ -84,7 +84,7 @@ class FragmentRows(FragmentRecording):
                 self._open(number, row)
         rows = range(self.num_rows)
         try:
-            actions, agent_infos = act(self._agent, envs.observations, self._noise.next(), lambda: rows)
+            actions, agent_infos = act(self._agent, envs.observations, self._noise.next(), (), lambda: rows)
             recorder.write(columns["observations"], envs.observations)
             infos = envs.step(rows, actions)
         except EpisodeFailedError as error:
