@@ -34,8 +34,13 @@ def measure_bulk(name: str, options: Options) -> list[Result]:
     settings = {"env": BULK.id, "num_steps": num_steps, "num_workers": options.num_workers}
     whole = Result(name, "1 MiB observations, the whole path", settings, checks=[_FOUND])
     leg = Result(f"{name}-leg", "1 MiB observations, from gateway to client only", settings, checks=[_FOUND])
-    shared = Result(f"{name}-shared", "1 MiB observations, through shared memory", settings, checks=[_FOUND])
-    shared_leg = Result(f"{name}-shared-leg", "the same, from gateway to client only", settings, checks=[_FOUND])
+    shared = Result(f"{name}-shared", "1 MiB observations, shared memory, the whole path", settings, checks=[_FOUND])
+    shared_leg = Result(
+        f"{name}-shared-leg",
+        "1 MiB observations, shared memory, from gateway to client only",
+        settings,
+        checks=[_FOUND],
+    )
     with (
         running_service(BULK, rollserve.RandomAgent(), options.num_workers, *_SHARING) as service,
         recorded_leg(BULK) as (client, meter),
