@@ -406,6 +406,24 @@ class Talkative(gymnasium.Env[np.ndarray, int]):
         print("a complaint", file=sys.stderr)  # noqa: T201
 
 
+class Recall(gymnasium.Env[int, int]):
+    """Shows 1 or 2 in the first step only, and rewards the action that is one less in the last of a few steps."""
+
+    observation_space = spaces.Discrete(3)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._cue = int(self.np_random.integers(1, 3))
+        self._steps_left = int(self.np_random.integers(2, 12))
+        return self._cue, {}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        self._steps_left -= 1
+        over = self._steps_left == 0
+        return 0, float(over and action == self._cue - 1), over, False, {}
+
+
 class NotAnEnvironment:
     """Is none."""
 

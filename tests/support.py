@@ -82,6 +82,7 @@ def batch_from_proto(message: episode_batch_pb2.EpisodeBatch) -> rollserve.Episo
         first_steps=_integers(message.first_steps),
         env_seeds=_integers(message.environment_seeds),
         worker_indices=_integers(message.worker_indices) if message.worker_indices else None,
+        initial_states=_columns(message.initial_states),
     )
 
 

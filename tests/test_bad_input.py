@@ -482,6 +482,9 @@ AGENT_CASES: list[tuple[Any, tuple[str, ...]]] = [
         pb.UpdateAgentRequest(all_workers=pb.AgentUpdate(agent=agent_pb2.Agent(onnx=WITH_SETTINGS))),
         ("onnx.squashed_gaussian.max_log_std: 2.0 came, none: a model gives log_std",),
     ),
+    (changed_agent(lambda mlp: mlp.gru.SetInParent()), ("mlp.gru.size: 0 came", "from 1 to 4096")),
+    (changed_agent(lambda mlp: setattr(mlp.lstm, "size", 4097)), ("mlp.lstm.size: 4097 came", "from 1 to 4096")),
+    (changed_agent(lambda mlp: setattr(mlp.lstm, "size", 8)), ("parameters: 'core/weight_ih' is missing",)),
     (changed_agent(lambda mlp: mlp.ClearField("layer_sizes")), ("mlp.layer_sizes: 0 sizes came",)),
     (
         changed_agent(lambda mlp: mlp.layer_sizes.extend([1] * 1_000_000)),

@@ -60,6 +60,7 @@ def batches(draw: st.DrawFn) -> episode_batch_pb2.EpisodeBatch:
         environment_infos=named_tensors_to_proto(columns(num_steps, infos)),
         episode_infos=named_tensors_to_proto(columns(num_segments, infos)),
         frame_stacks=stacks,
+        initial_states=named_tensors_to_proto(columns(num_segments, infos)),
     )
 
 

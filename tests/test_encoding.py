@@ -20,6 +20,7 @@ from rollserve_server.sampling import episodes as episodes_module
 from rollserve_server.sampling.encoding import Encoder, Encoding
 from rollserve_server.sampling.episodes import ColumnKey, Episode, Recorder
 from rollserve_server.sampling.infos import InfoKey, InfoReader
+from rollserve_server.sampling.orders import ColumnFormat
 from rollserve_server.sampling.segments import cut_into_messages
 
 KEYS: list[ColumnKey] = [
@@ -28,6 +29,7 @@ KEYS: list[ColumnKey] = [
     ("actions", InfoKey("", np.dtype(np.int64), ())),
     ("rewards", InfoKey("", np.dtype(np.float64), ())),
     ("agent_infos", InfoKey("log_prob", np.dtype(np.float32), (2,))),
+    ("states", InfoKey("h", np.dtype(np.float32), (3,))),
 ]
 
 
@@ -97,6 +99,7 @@ class Recording:
     seed=st.integers(0, 1000),
     info_shapes=st.sampled_from([[], [(2,)], [(2,), (3,)]]),
     worker_index=st.sampled_from([None, 3]),
+    all_states=st.booleans(),
 )
 def test_what_is_recorded_comes_out(
     lengths: list[int],
@@ -106,13 +109,15 @@ def test_what_is_recorded_comes_out(
     seed: int,
     info_shapes: list[tuple[int, ...]],
     worker_index: int | None,
+    all_states: bool,
 ) -> None:
     with mock.patch.object(episodes_module, "_MAX_BLOCK_STEPS", block_steps):
         recording = Recording(lengths, num_rows, seed, info_shapes)
     in_order = [recording.finished[index] for index in range(len(lengths))]
     encoder, batches = Encoder(), []
-    for segments in cut_into_messages(in_order, limit):
-        message = encoder.encode(segments, Encoding(policy_version=5, worker_index=worker_index))
+    encoding = Encoding(policy_version=5, worker_index=worker_index, columns=ColumnFormat(all_states=all_states))
+    for segments in cut_into_messages(in_order, limit, all_states=all_states):
+        message = encoder.encode(segments, encoding)
         assert message.num_bytes <= limit
         buffer = np.full(message.num_bytes + 5, 0xAA, np.uint8)
         message.write(buffer[3:-2])  # unaligned, as messages stand behind each other
@@ -124,6 +129,7 @@ def test_what_is_recorded_comes_out(
             message.num_steps,
             int((batch.terminated | batch.truncated).sum()),
         )
+        assert ("state/h" in batch.agent_infos) == all_states
         batches.append(batch)
     check(recording, batches, worker_index)
     check_columns(batches)
@@ -157,12 +163,16 @@ def check(recording: Recording, batches: list[rollserve.EpisodeBatch], worker_in
         index, first = int(episode.episode_indices[0]), int(episode.first_steps[0])
         record = recording.expected[index]
         for step in range(episode.num_steps):
-            image, pose, action, reward, log_prob = record["steps"][first + step]
+            image, pose, action, reward, log_prob, state = record["steps"][first + step]
             assert np.array_equal(episode.observations["image"][step], image)
             assert np.array_equal(episode.observations["pose/0"][step], pose)
             assert np.array_equal(episode.actions[step], action)
             assert np.array_equal(episode.rewards[step], reward)
             assert np.array_equal(episode.agent_infos["log_prob"][step], log_prob)
+            if step == 0:
+                assert np.array_equal(episode.initial_states["h"][0], state)
+            if "state/h" in episode.agent_infos:
+                assert np.array_equal(episode.agent_infos["state/h"][step], state)
             check_info(episode.env_infos, "sometimes", step, record["infos"][first + step].get("sometimes"))
             array = record["infos"][first + step].get("nested", {}).get("array")
             check_info(episode.env_infos, "nested/array", step, array)

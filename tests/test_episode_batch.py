@@ -37,6 +37,7 @@ def make(lengths: list[int], *, nested: bool = False, **changes: Any) -> Episode
         "agent_infos": {"log_prob": values / 2},
         "env_infos": {"x": values, "_x": values % 2 == 0},
         "episode_infos": {"start": last},
+        "initial_states": {"h": np.stack([last, -last], axis=1)},
     }
     return EpisodeBatch(**(columns | changes))
 

@@ -103,6 +103,10 @@ def message(
                 columns[f"_{name}"] = column(num_rows, "?")
         return columns
 
+    def states(num_rows: int) -> dict[str, np.ndarray]:
+        gaps = {"_h": column(num_rows, "?")} if "_x" in infos(0) else {}
+        return {"h": column(num_rows, "f4", (2,)), **gaps}
+
     over = np.minimum(ends[episodes], stop) == ends[episodes]
     terminated = over & (episodes % 2 == 0)
     observations = {leaf: column(num_steps, "u1", (3,)) for leaf in leaves}
@@ -118,6 +122,7 @@ def message(
         agent_infos={"log_prob": column(num_steps, "f4")},
         env_infos=infos(num_steps),
         episode_infos=infos(num_segments),
+        initial_states=states(num_segments),
         episode_indices=episodes,
         first_steps=firsts,
         env_seeds=episodes + 7,

@@ -34,6 +34,17 @@ def test_onnx(server: LocalServer) -> None:
     assert np.allclose(batch.agent_infos["logits"], logits, rtol=0, atol=1e-5)
 
 
+def test_recurrent(server: LocalServer) -> None:
+    names, batch = follow("recurrent", server, "CartPole-v1")
+    assert not batch.initial_states["h"].any()
+    for episode in batch.split():
+        h = np.zeros(16)
+        for step, observation in enumerate(episode.observations):
+            h = np.tanh(observation @ names["parameters"]["weight_ih"] + h @ names["parameters"]["weight_hh"])
+            logits = h @ names["parameters"]["logits.weight"]
+            assert np.allclose(episode.agent_infos["logits"][step], logits, rtol=0, atol=1e-5)
+
+
 @pytest.mark.filterwarnings("default")  # PyTorch's own
 def test_torch(server: LocalServer) -> None:
     """Skipped where PyTorch is not installed: `pip install torch onnxscript`."""

@@ -37,8 +37,8 @@ class OnnxAgent:
 
     Each input and output has a role, and is called like it unless `inputs` or `outputs` say otherwise. Inputs are
     `observation`, or `observation/NAME` for each leaf of a Dict or Tuple space, and if the model needs random numbers
-    `noise`. Outputs are what the head takes, and if there is one `value`. The first axis of each is the batch, of any
-    size.
+    `noise`. Outputs are what the head takes, and if there is one `value`. A recurrent model has an input `state/NAME`
+    and an output `next_state/NAME` for each of its states. The first axis of each is the batch, of any size.
 
     Attributes:
         model: the serialized ModelProto, or the path of a file that holds it.

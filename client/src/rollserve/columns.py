@@ -14,7 +14,16 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Columns", "columns_of", "concatenate_infos", "is_mask", "leaves_of", "map_columns", "mask_name"]
+__all__ = [
+    "Columns",
+    "columns_of",
+    "concatenate_infos",
+    "is_mask",
+    "leaves_of",
+    "map_columns",
+    "mask_name",
+    "without_full_masks",
+]
 
 Columns = np.ndarray | Mapping[str, np.ndarray]
 """Rows of one array, or of named arrays."""
@@ -45,6 +54,11 @@ def mask_name(name: str) -> str:
 def is_mask(name: str, infos: Mapping[str, np.ndarray]) -> bool:
     """Whether the column of that name is the mask of another."""
     return name.startswith("_") and name[1:] in infos
+
+
+def without_full_masks(infos: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The infos without the masks of columns that have no gaps."""
+    return {name: array for name, array in infos.items() if not (is_mask(name, infos) and array.all())}
 
 
 def concatenate_infos(parts: Sequence[Mapping[str, np.ndarray]], lengths: Sequence[int]) -> dict[str, np.ndarray]:

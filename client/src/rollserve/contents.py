@@ -135,6 +135,7 @@ def _batch(data: memoryview, start: int, stop: int) -> EpisodeBatch:
         first_steps=headers["first_steps"],
         env_seeds=headers["environment_seeds"],
         worker_indices=workers if len(workers) else None,
+        initial_states=columns["initial_states"],
     )
 
 

@@ -13,7 +13,8 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from rollserve.column_checks import check_columns, check_header, check_last_observations
-from rollserve.columns import Columns, columns_of, concatenate_infos, leaves_of, map_columns
+from rollserve.columns import Columns, columns_of, concatenate_infos, leaves_of, map_columns, without_full_masks
+from rollserve.initial_states import begun_later
 
 if TYPE_CHECKING:
     import os
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["EpisodeBatch", "StepType"]
 
 _STEP_COLUMNS = ("observations", "actions", "rewards", "agent_infos", "env_infos")
-_SEGMENT_COLUMNS = ("last_observations", "episode_infos")
+_SEGMENT_COLUMNS = ("last_observations", "episode_infos", "initial_states")
 _INTEGER_HEADERS = ("lengths", "policy_versions", "episode_indices", "first_steps")
 _OPTIONAL_HEADERS = ("env_seeds", "worker_indices")
 _HEADERS = (
@@ -35,7 +36,7 @@ _HEADERS = (
     "first_steps",
     *_OPTIONAL_HEADERS,
 )
-_INFOS = ("agent_infos", "env_infos", "episode_infos")
+_INFOS = ("agent_infos", "env_infos", "episode_infos", "initial_states")
 
 _ZIP_BEGINNING = b"PK\x03\x04"
 _UNREADABLE = (EOFError, LookupError, RuntimeError, TypeError, ValueError, zipfile.BadZipFile, zlib.error)
@@ -60,9 +61,9 @@ class EpisodeBatch:
     """N segments (episodes, or fragments of some) with T steps in all, flattened to columns.
 
     Rows of one segment stand together, and segments follow each other in the order of the headers. The arrays are
-    the caller's: they may be written to. Columns of Dict and Tuple spaces, and infos, are mappings from a leaf's name
-    to its array. In infos, where a column has gaps, a bool column named with `_` in front tells which rows have a
-    value.
+    the caller's: they may be written to. Columns of Dict and Tuple spaces, infos and states are mappings from a leaf's
+    name to its array. In infos and states, where a column has gaps, a bool column named with `_` in front tells which
+    rows have a value.
 
     Attributes:
         observations: (T, *O), what the policy saw before each step.
@@ -83,6 +84,9 @@ class EpisodeBatch:
         env_seeds: (N,), int64, what the environment was reset with, or None.
         worker_indices: (N,), int64, where episodes are bound to workers, or None: those of `obtain_exact_episodes` and
             `obtain_fragments`, and all after an update of agents or environments per worker or per row.
+        initial_states: each (N, *H), what a recurrent agent remembered before each segment's first step, by the names
+            of its states: where an episode was cut, what the step before left. With the option `return_states`,
+            agent_infos `state/NAME` have those of every step.
         account: what the call did, where the batch is the whole result of one.
 
     Integers of another type become int64.
@@ -106,6 +110,7 @@ class EpisodeBatch:
     first_steps: np.ndarray = None  # type: ignore[assignment]
     env_seeds: np.ndarray | None = None
     worker_indices: np.ndarray | None = None
+    initial_states: Mapping[str, np.ndarray] = field(default_factory=dict)
     account: Account | None = None
 
     def __post_init__(self) -> None:
@@ -241,11 +246,16 @@ class EpisodeBatch:
             replaced[name] = None if header is None else header[at]
         replaced["lengths"] = np.add.reduceat(self.lengths, begins)
         replaced["last_observations"] = map_columns(lambda array: array[ends], self.last_observations)
-        replaced["episode_infos"] = {name: array[begins] for name, array in self.episode_infos.items()}
+        for group in ("episode_infos", "initial_states"):
+            # What was a gap may have gone into the segment before it.
+            infos = {name: array[begins] for name, array in getattr(self, group).items()}
+            replaced[group] = without_full_masks(infos)
         return dataclasses.replace(self, **replaced)
 
     def without_first_steps(self, num_steps: int) -> EpisodeBatch:
         """The batch from a step on; a segment that is cut so begins at a later step of its episode.
+
+        What the agent remembered before that is a gap, unless the agent_infos tell it.
 
         Raises:
             ValueError: there are fewer steps.
@@ -260,6 +270,7 @@ class EpisodeBatch:
             columns["lengths"], columns["first_steps"] = columns["lengths"].copy(), columns["first_steps"].copy()
             columns["lengths"][0] -= cut
             columns["first_steps"][0] += cut
+            columns["initial_states"] = begun_later(columns["initial_states"], columns["agent_infos"])
         return EpisodeBatch(**columns)
 
     def to_list(self) -> list[dict[str, Any]]:

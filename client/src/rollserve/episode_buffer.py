@@ -26,6 +26,7 @@ _SEGMENT_FIELDS = frozenset(
         "first_steps",
         "env_seeds",
         "worker_indices",
+        "initial_states",
     )
 )
 _END_FIELDS = ("terminated", "truncated", "last_observations")

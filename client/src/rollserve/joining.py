@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from rollserve.columns import columns_of, is_mask, leaves_of, mask_name
+from rollserve.columns import columns_of, is_mask, leaves_of, mask_name, without_full_masks
 from rollserve.episode_batch import EpisodeBatch
 from rollserve.episode_buffer import EpisodeBuffer
 from rollserve.errors import malformed_error
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Joining", "join_batches"]
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(EpisodeBatch) if field.name != "account")
-_INFOS = ("agent_infos", "env_infos", "episode_infos")
+_INFOS = ("agent_infos", "env_infos", "episode_infos", "initial_states")
 
 
 class Joining:
@@ -157,8 +157,7 @@ def _without_full_masks(batch: EpisodeBatch) -> EpisodeBatch:
     """The batch without the masks of infos that have no gaps."""
     kept: dict[str, Any] = {}
     for group in _INFOS:
-        infos = getattr(batch, group)
-        kept[group] = {name: array for name, array in infos.items() if not (is_mask(name, infos) and array.all())}
+        kept[group] = without_full_masks(getattr(batch, group))
     if all(len(infos) == len(getattr(batch, group)) for group, infos in kept.items()):
         return batch
     return dataclasses.replace(batch, **kept)

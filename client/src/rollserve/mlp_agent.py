@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import numbers
 from collections.abc import Mapping, Sequence
@@ -29,6 +28,7 @@ Head = Literal[
     "boltzmann",
 ]
 Value = Literal["shared", "separate"]
+Core = Literal["gru", "lstm"]
 
 _ACTIVATIONS: dict[Activation, agent_pb2.Activation.ValueType] = {
     "tanh": agent_pb2.ACTIVATION_TANH,
@@ -39,6 +39,7 @@ _ACTIVATIONS: dict[Activation, agent_pb2.Activation.ValueType] = {
     "silu": agent_pb2.ACTIVATION_SILU,
 }
 _GAUSSIANS: tuple[Head, ...] = ("diagonal_gaussian", "squashed_gaussian")
+_NUM_GATES: dict[Core, int] = {"gru": 3, "lstm": 4}
 _SETTINGS: dict[str, tuple[Head, ...]] = {
     "min_log_std": _GAUSSIANS,
     "max_log_std": _GAUSSIANS,
@@ -61,7 +62,10 @@ class MlpAgent:
             layer. With a value of the last hidden layer, `value/weight` of shape (1, inputs) and `value/bias` of shape
             (1,); with a value of its own layers, `value/i/weight` and so on. With a Gaussian head `log_std` of shape
             (outputs of the last layer,), unless it is predicted: then the last layer has twice as many outputs, all
-            means and then all log_std.
+            means and then all log_std. With a recurrent core before the last layer, `core/weight_ih` of shape
+            (3 H, inputs), `core/weight_hh` of shape (3 H, H), `core/bias_ih` and `core/bias_hh` of shape (3 H,), as of
+            PyTorch's GRU of one layer and size H; with 4 instead of 3, of its LSTM. The last layer and the value of the
+            last hidden layer then have H inputs.
         head: what the output is. For a Discrete action space the logits (`categorical`) or Q-values (`epsilon_greedy`,
             `boltzmann`), for a Box the means (`diagonal_gaussian`; within its bounds `squashed_gaussian`, the means
             before tanh), for a MultiDiscrete all elements' logits one after the other (`multi_categorical`), for a
@@ -109,7 +113,25 @@ class MlpAgent:
         shapes = _weight_shapes(self.parameters, "")
         if not shapes:
             raise ValueError("parameters: '0/weight' is missing")
-        return (shapes[0][1], *(outputs for outputs, _ in shapes))
+        is_behind_core = len(shapes) == 1 and self.core is not None
+        num_inputs = _matrix_shape(self.parameters, "core/weight_ih")[1] if is_behind_core else shapes[0][1]
+        return (num_inputs, *(outputs for outputs, _ in shapes))
+
+    @property
+    def core(self) -> Core | None:
+        """What is recurrent in it, read off the shape of `core/weight_hh`; None if there is no such parameter.
+
+        Raises:
+            ValueError: there is a part of a core only, or the shape is of none.
+        """
+        if not any(name.startswith("core/") for name in self.parameters):
+            return None
+        outputs, size = _matrix_shape(self.parameters, "core/weight_hh")
+        for core, num_gates in _NUM_GATES.items():
+            if outputs == num_gates * size:
+                return core
+        came = f"shape {(outputs, size)} came"
+        raise ValueError(f"parameter 'core/weight_hh': {came}, (3 H, H) of a GRU or (4 H, H) of an LSTM was expected")
 
     @classmethod
     def initial(
@@ -124,11 +146,14 @@ class MlpAgent:
         layer_norm: bool = False,
         value: Value | None = None,
         predicted_log_std: bool = False,
+        core: Core | None = None,
+        core_size: int = 64,
     ) -> MlpAgent:
         """An untrained agent for the spaces: a beginning for a trainer, and for trying things out.
 
         Weights are normal with variance 1 / inputs, the last layer's a hundredth of that in deviation, so that the
-        first policy is close to uniform; biases and `log_std` are 0. `dataclasses.replace` gives it settings.
+        first policy is close to uniform; biases and `log_std` are 0; those of a core are uniform within 1 / √H, as
+        PyTorch's. `dataclasses.replace` gives it settings.
 
         Args:
             observation_space: where observations come from, as `update_env` and `status` give it.
@@ -142,6 +167,8 @@ class MlpAgent:
             value: `shared` for a value of the last hidden layer, `separate` for one by layers of its own, of the same
                 sizes; none unless given.
             predicted_log_std: whether the last layer gives a Gaussian's log_std too.
+            core: what makes it recurrent, before the last layer: `gru` or `lstm`; nothing unless given.
+            core_size: the size H of the core.
 
         Raises:
             TypeError: a space is none of `rollserve.spaces`, or the sizes are not a sequence of integers.
@@ -150,28 +177,36 @@ class MlpAgent:
         for name, space in (("observation_space", observation_space), ("action_space", action_space)):
             check_type(name, space, Space, "a space of rollserve.spaces, as update_env and status give it,")
         check_type("hidden_sizes", hidden_sizes, Sequence, "a sequence such as (64, 64)")
-        for position, size in enumerate(hidden_sizes):
-            check_type(f"hidden_sizes[{position}]", size, numbers.Integral, "an integer")
+        sizes = {f"hidden_sizes[{position}]": size for position, size in enumerate(hidden_sizes)}
+        for name, size in {**sizes, "core_size": core_size}.items():
+            check_type(name, size, numbers.Integral, "an integer")
             if size < 1:
-                raise ValueError(f"hidden_sizes[{position}]: {size} came, at least 1 was expected")
+                raise ValueError(f"{name}: {size} came, at least 1 was expected")
         if value is not None:
             _check_choice("value", value, get_args(Value))
+        if core is not None:
+            _check_choice("core", core, get_args(Core))
         head = _head_for(action_space, head)
         outputs = action_space.flat_size
         generator = np.random.default_rng(seed)
         begin = (observation_space.flat_size, *hidden_sizes)
         is_predicted = predicted_log_std and head in _GAUSSIANS
-        parameters = _initial_layers(generator, (*begin, outputs * (1 + is_predicted)), 0.01, layer_norm=layer_norm)
+        num_features = core_size if core else begin[-1]
+        sizes_of_policy = *begin, outputs * (1 + is_predicted)
+        parameters = _initial_layers(generator, sizes_of_policy, num_features, 0.01, layer_norm=layer_norm)
         if head in _GAUSSIANS and not is_predicted:
             parameters["log_std"] = np.zeros(outputs, np.float32)
         if value is not None:
-            layers = _initial_layers(generator, (*begin, 1), 1.0, layer_norm=layer_norm)
+            num_features = num_features if value == "shared" else begin[-1]
+            layers = _initial_layers(generator, (*begin, 1), num_features, 1.0, layer_norm=layer_norm)
             last = f"{len(hidden_sizes)}/"
             for name, array in layers.items():
                 if value == "separate":
                     parameters[f"value/{name}"] = array
                 elif name.startswith(last):
                     parameters[f"value/{name.removeprefix(last)}"] = array
+        if core is not None:
+            parameters |= _initial_core(generator, core, begin[-1], core_size)
         return cls(parameters, head, activation)
 
 
@@ -196,6 +231,8 @@ def mlp_to_proto(agent: MlpAgent) -> agent_pb2.MlpAgent:
         head.predicted_log_std = True
     if any(name.endswith("/norm/weight") for name in agent.parameters):
         mlp.layer_norm.epsilon = agent.layer_norm_epsilon
+    if agent.core is not None:
+        getattr(mlp, agent.core).size = _matrix_shape(agent.parameters, "core/weight_hh")[1]
     value_shapes = _weight_shapes(agent.parameters, "value/")
     if value_shapes:
         mlp.separate_value.hidden_sizes.extend(outputs for outputs, _ in value_shapes[:-1])
@@ -218,11 +255,18 @@ def _weight_shapes(parameters: Mapping[str, np.ndarray], prefix: str) -> list[tu
     """Of consecutive layers. Raises ValueError if one is not a matrix."""
     shapes: list[tuple[int, ...]] = []
     while (name := f"{prefix}{len(shapes)}/weight") in parameters:
-        shape = np.shape(parameters[name])
-        if len(shape) != 2:
-            raise ValueError(f"parameter {name!r}: shape {shape} came, two dimensions were expected")
-        shapes.append(shape)
+        shapes.append(_matrix_shape(parameters, name))
     return shapes
+
+
+def _matrix_shape(parameters: Mapping[str, np.ndarray], name: str) -> tuple[int, ...]:
+    """Raises ValueError if the parameter is missing, or not a matrix."""
+    if name not in parameters:
+        raise ValueError(f"parameters: {name!r} is missing")
+    shape = np.shape(parameters[name])
+    if len(shape) != 2:
+        raise ValueError(f"parameter {name!r}: shape {shape} came, two dimensions were expected")
+    return shape
 
 
 def _head_for(action_space: Space, wanted: Head | None) -> Head:
@@ -246,11 +290,18 @@ def _head_for(action_space: Space, wanted: Head | None) -> Head:
 
 
 def _initial_layers(
-    generator: np.random.Generator, sizes: Sequence[int], last_scale: float, *, layer_norm: bool
+    generator: np.random.Generator,
+    sizes: Sequence[int],
+    num_features: int,
+    last_scale: float,
+    *,
+    layer_norm: bool,
 ) -> dict[str, np.ndarray]:
+    """Layers of these sizes, the last of which has so many inputs: what stands before it may change their number."""
     parameters: dict[str, np.ndarray] = {}
-    for layer, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
+    for layer, outputs in enumerate(sizes[1:]):
         is_last = layer == len(sizes) - 2
+        inputs = num_features if is_last else sizes[layer]
         scale = (last_scale if is_last else 1.0) / math.sqrt(inputs)
         weight = scale * generator.standard_normal((outputs, inputs))
         parameters[f"{layer}/weight"] = weight.astype(np.float32)
@@ -259,6 +310,15 @@ def _initial_layers(
             parameters[f"{layer}/norm/weight"] = np.ones(outputs, np.float32)
             parameters[f"{layer}/norm/bias"] = np.zeros(outputs, np.float32)
     return parameters
+
+
+def _initial_core(generator: np.random.Generator, core: Core, inputs: int, size: int) -> dict[str, np.ndarray]:
+    outputs, bound = _NUM_GATES[core] * size, 1 / math.sqrt(size)
+    weights = {"weight_ih": (outputs, inputs), "weight_hh": (outputs, size)}
+    shapes: dict[str, tuple[int, ...]] = {**weights, "bias_ih": (outputs,), "bias_hh": (outputs,)}
+    return {
+        f"core/{name}": generator.uniform(-bound, bound, shape).astype(np.float32) for name, shape in shapes.items()
+    }
 
 
 def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:

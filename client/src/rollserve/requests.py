@@ -78,6 +78,8 @@ class SamplingOptions(TypedDict, total=False):
         prefetch: whether workers go on after this call with what the same call would bring next, until another call or
             an update comes. Calls bring the same, only sooner; what an update throws away is accounted for. Without a
             seed, and not for fragments. False unless given.
+        return_states: whether agent_infos tell with each step what a recurrent agent remembered before it, as
+            `state/NAME` for each of its states. Those that segments begin with come anyway. False unless given.
         blackhole: whether to throw away what is sampled, to measure the sampling alone. For streams only: no batch
             comes, and the account tells how much it was. False unless given.
     """
@@ -98,12 +100,13 @@ class SamplingOptions(TypedDict, total=False):
     temperature: float | Sequence[float] | None
     noise_scale: float | Sequence[float] | None
     epsilon: float | Sequence[float] | None
+    return_states: bool | None
 
 
 _UNSIGNED_OPTIONS = ("seed", "first_episode_index")
 _SIGNED_OPTIONS = ("max_episode_length", "expected_policy_version", "policy_version", "env_version")
 """Options that are sent as integers of 64 bits."""
-_FLAGS = ("frames_once", "prefetch", "blackhole", "deterministic")
+_FLAGS = ("frames_once", "prefetch", "blackhole", "deterministic", "return_states")
 """Options that are truth values."""
 _EXPLORATION_OPTIONS = ("temperature", "noise_scale", "epsilon")
 
@@ -284,6 +287,7 @@ def _sampling_options(reception: Reception, options: SamplingOptions) -> pb.Samp
         blackhole=options.get("blackhole") or False,
         accept_shared_memory=reception.shared_memory,
         exploration=_exploration(options),
+        return_states=options.get("return_states") or False,
     )
 
 

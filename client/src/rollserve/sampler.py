@@ -154,8 +154,8 @@ class Sampler:
             num_steps: how many steps at least; positive.
             out: memory to read the batch into, instead of new arrays; see `rollserve.EpisodeBuffer`.
             options: `seed`, `first_episode_index`, `max_episode_length`, `expected_policy_version`, `policy_version`,
-                `env_version`, `timeout`, `deadline`, `compression`, `frames_once` and `prefetch`;
-                `rollserve.SamplingOptions` says what they are.
+                `env_version`, `timeout`, `deadline`, `compression`, `frames_once`, `prefetch` and `return_states`;
+                `rollserve.SamplingOptions` says what they are, and which others there are.
         """
         requests.check_joinable(options.get("blackhole"))
         with self.stream_samples(num_steps, **options) as stream:

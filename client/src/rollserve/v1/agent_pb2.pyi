@@ -133,7 +133,7 @@ class MlpAgent(google.protobuf.message.Message):
 
     The parameters, all float32 and finite: `i/weight` of shape (layer_sizes[i + 1], layer_sizes[i]) and `i/bias` of
     shape (layer_sizes[i + 1]) for i from 0 to the number of layers less 1 (the layout of PyTorch's Linear), and what the
-    head, the layer norm and the value add.
+    head, the layer norm, the value and the core add.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -151,6 +151,8 @@ class MlpAgent(google.protobuf.message.Message):
     LAYER_NORM_FIELD_NUMBER: builtins.int
     SHARED_VALUE_FIELD_NUMBER: builtins.int
     SEPARATE_VALUE_FIELD_NUMBER: builtins.int
+    GRU_FIELD_NUMBER: builtins.int
+    LSTM_FIELD_NUMBER: builtins.int
     activation: global___Activation.ValueType
     """The activation of the hidden layers. Need not be set where there are none."""
     @property
@@ -203,6 +205,14 @@ class MlpAgent(google.protobuf.message.Message):
     def separate_value(self) -> global___SeparateValue:
         """From layers of its own."""
 
+    @property
+    def gru(self) -> global___GruCore:
+        """A gated recurrent unit."""
+
+    @property
+    def lstm(self) -> global___LstmCore:
+        """A long short-term memory."""
+
     def __init__(
         self,
         *,
@@ -219,15 +229,74 @@ class MlpAgent(google.protobuf.message.Message):
         layer_norm: global___LayerNorm | None = ...,
         shared_value: global___SharedValue | None = ...,
         separate_value: global___SeparateValue | None = ...,
+        gru: global___GruCore | None = ...,
+        lstm: global___LstmCore | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["bernoulli", b"bernoulli", "boltzmann", b"boltzmann", "categorical", b"categorical", "diagonal_gaussian", b"diagonal_gaussian", "epsilon_greedy", b"epsilon_greedy", "head", b"head", "layer_norm", b"layer_norm", "multi_categorical", b"multi_categorical", "parameters", b"parameters", "separate_value", b"separate_value", "shared_value", b"shared_value", "squashed_gaussian", b"squashed_gaussian", "value", b"value"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["activation", b"activation", "bernoulli", b"bernoulli", "boltzmann", b"boltzmann", "categorical", b"categorical", "diagonal_gaussian", b"diagonal_gaussian", "epsilon_greedy", b"epsilon_greedy", "head", b"head", "layer_norm", b"layer_norm", "layer_sizes", b"layer_sizes", "multi_categorical", b"multi_categorical", "parameters", b"parameters", "separate_value", b"separate_value", "shared_value", b"shared_value", "squashed_gaussian", b"squashed_gaussian", "value", b"value"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["bernoulli", b"bernoulli", "boltzmann", b"boltzmann", "categorical", b"categorical", "core", b"core", "diagonal_gaussian", b"diagonal_gaussian", "epsilon_greedy", b"epsilon_greedy", "gru", b"gru", "head", b"head", "layer_norm", b"layer_norm", "lstm", b"lstm", "multi_categorical", b"multi_categorical", "parameters", b"parameters", "separate_value", b"separate_value", "shared_value", b"shared_value", "squashed_gaussian", b"squashed_gaussian", "value", b"value"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["activation", b"activation", "bernoulli", b"bernoulli", "boltzmann", b"boltzmann", "categorical", b"categorical", "core", b"core", "diagonal_gaussian", b"diagonal_gaussian", "epsilon_greedy", b"epsilon_greedy", "gru", b"gru", "head", b"head", "layer_norm", b"layer_norm", "layer_sizes", b"layer_sizes", "lstm", b"lstm", "multi_categorical", b"multi_categorical", "parameters", b"parameters", "separate_value", b"separate_value", "shared_value", b"shared_value", "squashed_gaussian", b"squashed_gaussian", "value", b"value"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["core", b"core"]) -> typing.Literal["gru", "lstm"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["head", b"head"]) -> typing.Literal["categorical", "diagonal_gaussian", "squashed_gaussian", "multi_categorical", "bernoulli", "epsilon_greedy", "boltzmann"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["value", b"value"]) -> typing.Literal["shared_value", "separate_value"] | None: ...
 
 global___MlpAgent = MlpAgent
+
+@typing.final
+class GruCore(google.protobuf.message.Message):
+    """A gated recurrent unit, as PyTorch's nn.GRU of one layer. Its state is `h` (H), zeros at an episode's start:
+
+      r = σ(W_ir x + b_ir + W_hr h + b_hr)
+      z = σ(W_iz x + b_iz + W_hz h + b_hz)
+      n = tanh(W_in x + b_in + r · (W_hn h + b_hn))
+      h = (1 - z) · n + z · h, which is the output
+
+    Adds the parameters `core/weight_ih` (3H, I), `core/weight_hh` (3H, H), `core/bias_ih` (3H) and `core/bias_hh` (3H): those
+    of r, then those of z, then those of n.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SIZE_FIELD_NUMBER: builtins.int
+    size: builtins.int
+    """H, from 1 to 4096, else INVALID_ARGUMENT."""
+    def __init__(
+        self,
+        *,
+        size: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["size", b"size"]) -> None: ...
+
+global___GruCore = GruCore
+
+@typing.final
+class LstmCore(google.protobuf.message.Message):
+    """A long short-term memory, as PyTorch's nn.LSTM of one layer. Its states are `h` (H) and `c` (H), zeros at an episode's
+    start:
+
+      i = σ(W_ii x + b_ii + W_hi h + b_hi), and f and o likewise
+      g = tanh(W_ig x + b_ig + W_hg h + b_hg)
+      c = f · c + i · g
+      h = o · tanh(c), which is the output
+
+    Adds the parameters `core/weight_ih` (4H, I), `core/weight_hh` (4H, H), `core/bias_ih` (4H) and `core/bias_hh` (4H): those
+    of i, f, g and o, one behind the other.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SIZE_FIELD_NUMBER: builtins.int
+    size: builtins.int
+    """H, from 1 to 4096, else INVALID_ARGUMENT."""
+    def __init__(
+        self,
+        *,
+        size: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["size", b"size"]) -> None: ...
+
+global___LstmCore = LstmCore
 
 @typing.final
 class LayerNorm(google.protobuf.message.Message):
@@ -256,8 +325,8 @@ global___LayerNorm = LayerNorm
 
 @typing.final
 class SharedValue(google.protobuf.message.Message):
-    """A value that is a linear map of the last hidden layer: `value/weight` of shape (1, layer_sizes[number of layers - 1])
-    and `value/bias` of shape (1).
+    """A value that is a linear map of what the last layer takes: `value/weight` of shape (1, layer_sizes[number of layers - 1]),
+    or (1, H) behind a core, and `value/bias` of shape (1).
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -303,6 +372,9 @@ class OnnxAgent(google.protobuf.message.Message):
       input: any numbers to floats, else within their kind.
     - `noise` (N, K) float, if the model has such an input: K standard normal numbers for each action, from the episode's
       own stream. A model must draw no random numbers of its own.
+    - `state/NAME` (N, *H) float, for each state of a recurrent model, which has to have an output `next_state/NAME` of the
+      same type and shape beside it. It is zeros at an episode's start, and then what that output was with the action
+      before. All axes of the input but the first have to be numbers.
     - what the head takes, all float: `logits` (N, n), or `mean` and `log_std` (N, *A) or (N, size of A).
     - `value` (N) or (N, 1) float, if the model has such an output: agent_infos `value` (T).
 

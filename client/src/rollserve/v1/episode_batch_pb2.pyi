@@ -75,11 +75,11 @@ class EpisodeBatch(google.protobuf.message.Message):
     To join the messages of a stream, put their headers and columns behind each other. An episode that does not fit into
     what is left of a message goes on at the beginning of the next one, as a segment with the same episode index and with
     `first_steps` raised by the length so far. So an episode is complete with the segment that has `terminated` or
-    `truncated` set; its flags and its `last_observations` are those of that segment, its other headers and its
-    `episode_infos` those of any. The columns of observations, actions, rewards and agent_infos are the same in all
-    messages, unless workers have different kinds of agents. Columns of infos of environments may come and go between
-    episodes, see `environment_infos`. In calls for fragments the same holds of fragments: what a call brings of an episode
-    may begin after its first step, and end before its last.
+    `truncated` set; its flags and its `last_observations` are those of that segment, its `initial_states` those of the
+    first, its other headers and its `episode_infos` those of any. The columns of observations, actions, rewards,
+    agent_infos and states are the same in all messages, unless workers have different kinds of agents. Columns of infos of
+    environments may come and go between episodes, see `environment_infos`. In calls for fragments the same holds of
+    fragments: what a call brings of an episode may begin after its first step, and end before its last.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -100,6 +100,7 @@ class EpisodeBatch(google.protobuf.message.Message):
     ENVIRONMENT_INFOS_FIELD_NUMBER: builtins.int
     EPISODE_INFOS_FIELD_NUMBER: builtins.int
     FRAME_STACKS_FIELD_NUMBER: builtins.int
+    INITIAL_STATES_FIELD_NUMBER: builtins.int
     @property
     def episode_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """(S) The index of each segment's episode in the sequence that the account's `seed` names. Rises by one from episode
@@ -189,6 +190,14 @@ class EpisodeBatch(google.protobuf.message.Message):
         Only with the call's `accept_frame_stacks`. Other messages of the stream may have the same leaves as plain columns.
         """
 
+    @property
+    def initial_states(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.tensor_pb2.NamedTensor]:
+        """Each (S, *H). What a recurrent agent remembered when it chose each segment's first action: one column for each of its
+        states, by name. An episode begins with the agent's initial states; a segment that goes on with one begins with what
+        the action before it left, also where that came with an earlier message or call. Empty for agents that remember
+        nothing. See `return_states` of SamplingOptions for those of every step.
+        """
+
     def __init__(
         self,
         *,
@@ -208,9 +217,10 @@ class EpisodeBatch(google.protobuf.message.Message):
         environment_infos: collections.abc.Iterable[rollserve.v1.tensor_pb2.NamedTensor] | None = ...,
         episode_infos: collections.abc.Iterable[rollserve.v1.tensor_pb2.NamedTensor] | None = ...,
         frame_stacks: collections.abc.Iterable[global___FrameStack] | None = ...,
+        initial_states: collections.abc.Iterable[rollserve.v1.tensor_pb2.NamedTensor] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["rewards", b"rewards"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["actions", b"actions", "agent_infos", b"agent_infos", "environment_infos", b"environment_infos", "environment_seeds", b"environment_seeds", "episode_indices", b"episode_indices", "episode_infos", b"episode_infos", "first_steps", b"first_steps", "frame_stacks", b"frame_stacks", "last_observations", b"last_observations", "lengths", b"lengths", "observations", b"observations", "policy_versions", b"policy_versions", "rewards", b"rewards", "terminated", b"terminated", "truncated", b"truncated", "worker_indices", b"worker_indices"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "agent_infos", b"agent_infos", "environment_infos", b"environment_infos", "environment_seeds", b"environment_seeds", "episode_indices", b"episode_indices", "episode_infos", b"episode_infos", "first_steps", b"first_steps", "frame_stacks", b"frame_stacks", "initial_states", b"initial_states", "last_observations", b"last_observations", "lengths", b"lengths", "observations", b"observations", "policy_versions", b"policy_versions", "rewards", b"rewards", "terminated", b"terminated", "truncated", b"truncated", "worker_indices", b"worker_indices"]) -> None: ...
 
 global___EpisodeBatch = EpisodeBatch
 

@@ -305,6 +305,10 @@ class Fragments(google.protobuf.message.Message):
     ends the sampler's own sequence; the next call without a seed begins another, under another seed. The server keeps a few
     sequences that no call uses (as many as calls may run at the same time).
 
+    What a recurrent agent remembers goes on with the episodes from call to call, also with a new policy whose states have
+    the same names, types and shapes. With any other policy, those episodes go on with its initial states. An episode that
+    begins without a reset, after a soft horizon, begins with the initial states too.
+
     A call that fails, is cancelled or breaks off has not happened: the rows stand where they did before. But if an
     environment raised an error in the sampler's own sequence, the next call begins another, under another seed. Rows that
     are lost with their worker, or that have gone on, are brought back by a reset with the seed of their episode and the
@@ -366,6 +370,7 @@ class SamplingOptions(google.protobuf.message.Message):
     PREFETCH_FIELD_NUMBER: builtins.int
     ACCEPT_SHARED_MEMORY_FIELD_NUMBER: builtins.int
     EXPLORATION_FIELD_NUMBER: builtins.int
+    RETURN_STATES_FIELD_NUMBER: builtins.int
     expected_policy_version: builtins.int
     """If set, the policy version that the caller counts on; FAILED_PRECONDITION if the current one is another."""
     policy_version: builtins.int
@@ -419,6 +424,10 @@ class SamplingOptions(google.protobuf.message.Message):
     """Whether the stream may come through shared memory, if the client is on the same machine and the server was started
     with some; see SharedMemory. Otherwise it comes as without.
     """
+    return_states: builtins.bool
+    """Whether to tell with each step what a recurrent agent remembered before it: agent_infos `state/NAME` (T, *H), one for
+    each column of `initial_states`, which are those of each segment's first step. Of no effect with other agents.
+    """
     @property
     def accept_compression(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[rollserve.v1.tensor_pb2.Compression.ValueType]:
         """In which ways the columns of batches may come compressed, the best one first. The server takes the first that it
@@ -446,9 +455,10 @@ class SamplingOptions(google.protobuf.message.Message):
         prefetch: builtins.bool = ...,
         accept_shared_memory: builtins.bool = ...,
         exploration: global___Exploration | None = ...,
+        return_states: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "accept_compression", b"accept_compression", "accept_frame_stacks", b"accept_frame_stacks", "accept_shared_memory", b"accept_shared_memory", "blackhole", b"blackhole", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "policy_version", b"policy_version", "prefetch", b"prefetch", "sampler_run", b"sampler_run", "seed", b"seed"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "accept_compression", b"accept_compression", "accept_frame_stacks", b"accept_frame_stacks", "accept_shared_memory", b"accept_shared_memory", "blackhole", b"blackhole", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "policy_version", b"policy_version", "prefetch", b"prefetch", "return_states", b"return_states", "sampler_run", b"sampler_run", "seed", b"seed"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_environment_version", b"_environment_version"]) -> typing.Literal["environment_version"] | None: ...
     @typing.overload

@@ -12,12 +12,13 @@ from gymnasium import spaces
 
 from rollserve_server.agents.activations import ACTIVATIONS, NUM_SCRATCH
 from rollserve_server.agents.agent import VALUE
+from rollserve_server.agents.cores import build_core, core_matrices
 from rollserve_server.agents.tiles import tile_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rollserve_server.agents.agent import StateSpec
+    from rollserve_server.agents.cores import Core
     from rollserve_server.agents.heads import Head
     from rollserve_server.agents.specs import MlpSpec
     from rollserve_server.envs import Leaf
@@ -49,8 +50,6 @@ class Flattener:
 class MlpAgent:
     """Networks and a head; see `protos/rollserve/v1/agent.proto`. Holds buffers for a fixed number of rows."""
 
-    states: tuple[StateSpec, ...] = ()
-
     def __init__(
         self,
         spec: MlpSpec,
@@ -71,10 +70,16 @@ class MlpAgent:
         self.draw_noise = head.draw_noise
         networks = _networks(spec)
         shapes = [layer.weight.shape for layers in networks for layer in layers]
+        if spec.core is not None:
+            shapes.extend(core_matrices(spec.core, spec.layer_sizes[-2]))
         rows = num_rows if together else min(itertools.starmap(tile_rows, shapes))
         tiles = np.zeros((-(-num_rows // rows), rows, flattener.size), np.float32)
         self._input = tiles.reshape(-1, flattener.size)[:num_rows]
-        self._networks = [_Network(layers, spec, tiles) for layers in networks]
+        # The first is the policy's.
+        self._networks = [_Network(layers, spec, tiles, has_core=not i) for i, layers in enumerate(networks)]
+        core = self._networks[0].core
+        self.states = core.states if core else ()
+        self._memory = [part.reshape(-1, part.shape[2])[:num_rows] for part in core.memory] if core else []
         # The outputs stand in the same place always.
         outputs = [network.output[:num_rows] for network in self._networks]
         ends = list(itertools.accumulate((wanted.shape[0] for wanted in head.inputs), initial=0))
@@ -86,8 +91,12 @@ class MlpAgent:
     ) -> tuple[Sequence[np.ndarray], Mapping[str, np.ndarray]]:
         """See Agent."""
         self._flattener(observations, self._input)
+        for memory, state in zip(self._memory, states, strict=True):
+            memory[...] = state
         for network in self._networks:
             network.run()
+        for memory, state in zip(self._memory, states, strict=True):
+            state[...] = memory
         if self._deterministic:
             actions, infos = self._head.act_best(self._outputs)
         else:
@@ -109,25 +118,37 @@ class _Layer(NamedTuple):
     norm: tuple[np.ndarray, np.ndarray] | None
 
 
+_Step = tuple[Callable[[], object] | None, np.ndarray, np.ndarray, np.ndarray, np.ndarray, Callable[[], object] | None]
+"""What comes before a layer; its input, weight, bias and output; and what comes behind it, in place."""
+
+
 class _Network:
     """Layers one after the other, each with a buffer for its output.
 
     Attributes:
+        core: what stands before the last of them; None for nothing.
         output: (at least M, size), which `run` overwrites.
     """
 
-    def __init__(self, layers: Sequence[_Layer], spec: MlpSpec, tiles: np.ndarray) -> None:
-        """Takes where the input stands, (tiles, rows, size)."""
-        self._steps: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Callable[[], object] | None]] = []
+    def __init__(self, layers: Sequence[_Layer], spec: MlpSpec, tiles: np.ndarray, *, has_core: bool) -> None:
+        """Takes where the input stands, (tiles, rows, size), and whether the spec's core is in it, if there is any."""
+        self.core: Core | None = None
+        self._steps: list[_Step] = []
         for number, layer in enumerate(layers):
-            source, tiles = tiles, np.zeros((*tiles.shape[:2], len(layer.bias)), np.float32)
             is_last = number == len(layers) - 1
+            begin: Callable[[], object] | None = None
+            if is_last and has_core and spec.core is not None:
+                self.core = build_core(spec.core, spec.parameters, tiles)
+                begin, tiles = self.core.run, self.core.output
+            source, tiles = tiles, np.zeros((*tiles.shape[:2], len(layer.bias)), np.float32)
             finish = None if is_last else _finish(tiles, layer, spec)
-            self._steps.append((source, layer.weight, layer.bias, tiles, finish))
+            self._steps.append((begin, source, layer.weight, layer.bias, tiles, finish))
         self.output = tiles.reshape(-1, tiles.shape[2])
 
     def run(self) -> None:
-        for source, weight, bias, out, finish in self._steps:
+        for begin, source, weight, bias, out, finish in self._steps:
+            if begin is not None:
+                begin()
             np.matmul(source, weight, out=out)
             np.add(out, bias, out=out)
             if finish is not None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rollserve_server.agents.agent import FLOAT32
+from rollserve_server.agents.cores import core_shapes
 from rollserve_server.agents.heads import build_head
 from rollserve_server.agents.parameters import check_parameters
 from rollserve_server.errors import InvalidValueError
@@ -23,6 +24,7 @@ __all__ = ["check_mlp"]
 _MOST_LAYERS = 1000
 _LEAST_TEMPERATURE, _MOST_TEMPERATURE = 1e-6, 1e6
 _LEAST_EPSILON = 1e-12
+_MOST_CORE_SIZE = 4096
 _GAUSSIANS = ("diagonal_gaussian", "squashed_gaussian")
 
 _Shapes = dict[str, tuple["np.dtype", tuple[int, ...]]]
@@ -79,6 +81,9 @@ def _check_sizes(spec: MlpSpec, input_size: int, output_size: int) -> None:
         expected = f"at most {_MOST_LAYERS - 1}"
         raise InvalidValueError.of("separate_value.hidden_sizes", f"{len(hidden_sizes)} sizes", expected)
     _check_positive("separate_value.hidden_sizes", hidden_sizes)
+    if spec.core is not None and not 1 <= spec.core.size <= _MOST_CORE_SIZE:
+        expected = f"a number from 1 to {_MOST_CORE_SIZE}"
+        raise InvalidValueError.of(f"{spec.core.kind}.size", spec.core.size, expected)
     if (len(sizes) > 2 or hidden_sizes) and spec.activation is None:
         raise InvalidValueError.of("activation", "none", "one for the hidden layers")
 
@@ -93,10 +98,15 @@ def _parameter_shapes(spec: MlpSpec) -> _Shapes:
     sizes = spec.layer_sizes
     has_norm = spec.norm_epsilon is not None
     shapes = _layer_shapes("", sizes, has_norm=has_norm)
+    num_features = sizes[-2]
+    if spec.core is not None:
+        shapes |= core_shapes(spec.core, num_features)
+        num_features = spec.core.size
+        shapes[f"{len(sizes) - 2}/weight"] = FLOAT32, (sizes[-1], num_features)
     if _has_log_std(spec):
         shapes["log_std"] = FLOAT32, (sizes[-1],)
     if spec.value == "shared":
-        shapes["value/weight"], shapes["value/bias"] = (FLOAT32, (1, sizes[-2])), (FLOAT32, (1,))
+        shapes["value/weight"], shapes["value/bias"] = (FLOAT32, (1, num_features)), (FLOAT32, (1,))
     elif spec.value is not None:
         shapes |= _layer_shapes("value/", (sizes[0], *spec.value, 1), has_norm=has_norm)
     return shapes

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve_server.agents.agent import InfoSpec
+from rollserve_server.agents.agent import InfoSpec, StateSpec
 from rollserve_server.agents.exploration import AS_THE_AGENT_SAYS
 from rollserve_server.agents.fixed import leaf_bounds
 from rollserve_server.agents.heads import leaf_role
 from rollserve_server.agents.onnx_checking import onnx_head
+from rollserve_server.agents.onnx_states import NEXT_STATE, STATE
 from rollserve_server.envs import leaves_of_space
 from rollserve_server.errors import AgentFailedError
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from gymnasium import Space
 
-    from rollserve_server.agents.agent import StateSpec
     from rollserve_server.agents.exploration import Exploration
     from rollserve_server.agents.specs import OnnxSpec, Port
 
@@ -28,8 +28,6 @@ __all__ = ["OnnxAgent"]
 
 class OnnxAgent:
     """A model and a head; see `protos/rollserve/v1/agent.proto`."""
-
-    states: tuple[StateSpec, ...] = ()
 
     def __init__(
         self,
@@ -57,7 +55,15 @@ class OnnxAgent:
         self._runner = Runner(
             session, _described(spec.inputs), _described(outputs), num_rows, multiple=multiple, most=most
         )
-        self._inputs = [self._runner.inputs[port.name] for port in spec.inputs]
+        state_ports = [port for port in spec.inputs if port.role.startswith(STATE)]
+        self.states = tuple(
+            StateSpec(port.role.removeprefix(STATE), np.zeros(port.shape, port.dtype)) for port in state_ports
+        )
+        self._memory = [
+            (self._runner.inputs[port.name], self._runner.outputs[spec.outputs[f"{NEXT_STATE}{state.name}"].name])
+            for port, state in zip(state_ports, self.states, strict=True)
+        ]
+        self._inputs = [self._runner.inputs[port.name] for port in spec.inputs if port not in state_ports]
         self._head = onnx_head(spec.head, spec.outputs, action_space, exploration)
         self._deterministic = exploration.deterministic
         self._head_outputs = [
@@ -106,10 +112,14 @@ class OnnxAgent:
         with np.errstate(over="ignore"):  # what is too large becomes infinite
             for column, values in zip(self._inputs, (*observations, models_own), strict=False):
                 np.copyto(column, values, casting="same_kind")
+        for (column, _), state in zip(self._memory, states, strict=True):
+            column[...] = state
         try:
             self._runner.run()
         except Exception as error:
             raise AgentFailedError(f"the model fails: {error}") from error
+        for (_, column), state in zip(self._memory, states, strict=True):
+            state[...] = column
         outputs = [column.astype(dtype, copy=False) for column, dtype in self._head_outputs]
         with np.errstate(all="ignore"):  # what is not finite is told by `failures`
             if self._deterministic:

@@ -11,6 +11,7 @@ import numpy as np
 from rollserve_server.agents.exploration import AS_THE_AGENT_SAYS
 from rollserve_server.agents.heads import ActionsHead, build_head, leaf_role
 from rollserve_server.agents.onnx_model import read_model
+from rollserve_server.agents.onnx_states import STATE, check_next_states, next_state_roles, state_ports
 from rollserve_server.agents.onnx_trying import TrialSettings, try_out
 from rollserve_server.agents.parameters import check_parameters, listed
 from rollserve_server.agents.specs import Batching, OnnxSpec, Port
@@ -18,7 +19,7 @@ from rollserve_server.envs import leaves_of_space
 from rollserve_server.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from gymnasium import Space
 
@@ -60,11 +61,12 @@ def prepare_onnx(
     """
     parts = read_model(model.data, settings.max_model_bytes)
     inputs = _match_inputs(model, parts, leaves_of_space(observation_space))
+    states = [port for port in inputs if port.role.startswith(STATE)]
     trial = try_out(parts, inputs, leaves_of_space(observation_space), settings.providers, settings.trial)
     spec = OnnxSpec(
         graph=parts.graph,
         inputs=inputs,
-        outputs=_match_outputs(model, trial.outputs, action_space),
+        outputs=_match_outputs(model, trial.outputs, action_space, states),
         head=model.head,
         infos=model.infos,
         batching=Batching(*trial.batching),
@@ -79,7 +81,7 @@ def prepare_onnx(
 def check_onnx(spec: OnnxSpec, observation_space: Space[Any], action_space: Space[Any]) -> None:
     """Raises InvalidValueError if the model does not fit the spaces, or its parameters do not fit it."""
     leaves = leaves_of_space(observation_space)
-    ports = [port for port in spec.inputs if port.role != _NOISE]
+    ports = [port for port in spec.inputs if port.role != _NOISE and not port.role.startswith(STATE)]
     roles = [leaf_role("observation", leaf) for leaf in leaves]
     if [port.role for port in ports] != roles:
         raise InvalidValueError.of("inputs", f"inputs for {[port.role for port in ports]}", f"inputs for {roles}")
@@ -118,7 +120,8 @@ def onnx_head(
 
 def _match_inputs(model: OnnxModel, parts: ModelParts, leaves: tuple[Leaf, ...]) -> tuple[Port, ...]:
     roles = {leaf_role("observation", leaf): leaf for leaf in leaves}
-    _check_roles("inputs", model.inputs, (*roles, _NOISE))
+    states = state_ports(model.inputs, parts.inputs)
+    _check_roles("inputs", model.inputs, (*roles, _NOISE, *(port.role for port in states)))
     ports = []
     for role, leaf in roles.items():
         name = model.inputs.get(role, role)
@@ -135,6 +138,9 @@ def _match_inputs(model: OnnxModel, parts: ModelParts, leaves: tuple[Leaf, ...])
         ports.append(_noise_port(name, parts.inputs[name]))
     elif _NOISE in model.inputs:
         raise InvalidValueError(f"an input {name!r} is missing, {listed(parts.inputs)} came", field="model.input")
+    for port in states:
+        _check_axes(port.name, parts.inputs[port.name][1], port.shape)
+        ports.append(port)
     names = [port.name for port in ports]
     if len(set(names)) < len(names) or set(names) != set(parts.inputs):
         expected = f"inputs {listed(names)}, each for one role,"
@@ -152,14 +158,17 @@ def _noise_port(name: str, declared: Declared) -> Port:
 
 
 def _match_outputs(
-    model: OnnxModel, described: Mapping[str, tuple[np.dtype, tuple[int, ...]]], action_space: Space[Any]
+    model: OnnxModel,
+    described: Mapping[str, tuple[np.dtype, tuple[int, ...]]],
+    action_space: Space[Any],
+    states: Sequence[Port],
 ) -> dict[str, Port]:
     """The outputs by role; the role of one that is an info is its name."""
     heads_own = ActionsHead(leaves_of_space(action_space), has_log_prob=True).inputs if model.head == "actions" else ()
     roles = [wanted.name for wanted in heads_own]
     if model.head != "actions":
         roles = [wanted.name for wanted in build_head(model.head, action_space).inputs]
-    roles = list(dict.fromkeys([*roles, "value"]))
+    roles = list(dict.fromkeys([*roles, "value", *next_state_roles(states, model.outputs, described, model.infos)]))
     _check_roles("outputs", model.outputs, roles)
     names = {role: model.outputs.get(role, role) for role in roles}
     for role, name in list(names.items()):
@@ -169,8 +178,9 @@ def _match_outputs(
             else:
                 text = f"an output {name!r} for {role!r} is missing, {listed(described)} came"
                 raise InvalidValueError(text, field="model.output")
+    told = {*names, *(port.role for port in states)}
     for position, name in enumerate(model.infos):
-        if name not in described or name in names or name in model.infos[:position]:
+        if name not in described or name in told or name in model.infos[:position]:
             expected = f"another one of the outputs {listed(described)}, that is not called like what is told anyway,"
             raise InvalidValueError.of(f"infos[{position}]", repr(name), expected)
         names[name] = name
@@ -178,6 +188,7 @@ def _match_outputs(
         expected = "outputs that have a role, or stand in `infos`,"
         raise InvalidValueError.of("model.output", f"output {unused[0]!r}", expected)
     ports = {role: Port(role, name, *described[name]) for role, name in names.items()}
+    check_next_states(states, ports)
     if "value" in ports:
         _check_output(ports["value"], np.dtype(np.float32), 1)
     return ports

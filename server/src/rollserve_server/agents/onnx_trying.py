@@ -70,7 +70,7 @@ def try_out(
 
     Args:
         parts: the model.
-        inputs: for each leaf, and last for the noise if it takes any.
+        inputs: for each leaf, then for all that it takes beside them: any floats.
         leaves: of the observation space.
         providers: what is to run it.
         settings: what limits the trial.

@@ -15,6 +15,8 @@ __all__ = [
     "AgentSpec",
     "Batching",
     "ConstantSpec",
+    "CoreKind",
+    "CoreSpec",
     "HeadKind",
     "HeadSettings",
     "MlpSpec",
@@ -37,6 +39,7 @@ HeadKind = Literal[
     "boltzmann",
 ]
 OnnxHeadKind = HeadKind | Literal["actions"]
+CoreKind = Literal["gru", "lstm"]
 Value = Literal["shared"] | tuple[int, ...]
 """How values are computed: of the last hidden layer, or by a network with hidden layers of these sizes."""
 
@@ -60,6 +63,13 @@ class HeadSettings:
     temperature: float = 1.0
 
 
+class CoreSpec(NamedTuple):
+    """What makes a multilayer perceptron recurrent: its kind, and its size H."""
+
+    kind: CoreKind
+    size: int
+
+
 @dataclass(frozen=True, eq=False)
 class MlpSpec:
     """A multilayer perceptron; see MlpAgent in `protos/rollserve/v1/agent.proto`.
@@ -72,6 +82,7 @@ class MlpSpec:
         settings: of the head.
         norm_epsilon: of the layer norm of hidden layers; None for none.
         value: how a value is computed; None for none.
+        core: what stands before the last layer; None for nothing.
     """
 
     layer_sizes: tuple[int, ...]
@@ -81,6 +92,7 @@ class MlpSpec:
     settings: HeadSettings = HeadSettings()
     norm_epsilon: float | None = None
     value: Value | None = None
+    core: CoreSpec | None = None
 
 
 @dataclass(frozen=True)
@@ -148,7 +160,8 @@ class OnnxSpec:
 
     Attributes:
         graph: the serialized model, in which the parameters stand as references.
-        inputs: what takes the leaves of the observation space, in their order, and last the noise if it takes any.
+        inputs: what takes the leaves of the observation space, in their order, then the noise if it takes any, then the
+            states.
         outputs: what is made of it, by role.
         head: what the outputs mean.
         infos: the roles of those that are told with each action, as they are.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rollserve.v1 import agent_pb2
-from rollserve_server.agents import Exploration, HeadSettings, MlpSpec
+from rollserve_server.agents import CoreSpec, Exploration, HeadSettings, MlpSpec
 from rollserve_server.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def mlp_from_proto(mlp: agent_pb2.MlpAgent, parameters: Mapping[str, np.ndarray]
         settings=_settings_from_proto(mlp, head),
         norm_epsilon=norm_epsilon if mlp.HasField("layer_norm") else None,
         value=_value_from_proto(mlp),
+        core=_core_from_proto(mlp),
     )
 
 
@@ -113,5 +114,15 @@ def _value_from_proto(mlp: agent_pb2.MlpAgent) -> Value | None:
             return "shared"
         case "separate_value":
             return tuple(mlp.separate_value.hidden_sizes)
+        case _:
+            return None
+
+
+def _core_from_proto(mlp: agent_pb2.MlpAgent) -> CoreSpec | None:
+    match mlp.WhichOneof("core"):
+        case "gru":
+            return CoreSpec("gru", mlp.gru.size)
+        case "lstm":
+            return CoreSpec("lstm", mlp.lstm.size)
         case _:
             return None

@@ -274,7 +274,7 @@ def _column_format_from_proto(options: pb.SamplingOptions) -> ColumnFormat:
         raise InvalidValueError.of("options.accept_compression", "one that is not set", "a value of Compression")
     # What is not known here may be so to other servers.
     known = (compression for compression in options.accept_compression if compression in COMPRESSIONS)
-    return ColumnFormat(next(known, None), options.accept_frame_stacks)
+    return ColumnFormat(next(known, None), options.accept_frame_stacks, options.return_states)
 
 
 def _fragments_from_proto(request: pb.ObtainSamplesRequest, num_steps: int) -> Fragments:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rollserve_server.sampling import RowProgress, RowState
+from rollserve_server.sampling import Memory, RowProgress, RowState
 
 __all__ = ["ActionLog", "Checkpoint", "RowPoint"]
 
@@ -53,7 +53,7 @@ class RowPoint:
     """Where a row stands.
 
     Attributes:
-        reset_index, episode_index, first_step, num_steps: see RowState.
+        reset_index, episode_index, first_step, num_steps, memory: see RowState.
         log: the actions since the environment's reset, its first `num_steps` ones; None if they are not known.
     """
 
@@ -62,6 +62,7 @@ class RowPoint:
     first_step: int = 0
     num_steps: int = 0
     log: ActionLog | None = None
+    memory: Memory = ()
 
     @property
     def is_restorable(self) -> bool:
@@ -112,9 +113,8 @@ class Checkpoint:
                 states.append(RowState(index, index, 0, 0, ()))
             else:
                 actions = point.log.first(point.num_steps) if point.log else ()
-                states.append(
-                    RowState(point.reset_index, point.episode_index, point.first_step, point.num_steps, actions)
-                )
+                indices = point.reset_index, point.episode_index
+                states.append(RowState(*indices, point.first_step, point.num_steps, actions, point.memory))
         return states, num_broken_off
 
     def after(self, num_row_steps: int, progress: Sequence[Sequence[RowProgress]]) -> Checkpoint:
@@ -145,7 +145,8 @@ def _moved(point: RowPoint, progress: RowProgress) -> RowPoint:
         log = ActionLog(new)
     elif log is not None:
         log.go_on(point.num_steps, new)
-    return RowPoint(progress.reset_index, progress.episode_index, progress.first_step, progress.num_steps, log)
+    indices = progress.reset_index, progress.episode_index
+    return RowPoint(*indices, progress.first_step, progress.num_steps, log, progress.memory)
 
 
 def _within_limit(points: Sequence[RowPoint]) -> list[RowPoint]:

@@ -9,6 +9,7 @@ from rollserve_server.sampling.fragment_orders import (
     RowState,
     RowStream,
 )
+from rollserve_server.sampling.memory import Memory
 from rollserve_server.sampling.orders import (
     EARLY,
     PLAIN,
@@ -36,6 +37,7 @@ __all__ = [
     "EnvDescription",
     "FragmentOrder",
     "FragmentReport",
+    "Memory",
     "Message",
     "Order",
     "Parcel",

@@ -12,6 +12,7 @@ from rollserve_server.sampling.acting import act
 from rollserve_server.sampling.collector import column_keys
 from rollserve_server.sampling.episodes import Episode, Recorder
 from rollserve_server.sampling.infos import NO_INFOS, InfoReader
+from rollserve_server.sampling.memory import RowStates
 from rollserve_server.sampling.noise import BlockNoise
 
 if TYPE_CHECKING:
@@ -42,12 +43,14 @@ class BlockCollector:
         self._envs = envs
         self._agent = agent
         self._noise = BlockNoise(envs.num_rows, agent)
+        self._memory = RowStates(envs.num_rows, agent.states)
         self._reader = InfoReader()
         self._recorder = Recorder(envs.num_rows, column_keys(envs, agent), self._reader)
         self._observations = self._recorder.columns("observations")
         self._actions = self._recorder.columns("actions")
         self._rewards = self._recorder.columns("rewards")
         self._agent_infos = self._recorder.columns("agent_infos")
+        self._states = self._recorder.columns("states")
         # Of each block that waits: its lowest episode that is wanted, where it begins, and all that are wanted.
         self._queue: list[tuple[int, int, set[int]]] = []
         self._block_start = self._env_seed = 0
@@ -111,10 +114,12 @@ class BlockCollector:
         """
         envs, recorder = self._envs, self._recorder
         recorder.write(self._observations, envs.observations)
+        states = self._memory.columns
+        if states:
+            recorder.write(self._states, states)
         try:
-            actions, agent_infos = act(
-                self._agent, envs.observations, self._noise.next(self._indices), (), self._recording_rows
-            )
+            noise = self._noise.next(self._indices)
+            actions, agent_infos = act(self._agent, envs.observations, noise, states, self._recording_rows)
             recorder.write(self._actions, actions)
             recorder.write(self._agent_infos, agent_infos.values())
             infos = envs.step(actions)
@@ -152,6 +157,7 @@ class BlockCollector:
     def _begin_episodes(self, infos: Mapping[str, Any]) -> None:
         """Has rows that begin an episode record it, if it is wanted."""
         fresh = np.flatnonzero(self._envs.fresh).tolist()
+        self._memory.begin(fresh)
         episodes = {row: index for row in fresh if (index := int(self._indices[row])) in self._unfinished}
         reset_infos = self._envs.reset_infos(infos, list(episodes))
         for row, index in episodes.items():

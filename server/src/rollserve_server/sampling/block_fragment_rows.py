@@ -41,7 +41,7 @@ class BlockFragmentRows(FragmentRecording):
 
     def __init__(self, stream: RowStream, envs: BlockEnvs, states: Sequence[RowState]) -> None:
         """Takes an environment for itself, and the states that its rows are to be brought to by `restore`."""
-        super().__init__(stream, len(states))
+        super().__init__(stream, states)
         self._envs = envs
         self.outbox: TableOutbox = TableOutbox(self._infos)
         self._columns: BlockColumns
@@ -70,7 +70,7 @@ class BlockFragmentRows(FragmentRecording):
 
     def set_agent(self, agent: Agent) -> None:
         """See FragmentRecording."""
-        self._agent = agent
+        super().set_agent(agent)
         self._columns = BlockColumns(self.num_rows, 0, column_keys(self._envs, agent))
         self._noise = BlockNoise(self.num_rows, agent)
         self._has_noise = False
@@ -96,11 +96,13 @@ class BlockFragmentRows(FragmentRecording):
         if not self._has_noise:
             self._noise.begin(self._stream.root_seed, self._block_start, self._block_steps)
             self._has_noise = True
+            self._memory.begin(np.flatnonzero(self._episode_steps == 0))
+        states = self._memory.columns
         columns.write("observations", step, envs.observations)
+        columns.write("states", step, states)
         try:
-            actions, agent_infos = act(
-                self._agent, envs.observations, self._noise.next(self._indices), (), lambda: range(self.num_rows)
-            )
+            noise = self._noise.next(self._indices)
+            actions, agent_infos = act(self._agent, envs.observations, noise, states, lambda: range(self.num_rows))
             columns.write("actions", step, actions)
             columns.write("agent_infos", step, agent_infos.values())
             infos = envs.step(actions)
@@ -124,6 +126,7 @@ class BlockFragmentRows(FragmentRecording):
         made = [column[self._begin_step : self._step].swapaxes(0, 1) for column in self._actions_made]
         actions = [np.ascontiguousarray(column) for column in made]
         first_steps = (self._block_steps - self._episode_steps).tolist()
+        memories = self._memory.memories()
         return [
             RowProgress(
                 self._block_start,
@@ -131,6 +134,7 @@ class BlockFragmentRows(FragmentRecording):
                 first_steps[number],
                 self._block_steps,
                 [column[number] for column in actions] if self._tells_actions else None,
+                memories[number],
             )
             for number, index in enumerate(self._indices.tolist())
         ]
@@ -173,6 +177,7 @@ class BlockFragmentRows(FragmentRecording):
         self._starts[rows] = self._step
         self._first_steps[rows] = 0
         self._indices[rows] += self._stream.stride
+        self._memory.begin(rows)
         if self._has_reset_infos:
             for number in set(rows.tolist()).difference(over.tolist()):
                 self._reset_infos[number] = NO_INFOS

@@ -10,6 +10,7 @@ from rollserve_server.errors import EnvFailedError, EpisodeFailedError
 from rollserve_server.sampling.acting import act
 from rollserve_server.sampling.episodes import Episode, Recorder
 from rollserve_server.sampling.infos import InfoKey, InfoReader
+from rollserve_server.sampling.memory import RowStates
 from rollserve_server.sampling.noise import RowNoise
 from rollserve_server.sampling.waiting import Waiting, WaitingForAnyRow, WaitingForTheirRows
 
@@ -44,12 +45,14 @@ class Collector:
         self._envs = envs
         self._agent = agent
         self._noise = RowNoise(envs.num_rows, agent)
+        self._memory = RowStates(envs.num_rows, agent.states)
         self._infos = InfoReader()
         self._recorder = Recorder(envs.num_rows, column_keys(envs, agent), self._infos)
         self._observations = self._recorder.columns("observations")
         self._actions = self._recorder.columns("actions")
         self._rewards = self._recorder.columns("rewards")
         self._agent_infos = self._recorder.columns("agent_infos")
+        self._states = self._recorder.columns("states")
         kind = WaitingForTheirRows if envs.rows_differ else WaitingForAnyRow
         self._waiting: Waiting = kind(envs.num_rows)
         self._steps_left = np.zeros(envs.num_rows, np.int64)
@@ -95,6 +98,7 @@ class Collector:
                 raise located(error, index, env_seed, 0) from error
             episode = self._running[row] = Episode(index, env_seed, self._infos.read_copies(info))
             self._recorder.begin(row, episode)
+            self._memory.begin(row)
             self._steps_left[row] = self._max_episode_length or -1
         return bool(self._running)
 
@@ -107,8 +111,11 @@ class Collector:
         """
         envs, recorder = self._envs, self._recorder
         rows = sorted(self._running)
+        states = self._memory.columns
+        if states:
+            recorder.write(self._states, states)
         try:
-            actions, agent_infos = act(self._agent, envs.observations, self._noise.next(), (), lambda: rows)
+            actions, agent_infos = act(self._agent, envs.observations, self._noise.next(), states, lambda: rows)
             recorder.write(self._observations, envs.observations)
             self.num_simulated_steps += len(rows)
             infos = envs.step(rows, actions)
@@ -152,6 +159,8 @@ def column_keys(envs: RowEnvs | BlockEnvs, agent: Agent) -> Iterator[ColumnKey]:
     yield "rewards", InfoKey("", np.dtype(np.float64), ())
     for info in agent.infos:
         yield "agent_infos", InfoKey(info.name, info.dtype, info.shape)
+    for name, initial in agent.states:
+        yield "states", InfoKey(name, initial.dtype, initial.shape)
 
 
 def located(error: EpisodeFailedError, index: int, env_seed: int, num_steps: int) -> EpisodeFailedError:

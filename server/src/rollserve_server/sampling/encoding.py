@@ -15,7 +15,7 @@ from rollserve.v1.sampler_service_pb2 import ObtainExactEpisodesResponse, Obtain
 from rollserve_server.sampling.compression import Compressor
 from rollserve_server.sampling.frame_stacks import frames_of, frames_of_table, may_be_stack
 from rollserve_server.sampling.orders import PLAIN, ColumnFormat
-from rollserve_server.sampling.segments import GOAL_BYTES, info_keys
+from rollserve_server.sampling.segments import GOAL_BYTES, STATE_PREFIX, info_keys
 from rollserve_server.sampling.trials import Trials
 from rollserve_server.sampling.wire import (
     CompressedRows,
@@ -123,9 +123,10 @@ class Encoder:
         )
         columns = [
             *self._observations(segments, pieces, frames_once=encoding.columns.frames_once),
-            *_step_columns(pieces),
+            *_step_columns(pieces, all_states=encoding.columns.all_states),
             *_env_infos(segments, [key for key in infos if key[0] == "env_infos"]),
             *_episode_infos([segment.episode.reset_infos for segment in segments], infos),
+            *_initial_states(segments),
         ]
         return self._message(headers, columns, encoding)
 
@@ -142,9 +143,10 @@ class Encoder:
         )
         columns = [
             *self._table_observations(table, frames_once=encoding.columns.frames_once),
-            *_table_columns(table),
+            *_table_columns(table, all_states=encoding.columns.all_states),
             *_table_infos(table, part.whole),
             *_episode_infos(table.reset_infos, table.info_keys),
+            *_table_initial_states(table),
         ]
         return self._message(headers, columns, encoding)
 
@@ -273,10 +275,30 @@ def _rows(pieces: Sequence[Piece], key: ColumnKey) -> Rows:
     return Rows(slices, key[1].dtype, key[1].shape)
 
 
-def _step_columns(pieces: Sequence[Piece]) -> Iterator[_Column]:
+def _step_columns(pieces: Sequence[Piece], *, all_states: bool) -> Iterator[_Column]:
     for group, key in pieces[0].block.columns:
-        if group != "observations":
-            yield _Column.of(group, key.name, _rows(pieces, (group, key)))
+        place = _place_of_steps(group, key, all_states=all_states)
+        if place is not None:
+            yield _Column.of(*place, _rows(pieces, (group, key)))
+
+
+def _place_of_steps(group: str, key: InfoKey, *, all_states: bool) -> tuple[str, str] | None:
+    """The group and name that a column of steps is told by, but for those of observations."""
+    match group:
+        case "observations":
+            return None
+        case "states":
+            return ("agent_infos", f"{STATE_PREFIX}{key.name}") if all_states else None
+    return group, key.name
+
+
+def _initial_states(segments: Sequence[Segment]) -> Iterator[_Column]:
+    """What the agent remembered before each segment's first step."""
+    keys = [key for group, key in segments[0].episode.pieces[0].block.columns if group == "states"]
+    firsts = [segment.pieces()[0] for segment in segments] if keys else ()
+    for key in keys:
+        rows = [block.columns["states", key][row, start : start + 1] for block, row, start, _ in firsts]
+        yield _Column.of("initial_states", key.name, Rows(rows, key.dtype, key.shape))
 
 
 def _env_infos(segments: Sequence[Segment], keys: Iterable[ColumnKey]) -> Iterator[_Column]:
@@ -307,11 +329,20 @@ def _episode_infos(infos: Sequence[Mapping[InfoKey, Any]], keys: Iterable[Column
         yield from _info_columns("episode_infos", name, column, mask)
 
 
-def _table_columns(table: FragmentTable) -> Iterator[_Column]:
+def _table_columns(table: FragmentTable, *, all_states: bool) -> Iterator[_Column]:
     places, keys = table.places, table.columns.keys
     for group, key in keys:
-        if group != "observations":
-            yield _Column.of(group, key.name, Gathered(table.columns.column((group, key)), places))
+        place = _place_of_steps(group, key, all_states=all_states)
+        if place is not None:
+            yield _Column.of(*place, Gathered(table.columns.column((group, key)), places))
+
+
+def _table_initial_states(table: FragmentTable) -> Iterator[_Column]:
+    for group, key in table.columns.keys:
+        if group == "states":
+            yield _Column.of(
+                "initial_states", key.name, Gathered(table.columns.column((group, key)), table.first_places)
+            )
 
 
 def _table_infos(table: FragmentTable, whole: FragmentTable) -> Iterator[_Column]:

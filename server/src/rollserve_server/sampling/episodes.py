@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["Block", "ColumnKey", "Episode", "Piece", "Recorder"]
 
 ColumnKey = tuple[str, InfoKey]
-"""A column: its group (`observations`, `actions`, `rewards`, `agent_infos`, `env_infos` or `episode_infos`), and its
-name, dtype and shape.
+"""A column: its group (`observations`, `actions`, `rewards`, `agent_infos`, `states`, `env_infos` or `episode_infos`),
+and its name, dtype and shape. States are what the agent remembered before each step.
 """
 
 _BLOCK_BYTES = 32 << 20

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.agents import Exploration
     from rollserve_server.errors import DomainError
+    from rollserve_server.sampling.memory import Memory
     from rollserve_server.sampling.orders import ColumnFormat, Message
 
 __all__ = ["FragmentOrder", "FragmentReport", "Part", "RowProgress", "RowState", "RowStream"]
@@ -49,6 +50,7 @@ class RowState:
         first_step: how many steps the environment made since its reset before that episode began.
         num_steps: how many steps it made since its reset.
         actions: for each leaf of the action space (num_steps, *A), what it was given.
+        memory: what the agent remembers of its episode.
     """
 
     reset_index: int
@@ -56,6 +58,7 @@ class RowState:
     first_step: int
     num_steps: int
     actions: Sequence[np.ndarray]
+    memory: Memory = ()
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class RowProgress:
     """Where a row stands at the end of a call.
 
     Attributes:
-        reset_index, episode_index, first_step, num_steps: see RowState.
+        reset_index, episode_index, first_step, num_steps, memory: see RowState.
         new_actions: those of the call since the environment's last reset; None if nobody wants to know.
     """
 
@@ -72,6 +75,7 @@ class RowProgress:
     first_step: int
     num_steps: int
     new_actions: Sequence[np.ndarray] | None
+    memory: Memory = ()
 
 
 @dataclass(frozen=True)

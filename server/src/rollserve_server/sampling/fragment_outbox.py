@@ -134,7 +134,8 @@ class EpisodeOutbox(Outbox):
     def _encode(
         self, fragments: Sequence[Episode], encoding: Encoding, max_message_bytes: int, first_step: int
     ) -> Iterator[EncodedMessage]:
-        for segments in cut_into_messages(fragments, max_message_bytes, first_step, self._encoder.goal_bytes):
+        goal_bytes, all_states = self._encoder.goal_bytes, encoding.columns.all_states
+        for segments in cut_into_messages(fragments, max_message_bytes, first_step, goal_bytes, all_states=all_states):
             self._written += [segment.episode for segment in segments if segment.ends]
             yield self._encoder.encode(segments, encoding)
 
@@ -185,12 +186,13 @@ class TableOutbox(Outbox):
         if not len(table):
             return
         first_step, self._num_steps_to_skip = self._num_steps_to_skip, 0
+        limits = max_message_bytes, first_step, self._encoder.goal_bytes
+        all_states = encoding.columns.all_states
         if table.is_uniform:
-            for part in cut_table(table, max_message_bytes, first_step, self._encoder.goal_bytes):
+            for part in cut_table(table, *limits, all_states=all_states):
                 self.num_bytes -= part.num_bytes
                 yield self._encoder.encode_part(part, encoding)
             return
-        episodes = table.episodes(self._infos)
-        for segments in cut_into_messages(episodes, max_message_bytes, first_step, self._encoder.goal_bytes):
+        for segments in cut_into_messages(table.episodes(self._infos), *limits, all_states=all_states):
             yield self._encoder.encode(segments, encoding)
         self.num_bytes -= table.num_bytes

@@ -10,13 +10,14 @@ import numpy as np
 from gymnasium import spaces
 
 from rollserve_server.sampling.infos import InfoReader
+from rollserve_server.sampling.memory import RowStates
 
 if TYPE_CHECKING:
     from collections import Counter
 
     from rollserve_server.agents import Agent
     from rollserve_server.envs import BlockEnvs, Leaf, RowEnvs
-    from rollserve_server.sampling.fragment_orders import RowProgress, RowStream
+    from rollserve_server.sampling.fragment_orders import RowProgress, RowState, RowStream
     from rollserve_server.sampling.fragment_outbox import Outbox
 
 __all__ = ["FragmentRecording"]
@@ -35,12 +36,15 @@ class FragmentRecording(ABC):
     outbox: Outbox
     _envs: RowEnvs | BlockEnvs
 
-    def __init__(self, stream: RowStream, num_rows: int) -> None:
-        self.num_rows = num_rows
+    def __init__(self, stream: RowStream, states: Sequence[RowState]) -> None:
+        self.num_rows = len(states)
         self.num_broken_off = 0
         self._stream = stream
         self._infos = InfoReader()
         self._agent: Agent
+        # Of each row, what the agent remembers; and before there is an agent, what another one remembered.
+        self._memory = RowStates(len(states), ())
+        self._memories = [state.memory for state in states]
         # Of the call: which step it is, how many it has, and for each leaf the actions (T, M, *A) of all.
         self._step = self._num_steps = 0
         self._tells_actions = False
@@ -56,9 +60,14 @@ class FragmentRecording(ABC):
         """By name, how many values of infos had no place in a column. The caller may clear it."""
         return self._infos.dropped
 
-    @abstractmethod
     def set_agent(self, agent: Agent) -> None:
-        """Has another agent act from the next call on. The episodes go on."""
+        """Has another agent act from the next call on.
+
+        The episodes go on, and so does what is remembered of them if both have states of the same kind.
+        """
+        self._agent = agent
+        self._memory = RowStates(self.num_rows, agent.states, self._memories or self._memory.memories())
+        self._memories = []
 
     def begin_call(self, num_steps: int, *, tell_actions: bool) -> None:
         """Begins a call of so many steps of each row, all of whose fragments are written before the next."""

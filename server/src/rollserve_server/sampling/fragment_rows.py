@@ -38,7 +38,7 @@ class FragmentRows(FragmentRecording):
 
     def __init__(self, stream: RowStream, envs: RowEnvs, states: Sequence[RowState]) -> None:
         """Takes environments for itself, and the states that its rows are to be brought to by `restore`."""
-        super().__init__(stream, len(states))
+        super().__init__(stream, states)
         self._envs = envs
         self._seeds = EpisodeGenerator()
         self._rows = [_Row(state.reset_index, state.episode_index) for state in states]
@@ -59,9 +59,9 @@ class FragmentRows(FragmentRecording):
 
     def set_agent(self, agent: Agent) -> None:
         """See FragmentRecording."""
-        self._agent = agent
+        super().set_agent(agent)
         self._recorder = Recorder(self.num_rows, column_keys(self._envs, agent), self._infos)
-        groups = ("observations", "actions", "rewards", "agent_infos")
+        groups = ("observations", "actions", "rewards", "agent_infos", "states")
         self._columns = {group: self._recorder.columns(group) for group in groups}
         self._noise = RowNoise(self.num_rows, agent)
         for row in self._rows:
@@ -82,9 +82,11 @@ class FragmentRows(FragmentRecording):
         for number, row in enumerate(self._rows):
             if not row.is_open:
                 self._open(number, row)
-        rows = range(self.num_rows)
+        rows, states = range(self.num_rows), self._memory.columns
+        if states:
+            recorder.write(columns["states"], states)
         try:
-            actions, agent_infos = act(self._agent, envs.observations, self._noise.next(), (), lambda: rows)
+            actions, agent_infos = act(self._agent, envs.observations, self._noise.next(), states, lambda: rows)
             recorder.write(columns["observations"], envs.observations)
             infos = envs.step(rows, actions)
         except EpisodeFailedError as error:
@@ -107,6 +109,7 @@ class FragmentRows(FragmentRecording):
 
     def progress(self) -> list[RowProgress]:
         """See FragmentRecording."""
+        memories = self._memory.memories()
         return [
             RowProgress(
                 row.reset_index,
@@ -114,6 +117,7 @@ class FragmentRows(FragmentRecording):
                 int(self._env_steps[number] - self._episode_steps[number]),
                 int(self._env_steps[number]),
                 self._actions_since_reset(number) if self._tells_actions else None,
+                memories[number],
             )
             for number, row in enumerate(self._rows)
         ]
@@ -132,6 +136,8 @@ class FragmentRows(FragmentRecording):
             row.reset_infos = self._infos.read_copies(info)
             self._reset_steps[number] = self._step
         first_step = int(self._episode_steps[number])
+        if not first_step:
+            self._memory.begin(number)
         fragment = Episode(row.episode_index, row.env_seed, row.reset_infos, first_step=first_step)
         self._recorder.begin(number, fragment)
         row.is_open = True

@@ -173,6 +173,11 @@ class FragmentTable:
         """Where all their steps stand in the columns, one fragment behind the other."""
         return self.columns.places(self.rows, self.starts, self.stops)
 
+    @functools.cached_property
+    def first_places(self) -> NDArray[np.int64]:
+        """(N,), where the first step of each stands."""
+        return self.columns.places(self.rows, self.starts, self.starts + 1)
+
 
 @dataclass(frozen=True, eq=False)
 class TablePart:
@@ -214,7 +219,7 @@ class TablePart:
 
 
 def cut_table(
-    table: FragmentTable, max_message_bytes: int, first_step: int, goal_bytes: Callable[[], int]
+    table: FragmentTable, max_message_bytes: int, first_step: int, goal_bytes: Callable[[], int], *, all_states: bool
 ) -> Iterator[TablePart]:
     """What each message holds, in order; see `cut_into_messages`.
 
@@ -223,11 +228,12 @@ def cut_table(
         max_message_bytes: the size that no message may exceed.
         first_step: of the first fragment, the step to begin with.
         goal_bytes: asked before each message for how much it is to hold.
+        all_states: whether states of each step are written too.
 
     Raises:
         OverLimitError: a single step does not fit into a message.
     """
-    sizes = Sizes.of({*table.columns.keys, *table.info_keys})
+    sizes = Sizes.of({*table.columns.keys, *table.info_keys}, all_states=all_states)
     ends = np.cumsum(sizes.segment + table.lengths * sizes.step)
     fragment = 0
     while fragment < len(table):

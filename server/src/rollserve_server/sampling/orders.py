@@ -147,10 +147,12 @@ class ColumnFormat:
     Attributes:
         compression: how those may be compressed that shrink by it; None for not at all.
         frames_once: whether observations that are stacks of frames may be written with each frame once.
+        all_states: whether what the agent remembered is written for each step, and not for the segments alone.
     """
 
     compression: Compression.ValueType | None = None
     frames_once: bool = False
+    all_states: bool = False
 
 
 PLAIN = ColumnFormat()

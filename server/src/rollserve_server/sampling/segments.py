@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 
     from rollserve_server.sampling.episodes import ColumnKey
 
-__all__ = ["GOAL_BYTES", "Segment", "Sizes", "cut_into_messages", "info_keys"]
+__all__ = ["GOAL_BYTES", "STATE_PREFIX", "Segment", "Sizes", "cut_into_messages", "info_keys"]
 
 GOAL_BYTES = 2 << 20
 """What a message is filled up to: of 1 to 4 MiB, this takes the least CPU time through gRPC on both sides."""
+STATE_PREFIX = "state/"
+"""Before the name of a state that is told with each step, among the agent's infos."""
 _GOAL_STEPS = 16
 """But for steps so large that it would be a waste to have a last observation beside every few of them."""
 _HEADER_BYTES = 64
@@ -67,6 +69,8 @@ def cut_into_messages(
     max_message_bytes: int,
     first_step: int = 0,
     goal_bytes: Callable[[], int] = lambda: GOAL_BYTES,
+    *,
+    all_states: bool = False,
 ) -> Iterator[Sequence[Segment]]:
     """The segments of each message, in order. An episode too long for a message is cut, and goes on in the next.
 
@@ -75,13 +79,15 @@ def cut_into_messages(
         max_message_bytes: the size that no message may exceed.
         first_step: of the first episode, the step to begin with.
         goal_bytes: asked before each message for how much it is to hold; it holds more where steps are very large.
+        all_states: whether states of each step are written too.
 
     Raises:
         OverLimitError: a single step does not fit into a message.
     """
     for group in _groups_of_one_shape(episodes):
         keys = {*group[0].pieces[0].block.columns, *info_keys(group)}
-        yield from _cut(group, Sizes.of(keys), max_message_bytes, first_step, goal_bytes)
+        sizes = Sizes.of(keys, all_states=all_states)
+        yield from _cut(group, sizes, max_message_bytes, first_step, goal_bytes)
         first_step = 0
 
 
@@ -118,18 +124,20 @@ class Sizes(NamedTuple):
     step: int
 
     @classmethod
-    def of(cls, keys: Iterable[ColumnKey]) -> Sizes:
-        """Those of messages with these columns."""
+    def of(cls, keys: Iterable[ColumnKey], *, all_states: bool) -> Sizes:
+        """Those of messages with these columns; for `all_states` see ColumnFormat."""
         message, segment, step = _HEADER_BYTES * (_NUM_HEADERS + 1), _HEADER_BYTES, 0
         for group, key in keys:
-            of_segments = group in ("observations", "episode_infos")
+            of_segments = group in ("observations", "episode_infos", "states")
+            of_steps = group != "episode_infos" and (group != "states" or all_states)
             num_columns = 1 + of_segments + (group in ("env_infos", "episode_infos"))  # last ones and masks
-            header = _HEADER_BYTES + 10 * len(key.shape) + len(key.name.encode()) + 1
+            prefix = len(STATE_PREFIX) * (group == "states")
+            header = _HEADER_BYTES + 10 * len(key.shape) + prefix + len(key.name.encode()) + 1
             row = key.dtype.itemsize * math.prod(key.shape)
             mask = group in ("env_infos", "episode_infos")
             message += header * num_columns
             segment += (row + mask) * of_segments
-            step += (row + mask) * (group != "episode_infos")
+            step += (row + mask) * of_steps
         return cls(message, segment, step)
 
     def room(self, limit: int, goal: int) -> int:

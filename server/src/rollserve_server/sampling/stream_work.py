@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rollserve_server.agents import Agent
     from rollserve_server.envs import RowEnvs
     from rollserve_server.sampling.episodes import Episode
+    from rollserve_server.sampling.orders import ColumnFormat
 
 __all__ = ["StreamWork"]
 
@@ -128,7 +129,7 @@ class StreamWork:
                 break
             writer = self._writers.pop(claim, None)
             if writer is None:
-                writer = self._begin_writing(claim, max_message_bytes)
+                writer = self._begin_writing(claim, max_message_bytes, encoding.columns)
             its_messages = []
             start = writer.position
             while writer.segments is not None and num_raw_bytes < _PARCELS_BYTES:
@@ -174,9 +175,10 @@ class StreamWork:
         self._collector.dropped_infos.clear()
         return dropped
 
-    def _begin_writing(self, claim: Claim, max_message_bytes: int) -> _Writer:
+    def _begin_writing(self, claim: Claim, max_message_bytes: int, columns: ColumnFormat) -> _Writer:
         episodes = [self._finished[index] for index in range(claim.start, claim.stop)]
-        messages = cut_into_messages(episodes, max_message_bytes, claim.first_step, self._encoder.goal_bytes)
+        goal_bytes, all_states = self._encoder.goal_bytes, columns.all_states
+        messages = cut_into_messages(episodes, max_message_bytes, claim.first_step, goal_bytes, all_states=all_states)
         return _Writer(messages, (claim.start, claim.first_step))
 
     def _release(self, claim: Claim) -> None:

@@ -1,0 +1,128 @@
+"""Recurrent cores of multilayer perceptrons in numpy, float32: PyTorch's nn.GRU and nn.LSTM of one layer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rollserve_server.agents.agent import FLOAT32, StateSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rollserve_server.agents.specs import CoreKind, CoreSpec
+
+__all__ = ["Core", "build_core", "core_matrices", "core_shapes"]
+
+_NUM_GATES: Mapping[CoreKind, int] = {"gru": 3, "lstm": 4}
+
+
+def core_shapes(spec: CoreSpec, num_inputs: int) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
+    """The types and shapes of its parameters, if it has so many inputs."""
+    size = _NUM_GATES[spec.kind] * spec.size
+    shapes = {"weight_ih": (size, num_inputs), "weight_hh": (size, spec.size), "bias_ih": (size,), "bias_hh": (size,)}
+    return {f"core/{name}": (FLOAT32, shape) for name, shape in shapes.items()}
+
+
+def core_matrices(spec: CoreSpec, num_inputs: int) -> list[tuple[int, int]]:
+    """The inputs and outputs of each of its matrices."""
+    size = _NUM_GATES[spec.kind] * spec.size
+    return [(num_inputs, size), (spec.size, size)]
+
+
+def build_core(spec: CoreSpec, parameters: Mapping[str, np.ndarray], tiles: np.ndarray) -> Core:
+    """The core.
+
+    Args:
+        spec: which.
+        parameters: as of `core_shapes`.
+        tiles: where its input stands, (tiles, rows, I).
+    """
+    return (_Gru if spec.kind == "gru" else _Lstm)(spec.size, parameters, tiles)
+
+
+class Core(ABC):
+    """What stands between layers and remembers something of each row.
+
+    Attributes:
+        states: what it remembers.
+        memory: each of these, (tiles, rows, H): to be set before `run`, which writes them over.
+        output: (tiles, rows, H), which `run` overwrites.
+    """
+
+    def __init__(
+        self, names: tuple[str, ...], size: int, parameters: Mapping[str, np.ndarray], tiles: np.ndarray
+    ) -> None:
+        self._tiles = tiles
+        self._weight_ih, self._weight_hh = (
+            np.ascontiguousarray(parameters[f"core/{name}"].T) for name in ("weight_ih", "weight_hh")
+        )
+        self._bias_ih, self._bias_hh = parameters["core/bias_ih"], parameters["core/bias_hh"]
+        self.states = tuple(StateSpec(name, np.zeros(size, np.float32)) for name in names)
+        self.memory = tuple(np.zeros((*tiles.shape[:2], size), np.float32) for _ in names)
+        self.output = self.memory[0]
+        # What the gates are told by the input, and by what is remembered.
+        self._of_input, self._of_memory = np.zeros((2, *tiles.shape[:2], len(self._bias_ih)), np.float32)
+
+    @abstractmethod
+    def run(self) -> None:
+        """Makes a step of all rows."""
+
+    def _multiply(self) -> None:
+        np.matmul(self._tiles, self._weight_ih, out=self._of_input)
+        np.add(self._of_input, self._bias_ih, out=self._of_input)
+        np.matmul(self.memory[0], self._weight_hh, out=self._of_memory)
+        np.add(self._of_memory, self._bias_hh, out=self._of_memory)
+
+
+class _Gru(Core):
+    def __init__(self, size: int, parameters: Mapping[str, np.ndarray], tiles: np.ndarray) -> None:
+        super().__init__(("h",), size, parameters, tiles)
+        self._gates, self._new = self._of_input[..., : 2 * size], self._of_input[..., 2 * size :]
+        self._reset, self._keep = self._gates[..., :size], self._gates[..., size:]
+        self._gates_of_memory, self._new_of_memory = self._of_memory[..., : 2 * size], self._of_memory[..., 2 * size :]
+
+    def run(self) -> None:
+        h, new, new_of_memory = self.output, self._new, self._new_of_memory
+        self._multiply()
+        np.add(self._gates, self._gates_of_memory, out=self._gates)
+        _sigmoid(self._gates)
+        np.multiply(new_of_memory, self._reset, out=new_of_memory)
+        np.add(new, new_of_memory, out=new)
+        np.tanh(new, out=new)
+        # (1 - keep) · new + keep · h
+        np.subtract(h, new, out=h)
+        np.multiply(h, self._keep, out=h)
+        np.add(h, new, out=h)
+
+
+class _Lstm(Core):
+    def __init__(self, size: int, parameters: Mapping[str, np.ndarray], tiles: np.ndarray) -> None:
+        super().__init__(("h", "c"), size, parameters, tiles)
+        self._first_gates = self._of_input[..., : 2 * size]
+        self._input, self._forget, self._new, self._out = (
+            self._of_input[..., number * size : (number + 1) * size] for number in range(4)
+        )
+
+    def run(self) -> None:
+        h, c = self.memory
+        self._multiply()
+        np.add(self._of_input, self._of_memory, out=self._of_input)
+        _sigmoid(self._first_gates)
+        _sigmoid(self._out)
+        np.tanh(self._new, out=self._new)
+        np.multiply(c, self._forget, out=c)
+        np.multiply(self._new, self._input, out=self._new)
+        np.add(c, self._new, out=c)
+        np.tanh(c, out=h)
+        np.multiply(h, self._out, out=h)
+
+
+def _sigmoid(x: np.ndarray) -> None:
+    """In place; by tanh, which does not overflow."""
+    np.multiply(x, 0.5, out=x)
+    np.tanh(x, out=x)
+    np.add(x, 1, out=x)
+    np.multiply(x, 0.5, out=x)

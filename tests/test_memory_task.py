@@ -1,0 +1,72 @@
+"""A task that only those can do who remember something, in every kind of agent that does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx_models import model, node
+from test_onnx import agent_of
+
+import rollserve
+
+
+def keeping(core: str) -> rollserve.MlpAgent:
+    """Keeps which of the last two elements of an observation was 1, until one of them is so again."""
+    gates = {"gru": ([0, 0, 0], [0, -40, -40], [0, -10, 10]), "lstm": ([0] * 3, [0] * 3, [0, -10, 10], [0] * 3)}[core]
+    biases = {"gru": [0, 20, 0], "lstm": [20, 20, 0, 20]}[core]
+    parameters = {
+        "core/weight_ih": np.array(gates),
+        "core/weight_hh": np.zeros((len(gates), 1)),
+        "core/bias_ih": np.array(biases),
+        "core/bias_hh": np.zeros(len(gates)),
+        "0/weight": np.array([[-20], [20]]),
+        "0/bias": np.zeros(2),
+    }
+    floats = {name: value.astype(np.float32) for name, value in parameters.items()}
+    return rollserve.MlpAgent(floats, "categorical")
+
+
+def keeping_model() -> rollserve.OnnxAgent:
+    """The same of an observation that is a number, 1 or 2, or 0 for nothing new."""
+    nodes = [
+        node("Mul", "observation two", "doubled"),
+        node("Sub", "doubled three", "side"),
+        node("Equal", "observation zero", "is_old"),
+        node("Where", "is_old state/side side", "next_state/side"),
+        node("Unsqueeze", "next_state/side last", "column"),
+        node("MatMul", "column sides", "logits"),
+    ]
+    floats = {"zero": 0, "two": 2, "three": 3, "sides": [[-20, 20]]}
+    constants = {name: np.array(value, np.float32) for name, value in floats.items()}
+    inputs = {"observation": ["N"], "state/side": ["N"]}
+    outputs = {"logits": ["N", 2], "next_state/side": ["N"]}
+    return agent_of(model(nodes, inputs, outputs, {**constants, "last": np.array([1])}))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: keeping("gru"), lambda: keeping("lstm"), keeping_model], ids=["gru", "lstm", "onnx"]
+)
+def test_a_task_of_memory_is_solved(sampler: rollserve.Sampler, make: Callable[[], Any]) -> None:
+    sampler.update_env("sample_envs:Recall")
+    sampler.update_agent(make())
+    batch = sampler.obtain_samples(1500)
+    assert len(batch) > 100
+    assert (batch.returns == 1).all()
+    num_ended = 0
+    for _ in range(12):  # too short for most of the episodes
+        fragments = sampler.obtain_fragments(24)
+        ends = np.cumsum(fragments.lengths)[fragments.terminated] - 1
+        assert (fragments.rewards[ends] == 1).all()
+        num_ended += len(ends)
+    assert num_ended > 20
+
+
+def test_a_task_of_memory_is_not_solved_without_memory(sampler: rollserve.Sampler) -> None:
+    updated = sampler.update_env("sample_envs:Recall")
+    spaces = updated.observation_space, updated.action_space
+    for agent in (rollserve.MlpAgent.initial(*spaces, seed=0), rollserve.ConstantAgent(1)):
+        sampler.update_agent(agent)
+        assert abs(sampler.obtain_samples(4000, seed=3).returns.mean() - 0.5) < 0.1
