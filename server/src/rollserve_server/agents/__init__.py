@@ -4,7 +4,6 @@ from rollserve_server.agents.agent import Agent, InfoSpec, StateSpec
 from rollserve_server.agents.building import build_agent, kind_of, parameters_bytes, prepare_agent, with_parameters
 from rollserve_server.agents.exploration import AS_THE_AGENT_SAYS, Exploration, check_exploration
 from rollserve_server.agents.onnx_checking import OnnxSettings
-from rollserve_server.agents.onnx_trying import TrialSettings
 from rollserve_server.agents.specs import (
     Activation,
     AgentSpec,
@@ -18,6 +17,7 @@ from rollserve_server.agents.specs import (
     RandomSpec,
     Value,
 )
+from rollserve_server.agents.trying import TrialSettings
 
 __all__ = [
     "AS_THE_AGENT_SAYS",
