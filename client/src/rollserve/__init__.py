@@ -10,7 +10,7 @@ import importlib.metadata
 
 from rollserve import spaces
 from rollserve.account import Account, WorkerAccount
-from rollserve.agents import Agent, ConstantAgent, MlpAgent, OnnxAgent, RandomAgent
+from rollserve.agents import Agent, ConstantAgent, MlpAgent, OnnxAgent, PickledAgent, PythonAgent, RandomAgent
 from rollserve.allocator import hold_on_to_memory
 from rollserve.async_sampler import AsyncSampler, AsyncSampleStream, aconnect
 from rollserve.environments import EnvChange, EnvSpec, Task, Vectorization, Wrapper
@@ -52,7 +52,9 @@ __all__ = [
     "LimitError",
     "MlpAgent",
     "OnnxAgent",
+    "PickledAgent",
     "PreconditionError",
+    "PythonAgent",
     "RandomAgent",
     "Reproducibility",
     "RollserveError",

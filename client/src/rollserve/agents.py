@@ -12,6 +12,7 @@ import numpy as np
 
 from rollserve.checks import check_text, check_type
 from rollserve.mlp_agent import MlpAgent, mlp_to_proto, parameters_to_proto
+from rollserve.python_agents import PickledAgent, PythonAgent, pickled_to_proto, python_to_proto
 from rollserve.tensors import named_tensors_to_proto
 from rollserve.v1 import agent_pb2
 
@@ -23,6 +24,8 @@ __all__ = [
     "ConstantAgent",
     "MlpAgent",
     "OnnxAgent",
+    "PickledAgent",
+    "PythonAgent",
     "RandomAgent",
     "agent_to_proto",
     "parameters_to_proto",
@@ -92,7 +95,7 @@ class ConstantAgent:
     action: ArrayLike | Mapping[str, ArrayLike]
 
 
-Agent = MlpAgent | OnnxAgent | RandomAgent | ConstantAgent
+Agent = MlpAgent | OnnxAgent | PythonAgent | PickledAgent | RandomAgent | ConstantAgent
 """Any agent."""
 
 
@@ -100,7 +103,8 @@ def agent_to_proto(agent: Agent) -> agent_pb2.Agent:
     """The agent as a message.
 
     Raises:
-        ValueError: an array's dtype has no place on the wire, or an MLP has no layers.
+        ValueError: an array's dtype has no place on the wire, an MLP has no layers, or an argument cannot be written as
+            JSON.
         TypeError: it is no agent.
     """
     match agent:
@@ -110,6 +114,10 @@ def agent_to_proto(agent: Agent) -> agent_pb2.Agent:
             onnx = agent_pb2.OnnxAgent(model=model, inputs=agent.inputs, outputs=agent.outputs, infos=agent.infos)
             getattr(onnx, agent.head).SetInParent()
             return agent_pb2.Agent(onnx=onnx)
+        case PythonAgent():
+            return agent_pb2.Agent(python=python_to_proto(agent))
+        case PickledAgent():
+            return agent_pb2.Agent(pickled=pickled_to_proto(agent))
         case RandomAgent():
             return agent_pb2.Agent(random=agent_pb2.RandomAgent())
         case ConstantAgent(action=action):

@@ -23,6 +23,7 @@ __all__ = [
     "env_spec_from_proto",
     "env_spec_to_proto",
     "kwargs_from_json",
+    "kwargs_to_json",
 ]
 
 Vectorization = Literal["rows", "native", "envpool"]
@@ -168,15 +169,15 @@ def env_spec_to_proto(spec: EnvSpec) -> environment_pb2.Environment:
     for position, wrapper in enumerate(spec.wrappers):
         check_text(f"wrappers[{position}].name", wrapper.name)
     wrappers = [
-        environment_pb2.Wrapper(name=wrapper.name, kwargs_json=_to_json(wrapper.name, wrapper.kwargs))
+        environment_pb2.Wrapper(name=wrapper.name, kwargs_json=kwargs_to_json(wrapper.name, wrapper.kwargs))
         for wrapper in spec.wrappers
     ]
     return environment_pb2.Environment(
         id=spec.id,
-        kwargs_json=_to_json(spec.id, spec.kwargs),
+        kwargs_json=kwargs_to_json(spec.id, spec.kwargs),
         wrappers=wrappers,
         task=_task_to_proto(spec.task),
-        reset_options_json=_to_json("reset_options", spec.reset_options),
+        reset_options_json=kwargs_to_json("reset_options", spec.reset_options),
         vectorization=_VECTORIZATIONS[spec.vectorization]
         if spec.vectorization
         else environment_pb2.VECTORIZATION_UNSPECIFIED,
@@ -193,9 +194,9 @@ def env_change_to_proto(change: EnvChange) -> environment_pb2.EnvironmentChange:
     """
     options = change.reset_options
     return environment_pb2.EnvironmentChange(
-        kwargs_json=_to_json("kwargs", change.kwargs),
+        kwargs_json=kwargs_to_json("kwargs", change.kwargs),
         task=_task_to_proto(change.task),
-        reset_options_json=None if options is None else _to_json("reset_options", options),
+        reset_options_json=None if options is None else kwargs_to_json("reset_options", options),
     )
 
 
@@ -253,6 +254,20 @@ def kwargs_from_json(text: str) -> dict[str, object]:
     return kwargs
 
 
+def kwargs_to_json(owner: str, kwargs: Mapping[str, object]) -> str:
+    """Keyword arguments of something as JSON; an empty text for none.
+
+    Raises:
+        ValueError: JSON has no place for one; the message names the owner.
+    """
+    if not kwargs:
+        return ""
+    try:
+        return json.dumps(dict(kwargs), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"kwargs of {owner} cannot be written as JSON: {error}") from None
+
+
 def _task_to_proto(task: Task | None) -> environment_pb2.Task | None:
     if task is None:
         return None
@@ -304,12 +319,3 @@ def _parts(container: object) -> Iterable[object]:
     if isinstance(container, Mapping):
         return (*container, *container.values())
     return container if isinstance(container, list) else ()
-
-
-def _to_json(owner: str, kwargs: Mapping[str, object]) -> str:
-    if not kwargs:
-        return ""
-    try:
-        return json.dumps(dict(kwargs), allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"kwargs of {owner} cannot be written as JSON: {error}") from None

@@ -43,7 +43,7 @@ fewer of them go into one message, and each has a last observation beside them.
 """
 
 AgentUpdate = Agent | Mapping[str, "np.ndarray"]
-"""A full agent, or parameters of the one that is there by name: of an MLP all, of a model in ONNX any."""
+"""A full agent, or parameters of the one that is there by name: of an MLP all, of a model in ONNX or Python any."""
 
 RowEnvUpdates = Sequence[EnvSpec | EnvChange | None]
 """A spec or change for each row of a worker. None leaves the row's environment as it is."""

@@ -109,7 +109,7 @@ class Sampler:
 
         Args:
             agent: for all workers, a full agent, or a mapping with the parameters of the agent that is there: of an MLP
-                all, of an ONNX model any; the others stay as they are.
+                all, of an ONNX model or an agent in Python any; the others stay as they are.
             per_worker: instead, one for each worker.
             timeout: see the class.
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from rollserve import EnvSpec, Wrapper, hold_on_to_memory
 from rollserve_server import __version__
-from rollserve_server.agents import OnnxSettings
+from rollserve_server.agents import OnnxSettings, PythonSettings
 from rollserve_server.envs import RowSettings, module_of, paths_in
 from rollserve_server.errors import DomainError
 from rollserve_server.gateway import DEFAULT_SAMPLER, Gateway, GatewayConfig
@@ -50,6 +50,8 @@ def run(settings: Settings) -> int:
     for name in settings.allow_module:
         if not _is_there(name):
             _log.warning("module not found", extra={"allow_module": name})
+    if settings.allow_pickle:
+        _log.warning("pickled agents are allowed: clients can run code here", extra={"listen": settings.listen})
     thread, status = _BackendThread(), 0
     try:
         asyncio.run(_serve(settings, thread))
@@ -218,6 +220,7 @@ def _pool_config(settings: Settings) -> PoolConfig:
         start_seconds=settings.start_seconds,
         holds_memory=settings.hold_memory,
         onnx=OnnxSettings(settings.max_model_bytes, settings.onnx_providers),
+        python=PythonSettings(settings.allow_pickle, settings.max_model_bytes),
     )
 
 

@@ -201,7 +201,15 @@ class Settings(BaseModel):
     )
     max_request_bytes: int = Field(default=256 << 20, ge=4096, lt=2**31, description="The largest request to be taken.")
     max_model_bytes: int = Field(
-        default=192 << 20, ge=1, lt=2**31, description="The largest ONNX model to be taken, within a request."
+        default=192 << 20,
+        ge=1,
+        lt=2**31,
+        description="The largest ONNX model, or pickled agent, to be taken, within a request.",
+    )
+    allow_pickle: bool = Field(
+        default=False,
+        description="Whether agents may come as pickles. To read a pickle is to run whatever code it holds: whoever "
+        "reaches the server can then run code on it, as the user that it and its workers have.",
     )
     onnx_providers: Annotated[tuple[str, ...], BeforeValidator(_stripped)] = Field(
         default=("CPUExecutionProvider",),

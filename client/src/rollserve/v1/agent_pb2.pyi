@@ -72,6 +72,8 @@ class Agent(google.protobuf.message.Message):
     RANDOM_FIELD_NUMBER: builtins.int
     CONSTANT_FIELD_NUMBER: builtins.int
     ONNX_FIELD_NUMBER: builtins.int
+    PYTHON_FIELD_NUMBER: builtins.int
+    PICKLED_FIELD_NUMBER: builtins.int
     @property
     def mlp(self) -> global___MlpAgent:
         """A multilayer perceptron."""
@@ -88,6 +90,14 @@ class Agent(google.protobuf.message.Message):
     def onnx(self) -> global___OnnxAgent:
         """Any model in the ONNX format."""
 
+    @property
+    def python(self) -> global___PythonAgent:
+        """Python code that is installed beside the server."""
+
+    @property
+    def pickled(self) -> global___PickledAgent:
+        """Python code that comes with the request, if the server's operator allows it."""
+
     def __init__(
         self,
         *,
@@ -95,10 +105,12 @@ class Agent(google.protobuf.message.Message):
         random: global___RandomAgent | None = ...,
         constant: global___ConstantAgent | None = ...,
         onnx: global___OnnxAgent | None = ...,
+        python: global___PythonAgent | None = ...,
+        pickled: global___PickledAgent | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["constant", b"constant", "kind", b"kind", "mlp", b"mlp", "onnx", b"onnx", "random", b"random"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["constant", b"constant", "kind", b"kind", "mlp", b"mlp", "onnx", b"onnx", "random", b"random"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["mlp", "random", "constant", "onnx"] | None: ...
+    def HasField(self, field_name: typing.Literal["constant", b"constant", "kind", b"kind", "mlp", b"mlp", "onnx", b"onnx", "pickled", b"pickled", "python", b"python", "random", b"random"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["constant", b"constant", "kind", b"kind", "mlp", b"mlp", "onnx", b"onnx", "pickled", b"pickled", "python", b"python", "random", b"random"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["mlp", "random", "constant", "onnx", "python", "pickled"] | None: ...
 
 global___Agent = Agent
 
@@ -687,3 +699,79 @@ class ConstantAgent(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["action", b"action"]) -> None: ...
 
 global___ConstantAgent = ConstantAgent
+
+@typing.final
+class PythonAgent(google.protobuf.message.Message):
+    """An agent that Python code beside the server makes: an entry point of the group `rollserve.agents`, which is a factory
+    that is called with the observation space, the action space and keyword arguments. docs/agents.md has what the factory
+    and what it makes have to do.
+
+    Which agent_infos there are, and of which types and shapes, is the code's affair; it is found when the agent is tried
+    with random observations, in a process of its own. INVALID_ARGUMENT, reason AGENT_REFUSED, if the code raises an error,
+    gives something of another form than it should, gives other results for the same input, or ends the process, or takes
+    too long or too much memory there; the text has the error. A sampling call ends with FAILED_PRECONDITION, reason
+    AGENT_FAILED, if it raises an error at an observation, or gives something of another form than before, a number that
+    is not finite (agent_infos may be infinite), or an action of integers that is not in its space.
+
+    Parameters alone may be any of them: those that an update leaves out stay as they are, and the code gets all of them.
+    If names, types or shapes are other ones than before, it is tried again.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    KWARGS_JSON_FIELD_NUMBER: builtins.int
+    PARAMETERS_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """The name of the entry point. NOT_FOUND, reason AGENT_NOT_FOUND, if none of that name is installed: the text lists
+    those that are; NOT_FOUND, reason MODULE_NOT_FOUND, if what it names cannot be imported.
+    """
+    kwargs_json: builtins.str
+    """The factory's keyword arguments: a JSON object, or empty for none, as of `Environment.kwargs_json`, with the same limits
+    and errors.
+    """
+    @property
+    def parameters(self) -> global___Parameters:
+        """The numbers: names, types and shapes are the code's affair. Floats have to be finite, else INVALID_ARGUMENT."""
+
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        kwargs_json: builtins.str = ...,
+        parameters: global___Parameters | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["parameters", b"parameters"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["kwargs_json", b"kwargs_json", "name", b"name", "parameters", b"parameters"]) -> None: ...
+
+global___PythonAgent = PythonAgent
+
+@typing.final
+class PickledAgent(google.protobuf.message.Message):
+    """As PythonAgent, but for where the code comes from. PERMISSION_DENIED, reason PICKLE_NOT_ALLOWED, unless the server was
+    started with `--allow-pickle`: to read a pickle is to run code.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DATA_FIELD_NUMBER: builtins.int
+    PARAMETERS_FIELD_NUMBER: builtins.int
+    data: builtins.bytes
+    """A factory that is called with the observation space and the action space, pickled by Python's `pickle` or
+    `cloudpickle`, on the version of Python that the server has. RESOURCE_EXHAUSTED, reason MODEL_TOO_LARGE, if it is over
+    the server's limit for models; INVALID_ARGUMENT, reason AGENT_REFUSED, if it cannot be read.
+    """
+    @property
+    def parameters(self) -> global___Parameters:
+        """See PythonAgent."""
+
+    def __init__(
+        self,
+        *,
+        data: builtins.bytes = ...,
+        parameters: global___Parameters | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["parameters", b"parameters"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["data", b"data", "parameters", b"parameters"]) -> None: ...
+
+global___PickledAgent = PickledAgent

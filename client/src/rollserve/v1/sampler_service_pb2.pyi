@@ -100,7 +100,7 @@ class AgentUpdate(google.protobuf.message.Message):
     @property
     def parameters(self) -> rollserve.v1.agent_pb2.Parameters:
         """Parameters of the agent that is there, with the names, shapes and types that it has: of an MLP all, of an ONNX
-        model any, and the others stay as they are.
+        model any, and the others stay as they are. Of an agent in Python any, see PythonAgent.
         """
 
     def __init__(
@@ -494,8 +494,8 @@ class Exploration(google.protobuf.message.Message):
     deterministic: builtins.bool
     """Whether there is no chance in the actions: the one of the highest logit or Q-value, each element's for
     MultiCategoricalHead and BernoulliHead (a zero if both are as likely); the mean of a normal distribution, squashed for
-    SquashedGaussianHead. The noise of an ONNX model is 0. `log_prob` of a head is then 0: all probability is on one
-    action. Nothing else may be set beside it. INVALID_ARGUMENT for a random agent.
+    SquashedGaussianHead. The noise of an ONNX model, or an agent in Python, is 0. `log_prob` of a head is then 0: all
+    probability is on one action. Nothing else may be set beside it. INVALID_ARGUMENT for a random agent.
     """
     @property
     def temperatures(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
@@ -730,7 +730,7 @@ class GetSamplerResponse(google.protobuf.message.Message):
     @property
     def agent_kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """The kind of each worker's agent, or one for all; empty before there is one: `mlp`, `random`,
-        `constant` or `onnx`.
+        `constant`, `onnx`, `python` or `pickled`.
         """
 
     @property

@@ -32,18 +32,19 @@ class SamplerServiceStub:
     it is set otherwise). The reasons are:
 
     INVALID_ARGUMENT: INVALID_VALUE, a field is malformed, out of range, or does not fit; ENV_REFUSED, an environment or
-    a wrapper refused its arguments.
-    NOT_FOUND: SAMPLER_NOT_FOUND, ENV_NOT_FOUND, WRAPPER_NOT_FOUND, there is none of that name; MODULE_NOT_FOUND, a
-    module cannot be imported; PACKAGE_NOT_FOUND, an environment or wrapper needs a package that the server does not
-    have.
+    a wrapper refused its arguments; AGENT_REFUSED, an agent in Python refused its arguments or parameters, or failed when
+    it was tried.
+    NOT_FOUND: SAMPLER_NOT_FOUND, ENV_NOT_FOUND, WRAPPER_NOT_FOUND, AGENT_NOT_FOUND, there is none of that name;
+    MODULE_NOT_FOUND, a module cannot be imported; PACKAGE_NOT_FOUND, an environment or wrapper needs a package that the
+    server does not have.
     PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, PATH_NOT_ALLOWED,
-    RENDER_MODE_NOT_ALLOWED, the operator allows no such thing.
+    RENDER_MODE_NOT_ALLOWED, PICKLE_NOT_ALLOWED, the operator allows no such thing.
     FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; AGENT_FAILED, it
     failed in an episode, or gave what is no number or no action, and the text says where; POLICY_VERSION, its version is
     not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more; SAMPLER_RUN, the
     server was started anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be brought there.
-    RESOURCE_EXHAUSTED: MODEL_TOO_LARGE, a model is over the server's limit; MESSAGE_TOO_SMALL, a single step does not fit
-    into a message; FRAGMENTS_TOO_LARGE, a worker does not hold so many steps; the text says what would fit.
+    RESOURCE_EXHAUSTED: MODEL_TOO_LARGE, a model or a pickle is over the server's limit; MESSAGE_TOO_SMALL, a single step
+    does not fit into a message; FRAGMENTS_TOO_LARGE, a worker does not hold so many steps; the text says what would fit.
     UNAVAILABLE: WORKER_LOST, a worker's process is gone and could not be replaced in time, or one after the other was
     lost with the same episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run
     again. Without a reason: the server is starting, stopping or out of reach.
@@ -66,7 +67,8 @@ class SamplerServiceStub:
     """Gives the workers a new agent, or new parameters for the agent that they have. Answers once every worker holds the
     update; if any cannot take it, none does. Calls that are running finish with the version that they began with;
     calls that wait for their turn take the new one.
-    Reasons: INVALID_VALUE, MODEL_TOO_LARGE, NO_AGENT (for parameters alone), WORKER_LOST.
+    Reasons: INVALID_VALUE, MODEL_TOO_LARGE, NO_AGENT (for parameters alone), WORKER_LOST; for agents in Python
+    AGENT_REFUSED, AGENT_NOT_FOUND, MODULE_NOT_FOUND, PATH_NOT_ALLOWED, PICKLE_NOT_ALLOWED.
     """
 
     UpdateEnv: grpc.UnaryUnaryMultiCallable[
@@ -121,18 +123,19 @@ class SamplerServiceAsyncStub:
     it is set otherwise). The reasons are:
 
     INVALID_ARGUMENT: INVALID_VALUE, a field is malformed, out of range, or does not fit; ENV_REFUSED, an environment or
-    a wrapper refused its arguments.
-    NOT_FOUND: SAMPLER_NOT_FOUND, ENV_NOT_FOUND, WRAPPER_NOT_FOUND, there is none of that name; MODULE_NOT_FOUND, a
-    module cannot be imported; PACKAGE_NOT_FOUND, an environment or wrapper needs a package that the server does not
-    have.
+    a wrapper refused its arguments; AGENT_REFUSED, an agent in Python refused its arguments or parameters, or failed when
+    it was tried.
+    NOT_FOUND: SAMPLER_NOT_FOUND, ENV_NOT_FOUND, WRAPPER_NOT_FOUND, AGENT_NOT_FOUND, there is none of that name;
+    MODULE_NOT_FOUND, a module cannot be imported; PACKAGE_NOT_FOUND, an environment or wrapper needs a package that the
+    server does not have.
     PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, PATH_NOT_ALLOWED,
-    RENDER_MODE_NOT_ALLOWED, the operator allows no such thing.
+    RENDER_MODE_NOT_ALLOWED, PICKLE_NOT_ALLOWED, the operator allows no such thing.
     FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; AGENT_FAILED, it
     failed in an episode, or gave what is no number or no action, and the text says where; POLICY_VERSION, its version is
     not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more; SAMPLER_RUN, the
     server was started anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be brought there.
-    RESOURCE_EXHAUSTED: MODEL_TOO_LARGE, a model is over the server's limit; MESSAGE_TOO_SMALL, a single step does not fit
-    into a message; FRAGMENTS_TOO_LARGE, a worker does not hold so many steps; the text says what would fit.
+    RESOURCE_EXHAUSTED: MODEL_TOO_LARGE, a model or a pickle is over the server's limit; MESSAGE_TOO_SMALL, a single step
+    does not fit into a message; FRAGMENTS_TOO_LARGE, a worker does not hold so many steps; the text says what would fit.
     UNAVAILABLE: WORKER_LOST, a worker's process is gone and could not be replaced in time, or one after the other was
     lost with the same episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run
     again. Without a reason: the server is starting, stopping or out of reach.
@@ -154,7 +157,8 @@ class SamplerServiceAsyncStub:
     """Gives the workers a new agent, or new parameters for the agent that they have. Answers once every worker holds the
     update; if any cannot take it, none does. Calls that are running finish with the version that they began with;
     calls that wait for their turn take the new one.
-    Reasons: INVALID_VALUE, MODEL_TOO_LARGE, NO_AGENT (for parameters alone), WORKER_LOST.
+    Reasons: INVALID_VALUE, MODEL_TOO_LARGE, NO_AGENT (for parameters alone), WORKER_LOST; for agents in Python
+    AGENT_REFUSED, AGENT_NOT_FOUND, MODULE_NOT_FOUND, PATH_NOT_ALLOWED, PICKLE_NOT_ALLOWED.
     """
 
     UpdateEnv: grpc.aio.UnaryUnaryMultiCallable[
@@ -209,18 +213,19 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
     it is set otherwise). The reasons are:
 
     INVALID_ARGUMENT: INVALID_VALUE, a field is malformed, out of range, or does not fit; ENV_REFUSED, an environment or
-    a wrapper refused its arguments.
-    NOT_FOUND: SAMPLER_NOT_FOUND, ENV_NOT_FOUND, WRAPPER_NOT_FOUND, there is none of that name; MODULE_NOT_FOUND, a
-    module cannot be imported; PACKAGE_NOT_FOUND, an environment or wrapper needs a package that the server does not
-    have.
+    a wrapper refused its arguments; AGENT_REFUSED, an agent in Python refused its arguments or parameters, or failed when
+    it was tried.
+    NOT_FOUND: SAMPLER_NOT_FOUND, ENV_NOT_FOUND, WRAPPER_NOT_FOUND, AGENT_NOT_FOUND, there is none of that name;
+    MODULE_NOT_FOUND, a module cannot be imported; PACKAGE_NOT_FOUND, an environment or wrapper needs a package that the
+    server does not have.
     PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, PATH_NOT_ALLOWED,
-    RENDER_MODE_NOT_ALLOWED, the operator allows no such thing.
+    RENDER_MODE_NOT_ALLOWED, PICKLE_NOT_ALLOWED, the operator allows no such thing.
     FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; AGENT_FAILED, it
     failed in an episode, or gave what is no number or no action, and the text says where; POLICY_VERSION, its version is
     not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more; SAMPLER_RUN, the
     server was started anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be brought there.
-    RESOURCE_EXHAUSTED: MODEL_TOO_LARGE, a model is over the server's limit; MESSAGE_TOO_SMALL, a single step does not fit
-    into a message; FRAGMENTS_TOO_LARGE, a worker does not hold so many steps; the text says what would fit.
+    RESOURCE_EXHAUSTED: MODEL_TOO_LARGE, a model or a pickle is over the server's limit; MESSAGE_TOO_SMALL, a single step
+    does not fit into a message; FRAGMENTS_TOO_LARGE, a worker does not hold so many steps; the text says what would fit.
     UNAVAILABLE: WORKER_LOST, a worker's process is gone and could not be replaced in time, or one after the other was
     lost with the same episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run
     again. Without a reason: the server is starting, stopping or out of reach.
@@ -244,7 +249,8 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         """Gives the workers a new agent, or new parameters for the agent that they have. Answers once every worker holds the
         update; if any cannot take it, none does. Calls that are running finish with the version that they began with;
         calls that wait for their turn take the new one.
-        Reasons: INVALID_VALUE, MODEL_TOO_LARGE, NO_AGENT (for parameters alone), WORKER_LOST.
+        Reasons: INVALID_VALUE, MODEL_TOO_LARGE, NO_AGENT (for parameters alone), WORKER_LOST; for agents in Python
+        AGENT_REFUSED, AGENT_NOT_FOUND, MODULE_NOT_FOUND, PATH_NOT_ALLOWED, PICKLE_NOT_ALLOWED.
         """
 
     @abc.abstractmethod

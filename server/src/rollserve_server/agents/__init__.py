@@ -1,12 +1,22 @@
 """Agents: from specs to something that acts in rows of environments."""
 
 from rollserve_server.agents.agent import Agent, InfoSpec, StateSpec
-from rollserve_server.agents.building import build_agent, kind_of, parameters_bytes, prepare_agent, with_parameters
+from rollserve_server.agents.building import (
+    build_agent,
+    kind_of,
+    load_agent,
+    parameters_bytes,
+    prepare_agent,
+    with_parameters,
+)
 from rollserve_server.agents.exploration import AS_THE_AGENT_SAYS, Exploration, check_exploration
 from rollserve_server.agents.onnx_checking import OnnxSettings
-from rollserve_server.agents.onnx_trying import TrialSettings
+from rollserve_server.agents.python_checking import PythonSettings
+from rollserve_server.agents.python_policy import PythonPolicy
+from rollserve_server.agents.python_specs import InstalledFactory, PickledFactory, PythonSource, PythonSpec
 from rollserve_server.agents.specs import (
     Activation,
+    AgentSource,
     AgentSpec,
     ConstantSpec,
     CoreSpec,
@@ -19,11 +29,13 @@ from rollserve_server.agents.specs import (
     RandomSpec,
     Value,
 )
+from rollserve_server.agents.trying import TrialSettings
 
 __all__ = [
     "AS_THE_AGENT_SAYS",
     "Activation",
     "Agent",
+    "AgentSource",
     "AgentSpec",
     "ConstantSpec",
     "CoreSpec",
@@ -31,11 +43,17 @@ __all__ = [
     "HeadKind",
     "HeadSettings",
     "InfoSpec",
+    "InstalledFactory",
     "MlpSpec",
     "OnnxHeadKind",
     "OnnxModel",
     "OnnxSettings",
     "OnnxSpec",
+    "PickledFactory",
+    "PythonPolicy",
+    "PythonSettings",
+    "PythonSource",
+    "PythonSpec",
     "RandomSpec",
     "StateSpec",
     "TrialSettings",
@@ -43,6 +61,7 @@ __all__ = [
     "build_agent",
     "check_exploration",
     "kind_of",
+    "load_agent",
     "parameters_bytes",
     "prepare_agent",
     "with_parameters",

@@ -15,7 +15,10 @@ from rollserve_server.agents.mlp_checking import check_mlp
 from rollserve_server.agents.onnx_agent import OnnxAgent
 from rollserve_server.agents.onnx_checking import check_onnx, prepare_onnx
 from rollserve_server.agents.parameters import check_names, listed
-from rollserve_server.agents.specs import AgentSpec, ConstantSpec, MlpSpec, OnnxModel, OnnxSpec, RandomSpec
+from rollserve_server.agents.python_agent import PythonAgent, load_python
+from rollserve_server.agents.python_checking import PythonSettings, check_python, prepare_python
+from rollserve_server.agents.python_specs import PickledFactory, PythonSource, PythonSpec
+from rollserve_server.agents.specs import ConstantSpec, MlpSpec, OnnxModel, OnnxSpec, RandomSpec
 from rollserve_server.envs import leaves_of_space
 from rollserve_server.errors import InvalidValueError
 
@@ -27,8 +30,11 @@ if TYPE_CHECKING:
     from rollserve_server.agents.agent import Agent
     from rollserve_server.agents.exploration import Exploration
     from rollserve_server.agents.onnx_checking import OnnxSettings
+    from rollserve_server.agents.specs import AgentSource, AgentSpec
 
-__all__ = ["build_agent", "kind_of", "parameters_bytes", "prepare_agent", "with_parameters"]
+__all__ = ["build_agent", "kind_of", "load_agent", "parameters_bytes", "prepare_agent", "with_parameters"]
+
+_PYTHON_AS_USUAL = PythonSettings()
 
 _KINDS: dict[type, str] = {
     MlpSpec: "mlp",
@@ -39,20 +45,24 @@ _KINDS: dict[type, str] = {
 }
 
 
-def kind_of(spec: AgentSpec | OnnxModel) -> str:
-    """The name of the agent's kind: `mlp`, `random`, `constant` or `onnx`."""
+def kind_of(spec: AgentSource) -> str:
+    """The name of the agent's kind: `mlp`, `random`, `constant`, `onnx`, `python` or `pickled`."""
+    if isinstance(spec, PythonSource | PythonSpec):
+        return "pickled" if isinstance(spec.factory, PickledFactory) else "python"
     return _KINDS[type(spec)]
 
 
 def parameters_bytes(spec: AgentSpec) -> int:
     """How much memory an agent's parameters take."""
-    return sum(value.nbytes for value in spec.parameters.values()) if isinstance(spec, MlpSpec | OnnxSpec) else 0
+    if isinstance(spec, MlpSpec | OnnxSpec | PythonSpec):
+        return sum(value.nbytes for value in spec.parameters.values())
+    return 0
 
 
 def with_parameters(spec: AgentSpec, parameters: Mapping[str, np.ndarray]) -> AgentSpec:
     """The same agent with other parameters, whose values are checked when it is prepared.
 
-    An MLP takes all of its parameters; those of a model that do not come stay as they are.
+    An MLP takes all of its parameters; those of a model, or an agent in Python, that do not come stay as they are.
 
     Raises:
         InvalidValueError: the agent is of a kind without parameters, or a model has no parameter of a name.
@@ -63,33 +73,54 @@ def with_parameters(spec: AgentSpec, parameters: Mapping[str, np.ndarray]) -> Ag
         case OnnxSpec():
             check_names(parameters, spec.shapes)
             return dataclasses.replace(spec, parameters={**spec.parameters, **parameters})
+        case PythonSpec():
+            return dataclasses.replace(spec, parameters={**spec.parameters, **parameters})
     text = f"{len(parameters)} came, but an agent of kind {kind_of(spec)} has none"
     raise InvalidValueError(text, field="parameters")
 
 
 def prepare_agent(
-    agent: AgentSpec | OnnxModel, observation_space: Space[Any], action_space: Space[Any], onnx: OnnxSettings
+    agent: AgentSource,
+    observation_space: Space[Any],
+    action_space: Space[Any],
+    onnx: OnnxSettings,
+    python: PythonSettings = _PYTHON_AS_USUAL,
 ) -> AgentSpec:
-    """The agent as workers can be given it: checked, and of a model, tried in a process of its own.
+    """The agent as workers can be given it: checked, and of a model or code, tried in a process of its own.
 
     Args:
         agent: what it is.
         observation_space: of one row.
         action_space: of one row.
         onnx: what the operator says about models.
+        python: what the operator says about agents in Python.
 
     Raises:
         InvalidValueError: it is malformed, or does not fit the spaces; the message names the field.
         OverLimitError: a model is too large.
+        NotFoundError, NotAllowedError: see `prepare_python`.
     """
     match agent:
         case OnnxModel():
             return prepare_onnx(agent, observation_space, action_space, onnx)
         case OnnxSpec():
             check_onnx(agent, observation_space, action_space)
+        case PythonSource():
+            return prepare_python(agent, observation_space, action_space, python)
+        case PythonSpec():
+            return check_python(agent, observation_space, action_space, python)
         case _:
             build_agent(agent, observation_space, action_space, num_rows=1)
     return agent
+
+
+def load_agent(spec: AgentSpec) -> AgentSpec:
+    """The agent as a worker keeps it: of one in Python, its code has run there, and so shows whether it can.
+
+    Raises:
+        NotFoundError, InvalidValueError: see `load_python`.
+    """
+    return load_python(spec) if isinstance(spec, PythonSpec) else spec
 
 
 def build_agent(
@@ -115,6 +146,7 @@ def build_agent(
     Raises:
         InvalidValueError: the spec is malformed, or does not fit the spaces; the message names the field.
         AgentFailedError: ONNX Runtime does not take the model here.
+        NotFoundError: of an agent in Python that has not been loaded, see `load_agent`.
     """
     match spec:
         case MlpSpec():
@@ -129,6 +161,8 @@ def build_agent(
             return _build_constant(spec, action_space, num_rows)
         case OnnxSpec():
             return OnnxAgent(spec, action_space, num_rows, together=together, exploration=exploration)
+        case PythonSpec():
+            return PythonAgent(spec, num_rows, together=together, exploration=exploration)
 
 
 def _build_constant(spec: ConstantSpec, action_space: Space[Any], num_rows: int) -> ConstantAgent:

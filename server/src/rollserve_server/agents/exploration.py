@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from rollserve_server.agents.python_specs import PythonSpec
 from rollserve_server.agents.specs import ConstantSpec, MlpSpec, OnnxSpec, RandomSpec
 from rollserve_server.errors import InvalidValueError
 
@@ -81,3 +82,5 @@ def _described(spec: AgentSpec) -> str:
             return "a random agent"
         case ConstantSpec():
             return "a constant agent"
+        case PythonSpec():
+            return "an agent in Python"

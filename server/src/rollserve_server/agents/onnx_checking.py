@@ -12,9 +12,10 @@ from rollserve_server.agents.exploration import AS_THE_AGENT_SAYS
 from rollserve_server.agents.heads import ActionsHead, build_head, leaf_role
 from rollserve_server.agents.onnx_model import read_model
 from rollserve_server.agents.onnx_states import STATE, check_next_states, next_state_roles, state_ports
-from rollserve_server.agents.onnx_trying import TrialSettings, try_out
+from rollserve_server.agents.onnx_trying import try_out
 from rollserve_server.agents.parameters import check_parameters, listed
 from rollserve_server.agents.specs import Batching, OnnxSpec, Port
+from rollserve_server.agents.trying import TrialSettings
 from rollserve_server.envs import leaves_of_space
 from rollserve_server.errors import InvalidValueError
 

@@ -1,18 +1,8 @@
-"""Tries a model in a process of its own, which may crash, hang or run out of memory without harm to others.
-
-The standard input is a pickle of what `try_out` takes, from the process that started this one. On the standard output
-comes what it returns, or `{"error": …}`, as JSON.
-"""
+"""Tries a model in a process of its own; see `trial.py`."""
 
 from __future__ import annotations
 
 import importlib.util
-import itertools
-import json
-import os
-import pickle
-import resource
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,14 +13,18 @@ if TYPE_CHECKING:
 
     from rollserve_server.agents.onnx_session import Runner
 
-_SIZES = (1, 2, 3, 4, 5, 7, 8, 12, 13, 16, 17, 24, 31, 32, 33, 48, 63, 64)
-"""Numbers of rows to try."""
-_MULTIPLES = (1, 8, 16)
-_MOST_ROWS = _SIZES[-1]
+
+def _load(name: str) -> Any:
+    """The module beside this one, without what is around them: that takes its time."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None  # noqa: S101
+    assert spec.loader is not None  # noqa: S101
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-class _RefusedError(Exception):
-    """The model is of no use; the text says why."""
+_trial = _load("trial")
 
 
 def try_out(
@@ -51,28 +45,18 @@ def try_out(
         `outputs`, a type and a row's shape for each name, and `batching`, as of Batching.
 
     Raises:
-        _RefusedError: the model cannot be used.
+        RefusedError: the model cannot be used.
     """
     running = _load("onnx_session")
     try:
         session = running.make_session(graph, parameters, providers)
     except Exception as error:
-        raise _RefusedError(f"ONNX Runtime refuses it: {error}") from error
+        raise _trial.RefusedError(f"ONNX Runtime refuses it: {error}") from error
     outputs = _outputs(session, rows)
     ports = {name: (array.dtype, array.shape[1:]) for name, array in rows.items()}
     trial = _Trial(session, rows, ports, outputs, running.Runner)
     described = {name: (dtype.str, shape) for name, (dtype, shape) in outputs.items()}
     return {"outputs": described, "batching": trial.find_batching()}
-
-
-def _load(name: str) -> Any:
-    """The module beside this one, without what is around them: that takes its time."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None  # noqa: S101
-    assert spec.loader is not None  # noqa: S101
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def _outputs(session: InferenceSession, rows: dict[str, np.ndarray]) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
@@ -83,16 +67,16 @@ def _outputs(session: InferenceSession, rows: dict[str, np.ndarray]) -> dict[str
         try:
             results = session.run(names, {name: array[:num_rows] for name, array in rows.items()})
         except Exception as error:
-            raise _RefusedError(f"it fails with {num_rows} rows: {error}") from error
+            raise _trial.RefusedError(f"it fails with {num_rows} rows: {error}") from error
         for name, result in zip(names, results, strict=True):
             if not isinstance(result, np.ndarray) or result.dtype.kind not in "biuf":
-                raise _RefusedError(f"output {name!r} is no tensor of numbers")
+                raise _trial.RefusedError(f"output {name!r} is no tensor of numbers")
             if result.ndim == 0 or len(result) != num_rows:
                 came = f"output {name!r} has shape {result.shape} for {num_rows} rows"
-                raise _RefusedError(f"{came}: the first axis of each output has to be the batch")
+                raise _trial.RefusedError(f"{came}: the first axis of each output has to be the batch")
         found.append({name: (result.dtype, result.shape[1:]) for name, result in zip(names, results, strict=True)})
     if found[0] != found[1]:
-        raise _RefusedError("the shapes of its outputs' rows depend on the number of rows")
+        raise _trial.RefusedError("the shapes of its outputs' rows depend on the number of rows")
     return found[0]
 
 
@@ -110,27 +94,11 @@ class _Trial:
         self._session, self._rows, self._inputs, self._outputs = session, rows, inputs, outputs
         self._runner = runner
         self._num_rows = len(next(iter(rows.values())))
-        self._generator = np.random.default_rng(0)
 
     def find_batching(self) -> tuple[int, int]:
         """In which numbers of rows a row's bits depend on nothing else."""
-        first, again = (self._run(np.arange(1)) for _ in range(2))
-        if first != again:
-            raise _RefusedError("it gives other results for the same input: it has to take its random numbers as input")
-        for multiple in _MULTIPLES:
-            sizes = [size for size in _SIZES if size % multiple == 0]
-            if self._is_independent(sizes):
-                return multiple, _MOST_ROWS
-        return 1, 1
-
-    def _is_independent(self, sizes: list[int]) -> bool:
-        known: dict[int, bytes] = {}
-        for size in itertools.chain(sizes, sizes):
-            chosen = self._generator.permutation(self._num_rows)[:size]
-            for row, result in zip(chosen.tolist(), self._run(chosen), strict=True):
-                if known.setdefault(row, result) != result:
-                    return False
-        return True
+        batching: tuple[int, int] = _trial.find_batching(self._run, self._num_rows)
+        return batching
 
     def _run(self, chosen: np.ndarray) -> list[bytes]:
         """The bits of each chosen row's results."""
@@ -140,31 +108,9 @@ class _Trial:
         try:
             runner.run()
         except Exception as error:
-            raise _RefusedError(f"it fails with {len(chosen)} rows: {error}") from error
+            raise _trial.RefusedError(f"it fails with {len(chosen)} rows: {error}") from error
         return [b"".join(column[row].tobytes() for column in runner.outputs.values()) for row in range(len(chosen))]
 
 
-def _limit(memory_bytes: int, seconds: int) -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))  # at the second one it is killed
-    for what in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE):
-        resource.setrlimit(what, (0, 0))
-
-
-def _main() -> None:
-    limits, arguments = pickle.load(sys.stdin.buffer)  # noqa: S301  # what started this process wrote it
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever a library prints is no answer
-    _limit(**limits)
-    try:
-        answer = try_out(**arguments)
-    except _RefusedError as error:
-        answer = {"error": str(error)}
-    except MemoryError:
-        answer = {"error": "it needs more memory than it may have"}
-    with out:
-        json.dump(answer, out)
-
-
 if __name__ == "__main__":
-    _main()
+    _trial.answer(try_out)

@@ -12,7 +12,7 @@ from rollserve_server.errors import InvalidValueError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-__all__ = ["check_names", "check_parameters", "listed"]
+__all__ = ["check_finite", "check_names", "check_parameters", "listed"]
 
 _MOST_LISTED = 8
 """Names in the text of an error."""
@@ -40,10 +40,16 @@ def check_parameters(
             raise InvalidValueError.of(f"{field}.data_type", value.dtype, dtype)
         if value.shape != shape:
             raise InvalidValueError.of(f"{field}.shape", value.shape, shape)
+    check_finite(parameters)
+
+
+def check_finite(parameters: Mapping[str, np.ndarray]) -> None:
+    """Raises InvalidValueError unless all numbers are finite."""
+    for name, value in parameters.items():
         finite = np.isfinite(value)
         if not finite.all():
             position = tuple(int(i) for i in np.argwhere(~finite)[0])
-            raise InvalidValueError.of(f"{field}{list(position)}", value[position], "a finite number")
+            raise InvalidValueError.of(f"parameters[{name!r}]{list(position)}", value[position], "a finite number")
 
 
 def listed(names: Collection[str]) -> str:

@@ -7,11 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from rollserve_server.agents.python_specs import PythonSource, PythonSpec
+
 if TYPE_CHECKING:
     import numpy as np
 
 __all__ = [
     "Activation",
+    "AgentSource",
     "AgentSpec",
     "Batching",
     "ConstantSpec",
@@ -182,5 +185,8 @@ class OnnxSpec:
     shapes: Mapping[str, tuple[np.dtype, tuple[int, ...]]]
 
 
-AgentSpec = MlpSpec | RandomSpec | ConstantSpec | OnnxSpec
+AgentSpec = MlpSpec | RandomSpec | ConstantSpec | OnnxSpec | PythonSpec
 """Any agent."""
+
+AgentSource = AgentSpec | OnnxModel | PythonSource
+"""Any agent as it came."""

@@ -4,7 +4,7 @@ from rollserve_server.envs.blocks import BlockEnvs
 from rollserve_server.envs.leaves import Leaf, describe_space, leaves_of_space
 from rollserve_server.envs.making import check_allowed, module_of
 from rollserve_server.envs.native import offers_rows
-from rollserve_server.envs.paths import check_paths, paths_in
+from rollserve_server.envs.paths import check_arguments, check_paths, paths_in
 from rollserve_server.envs.purity import Difference, Trace, differences
 from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs, specs_of_rows
 from rollserve_server.envs.rows import RowEnvs
@@ -20,6 +20,7 @@ __all__ = [
     "Trace",
     "WorkerSpecs",
     "check_allowed",
+    "check_arguments",
     "check_paths",
     "describe_space",
     "differences",

@@ -1,4 +1,4 @@
-"""Paths in the arguments of environments: what a request may make the server read."""
+"""Paths in the arguments of environments and agents: what a request may make the server read."""
 
 from __future__ import annotations
 
@@ -14,26 +14,34 @@ from rollserve_server.errors import NotAllowedError
 if TYPE_CHECKING:
     from rollserve import EnvChange
 
-__all__ = ["check_paths", "paths_in"]
+__all__ = ["check_arguments", "check_paths", "paths_in"]
 
 _ELSEWHERE = re.compile(r"/|~|file:|(.*/)?\.\.(/|$)", re.IGNORECASE | re.DOTALL)
 """What begins at the root or a home, or leads upwards, from whichever folder an environment begins."""
 
 
 def check_paths(update: EnvSpec | EnvChange, allowed: Collection[Path]) -> None:
+    """Sees to it that no argument of an environment is the path of a file that the operator did not agree to.
+
+    See `check_arguments`.
+    """
+    check_arguments(_arguments_of(update), allowed)
+
+
+def check_arguments(arguments: Mapping[str, object], allowed: Collection[Path]) -> None:
     """Sees to it that no argument is the path of a file that the operator did not agree to.
 
-    An environment may well show a client what such a file holds. Relative paths that name no file in the server's own
-    folder are left to the environment: they may be those of its own files.
+    What gets it may well show a client what such a file holds. Relative paths that name no file in the server's own
+    folder are left to the environment or agent: they may be those of its own files.
 
     Args:
-        update: what a request asks for.
+        arguments: by their field in a request.
         allowed: files that arguments may name, and folders beneath which they may.
 
     Raises:
         NotAllowedError: an argument, or a part of one, is such a path.
     """
-    for field, argument in _arguments_of(update).items():
+    for field, argument in arguments.items():
         for text in _paths(argument):
             if not any(_leads_into(text, path) for path in allowed):
                 text = f"{text[:200]!r} came, which is a path on the server that its operator does not allow"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rollserve.environments import kwargs_from_json
 from rollserve.v1 import agent_pb2
-from rollserve_server.agents import CoreSpec, Exploration, HeadSettings, MlpSpec
+from rollserve_server.agents import CoreSpec, Exploration, HeadSettings, InstalledFactory, MlpSpec, PythonSource
+from rollserve_server.envs import check_arguments
 from rollserve_server.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
     from rollserve.v1 import sampler_service_pb2 as pb
     from rollserve_server.agents import Activation, HeadKind, Value
 
-__all__ = ["check_model_head", "exploration_from_proto", "mlp_from_proto"]
+__all__ = ["check_model_head", "exploration_from_proto", "mlp_from_proto", "python_from_proto"]
 
 _ACTIVATIONS: Mapping[agent_pb2.Activation.ValueType, Activation] = {
     agent_pb2.ACTIVATION_TANH: "tanh",
@@ -62,6 +65,23 @@ def check_model_head(onnx: agent_pb2.OnnxAgent, head: str) -> None:
     """Raises InvalidValueError if the head of a model has settings, which are an MLP's."""
     for field, value in getattr(onnx, head).ListFields():
         raise InvalidValueError.of(f"{head}.{field.name}", value, "none: a model gives log_std as it is to be,")
+
+
+def python_from_proto(
+    python: agent_pb2.PythonAgent, parameters: Mapping[str, np.ndarray], allowed_paths: Collection[Path]
+) -> PythonSource:
+    """An agent that is installed, with its parameters.
+
+    Raises:
+        InvalidValueError: its arguments are no JSON of the kind that they should be.
+        NotAllowedError: see `check_arguments`.
+    """
+    try:
+        kwargs = kwargs_from_json(python.kwargs_json)
+    except ValueError as error:
+        raise InvalidValueError(str(error), field="kwargs_json") from None
+    check_arguments({"kwargs_json": kwargs}, allowed_paths)
+    return PythonSource(InstalledFactory(python.name, kwargs), parameters)
 
 
 def exploration_from_proto(exploration: pb.Exploration) -> Exploration:

@@ -74,7 +74,7 @@ class SamplerService:
         else:
             request = _parsed(pb.UpdateAgentRequest, data)
             pool = self._pool(request.sampler)
-            updates, per_worker = translate.agent_updates_from_proto(request)
+            updates, per_worker = translate.agent_updates_from_proto(request, self._allowed_paths)
             version = await pool.update_agent(updates, per_worker=per_worker)
         _log.debug("agent updated", extra={"policy_version": version})
         return pb.UpdateAgentResponse(policy_version=version)

@@ -22,10 +22,15 @@ from rollserve.tensors import named_tensors_from_proto
 from rollserve.v1 import agent_pb2, environment_pb2, episode_batch_pb2, tensor_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server import __version__
-from rollserve_server.agents import AgentSpec, ConstantSpec, OnnxModel, RandomSpec
+from rollserve_server.agents import AgentSource, ConstantSpec, OnnxModel, PickledFactory, PythonSource, RandomSpec
 from rollserve_server.envs import check_paths, describe_space
 from rollserve_server.errors import InvalidValueError, within
-from rollserve_server.gateway.agent_messages import check_model_head, exploration_from_proto, mlp_from_proto
+from rollserve_server.gateway.agent_messages import (
+    check_model_head,
+    exploration_from_proto,
+    mlp_from_proto,
+    python_from_proto,
+)
 from rollserve_server.pool import (
     Account,
     AtLeast,
@@ -67,21 +72,24 @@ _OptionalField = Literal[
 ]
 
 
-def agent_updates_from_proto(request: pb.UpdateAgentRequest) -> tuple[Sequence[AgentUpdate], bool]:
+def agent_updates_from_proto(
+    request: pb.UpdateAgentRequest, allowed_paths: Collection[Path]
+) -> tuple[Sequence[AgentUpdate], bool]:
     """The updates, and whether there is to be one for each worker.
 
     Raises:
         InvalidValueError: a part is missing or malformed.
+        NotAllowedError: see `check_arguments`.
     """
     match request.WhichOneof("update"):
         case "all_workers":
             with _within("all_workers"):
-                return [_agent_update_from_proto(request.all_workers)], False
+                return [_agent_update_from_proto(request.all_workers, allowed_paths)], False
         case "per_worker":
             updates = []
             for position, update in enumerate(request.per_worker.updates):
                 with _within(f"per_worker.updates[{position}]"):
-                    updates.append(_agent_update_from_proto(update))
+                    updates.append(_agent_update_from_proto(update, allowed_paths))
             return updates, True
         case _:
             raise InvalidValueError.of("update", "none", "all_workers or per_worker")
@@ -288,18 +296,18 @@ def _fragments_from_proto(request: pb.ObtainSamplesRequest, num_steps: int) -> F
     return Fragments(num_steps, fragments.skip_step_count, fragments.soft_horizon, clock)
 
 
-def _agent_update_from_proto(update: pb.AgentUpdate) -> AgentUpdate:
+def _agent_update_from_proto(update: pb.AgentUpdate, allowed_paths: Collection[Path]) -> AgentUpdate:
     match update.WhichOneof("update"):
         case "agent":
             with _within("agent"):
-                return _agent_from_proto(update.agent)
+                return _agent_from_proto(update.agent, allowed_paths)
         case "parameters":
             return _parameters_from_proto(update.parameters)
         case _:
             raise InvalidValueError.of("update", "none", "agent or parameters")
 
 
-def _agent_from_proto(agent: agent_pb2.Agent) -> AgentSpec | OnnxModel:
+def _agent_from_proto(agent: agent_pb2.Agent, allowed_paths: Collection[Path]) -> AgentSource:
     match agent.WhichOneof("kind"):
         case "mlp":
             with _within("mlp"):
@@ -312,8 +320,16 @@ def _agent_from_proto(agent: agent_pb2.Agent) -> AgentSpec | OnnxModel:
         case "onnx":
             with _within("onnx"):
                 return _onnx_from_proto(agent.onnx)
+        case "python":
+            with _within("python"):
+                return python_from_proto(agent.python, _parameters_from_proto(agent.python.parameters), allowed_paths)
+        case "pickled":
+            with _within("pickled"):
+                return PythonSource(
+                    PickledFactory(agent.pickled.data), _parameters_from_proto(agent.pickled.parameters)
+                )
         case _:
-            raise InvalidValueError.of("kind", "none", "mlp, random, constant or onnx")
+            raise InvalidValueError.of("kind", "none", "mlp, random, constant, onnx, python or pickled")
 
 
 def _onnx_from_proto(onnx: agent_pb2.OnnxAgent) -> OnnxModel:

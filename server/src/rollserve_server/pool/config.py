@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rollserve_server.agents import AS_THE_AGENT_SAYS, OnnxSettings
+from rollserve_server.agents import AS_THE_AGENT_SAYS, OnnxSettings, PythonSettings
 from rollserve_server.sampling import PLAIN, ColumnFormat
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class PoolConfig:
         start_seconds: how long workers may take to start.
         holds_memory: whether the workers' processes keep memory that they free.
         onnx: what the operator says about models.
+        python: what the operator says about agents in Python.
     """
 
     num_workers: int | None
@@ -53,6 +54,7 @@ class PoolConfig:
     start_seconds: float = 120.0
     holds_memory: bool = False
     onnx: OnnxSettings = field(default_factory=OnnxSettings)
+    python: PythonSettings = field(default_factory=PythonSettings)
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rollserve import EnvSpec, Reproducibility
 from rollserve_server.agents import (
+    AgentSource,
     AgentSpec,
-    OnnxModel,
     OnnxSettings,
+    PythonSettings,
     kind_of,
     parameters_bytes,
     prepare_agent,
@@ -40,7 +41,7 @@ _T = TypeVar("_T")
 _SHARED_FROM = 1 << 18
 """An agent with so many bytes is copied once for all workers; less is sooner sent to each."""
 
-AgentUpdate = AgentSpec | OnnxModel | Mapping[str, "np.ndarray"]
+AgentUpdate = AgentSource | Mapping[str, "np.ndarray"]
 """A whole agent, or parameters of the one that is there."""
 
 
@@ -76,6 +77,7 @@ class Holdings:
         allowed_modules: Collection[str],
         allowed_methods: Collection[str],
         onnx: OnnxSettings,
+        python: PythonSettings,
     ) -> None:
         """Begins with nothing; `attach` has to follow.
 
@@ -84,12 +86,14 @@ class Holdings:
             allowed_modules: modules that environments may come from.
             allowed_methods: methods of environments that may set their tasks.
             onnx: what the operator says about models.
+            python: what the operator says about agents in Python.
         """
         self.agents: Versions[Sequence[AgentSpec]] = Versions(num_kept_versions)
         self.envs: Versions[EnvVersion] = Versions(num_kept_versions)
         self._allowed_modules = allowed_modules
         self._allowed_methods = allowed_methods
         self._onnx = onnx
+        self._python = python
         self._updating = asyncio.Lock()
         self._misfits: dict[tuple[int, int], DomainError | None] = {}
         self._slots: Slots
@@ -104,19 +108,26 @@ class Holdings:
         """See `Pool.update_agent`."""
         async with self._updating:
             self._check_count("updates", updates, per_worker)
-            agents = []
+            agents, fields = [], []
             for position, (update, agent) in enumerate(
                 zip(self._spread(updates), self._resolve(updates, per_worker), strict=False)
             ):
                 element = _element("updates", position, per_worker)
-                with within(element if isinstance(update, Mapping) else f"{element}.agent.{kind_of(agent)}"):
+                fields.append(element if isinstance(update, Mapping) else f"{element}.agent.{kind_of(agent)}")
+                with within(fields[-1]):
                     agents.append(await asyncio.to_thread(self._prepared, agent, self.description))
             version = self.agents.number + 1
             spread = self._spread(agents)
             if len(agents) == 1 and parameters_bytes(agents[0]) >= _SHARED_FROM:
                 spread = self._spread([await self._slots.share(agents[0])])
+            spread_fields = self._spread(fields)
+
+            async def add_agent(index: int, worker: WorkerHandle) -> None:
+                with within(spread_fields[index]):
+                    await worker.call(Worker.add_agent, version, spread[index])
+
             with self._giving("agent", version):
-                await self._slots.ask_all(lambda index, worker: worker.call(Worker.add_agent, version, spread[index]))
+                await self._slots.ask_all(add_agent)
                 self.agents.add(agents)
             self._misfits[self.agents.number, self.envs.number] = None
         return version
@@ -199,9 +210,9 @@ class Holdings:
             return error
         return None
 
-    def _prepared(self, agent: AgentSpec | OnnxModel, env: EnvDescription) -> AgentSpec:
+    def _prepared(self, agent: AgentSource, env: EnvDescription) -> AgentSpec:
         """See `prepare_agent`."""
-        return prepare_agent(agent, env.observation_space, env.action_space, self._onnx)
+        return prepare_agent(agent, env.observation_space, env.action_space, self._onnx, self._python)
 
     def _holds(self, pair: tuple[int, int]) -> bool:
         policy_version, env_version = pair
@@ -247,7 +258,7 @@ class Holdings:
             with at_row(row):
                 check_allowed(spec, self._allowed_modules, self._allowed_methods)
 
-    def _resolve(self, updates: Sequence[AgentUpdate], per_worker: bool) -> list[AgentSpec | OnnxModel]:
+    def _resolve(self, updates: Sequence[AgentUpdate], per_worker: bool) -> list[AgentSource]:
         """The agents after the updates: one for all workers, or one for each."""
         held = self.agents.current or ()
         if any(isinstance(update, Mapping) for update in updates):
@@ -256,7 +267,7 @@ class Holdings:
                 raise NotReadyError(text, reason="NO_AGENT")
             if len(held) > 1:
                 updates = self._spread(updates)
-        agents: list[AgentSpec | OnnxModel] = []
+        agents: list[AgentSource] = []
         for position, update in enumerate(updates):
             with within(_element("updates", position, per_worker)):
                 if isinstance(update, Mapping):

@@ -115,7 +115,8 @@ class Pool:
         worker_config = WorkerConfig(
             config.rows, config.worker_buffer_bytes, config.max_episode_length, config.holds_memory
         )
-        holdings = Holdings(config.num_kept_versions, config.allowed_modules, config.allowed_methods, config.onnx)
+        allowed = config.allowed_modules, config.allowed_methods
+        holdings = Holdings(config.num_kept_versions, *allowed, config.onnx, config.python)
         slots = Slots(backend, worker_config, config.start_seconds, holdings.prepare)
         holdings.attach(slots)
         pool = cls(config, slots, holdings)
@@ -145,6 +146,7 @@ class Pool:
         Raises:
             InvalidValueError: not one for each worker, or one is malformed or does not fit the spaces.
             OverLimitError: a model is too large.
+            NotFoundError, NotAllowedError: an agent in Python is not installed, or comes as a pickle.
             NotReadyError: parameters came, and there is no agent.
             WorkerLostError: a worker is lost and could not be replaced.
         """

@@ -12,7 +12,7 @@ import numpy as np
 import threadpoolctl
 
 from rollserve import EnvSpec
-from rollserve_server.agents import build_agent
+from rollserve_server.agents import build_agent, load_agent
 from rollserve_server.envs import BlockEnvs, RowEnvs, episodes_per_row, make_rows, offers_rows, with_envpool
 from rollserve_server.errors import DomainError, InvalidValueError
 from rollserve_server.sampling.block_fragment_rows import BlockFragmentRows
@@ -99,8 +99,12 @@ class Worker:
         )
 
     def add_agent(self, version: int, spec: AgentSpec) -> None:
-        """Takes an agent, beside those that are there. The caller has checked that it fits its environment."""
-        self._agents[version] = spec
+        """Takes an agent, beside those that are there. The caller has checked that it fits its environment.
+
+        Raises:
+            NotFoundError, InvalidValueError: see `load_agent`.
+        """
+        self._agents[version] = load_agent(spec)
         self._built_agents.clear()
 
     def retain(self, env_versions: Collection[int], policy_versions: Collection[int]) -> None:

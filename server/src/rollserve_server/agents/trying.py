@@ -1,0 +1,132 @@
+"""Has agents tried in processes of their own, which may crash, hang or run out of memory without harm to this one."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rollserve_server.agents.fixed import leaf_bounds
+
+if TYPE_CHECKING:
+    from rollserve_server.envs import Leaf
+
+__all__ = ["NUM_TRIED_ROWS", "TrialError", "TrialSettings", "random_values", "run_trial"]
+
+NUM_TRIED_ROWS = 80
+"""How many observations an agent is tried with."""
+_FAR = 1e4
+"""Bounds beyond are as good as none."""
+
+
+@dataclass(frozen=True)
+class TrialSettings:
+    """What limits the trial of an agent.
+
+    Attributes:
+        seconds: how much of a processor's time it may take.
+        patience: how many times as long it may take in all, on a machine that has much to do.
+        memory_bytes: how much memory it may have, beside eight times the agent's size.
+    """
+
+    seconds: int = 60
+    patience: int = 5
+    memory_bytes: int = 4 << 30
+
+
+class TrialError(Exception):
+    """An agent that was tried is of no use.
+
+    Attributes:
+        text: why, for people.
+        details: what the trial says besides.
+    """
+
+    def __init__(self, text: str, details: Mapping[str, Any] | None = None) -> None:
+        super().__init__(text)
+        self.text = text
+        self.details = details or {}
+
+
+def run_trial(
+    program: Sequence[str],
+    arguments: Mapping[str, object],
+    num_bytes: int,
+    settings: TrialSettings,
+    *,
+    writes_files: bool = False,
+) -> dict[str, Any]:
+    """Runs a trial, and returns what it has found.
+
+    Args:
+        program: what Python is to run: it calls `trial.answer`.
+        arguments: of what it passes to that.
+        num_bytes: the agent's size.
+        settings: what limits the trial.
+        writes_files: whether it may write to files.
+
+    Raises:
+        TrialError: the agent is of no use.
+    """
+    limits = {
+        "memory_bytes": settings.memory_bytes + 8 * num_bytes,
+        "seconds": settings.seconds,
+        "writes_files": writes_files,
+    }
+    most_seconds = settings.patience * settings.seconds
+    # Without -P, Python would take the modules beside the program for others.
+    try:
+        ended = subprocess.run(  # noqa: S603
+            [sys.executable, "-P", *program],
+            input=pickle.dumps((limits, dict(arguments)), protocol=5),
+            capture_output=True,
+            timeout=most_seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise TrialError(f"it did not end its trial within {most_seconds} s") from None
+    if ended.returncode == -signal.SIGXCPU:
+        raise TrialError(f"it did not end its trial within {settings.seconds} s of a processor's time")
+    answer = _read(ended.stdout)
+    if answer is None:
+        raise TrialError(f"it ended the process that tried it, {_manner(ended.returncode)}")
+    if "error" in answer:
+        raise TrialError(str(answer["error"]), answer)
+    return answer
+
+
+def random_values(leaf: Leaf, generator: np.random.Generator) -> np.ndarray:
+    """Values of a leaf, one for each row: between its bounds, or normal where these are far away."""
+    low, high = leaf_bounds(leaf)
+    far = (low < -_FAR) | (high > _FAR)
+    near_low, near_high = np.where(far, 0, low), np.where(far, 0, high)
+    shape = (NUM_TRIED_ROWS, low.size)
+    if leaf.dtype.kind == "f":
+        values = generator.uniform(near_low, near_high, shape)
+    else:
+        values = generator.integers(near_low, near_high, shape, endpoint=True).astype(np.float64)
+    normal = np.clip(generator.standard_normal(shape), low, high)
+    values = np.where(far, normal if leaf.dtype.kind == "f" else np.trunc(normal), values)
+    return values.astype(leaf.dtype).reshape(NUM_TRIED_ROWS, *leaf.shape)
+
+
+def _read(output: bytes) -> dict[str, Any] | None:
+    try:
+        answer = json.loads(output)
+    except ValueError:
+        return None
+    return answer if isinstance(answer, dict) else None
+
+
+def _manner(status: int) -> str:
+    try:
+        return f"by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"with status {status}"

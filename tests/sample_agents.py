@@ -1,0 +1,134 @@
+"""Agents in Python for tests, which the folder `sample_agents-1.0.dist-info` beside this file makes installed ones."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+
+Columns = Mapping[str, np.ndarray]
+NAMES = ("no", "factory")
+
+
+class Still:
+    """Does the action 0 of a Discrete space always."""
+
+    def __init__(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
+        self.observation_space = observation_space
+
+    def set_parameters(self, parameters: Columns) -> None:
+        self.parameters = parameters
+
+    def initial_states(self) -> Columns:
+        return {}
+
+    def act(self, observations: Any, noise: np.ndarray, states: Columns) -> Any:
+        return np.zeros(len(noise), np.int64), {}, {}
+
+
+class Matrix(Still):
+    """Takes the highest of two logits and noise, by a matrix product as anybody would write it."""
+
+    noise_width = 2
+
+    def act(self, observations: np.ndarray, noise: np.ndarray, states: Columns) -> Any:
+        logits = np.tanh(observations @ self.parameters["first"]) @ self.parameters["second"]
+        return (logits + noise).argmax(axis=1), {"logits": logits}, {}
+
+
+class Normalizing(Still):
+    """Mixes the rows that it is called with."""
+
+    def act(self, observations: np.ndarray, noise: np.ndarray, states: Columns) -> Any:
+        normalized = observations - observations.mean(axis=0)
+        return np.zeros(len(noise), np.int64), {"normalized": normalized}, {}
+
+
+class Nested(Still):
+    """For the environment of that name, with actions and infos of all kinds of types, as lists too."""
+
+    noise_width = 2
+
+    def act(self, observations: Columns, noise: np.ndarray, states: Columns) -> Any:
+        brightness = observations["image"].mean(axis=(1, 2))
+        turn = ((observations["pose/1"] - 1) % 3).astype(np.uint8)
+        infos = {"brightness": brightness.tolist(), "is_bright": brightness > 127}
+        return {"push": np.tanh(noise), "turn": turn}, infos, {}
+
+
+class Counting(Still):
+    """Counts its actions from what a parameter says, and takes them in turns."""
+
+    def initial_states(self) -> Columns:
+        return {"count": self.parameters["first"], "sums": np.zeros((2, 3), np.float32)}
+
+    def act(self, observations: np.ndarray, noise: np.ndarray, states: Columns) -> Any:
+        count = states["count"] + 1
+        sums = states["sums"] + observations[:, :1, np.newaxis]
+        return count % 2, {"count": count}, {"count": count, "sums": sums}
+
+
+class Faulty(Still):
+    """Does one thing wrong: in its making, when it is tried, or when it is sampled with."""
+
+    def __init__(self, observation_space: Space[Any], action_space: Space[Any], fault: str) -> None:
+        super().__init__(observation_space, action_space)
+        if fault == "factory":
+            raise ValueError("not today")
+        if fault == "made in a worker" and _is_worker():
+            raise ValueError("not in a worker")
+        self.fault = fault
+        self.num_calls = 0
+        if fault == "methods":
+            self.act = None  # type: ignore[assignment]
+        if fault == "noise":
+            self.noise_width = -1
+
+    def set_parameters(self, parameters: Columns) -> None:
+        if "wrong" in parameters:
+            raise ValueError("wrong: what is this?")
+
+    def initial_states(self) -> Columns:
+        return {"names": np.array(["a"])} if self.fault == "states" else {}
+
+    def act(self, observations: np.ndarray, noise: np.ndarray, states: Columns) -> Any:
+        actions, infos = np.zeros(len(noise), np.int64), {"value": observations[:, 2].copy()}
+        self.num_calls += 1
+        falling = np.abs(observations[:, 2]) > 0.1  # the pole of CartPole
+        faults: dict[str, Callable[[], Any]] = {
+            "shape": lambda: (actions[:, np.newaxis], infos, {}),
+            "dtype": lambda: (actions.astype(np.float64), infos, {}),
+            "list": lambda: [actions, infos],
+            "infos": lambda: (actions, 3, {}),
+            "texts": lambda: (actions, {"name": ["x"] * len(actions)}, {}),
+            "next states": lambda: (actions, infos, {"x": actions}),
+            "rows": lambda: (actions, {"all": np.tile(observations, (1, len(noise)))}, {}),
+            "random": lambda: (np.random.default_rng().integers(0, 2, len(noise)), infos, {}),
+            "remembers": lambda: (actions, {"calls": actions + self.num_calls}, {}),
+            "raises": lambda: {}["nothing"],
+            "dies": lambda: os._exit(3),
+            "hangs": lambda: time.sleep(600),
+            "hoards": lambda: np.ones(1 << 38),
+            "nan later": lambda: (actions, {"value": np.where(falling, np.nan, infos["value"])}, {}),
+            "no action later": lambda: (actions + 7 * falling, infos, {}),
+            "raises later": lambda: {}["nothing"] if falling.any() and _is_worker() else (actions, infos, {}),
+        }
+        return faults.get(self.fault, lambda: (actions, infos, {}))()
+
+
+def _is_worker() -> bool:
+    """Whether this is no trial."""
+    return "rollserve_server.sampling.worker" in sys.modules
+
+
+def recorded(path: str) -> Callable[[Space[Any], Space[Any]], Still]:
+    """What a pickle may call when it is read: takes down in which process that is."""
+    with Path(path).open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    return Still
