@@ -12,6 +12,7 @@ from gymnasium import spaces
 
 from rollserve_server.agents.activations import ACTIVATIONS, NUM_SCRATCH
 from rollserve_server.agents.agent import VALUE
+from rollserve_server.agents.finiteness import Finiteness
 from rollserve_server.agents.tiles import tile_rows
 
 if TYPE_CHECKING:
@@ -77,10 +78,12 @@ class MlpAgent:
         self._networks = [_Network(layers, spec, tiles) for layers in networks]
         # The outputs stand in the same place always.
         outputs = [network.output[:num_rows] for network in self._networks]
+        self._finiteness = Finiteness(outputs)
         ends = list(itertools.accumulate((wanted.shape[0] for wanted in head.inputs), initial=0))
         self._outputs = [outputs[0][:, begin:end] for begin, end in itertools.pairwise(ends)]
         self._value = None if spec.value is None else outputs[-1][:, -1]
 
+    @np.errstate(all="ignore")  # what is not finite is told by `failures`
     def act(
         self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()
     ) -> tuple[Sequence[np.ndarray], Mapping[str, np.ndarray]]:
@@ -88,6 +91,7 @@ class MlpAgent:
         self._flattener(observations, self._input)
         for network in self._networks:
             network.run()
+        self._finiteness.look()
         if self._deterministic:
             actions, infos = self._head.act_best(self._outputs)
         else:
@@ -98,7 +102,7 @@ class MlpAgent:
 
     def failures(self) -> Mapping[int, str]:
         """See Agent."""
-        return {}
+        return self._finiteness.failures()
 
 
 class _Layer(NamedTuple):
