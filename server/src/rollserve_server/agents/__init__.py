@@ -2,6 +2,7 @@
 
 from rollserve_server.agents.agent import Agent, InfoSpec, StateSpec
 from rollserve_server.agents.building import build_agent, kind_of, parameters_bytes, prepare_agent, with_parameters
+from rollserve_server.agents.contents import content_bytes, content_hash, is_same, parameters_of
 from rollserve_server.agents.exploration import AS_THE_AGENT_SAYS, Exploration, check_exploration
 from rollserve_server.agents.onnx_checking import OnnxSettings
 from rollserve_server.agents.onnx_trying import TrialSettings
@@ -40,8 +41,12 @@ __all__ = [
     "Value",
     "build_agent",
     "check_exploration",
+    "content_bytes",
+    "content_hash",
+    "is_same",
     "kind_of",
     "parameters_bytes",
+    "parameters_of",
     "prepare_agent",
     "with_parameters",
 ]
