@@ -70,6 +70,20 @@ class Ends(gymnasium.Env[np.ndarray, int]):
         return observation, self._step, over and self._terminated, over and self._truncated, {}
 
 
+class NoNumbers(Ends):
+    """Shows NaN after so many steps, and goes on."""
+
+    def __init__(self, after: int = 3) -> None:
+        super().__init__(length=100)
+        self._after = after
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, *rest = super().step(action)
+        if self._step == self._after:
+            observation[1] = np.nan
+        return observation, *rest
+
+
 class Big(gymnasium.Env[np.ndarray, int]):
     """Large observations that cost next to nothing: each is full of the number of its step."""
 

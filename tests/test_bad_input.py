@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from google.protobuf.descriptor import MethodDescriptor
 from google.rpc import error_details_pb2, status_pb2
 
 import rollserve
@@ -584,10 +585,11 @@ def test_errors_fit_into_headers_whatever_is_in_them(stub: SamplerServiceStub, t
 @pytest.mark.parametrize(
     "data", [b"\xff\xff", pb.UpdateEnvRequest(sampler="xyz").SerializeToString().replace(b"xyz", b"\xff12")]
 )
-@pytest.mark.parametrize("name", ["UpdateAgent", "UpdateEnv", "GetSampler", "ObtainSamples", "ObtainExactEpisodes"])
-def test_bytes_that_are_no_request(server: LocalServer, name: str, data: bytes) -> None:
+@pytest.mark.parametrize("method", list(pb.DESCRIPTOR.services_by_name["SamplerService"].methods))
+def test_bytes_that_are_no_request(server: LocalServer, method: MethodDescriptor, data: bytes) -> None:
+    name = method.name
     with grpc.insecure_channel(server.address) as channel:
-        make = channel.unary_stream if name.startswith("Obtain") else channel.unary_unary
+        make = channel.unary_stream if method.server_streaming else channel.unary_unary
         error = refused(make(f"/rollserve.v1.SamplerService/{name}"), data)
     check(error, INVALID, "INVALID_VALUE", f"{len(data)} bytes came that are no rollserve.v1.{name}Request")
 

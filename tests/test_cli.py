@@ -84,6 +84,31 @@ def test_sample_with_a_random_agent(sampler: rollserve.Sampler, server: LocalSer
     assert list(sampler.status().agent_kinds) == ["random"]
 
 
+def test_sample_with_options_of_the_agent(sampler: rollserve.Sampler, server: LocalServer, tmp_path: Path) -> None:
+    status = sampler.status()
+    agent = rollserve.MlpAgent.initial(status.observation_space, status.action_space, head="epsilon_greedy", seed=0)
+    version, out = sampler.update_agent(agent), tmp_path / "batch.npz"
+    sampler.update_agent(rollserve.RandomAgent())
+    common = ("sample", server.address, "--steps", "300", "--seed", "4", "--out", out, "--policy-version", str(version))
+    shown = run(*common, "--epsilon", "0,1,0.5", "--min-policy-version", str(version))
+    assert shown.returncode == 0, shown.stderr
+    expected = sampler.obtain_samples(300, seed=4, policy_version=version, epsilon=[0, 1, 0.5])
+    assert equal(rollserve.EpisodeBatch.load(out), expected)
+    assert run(*common, "--deterministic").returncode == 0
+    expected = sampler.obtain_samples(300, seed=4, policy_version=version, deterministic=True)
+    assert equal(rollserve.EpisodeBatch.load(out), expected)
+    for message, options in (
+        ("options.exploration.temperatures: 2.0, 3.0 came", ("--temperature", "2,3")),
+        ("options.exploration.noise_scales: 0.5 came", ("--noise-scale", "0.5")),
+        (f"options.min_policy_version: {version + 1} came", ("--min-policy-version", str(version + 1))),
+    ):
+        shown = run(*common, *options)
+        assert (shown.returncode, message in shown.stderr) == (1, True), shown.stderr
+    shown = run(*common, "--epsilon", "0.5,x")
+    assert shown.returncode == 2
+    assert "argument --epsilon: '0.5,x' came, numbers with commas between them were expected" in shown.stderr
+
+
 def test_errors_are_one_line_with_a_status(sampler: rollserve.Sampler, server: LocalServer, tmp_path: Path) -> None:
     cases = [
         (1, "step_count: 0 came", ("sample", server.address, "--steps", "0")),

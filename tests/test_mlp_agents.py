@@ -479,3 +479,61 @@ def test_agents_for_spaces_of_several_elements(sampler: rollserve.Sampler) -> No
         assert np.all(
             np.abs(batch.agent_infos["log_prob"] - (np.log(1 / 24) if name == "MultiDiscrete" else np.log(1 / 8))) < 0.3
         )
+
+
+@pytest.mark.parametrize("name", ["1/weight", "value/1/weight"])
+def test_rows_whose_outputs_are_no_numbers(name: str) -> None:
+    agent = agent_of("categorical", activation="relu", value="separate")
+    huge = {
+        key: np.zeros_like(value) if key.endswith("bias") else value * np.float32(1e25 if key == name else 1)
+        for key, value in agent.parameters.items()
+    }
+    weights = {key: np.abs(value) for key, value in huge.items()}
+    built = build_agent(spec_of(dataclasses.replace(agent, parameters=weights)), OBSERVATIONS, DISCRETE, 20)
+    observations, noise = np.zeros((20, 7), np.float32), np.zeros((20, 1))
+    built.act([observations], noise)
+    assert built.failures() == {}
+    observations[[3, 11]] = 1e20
+    observations[7] = np.nan
+    built.act([observations], noise)
+    failures = built.failures()
+    assert failures.keys() == {3, 7, 11}
+    assert failures[3] == failures[11] == "an output of the network: inf came, a finite number was expected"
+    assert failures[7] == "an output of the network: nan came, a finite number was expected"
+
+
+def test_numbers_whose_sum_is_none() -> None:
+    parameters = {"0/weight": np.zeros((4, 7), np.float32), "0/bias": np.full(4, 3e38, np.float32)}
+    built = build_agent(MlpSpec((7, 4), None, "categorical", parameters), OBSERVATIONS, DISCRETE, 3)
+    built.act([observe(3)], np.zeros((3, 1)))
+    assert built.failures() == {}
+
+
+@pytest.mark.parametrize("vectorization", ["rows", "native"])
+def test_what_is_no_number_ends_the_call_and_tells_where(sampler: rollserve.Sampler, vectorization: Any) -> None:
+    sampler.update_env(rollserve.EnvSpec("CartPole-v1", vectorization=vectorization, num_rows=4))
+    # Its logits are finite as long as the sizes of an observation's elements add up to less than 0.57.
+    eye = np.eye(4, dtype=np.float32)
+    parameters = {
+        "0/weight": np.concatenate([eye, -eye]) * np.float32(1e37),
+        "0/bias": np.zeros(8, np.float32),
+        "1/weight": np.full((2, 8), 60, np.float32),
+        "1/bias": np.zeros(2, np.float32),
+    }
+    sampler.update_agent(rollserve.MlpAgent(parameters, "categorical", activation="relu"))
+    pattern = r"episode \d+.*, after (\d+) steps: an output of the network: inf came, a finite number was expected"
+    for obtain in (sampler.obtain_samples, sampler.obtain_fragments):
+        with pytest.raises(rollserve.PreconditionError, match=pattern) as caught:
+            obtain(4000)
+        assert caught.value.reason == "AGENT_FAILED"
+    sampler.update_agent(rollserve.RandomAgent())
+    assert sampler.obtain_samples(40).num_steps >= 40
+
+
+def test_observations_that_are_no_numbers(sampler: rollserve.Sampler) -> None:
+    updated = sampler.update_env("sample_envs:NoNumbers", kwargs={"after": 3})
+    sampler.update_agent(rollserve.MlpAgent.initial(updated.observation_space, updated.action_space, seed=0))
+    with pytest.raises(rollserve.PreconditionError, match=r"after 3 steps: an output of the network: nan came"):
+        sampler.obtain_samples(1000)
+    # What it shows at the end of an episode is not acted upon.
+    assert np.isnan(sampler.obtain_samples(30, max_episode_length=3).last_observations).any(axis=1).all()

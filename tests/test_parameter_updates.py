@@ -22,33 +22,36 @@ def parameter_sets(draw: st.DrawFn) -> dict[str, np.ndarray]:
     return {name: source.integers(0, 2, draw(shapes)).astype(draw(st.sampled_from(DTYPES))) for name in names}
 
 
-def generated(sampler: str, parameters: dict[str, np.ndarray]) -> pb.UpdateAgentRequest:
+def generated(sampler: str, parameters: dict[str, np.ndarray], skip: bool = False) -> pb.UpdateAgentRequest:
     tensors = agent_pb2.Parameters(tensors=named_tensors_to_proto(parameters))
-    return pb.UpdateAgentRequest(sampler=sampler, all_workers=pb.AgentUpdate(parameters=tensors))
+    update = pb.AgentUpdate(parameters=tensors)
+    return pb.UpdateAgentRequest(sampler=sampler, all_workers=update, skip_if_identical=skip)
 
 
-@given(sampler=st.text(max_size=5), parameters=parameter_sets())
-def test_what_is_written_is_what_the_generated_classes_write(sampler: str, parameters: dict[str, np.ndarray]) -> None:
-    data = write_parameters_update(sampler, parameters)
-    assert pb.UpdateAgentRequest.FromString(data) == generated(sampler, parameters)
-    for written in (data, generated(sampler, parameters).SerializeToString()):
+@given(sampler=st.text(max_size=5), parameters=parameter_sets(), skip=st.booleans())
+def test_what_is_written_is_what_the_generated_classes_write(
+    sampler: str, parameters: dict[str, np.ndarray], skip: bool
+) -> None:
+    data = write_parameters_update(sampler, parameters, skip_if_identical=skip)
+    assert pb.UpdateAgentRequest.FromString(data) == generated(sampler, parameters, skip)
+    for written in (data, generated(sampler, parameters, skip).SerializeToString()):
         read = read_parameters_update(written)
         assert read is not None
-        assert read[0] == sampler
-        assert list(read[1]) == list(parameters)
-        for name, array in read[1].items():
+        assert (read.sampler, read.skip_if_identical) == (sampler, skip)
+        assert list(read.parameters) == list(parameters)
+        for name, array in read.parameters.items():
             assert (array.dtype, array.shape) == (parameters[name].dtype.newbyteorder("<"), parameters[name].shape)
             assert np.array_equal(array, parameters[name])
             assert array.flags.aligned
             assert not array.flags.writeable
 
 
-@given(parameters=parameter_sets(), data=st.data())
+@given(parameters=parameter_sets(), skip=st.booleans(), data=st.data())
 def test_what_is_read_of_changed_bytes_is_what_the_generated_classes_read(
-    parameters: dict[str, np.ndarray], data: st.DataObject
+    parameters: dict[str, np.ndarray], skip: bool, data: st.DataObject
 ) -> None:
     """Or nothing, and the generated classes judge."""
-    changed = bytearray(generated("s", parameters).SerializeToString())
+    changed = bytearray(generated("s", parameters, skip).SerializeToString())
     for _ in range(data.draw(st.integers(1, 3))):
         start = data.draw(st.integers(0, len(changed) - 1))
         changed[start : start + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
@@ -58,8 +61,8 @@ def test_what_is_read_of_changed_bytes_is_what_the_generated_classes_read(
         assert request.WhichOneof("update") == "all_workers"
         assert request.all_workers.WhichOneof("update") == "parameters"
         expected = named_tensors_from_proto(request.all_workers.parameters.tensors)
-        assert read[0] == request.sampler
-        assert {name: array.tobytes() for name, array in read[1].items()} == {
+        assert (read.sampler, read.skip_if_identical) == (request.sampler, request.skip_if_identical)
+        assert {name: array.tobytes() for name, array in read.parameters.items()} == {
             name: array.tobytes() for name, array in expected.items()
         }
 

@@ -10,6 +10,7 @@ import importlib.metadata
 
 from rollserve import spaces
 from rollserve.account import Account, WorkerAccount
+from rollserve.agent_versions import AgentVersion, HeldAgent
 from rollserve.agents import Agent, ConstantAgent, MlpAgent, OnnxAgent, PickledAgent, PythonAgent, RandomAgent
 from rollserve.allocator import hold_on_to_memory
 from rollserve.async_sampler import AsyncSampler, AsyncSampleStream, aconnect
@@ -37,6 +38,7 @@ __version__ = importlib.metadata.version("rollserve")
 __all__ = [
     "Account",
     "Agent",
+    "AgentVersion",
     "AsyncSampleStream",
     "AsyncSampler",
     "CancelledError",
@@ -48,6 +50,7 @@ __all__ = [
     "EnvUpdate",
     "EpisodeBatch",
     "EpisodeBuffer",
+    "HeldAgent",
     "InvalidArgumentError",
     "LimitError",
     "MlpAgent",

@@ -11,6 +11,7 @@ import grpc
 import grpc.aio
 
 from rollserve import requests
+from rollserve.agent_versions import agent_versions_from_proto, aread_parameters, parameters_request
 from rollserve.checks import check_connection, check_seconds
 from rollserve.errors import closed_error
 from rollserve.joining import Joining
@@ -22,9 +23,13 @@ from rollserve.status import SamplerStatus, status_from_proto
 from rollserve.stub import RawStreamsStub
 from rollserve.time_limits import DEFAULT_TIMEOUT, TimeLimits, answer_error, countable
 from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve.v1.agent_versions_pb2 import ListAgentVersionsRequest
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from rollserve.account import Account
+    from rollserve.agent_versions import AgentVersion
     from rollserve.compression import Compression
     from rollserve.environments import EnvChange, EnvSpec, Wrapper
     from rollserve.episode_batch import EpisodeBatch
@@ -80,10 +85,11 @@ class AsyncSampler:
         agent: AgentUpdate | None = None,
         *,
         per_worker: Sequence[AgentUpdate] | None = None,
+        skip_if_identical: bool = False,
         timeout: float | None = None,
     ) -> int:
         """As `rollserve.Sampler.update_agent`."""
-        request = requests.update_agent_request(self._name, agent, per_worker)
+        request = requests.update_agent_request(self._name, agent, per_worker, skip_if_identical)
         response: pb.UpdateAgentResponse = await self._call(self._stub.UpdateAgent, request, timeout)
         return response.policy_version
 
@@ -166,6 +172,24 @@ class AsyncSampler:
         """As `rollserve.Sampler.status`."""
         request = pb.GetSamplerRequest(sampler=self._name)
         return status_from_proto(await self._call(self._stub.GetSampler, request, timeout))
+
+    async def agent_versions(self, *, timeout: float | None = None) -> Sequence[AgentVersion]:
+        """As `rollserve.Sampler.agent_versions`."""
+        request = ListAgentVersionsRequest(sampler=self._name)
+        return agent_versions_from_proto(await self._call(self._stub.ListAgentVersions, request, timeout))
+
+    async def agent_parameters(
+        self,
+        version: int | None = None,
+        *,
+        worker: int | None = None,
+        names: Sequence[str] | None = None,
+        timeout: float | None = None,
+    ) -> dict[str, np.ndarray]:
+        """As `rollserve.Sampler.agent_parameters`."""
+        limit = self._reception.max_message_bytes
+        request = parameters_request(self._name, version, worker, names, limit)
+        return await self._call(aread_parameters(self._stub.GetAgentParameters), request, timeout)
 
     def _time_limits(self, options: SamplingOptions) -> TimeLimits:
         timeout = options.get("timeout")

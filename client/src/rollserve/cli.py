@@ -28,9 +28,16 @@ from rollserve.time_limits import DEFAULT_TIMEOUT
 if TYPE_CHECKING:
     from rollserve.environments import EnvSpec
     from rollserve.episode_batch import EpisodeBatch
+    from rollserve.requests import SamplingOptions
     from rollserve.status import SamplerStatus
 
 __all__ = ["main"]
+
+_EXPLORATIONS = {
+    "temperature": "what the logits of actions are divided by",
+    "noise_scale": "what the standard deviations of actions are multiplied by",
+    "epsilon": "how often an epsilon-greedy agent chooses at random",
+}
 
 _EXIT_STATUSES = """\
 exit status:
@@ -106,11 +113,25 @@ def _parser() -> argparse.ArgumentParser:
     )
     sample.add_argument("--out", type=Path, metavar="FILE.npz", help="where to write the episodes; no ending is added")
     sample.add_argument("--seed", type=int, metavar="N", help="the root seed of the episodes")
+    sample.add_argument("--policy-version", type=int, metavar="N", help="the version that is to act")
+    sample.add_argument("--min-policy-version", type=int, metavar="N", help="the oldest version that may act")
+    sample.add_argument("--deterministic", action="store_true", help="act without any chance")
+    for name, meaning in _EXPLORATIONS.items():
+        help_text = f"{meaning}; of several, each episode has one"
+        sample.add_argument(f"--{name.replace('_', '-')}", type=_numbers, metavar="X[,X...]", help=help_text)
     sample.add_argument(
         "--random-agent", action="store_true", help="give the sampler an agent with random actions first"
     )
     sample.set_defaults(run=_sample)
     return parser
+
+
+def _numbers(text: str) -> list[float]:
+    """Numbers with commas between them."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} came, numbers with commas between them were expected") from None
 
 
 def _status(sampler: Sampler, options: argparse.Namespace) -> None:
@@ -125,7 +146,16 @@ def _sample(sampler: Sampler, options: argparse.Namespace) -> None:
         sampler.update_agent(RandomAgent())
     began = time.monotonic()
     stream_steps = sampler.stream_fragments if options.fragments else sampler.stream_samples
-    with stream_steps(options.steps, seed=options.seed) as stream:
+    chosen: SamplingOptions = {
+        "seed": options.seed,
+        "policy_version": options.policy_version,
+        "min_policy_version": options.min_policy_version,
+        "deterministic": options.deterministic,
+        "temperature": options.temperature,
+        "noise_scale": options.noise_scale,
+        "epsilon": options.epsilon,
+    }
+    with stream_steps(options.steps, **chosen) as stream:
         batch = _receive(stream, options.steps)
     seconds = time.monotonic() - began
     print(_summary(batch, seconds))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -11,22 +11,34 @@ from google.protobuf.message import DecodeError
 from rollserve.tensor_fields import Part, add_named_tensor, field_of, keys_of, named_tensor_parts
 from rollserve.v1.agent_pb2 import Parameters
 from rollserve.v1.sampler_service_pb2 import AgentUpdate, UpdateAgentRequest
-from rollserve.wire import UnusualError, fields
+from rollserve.wire import VARINT, UnusualError, fields, key_of, varint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["read_parameters_update", "write_parameters_update"]
+__all__ = ["ParametersUpdate", "read_parameters_update", "write_parameters_update"]
 
 _SAMPLER, _ALL_WORKERS = (keys_of(UpdateAgentRequest.DESCRIPTOR)[name] for name in ("sampler", "all_workers"))
 _PARAMETERS = keys_of(AgentUpdate.DESCRIPTOR)["parameters"]
 _TENSORS = keys_of(Parameters.DESCRIPTOR)["tensors"]
+_SKIP = key_of(UpdateAgentRequest.SKIP_IF_IDENTICAL_FIELD_NUMBER, VARINT)
+_FLAGS = {b"\0": False, b"\1": True}
 
 _ALIGNED_BELOW = 1 << 20
 """Arrays of fewer bytes are copied, so that their elements begin where a processor likes it best."""
 
 
-def write_parameters_update(sampler: str, parameters: Mapping[str, np.ndarray]) -> bytes:
+class ParametersUpdate(NamedTuple):
+    """An UpdateAgentRequest that has parameters for all workers."""
+
+    sampler: str
+    parameters: dict[str, np.ndarray]
+    skip_if_identical: bool
+
+
+def write_parameters_update(
+    sampler: str, parameters: Mapping[str, np.ndarray], *, skip_if_identical: bool = False
+) -> bytes:
     """An UpdateAgentRequest for all workers.
 
     Raises:
@@ -36,11 +48,12 @@ def write_parameters_update(sampler: str, parameters: Mapping[str, np.ndarray]) 
     for name, array in parameters.items():
         tensors += field_of(_TENSORS, named_tensor_parts(name, np.asarray(array)))
     update = field_of(_ALL_WORKERS, field_of(_PARAMETERS, tensors))
-    return b"".join([*field_of(_SAMPLER, [sampler.encode()]), *update])
+    flag = varint(_SKIP) + b"\1" if skip_if_identical else b""
+    return b"".join([*field_of(_SAMPLER, [sampler.encode()]), *update, flag])
 
 
-def read_parameters_update(data: bytes) -> tuple[str, dict[str, np.ndarray]] | None:
-    """The sampler and the parameters of an UpdateAgentRequest that has them for all workers.
+def read_parameters_update(data: bytes) -> ParametersUpdate | None:
+    """An UpdateAgentRequest that has parameters for all workers.
 
     The arrays cannot be written to: large ones are views of the bytes.
 
@@ -49,12 +62,14 @@ def read_parameters_update(data: bytes) -> tuple[str, dict[str, np.ndarray]] | N
     """
     view = memoryview(data)
     try:
-        sampler, update = b"", None
+        sampler, update, skip_if_identical = b"", None, False
         for key, _, begin, end in fields(view, 0, len(view)):
             if key == _SAMPLER:
                 sampler = view[begin:end].tobytes()
             elif key == _ALL_WORKERS and update is None:
                 update = begin, end
+            elif key == _SKIP and (flag := view[begin:end].tobytes()) in _FLAGS:
+                skip_if_identical = _FLAGS[flag]
             else:
                 return None
         if update is None:
@@ -62,7 +77,8 @@ def read_parameters_update(data: bytes) -> tuple[str, dict[str, np.ndarray]] | N
         parameters: dict[str, np.ndarray] = {}
         for start, stop in _tensors(view, *update):
             add_named_tensor(parameters, view, start, stop, is_column=False)
-        return sampler.decode(), {name: _aligned(array) for name, array in parameters.items()}
+        parameters = {name: _aligned(array) for name, array in parameters.items()}
+        return ParametersUpdate(sampler.decode(), parameters, skip_if_identical)
     except (UnusualError, IndexError, DecodeError, ValueError):
         return None
 

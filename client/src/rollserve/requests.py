@@ -61,6 +61,7 @@ class SamplingOptions(TypedDict, total=False):
         max_episode_length: how many steps an episode may have, over all of its fragments: one that reaches it is
             truncated. As the server is set to unless given, else as many as the environment allows.
         expected_policy_version: fail with a PreconditionError if the current version is another.
+        min_policy_version: fail with a PreconditionError if the version that would act is older.
         policy_version: the version that is to act, one of the last few, instead of the current one.
         env_version: the version of the environment to act in, instead of the current one.
         timeout: seconds without progress after which the call ends with a DeadlineError; as given to `connect` unless
@@ -88,6 +89,7 @@ class SamplingOptions(TypedDict, total=False):
     first_episode_index: int | None
     max_episode_length: int | None
     expected_policy_version: int | None
+    min_policy_version: int | None
     policy_version: int | None
     env_version: int | None
     timeout: float | None
@@ -104,7 +106,13 @@ class SamplingOptions(TypedDict, total=False):
 
 
 _UNSIGNED_OPTIONS = ("seed", "first_episode_index")
-_SIGNED_OPTIONS = ("max_episode_length", "expected_policy_version", "policy_version", "env_version")
+_SIGNED_OPTIONS = (
+    "max_episode_length",
+    "expected_policy_version",
+    "min_policy_version",
+    "policy_version",
+    "env_version",
+)
 """Options that are sent as integers of 64 bits."""
 _FLAGS = ("frames_once", "prefetch", "blackhole", "deterministic", "return_states")
 """Options that are truth values."""
@@ -159,7 +167,10 @@ class EnvUpdate:
 
 
 def update_agent_request(
-    sampler: str, agent: AgentUpdate | None, per_worker: Sequence[AgentUpdate] | None
+    sampler: str,
+    agent: AgentUpdate | None,
+    per_worker: Sequence[AgentUpdate] | None,
+    skip_if_identical: bool = False,
 ) -> pb.UpdateAgentRequest | bytes:
     """The request for one agent for all, or one for each worker; serialized where that saves copies.
 
@@ -168,13 +179,17 @@ def update_agent_request(
         ValueError: an array's dtype has no place on the wire.
     """
     _check_exclusive("agent", agent, per_worker)
-    if per_worker is not None:
+    check_flag("skip_if_identical", skip_if_identical)
+    if isinstance(agent, Mapping):
+        return write_parameters_update(sampler, agent, skip_if_identical=skip_if_identical)
+    request = pb.UpdateAgentRequest(sampler=sampler, skip_if_identical=skip_if_identical)
+    if per_worker is None:
+        request.all_workers.CopyFrom(_agent_update("agent", agent))
+    else:
         check_type("per_worker", per_worker, Sequence, "a sequence of updates")
         updates = [_agent_update(f"per_worker[{worker}]", update) for worker, update in enumerate(per_worker)]
-        return pb.UpdateAgentRequest(sampler=sampler, per_worker=pb.AgentUpdatePerWorker(updates=updates))
-    if isinstance(agent, Mapping):
-        return write_parameters_update(sampler, agent)
-    return pb.UpdateAgentRequest(sampler=sampler, all_workers=_agent_update("agent", agent))
+        request.per_worker.CopyFrom(pb.AgentUpdatePerWorker(updates=updates))
+    return request
 
 
 def update_env_request(
@@ -278,6 +293,7 @@ def _sampling_options(reception: Reception, options: SamplingOptions) -> pb.Samp
         first_episode_index=options.get("first_episode_index"),
         max_episode_length=options.get("max_episode_length"),
         expected_policy_version=options.get("expected_policy_version"),
+        min_policy_version=options.get("min_policy_version"),
         policy_version=options.get("policy_version"),
         environment_version=options.get("env_version"),
         max_message_bytes=reception.max_message_bytes,

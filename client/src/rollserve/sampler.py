@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 import grpc
 
 from rollserve import requests
+from rollserve.agent_versions import agent_versions_from_proto, parameters_request, read_parameters
 from rollserve.checks import check_connection, check_seconds
 from rollserve.errors import closed_error
 from rollserve.joining import Joining
@@ -19,10 +20,14 @@ from rollserve.status import SamplerStatus, status_from_proto
 from rollserve.stub import RawStreamsStub
 from rollserve.time_limits import DEFAULT_TIMEOUT, TimeLimits, answer_error, countable
 from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve.v1.agent_versions_pb2 import ListAgentVersionsRequest
 from rollserve.watchdog import Watchdog
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from rollserve.account import Account
+    from rollserve.agent_versions import AgentVersion
     from rollserve.compression import Compression
     from rollserve.environments import EnvChange, EnvSpec, Wrapper
     from rollserve.episode_batch import EpisodeBatch
@@ -103,6 +108,7 @@ class Sampler:
         agent: AgentUpdate | None = None,
         *,
         per_worker: Sequence[AgentUpdate] | None = None,
+        skip_if_identical: bool = False,
         timeout: float | None = None,
     ) -> int:
         """Gives the workers a new agent, or new parameters for the one that they have.
@@ -111,12 +117,14 @@ class Sampler:
             agent: for all workers, a full agent, or a mapping with the parameters of the agent that is there: of an MLP
                 all, of an ONNX model or an agent in Python any; the others stay as they are.
             per_worker: instead, one for each worker.
+            skip_if_identical: whether to do nothing if each worker's agent is already what the update would make of it,
+                to the last bit.
             timeout: see the class.
 
         Returns:
-            The new policy version, once every worker holds it.
+            The new policy version, once every worker holds it; or the one that is there, if there was nothing to do.
         """
-        request = requests.update_agent_request(self._name, agent, per_worker)
+        request = requests.update_agent_request(self._name, agent, per_worker, skip_if_identical)
         return self._call(self._stub.UpdateAgent, request, timeout).policy_version
 
     def update_env(
@@ -153,9 +161,10 @@ class Sampler:
         Args:
             num_steps: how many steps at least; positive.
             out: memory to read the batch into, instead of new arrays; see `rollserve.EpisodeBuffer`.
-            options: `seed`, `first_episode_index`, `max_episode_length`, `expected_policy_version`, `policy_version`,
-                `env_version`, `timeout`, `deadline`, `compression`, `frames_once`, `prefetch` and `return_states`;
-                `rollserve.SamplingOptions` says what they are, and which others there are.
+            options: `seed`, `first_episode_index`, `max_episode_length`, `expected_policy_version`,
+                `min_policy_version`, `policy_version`, `env_version`, `timeout`, `deadline`, `compression`,
+                `frames_once`, `prefetch` and `return_states`; `rollserve.SamplingOptions` says what they are, and which
+                others there are.
         """
         requests.check_joinable(options.get("blackhole"))
         with self.stream_samples(num_steps, **options) as stream:
@@ -252,6 +261,34 @@ class Sampler:
         """What the sampler is and what it has done."""
         request = pb.GetSamplerRequest(sampler=self._name)
         return status_from_proto(self._call(self._stub.GetSampler, request, timeout))
+
+    def agent_versions(self, *, timeout: float | None = None) -> Sequence[AgentVersion]:
+        """The versions of the agent that the sampler holds, in rising order."""
+        request = ListAgentVersionsRequest(sampler=self._name)
+        return agent_versions_from_proto(self._call(self._stub.ListAgentVersions, request, timeout))
+
+    def agent_parameters(
+        self,
+        version: int | None = None,
+        *,
+        worker: int | None = None,
+        names: Sequence[str] | None = None,
+        timeout: float | None = None,
+    ) -> dict[str, np.ndarray]:
+        """The parameters of an agent that the sampler holds; none of a kind that has none.
+
+        Args:
+            version: which version; the current one unless given.
+            worker: whose agent, where workers have agents of their own; that of worker 0 unless given.
+            names: which parameters; all unless given.
+            timeout: see the class.
+
+        Returns:
+            By name, arrays that nobody else has.
+        """
+        limit = self._reception.max_message_bytes
+        request = parameters_request(self._name, version, worker, names, limit)
+        return self._call(read_parameters(self._stub.GetAgentParameters), request, timeout)
 
     def _time_limits(self, options: SamplingOptions) -> TimeLimits:
         timeout = options.get("timeout")

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-__all__ = ["LENGTH_DELIMITED", "Field", "UnusualError", "fields", "key_of", "varint"]
+__all__ = ["LENGTH_DELIMITED", "VARINT", "Field", "UnusualError", "fields", "key_of", "varint"]
 
-LENGTH_DELIMITED = 2
-_VARINT, _FIXED64, _FIXED32 = 0, 1, 5
+VARINT, LENGTH_DELIMITED = 0, 2
+_FIXED64, _FIXED32 = 1, 5
 _FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
 _MOST_VARINT_BYTES = 10
 _MOST_SMALL_BYTES = 5
@@ -65,7 +65,7 @@ def fields(data: memoryview, start: int, stop: int) -> Iterator[Field]:
             if size >= 0x80:
                 size, start = _small_varint(data, start - 1)
             end = start + size
-        elif wire_type == _VARINT:
+        elif wire_type == VARINT:
             end = _varint_end(data, start)
         else:
             end = start + _FIXED_BYTES.get(wire_type, stop + 1)

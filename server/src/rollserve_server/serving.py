@@ -215,6 +215,7 @@ def _pool_config(settings: Settings) -> PoolConfig:
         max_episode_length=settings.max_episode_length,
         max_calls=settings.max_calls,
         num_kept_versions=settings.keep_versions,
+        max_kept_agent_bytes=settings.max_kept_agent_bytes,
         allowed_modules=frozenset((*settings.allow_module, *([module] if module else []))),
         allowed_methods=frozenset(settings.allow_method),
         start_seconds=settings.start_seconds,

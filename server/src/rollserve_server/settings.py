@@ -146,6 +146,12 @@ class Settings(BaseModel):
         description="How many versions of agents and environments the workers keep, so that a call which was "
         "interrupted can go on after an update.",
     )
+    max_kept_agent_bytes: int = Field(
+        default=1 << 30,
+        ge=0,
+        description="How much memory of a process versions of agents may take that are kept, but neither current nor "
+        "sampled with: beyond that, the oldest are forgotten.",
+    )
     seed: int | None = Field(
         default=None,
         ge=0,

@@ -146,6 +146,9 @@ class MlpAgent(google.protobuf.message.Message):
     The parameters, all float32 and finite: `i/weight` of shape (layer_sizes[i + 1], layer_sizes[i]) and `i/bias` of
     shape (layer_sizes[i + 1]) for i from 0 to the number of layers less 1 (the layout of PyTorch's Linear), and what the
     head, the layer norm, the value and the core add.
+
+    A sampling call ends with FAILED_PRECONDITION, reason AGENT_FAILED, if an output or a value is not finite at an
+    observation: parameters may be so large that sums overflow, and observations may be no numbers themselves.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor

@@ -24,57 +24,58 @@ _sym_db = _symbol_database.Default()
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from rollserve.v1 import agent_pb2 as rollserve_dot_v1_dot_agent__pb2
+from rollserve.v1 import agent_versions_pb2 as rollserve_dot_v1_dot_agent__versions__pb2
 from rollserve.v1 import environment_pb2 as rollserve_dot_v1_dot_environment__pb2
 from rollserve.v1 import episode_batch_pb2 as rollserve_dot_v1_dot_episode__batch__pb2
 from rollserve.v1 import space_pb2 as rollserve_dot_v1_dot_space__pb2
 from rollserve.v1 import tensor_pb2 as rollserve_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"rollserve/v1/sampler_service.proto\x12\x0crollserve.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18rollserve/v1/agent.proto\x1a\x1erollserve/v1/environment.proto\x1a rollserve/v1/episode_batch.proto\x1a\x18rollserve/v1/space.proto\x1a\x19rollserve/v1/tensor.proto\"\x9b\x01\n\x12UpdateAgentRequest\x12\x0f\n\x07sampler\x18\x01 \x01(\t\x12\x30\n\x0b\x61ll_workers\x18\x02 \x01(\x0b\x32\x19.rollserve.v1.AgentUpdateH\x00\x12\x38\n\nper_worker\x18\x03 \x01(\x0b\x32\".rollserve.v1.AgentUpdatePerWorkerH\x00\x42\x08\n\x06update\"m\n\x0b\x41gentUpdate\x12$\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x13.rollserve.v1.AgentH\x00\x12.\n\nparameters\x18\x02 \x01(\x0b\x32\x18.rollserve.v1.ParametersH\x00\x42\x08\n\x06update\"B\n\x14\x41gentUpdatePerWorker\x12*\n\x07updates\x18\x01 \x03(\x0b\x32\x19.rollserve.v1.AgentUpdate\"-\n\x13UpdateAgentResponse\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x03\"\xa5\x01\n\x10UpdateEnvRequest\x12\x0f\n\x07sampler\x18\x01 \x01(\t\x12\x36\n\x0b\x61ll_workers\x18\x02 \x01(\x0b\x32\x1f.rollserve.v1.EnvironmentUpdateH\x00\x12>\n\nper_worker\x18\x03 \x01(\x0b\x32(.rollserve.v1.EnvironmentUpdatePerWorkerH\x00\x42\x08\n\x06update\"N\n\x1a\x45nvironmentUpdatePerWorker\x12\x30\n\x07updates\x18\x01 \x03(\x0b\x32\x1f.rollserve.v1.EnvironmentUpdate\"\xf0\x01\n\x11UpdateEnvResponse\x12\x1b\n\x13\x65nvironment_version\x18\x01 \x01(\x03\x12.\n\x11observation_space\x18\x02 \x01(\x0b\x32\x13.rollserve.v1.Space\x12)\n\x0c\x61\x63tion_space\x18\x03 \x01(\x0b\x32\x13.rollserve.v1.Space\x12\x36\n\x0freproducibility\x18\x04 \x01(\x0e\x32\x1d.rollserve.v1.Reproducibility\x12\x11\n\trow_count\x18\x05 \x01(\r\x12\x18\n\x10\x65pisodes_per_row\x18\x06 \x01(\r\"\x97\x01\n\x14ObtainSamplesRequest\x12\x0f\n\x07sampler\x18\x01 \x01(\t\x12\x12\n\nstep_count\x18\x02 \x01(\x03\x12.\n\x07options\x18\x03 \x01(\x0b\x32\x1d.rollserve.v1.SamplingOptions\x12*\n\tfragments\x18\x04 \x01(\x0b\x32\x17.rollserve.v1.Fragments\"j\n\tFragments\x12\x1b\n\x0erow_step_count\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12\x17\n\x0fskip_step_count\x18\x02 \x01(\x04\x12\x14\n\x0csoft_horizon\x18\x03 \x01(\x08\x42\x11\n\x0f_row_step_count\"\x89\x05\n\x0fSamplingOptions\x12$\n\x17\x65xpected_policy_version\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x1b\n\x0epolicy_version\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12 \n\x13\x65nvironment_version\x18\x03 \x01(\x03H\x02\x88\x01\x01\x12\x11\n\x04seed\x18\x04 \x01(\x06H\x03\x88\x01\x01\x12 \n\x13\x66irst_episode_index\x18\x05 \x01(\x04H\x04\x88\x01\x01\x12\x1f\n\x12max_episode_length\x18\x06 \x01(\x03H\x05\x88\x01\x01\x12\x18\n\x0bsampler_run\x18\x07 \x01(\tH\x06\x88\x01\x01\x12\x1e\n\x11max_message_bytes\x18\x08 \x01(\rH\x07\x88\x01\x01\x12\x35\n\x12\x61\x63\x63\x65pt_compression\x18\t \x03(\x0e\x32\x19.rollserve.v1.Compression\x12\x1b\n\x13\x61\x63\x63\x65pt_frame_stacks\x18\n \x01(\x08\x12\x11\n\tblackhole\x18\x0b \x01(\x08\x12\x10\n\x08prefetch\x18\x0c \x01(\x08\x12\x1c\n\x14\x61\x63\x63\x65pt_shared_memory\x18\r \x01(\x08\x12.\n\x0b\x65xploration\x18\x0e \x01(\x0b\x32\x19.rollserve.v1.Exploration\x12\x15\n\rreturn_states\x18\x0f \x01(\x08\x42\x1a\n\x18_expected_policy_versionB\x11\n\x0f_policy_versionB\x16\n\x14_environment_versionB\x07\n\x05_seedB\x16\n\x14_first_episode_indexB\x15\n\x13_max_episode_lengthB\x0e\n\x0c_sampler_runB\x14\n\x12_max_message_bytes\"b\n\x0b\x45xploration\x12\x15\n\rdeterministic\x18\x01 \x01(\x08\x12\x14\n\x0ctemperatures\x18\x02 \x03(\x01\x12\x14\n\x0cnoise_scales\x18\x03 \x03(\x01\x12\x10\n\x08\x65psilons\x18\x04 \x03(\x01\"\x82\x02\n\x15ObtainSamplesResponse\x12,\n\tbeginning\x18\x01 \x01(\x0b\x32\x17.rollserve.v1.BeginningH\x00\x12+\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x1a.rollserve.v1.EpisodeBatchH\x00\x12*\n\x08progress\x18\x03 \x01(\x0b\x32\x16.rollserve.v1.ProgressH\x00\x12(\n\x07\x61\x63\x63ount\x18\x04 \x01(\x0b\x32\x15.rollserve.v1.AccountH\x00\x12-\n\x06shared\x18\x05 \x01(\x0b\x32\x1b.rollserve.v1.SharedMessageH\x00\x42\t\n\x07\x63ontent\"\x9b\x01\n\x1aObtainExactEpisodesRequest\x12\x0f\n\x07sampler\x18\x01 \x01(\t\x12 \n\x18\x65pisode_count_per_worker\x18\x02 \x01(\x03\x12\x1a\n\x12skip_episode_count\x18\x03 \x01(\x04\x12.\n\x07options\x18\x04 \x01(\x0b\x32\x1d.rollserve.v1.SamplingOptions\"\x88\x02\n\x1bObtainExactEpisodesResponse\x12,\n\tbeginning\x18\x01 \x01(\x0b\x32\x17.rollserve.v1.BeginningH\x00\x12+\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x1a.rollserve.v1.EpisodeBatchH\x00\x12*\n\x08progress\x18\x03 \x01(\x0b\x32\x16.rollserve.v1.ProgressH\x00\x12(\n\x07\x61\x63\x63ount\x18\x04 \x01(\x0b\x32\x15.rollserve.v1.AccountH\x00\x12-\n\x06shared\x18\x05 \x01(\x0b\x32\x1b.rollserve.v1.SharedMessageH\x00\x42\t\n\x07\x63ontent\"$\n\x11GetSamplerRequest\x12\x0f\n\x07sampler\x18\x01 \x01(\t\"\xe0\x03\n\x12GetSamplerResponse\x12\x0f\n\x07sampler\x18\x01 \x01(\t\x12\x16\n\x0eserver_version\x18\x02 \x01(\t\x12/\n\x0c\x65nvironments\x18\x03 \x03(\x0b\x32\x19.rollserve.v1.Environment\x12\x1b\n\x13\x65nvironment_version\x18\x04 \x01(\x03\x12.\n\x11observation_space\x18\x05 \x01(\x0b\x32\x13.rollserve.v1.Space\x12)\n\x0c\x61\x63tion_space\x18\x06 \x01(\x0b\x32\x13.rollserve.v1.Space\x12\x13\n\x0b\x61gent_kinds\x18\x07 \x03(\t\x12\x16\n\x0epolicy_version\x18\x08 \x01(\x03\x12\x0c\n\x04seed\x18\t \x01(\x06\x12\x1a\n\x12next_episode_index\x18\n \x01(\x04\x12%\n\x07workers\x18\x0b \x03(\x0b\x32\x14.rollserve.v1.Worker\x12(\n\x08\x63ounters\x18\x0c \x01(\x0b\x32\x16.rollserve.v1.Counters\x12\x36\n\x0freproducibility\x18\r \x01(\x0e\x32\x1d.rollserve.v1.Reproducibility\x12\x18\n\x10\x65pisodes_per_row\x18\x0e \x01(\r\"\x9d\x01\n\x06Worker\x12\x14\n\x0cworker_index\x18\x01 \x01(\r\x12*\n\x06health\x18\x02 \x01(\x0e\x32\x1a.rollserve.v1.WorkerHealth\x12\x11\n\trow_count\x18\x03 \x01(\r\x12\x1c\n\x14simulated_step_count\x18\x04 \x01(\x04\x12\x12\n\nprocess_id\x18\x05 \x01(\r\x12\x0c\n\x04host\x18\x06 \x01(\t\"\xec\x01\n\x08\x43ounters\x12\x1c\n\x14\x63ompleted_call_count\x18\x01 \x01(\x04\x12\x19\n\x11\x66\x61iled_call_count\x18\x02 \x01(\x04\x12\x1c\n\x14\x63\x61ncelled_call_count\x18\x03 \x01(\x04\x12\x12\n\nstep_count\x18\x04 \x01(\x04\x12\x15\n\repisode_count\x18\x05 \x01(\x04\x12\x1c\n\x14simulated_step_count\x18\x06 \x01(\x04\x12\x15\n\rmessage_bytes\x18\x07 \x01(\x04\x12)\n\x06uptime\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration*`\n\x0cWorkerHealth\x12\x1d\n\x19WORKER_HEALTH_UNSPECIFIED\x10\x00\x12\x19\n\x15WORKER_HEALTH_HEALTHY\x10\x01\x12\x16\n\x12WORKER_HEALTH_LOST\x10\x02\x32\xcd\x03\n\x0eSamplerService\x12R\n\x0bUpdateAgent\x12 .rollserve.v1.UpdateAgentRequest\x1a!.rollserve.v1.UpdateAgentResponse\x12L\n\tUpdateEnv\x12\x1e.rollserve.v1.UpdateEnvRequest\x1a\x1f.rollserve.v1.UpdateEnvResponse\x12Z\n\rObtainSamples\x12\".rollserve.v1.ObtainSamplesRequest\x1a#.rollserve.v1.ObtainSamplesResponse0\x01\x12l\n\x13ObtainExactEpisodes\x12(.rollserve.v1.ObtainExactEpisodesRequest\x1a).rollserve.v1.ObtainExactEpisodesResponse0\x01\x12O\n\nGetSampler\x12\x1f.rollserve.v1.GetSamplerRequest\x1a .rollserve.v1.GetSamplerResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"rollserve/v1/sampler_service.proto\x12\x0crollserve.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18rollserve/v1/agent.proto\x1a!rollserve/v1/agent_versions.proto\x1a\x1erollserve/v1/environment.proto\x1a rollserve/v1/episode_batch.proto\x1a\x18rollserve/v1/space.proto\x1a\x19rollserve/v1/tensor.proto\"\xb6\x01\n\x12UpdateAgentRequest\x12\x0f\n\x07sampler\x18\x01 \x01(\t\x12\x30\n\x0b\x61ll_workers\x18\x02 \x01(\x0b\x32\x19.rollserve.v1.AgentUpdateH\x00\x12\x38\n\nper_worker\x18\x03 \x01(\x0b\x32\".rollserve.v1.AgentUpdatePerWorkerH\x00\x12\x19\n\x11skip_if_identical\x18\x04 \x01(\x08\x42\x08\n\x06update\"m\n\x0b\x41gentUpdate\x12$\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x13.rollserve.v1.AgentH\x00\x12.\n\nparameters\x18\x02 \x01(\x0b\x32\x18.rollserve.v1.ParametersH\x00\x42\x08\n\x06update\"B\n\x14\x41gentUpdatePerWorker\x12*\n\x07updates\x18\x01 \x03(\x0b\x32\x19.rollserve.v1.AgentUpdate\"@\n\x13UpdateAgentResponse\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x03\x12\x11\n\tunchanged\x18\x02 \x01(\x08\"\xa5\x01\n\x10UpdateEnvRequest\x12\x0f\n\x07sampler\x18\x01 \x01(\t\x12\x36\n\x0b\x61ll_workers\x18\x02 \x01(\x0b\x32\x1f.rollserve.v1.EnvironmentUpdateH\x00\x12>\n\nper_worker\x18\x03 \x01(\x0b\x32(.rollserve.v1.EnvironmentUpdatePerWorkerH\x00\x42\x08\n\x06update\"N\n\x1a\x45nvironmentUpdatePerWorker\x12\x30\n\x07updates\x18\x01 \x03(\x0b\x32\x1f.rollserve.v1.EnvironmentUpdate\"\xf0\x01\n\x11UpdateEnvResponse\x12\x1b\n\x13\x65nvironment_version\x18\x01 \x01(\x03\x12.\n\x11observation_space\x18\x02 \x01(\x0b\x32\x13.rollserve.v1.Space\x12)\n\x0c\x61\x63tion_space\x18\x03 \x01(\x0b\x32\x13.rollserve.v1.Space\x12\x36\n\x0freproducibility\x18\x04 \x01(\x0e\x32\x1d.rollserve.v1.Reproducibility\x12\x11\n\trow_count\x18\x05 \x01(\r\x12\x18\n\x10\x65pisodes_per_row\x18\x06 \x01(\r\"\x97\x01\n\x14ObtainSamplesRequest\x12\x0f\n\x07sampler\x18\x01 \x01(\t\x12\x12\n\nstep_count\x18\x02 \x01(\x03\x12.\n\x07options\x18\x03 \x01(\x0b\x32\x1d.rollserve.v1.SamplingOptions\x12*\n\tfragments\x18\x04 \x01(\x0b\x32\x17.rollserve.v1.Fragments\"j\n\tFragments\x12\x1b\n\x0erow_step_count\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12\x17\n\x0fskip_step_count\x18\x02 \x01(\x04\x12\x14\n\x0csoft_horizon\x18\x03 \x01(\x08\x42\x11\n\x0f_row_step_count\"\xc1\x05\n\x0fSamplingOptions\x12$\n\x17\x65xpected_policy_version\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x1b\n\x0epolicy_version\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12 \n\x13\x65nvironment_version\x18\x03 \x01(\x03H\x02\x88\x01\x01\x12\x11\n\x04seed\x18\x04 \x01(\x06H\x03\x88\x01\x01\x12 \n\x13\x66irst_episode_index\x18\x05 \x01(\x04H\x04\x88\x01\x01\x12\x1f\n\x12max_episode_length\x18\x06 \x01(\x03H\x05\x88\x01\x01\x12\x18\n\x0bsampler_run\x18\x07 \x01(\tH\x06\x88\x01\x01\x12\x1e\n\x11max_message_bytes\x18\x08 \x01(\rH\x07\x88\x01\x01\x12\x35\n\x12\x61\x63\x63\x65pt_compression\x18\t \x03(\x0e\x32\x19.rollserve.v1.Compression\x12\x1b\n\x13\x61\x63\x63\x65pt_frame_stacks\x18\n \x01(\x08\x12\x11\n\tblackhole\x18\x0b \x01(\x08\x12\x10\n\x08prefetch\x18\x0c \x01(\x08\x12\x1c\n\x14\x61\x63\x63\x65pt_shared_memory\x18\r \x01(\x08\x12.\n\x0b\x65xploration\x18\x0e \x01(\x0b\x32\x19.rollserve.v1.Exploration\x12\x15\n\rreturn_states\x18\x0f \x01(\x08\x12\x1f\n\x12min_policy_version\x18\x10 \x01(\x03H\x08\x88\x01\x01\x42\x1a\n\x18_expected_policy_versionB\x11\n\x0f_policy_versionB\x16\n\x14_environment_versionB\x07\n\x05_seedB\x16\n\x14_first_episode_indexB\x15\n\x13_max_episode_lengthB\x0e\n\x0c_sampler_runB\x14\n\x12_max_message_bytesB\x15\n\x13_min_policy_version\"b\n\x0b\x45xploration\x12\x15\n\rdeterministic\x18\x01 \x01(\x08\x12\x14\n\x0ctemperatures\x18\x02 \x03(\x01\x12\x14\n\x0cnoise_scales\x18\x03 \x03(\x01\x12\x10\n\x08\x65psilons\x18\x04 \x03(\x01\"\x82\x02\n\x15ObtainSamplesResponse\x12,\n\tbeginning\x18\x01 \x01(\x0b\x32\x17.rollserve.v1.BeginningH\x00\x12+\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x1a.rollserve.v1.EpisodeBatchH\x00\x12*\n\x08progress\x18\x03 \x01(\x0b\x32\x16.rollserve.v1.ProgressH\x00\x12(\n\x07\x61\x63\x63ount\x18\x04 \x01(\x0b\x32\x15.rollserve.v1.AccountH\x00\x12-\n\x06shared\x18\x05 \x01(\x0b\x32\x1b.rollserve.v1.SharedMessageH\x00\x42\t\n\x07\x63ontent\"\x9b\x01\n\x1aObtainExactEpisodesRequest\x12\x0f\n\x07sampler\x18\x01 \x01(\t\x12 \n\x18\x65pisode_count_per_worker\x18\x02 \x01(\x03\x12\x1a\n\x12skip_episode_count\x18\x03 \x01(\x04\x12.\n\x07options\x18\x04 \x01(\x0b\x32\x1d.rollserve.v1.SamplingOptions\"\x88\x02\n\x1bObtainExactEpisodesResponse\x12,\n\tbeginning\x18\x01 \x01(\x0b\x32\x17.rollserve.v1.BeginningH\x00\x12+\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x1a.rollserve.v1.EpisodeBatchH\x00\x12*\n\x08progress\x18\x03 \x01(\x0b\x32\x16.rollserve.v1.ProgressH\x00\x12(\n\x07\x61\x63\x63ount\x18\x04 \x01(\x0b\x32\x15.rollserve.v1.AccountH\x00\x12-\n\x06shared\x18\x05 \x01(\x0b\x32\x1b.rollserve.v1.SharedMessageH\x00\x42\t\n\x07\x63ontent\"$\n\x11GetSamplerRequest\x12\x0f\n\x07sampler\x18\x01 \x01(\t\"\xe0\x03\n\x12GetSamplerResponse\x12\x0f\n\x07sampler\x18\x01 \x01(\t\x12\x16\n\x0eserver_version\x18\x02 \x01(\t\x12/\n\x0c\x65nvironments\x18\x03 \x03(\x0b\x32\x19.rollserve.v1.Environment\x12\x1b\n\x13\x65nvironment_version\x18\x04 \x01(\x03\x12.\n\x11observation_space\x18\x05 \x01(\x0b\x32\x13.rollserve.v1.Space\x12)\n\x0c\x61\x63tion_space\x18\x06 \x01(\x0b\x32\x13.rollserve.v1.Space\x12\x13\n\x0b\x61gent_kinds\x18\x07 \x03(\t\x12\x16\n\x0epolicy_version\x18\x08 \x01(\x03\x12\x0c\n\x04seed\x18\t \x01(\x06\x12\x1a\n\x12next_episode_index\x18\n \x01(\x04\x12%\n\x07workers\x18\x0b \x03(\x0b\x32\x14.rollserve.v1.Worker\x12(\n\x08\x63ounters\x18\x0c \x01(\x0b\x32\x16.rollserve.v1.Counters\x12\x36\n\x0freproducibility\x18\r \x01(\x0e\x32\x1d.rollserve.v1.Reproducibility\x12\x18\n\x10\x65pisodes_per_row\x18\x0e \x01(\r\"\x9d\x01\n\x06Worker\x12\x14\n\x0cworker_index\x18\x01 \x01(\r\x12*\n\x06health\x18\x02 \x01(\x0e\x32\x1a.rollserve.v1.WorkerHealth\x12\x11\n\trow_count\x18\x03 \x01(\r\x12\x1c\n\x14simulated_step_count\x18\x04 \x01(\x04\x12\x12\n\nprocess_id\x18\x05 \x01(\r\x12\x0c\n\x04host\x18\x06 \x01(\t\"\xec\x01\n\x08\x43ounters\x12\x1c\n\x14\x63ompleted_call_count\x18\x01 \x01(\x04\x12\x19\n\x11\x66\x61iled_call_count\x18\x02 \x01(\x04\x12\x1c\n\x14\x63\x61ncelled_call_count\x18\x03 \x01(\x04\x12\x12\n\nstep_count\x18\x04 \x01(\x04\x12\x15\n\repisode_count\x18\x05 \x01(\x04\x12\x1c\n\x14simulated_step_count\x18\x06 \x01(\x04\x12\x15\n\rmessage_bytes\x18\x07 \x01(\x04\x12)\n\x06uptime\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration*`\n\x0cWorkerHealth\x12\x1d\n\x19WORKER_HEALTH_UNSPECIFIED\x10\x00\x12\x19\n\x15WORKER_HEALTH_HEALTHY\x10\x01\x12\x16\n\x12WORKER_HEALTH_LOST\x10\x02\x32\x9e\x05\n\x0eSamplerService\x12R\n\x0bUpdateAgent\x12 .rollserve.v1.UpdateAgentRequest\x1a!.rollserve.v1.UpdateAgentResponse\x12L\n\tUpdateEnv\x12\x1e.rollserve.v1.UpdateEnvRequest\x1a\x1f.rollserve.v1.UpdateEnvResponse\x12Z\n\rObtainSamples\x12\".rollserve.v1.ObtainSamplesRequest\x1a#.rollserve.v1.ObtainSamplesResponse0\x01\x12l\n\x13ObtainExactEpisodes\x12(.rollserve.v1.ObtainExactEpisodesRequest\x1a).rollserve.v1.ObtainExactEpisodesResponse0\x01\x12O\n\nGetSampler\x12\x1f.rollserve.v1.GetSamplerRequest\x1a .rollserve.v1.GetSamplerResponse\x12\x64\n\x11ListAgentVersions\x12&.rollserve.v1.ListAgentVersionsRequest\x1a\'.rollserve.v1.ListAgentVersionsResponse\x12i\n\x12GetAgentParameters\x12\'.rollserve.v1.GetAgentParametersRequest\x1a(.rollserve.v1.GetAgentParametersResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rollserve.v1.sampler_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_WORKERHEALTH']._serialized_start=3724
-  _globals['_WORKERHEALTH']._serialized_end=3820
-  _globals['_UPDATEAGENTREQUEST']._serialized_start=230
-  _globals['_UPDATEAGENTREQUEST']._serialized_end=385
-  _globals['_AGENTUPDATE']._serialized_start=387
-  _globals['_AGENTUPDATE']._serialized_end=496
-  _globals['_AGENTUPDATEPERWORKER']._serialized_start=498
-  _globals['_AGENTUPDATEPERWORKER']._serialized_end=564
-  _globals['_UPDATEAGENTRESPONSE']._serialized_start=566
-  _globals['_UPDATEAGENTRESPONSE']._serialized_end=611
-  _globals['_UPDATEENVREQUEST']._serialized_start=614
-  _globals['_UPDATEENVREQUEST']._serialized_end=779
-  _globals['_ENVIRONMENTUPDATEPERWORKER']._serialized_start=781
-  _globals['_ENVIRONMENTUPDATEPERWORKER']._serialized_end=859
-  _globals['_UPDATEENVRESPONSE']._serialized_start=862
-  _globals['_UPDATEENVRESPONSE']._serialized_end=1102
-  _globals['_OBTAINSAMPLESREQUEST']._serialized_start=1105
-  _globals['_OBTAINSAMPLESREQUEST']._serialized_end=1256
-  _globals['_FRAGMENTS']._serialized_start=1258
-  _globals['_FRAGMENTS']._serialized_end=1364
-  _globals['_SAMPLINGOPTIONS']._serialized_start=1367
-  _globals['_SAMPLINGOPTIONS']._serialized_end=2016
-  _globals['_EXPLORATION']._serialized_start=2018
-  _globals['_EXPLORATION']._serialized_end=2116
-  _globals['_OBTAINSAMPLESRESPONSE']._serialized_start=2119
-  _globals['_OBTAINSAMPLESRESPONSE']._serialized_end=2377
-  _globals['_OBTAINEXACTEPISODESREQUEST']._serialized_start=2380
-  _globals['_OBTAINEXACTEPISODESREQUEST']._serialized_end=2535
-  _globals['_OBTAINEXACTEPISODESRESPONSE']._serialized_start=2538
-  _globals['_OBTAINEXACTEPISODESRESPONSE']._serialized_end=2802
-  _globals['_GETSAMPLERREQUEST']._serialized_start=2804
-  _globals['_GETSAMPLERREQUEST']._serialized_end=2840
-  _globals['_GETSAMPLERRESPONSE']._serialized_start=2843
-  _globals['_GETSAMPLERRESPONSE']._serialized_end=3323
-  _globals['_WORKER']._serialized_start=3326
-  _globals['_WORKER']._serialized_end=3483
-  _globals['_COUNTERS']._serialized_start=3486
-  _globals['_COUNTERS']._serialized_end=3722
-  _globals['_SAMPLERSERVICE']._serialized_start=3823
-  _globals['_SAMPLERSERVICE']._serialized_end=4284
+  _globals['_WORKERHEALTH']._serialized_start=3861
+  _globals['_WORKERHEALTH']._serialized_end=3957
+  _globals['_UPDATEAGENTREQUEST']._serialized_start=265
+  _globals['_UPDATEAGENTREQUEST']._serialized_end=447
+  _globals['_AGENTUPDATE']._serialized_start=449
+  _globals['_AGENTUPDATE']._serialized_end=558
+  _globals['_AGENTUPDATEPERWORKER']._serialized_start=560
+  _globals['_AGENTUPDATEPERWORKER']._serialized_end=626
+  _globals['_UPDATEAGENTRESPONSE']._serialized_start=628
+  _globals['_UPDATEAGENTRESPONSE']._serialized_end=692
+  _globals['_UPDATEENVREQUEST']._serialized_start=695
+  _globals['_UPDATEENVREQUEST']._serialized_end=860
+  _globals['_ENVIRONMENTUPDATEPERWORKER']._serialized_start=862
+  _globals['_ENVIRONMENTUPDATEPERWORKER']._serialized_end=940
+  _globals['_UPDATEENVRESPONSE']._serialized_start=943
+  _globals['_UPDATEENVRESPONSE']._serialized_end=1183
+  _globals['_OBTAINSAMPLESREQUEST']._serialized_start=1186
+  _globals['_OBTAINSAMPLESREQUEST']._serialized_end=1337
+  _globals['_FRAGMENTS']._serialized_start=1339
+  _globals['_FRAGMENTS']._serialized_end=1445
+  _globals['_SAMPLINGOPTIONS']._serialized_start=1448
+  _globals['_SAMPLINGOPTIONS']._serialized_end=2153
+  _globals['_EXPLORATION']._serialized_start=2155
+  _globals['_EXPLORATION']._serialized_end=2253
+  _globals['_OBTAINSAMPLESRESPONSE']._serialized_start=2256
+  _globals['_OBTAINSAMPLESRESPONSE']._serialized_end=2514
+  _globals['_OBTAINEXACTEPISODESREQUEST']._serialized_start=2517
+  _globals['_OBTAINEXACTEPISODESREQUEST']._serialized_end=2672
+  _globals['_OBTAINEXACTEPISODESRESPONSE']._serialized_start=2675
+  _globals['_OBTAINEXACTEPISODESRESPONSE']._serialized_end=2939
+  _globals['_GETSAMPLERREQUEST']._serialized_start=2941
+  _globals['_GETSAMPLERREQUEST']._serialized_end=2977
+  _globals['_GETSAMPLERRESPONSE']._serialized_start=2980
+  _globals['_GETSAMPLERRESPONSE']._serialized_end=3460
+  _globals['_WORKER']._serialized_start=3463
+  _globals['_WORKER']._serialized_end=3620
+  _globals['_COUNTERS']._serialized_start=3623
+  _globals['_COUNTERS']._serialized_end=3859
+  _globals['_SAMPLERSERVICE']._serialized_start=3960
+  _globals['_SAMPLERSERVICE']._serialized_end=4630
 # @@protoc_insertion_point(module_scope)

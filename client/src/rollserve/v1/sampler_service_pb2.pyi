@@ -62,8 +62,14 @@ class UpdateAgentRequest(google.protobuf.message.Message):
     SAMPLER_FIELD_NUMBER: builtins.int
     ALL_WORKERS_FIELD_NUMBER: builtins.int
     PER_WORKER_FIELD_NUMBER: builtins.int
+    SKIP_IF_IDENTICAL_FIELD_NUMBER: builtins.int
     sampler: builtins.str
     """The sampler's name; empty for `default`."""
+    skip_if_identical: builtins.bool
+    """Whether to leave everything as it is if each worker's agent is already what the update would make of it, to the last
+    bit: then nothing is done, there is no new version, and the answer is the current one. A model in the ONNX format is
+    compared with the one that came last: if parameters have been updated since, it counts as another.
+    """
     @property
     def all_workers(self) -> global___AgentUpdate:
         """The same for every worker."""
@@ -78,9 +84,10 @@ class UpdateAgentRequest(google.protobuf.message.Message):
         sampler: builtins.str = ...,
         all_workers: global___AgentUpdate | None = ...,
         per_worker: global___AgentUpdatePerWorker | None = ...,
+        skip_if_identical: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["all_workers", b"all_workers", "per_worker", b"per_worker", "update", b"update"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["all_workers", b"all_workers", "per_worker", b"per_worker", "sampler", b"sampler", "update", b"update"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["all_workers", b"all_workers", "per_worker", b"per_worker", "sampler", b"sampler", "skip_if_identical", b"skip_if_identical", "update", b"update"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["update", b"update"]) -> typing.Literal["all_workers", "per_worker"] | None: ...
 
 global___UpdateAgentRequest = UpdateAgentRequest
@@ -142,14 +149,20 @@ class UpdateAgentResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     POLICY_VERSION_FIELD_NUMBER: builtins.int
+    UNCHANGED_FIELD_NUMBER: builtins.int
     policy_version: builtins.int
-    """The version of the new policy: one more than before, 1 for the first."""
+    """The version of the new policy: one more than before, 1 for the first. If nothing changed, that of the policy that is
+    there.
+    """
+    unchanged: builtins.bool
+    """Whether nothing was done, because of `skip_if_identical`."""
     def __init__(
         self,
         *,
         policy_version: builtins.int = ...,
+        unchanged: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["policy_version", b"policy_version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["policy_version", b"policy_version", "unchanged", b"unchanged"]) -> None: ...
 
 global___UpdateAgentResponse = UpdateAgentResponse
 
@@ -371,14 +384,17 @@ class SamplingOptions(google.protobuf.message.Message):
     ACCEPT_SHARED_MEMORY_FIELD_NUMBER: builtins.int
     EXPLORATION_FIELD_NUMBER: builtins.int
     RETURN_STATES_FIELD_NUMBER: builtins.int
+    MIN_POLICY_VERSION_FIELD_NUMBER: builtins.int
     expected_policy_version: builtins.int
     """If set, the policy version that the caller counts on; FAILED_PRECONDITION if the current one is another."""
     policy_version: builtins.int
-    """If set, the version of the policy that is to act, instead of the current one. The server keeps the last few (4
-    unless it is set otherwise); FAILED_PRECONDITION for any other.
+    """If set, the version of the policy that is to act, instead of the current one. The server keeps the last few, see
+    ListAgentVersions; FAILED_PRECONDITION for any other.
     """
     environment_version: builtins.int
-    """If set, the version of the environment to act in, instead of the current one; as of `policy_version`."""
+    """If set, the version of the environment to act in, instead of the current one. The server keeps the last few (4 unless
+    it is set otherwise); FAILED_PRECONDITION for any other.
+    """
     seed: builtins.int
     """If set, the root seed of the episodes: the same seed, first episode index, policy and environment give the same
     episodes, however many workers there are, if the environment allows it (see Reproducibility). If not set, the
@@ -428,6 +444,10 @@ class SamplingOptions(google.protobuf.message.Message):
     """Whether to tell with each step what a recurrent agent remembered before it: agent_infos `state/NAME` (T, *H), one for
     each column of `initial_states`, which are those of each segment's first step. Of no effect with other agents.
     """
+    min_policy_version: builtins.int
+    """If set, the oldest policy version that may act; FAILED_PRECONDITION (POLICY_VERSION) if the one that would, the current
+    one or `policy_version`, is older.
+    """
     @property
     def accept_compression(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[rollserve.v1.tensor_pb2.Compression.ValueType]:
         """In which ways the columns of batches may come compressed, the best one first. The server takes the first that it
@@ -456,9 +476,10 @@ class SamplingOptions(google.protobuf.message.Message):
         accept_shared_memory: builtins.bool = ...,
         exploration: global___Exploration | None = ...,
         return_states: builtins.bool = ...,
+        min_policy_version: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "accept_compression", b"accept_compression", "accept_frame_stacks", b"accept_frame_stacks", "accept_shared_memory", b"accept_shared_memory", "blackhole", b"blackhole", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "policy_version", b"policy_version", "prefetch", b"prefetch", "return_states", b"return_states", "sampler_run", b"sampler_run", "seed", b"seed"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "min_policy_version", b"min_policy_version", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "accept_compression", b"accept_compression", "accept_frame_stacks", b"accept_frame_stacks", "accept_shared_memory", b"accept_shared_memory", "blackhole", b"blackhole", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "min_policy_version", b"min_policy_version", "policy_version", b"policy_version", "prefetch", b"prefetch", "return_states", b"return_states", "sampler_run", b"sampler_run", "seed", b"seed"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_environment_version", b"_environment_version"]) -> typing.Literal["environment_version"] | None: ...
     @typing.overload
@@ -469,6 +490,8 @@ class SamplingOptions(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_max_episode_length", b"_max_episode_length"]) -> typing.Literal["max_episode_length"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_max_message_bytes", b"_max_message_bytes"]) -> typing.Literal["max_message_bytes"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_min_policy_version", b"_min_policy_version"]) -> typing.Literal["min_policy_version"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_policy_version", b"_policy_version"]) -> typing.Literal["policy_version"] | None: ...
     @typing.overload

@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from rollserve.v1 import agent_versions_pb2 as rollserve_dot_v1_dot_agent__versions__pb2
 from rollserve.v1 import sampler_service_pb2 as rollserve_dot_v1_dot_sampler__service__pb2
 
 GRPC_GENERATED_VERSION = '1.74.0'
@@ -49,10 +50,12 @@ class SamplerServiceStub(object):
     RENDER_MODE_NOT_ALLOWED, PICKLE_NOT_ALLOWED, the operator allows no such thing.
     FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; AGENT_FAILED, it
     failed in an episode, or gave what is no number or no action, and the text says where; POLICY_VERSION, its version is
-    not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more; SAMPLER_RUN, the
-    server was started anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be brought there.
-    RESOURCE_EXHAUSTED: MODEL_TOO_LARGE, a model or a pickle is over the server's limit; MESSAGE_TOO_SMALL, a single step
-    does not fit into a message; FRAGMENTS_TOO_LARGE, a worker does not hold so many steps; the text says what would fit.
+    not the expected one, too old, or not there any more; ENVIRONMENT_VERSION, that version is not there any more;
+    SAMPLER_RUN, the server was started anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be
+    brought there.
+    RESOURCE_EXHAUSTED: MODEL_TOO_LARGE, a model or a pickle is over the server's limit; MESSAGE_TOO_SMALL, a single step,
+    or the name of a parameter, does not fit into a message; FRAGMENTS_TOO_LARGE, a worker does not hold so many steps;
+    the text says what would fit.
     UNAVAILABLE: WORKER_LOST, a worker's process is gone and could not be replaced in time, or one after the other was
     lost with the same episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run
     again. Without a reason: the server is starting, stopping or out of reach.
@@ -98,6 +101,16 @@ class SamplerServiceStub(object):
                 request_serializer=rollserve_dot_v1_dot_sampler__service__pb2.GetSamplerRequest.SerializeToString,
                 response_deserializer=rollserve_dot_v1_dot_sampler__service__pb2.GetSamplerResponse.FromString,
                 _registered_method=True)
+        self.ListAgentVersions = channel.unary_unary(
+                '/rollserve.v1.SamplerService/ListAgentVersions',
+                request_serializer=rollserve_dot_v1_dot_agent__versions__pb2.ListAgentVersionsRequest.SerializeToString,
+                response_deserializer=rollserve_dot_v1_dot_agent__versions__pb2.ListAgentVersionsResponse.FromString,
+                _registered_method=True)
+        self.GetAgentParameters = channel.unary_stream(
+                '/rollserve.v1.SamplerService/GetAgentParameters',
+                request_serializer=rollserve_dot_v1_dot_agent__versions__pb2.GetAgentParametersRequest.SerializeToString,
+                response_deserializer=rollserve_dot_v1_dot_agent__versions__pb2.GetAgentParametersResponse.FromString,
+                _registered_method=True)
 
 
 class SamplerServiceServicer(object):
@@ -124,10 +137,12 @@ class SamplerServiceServicer(object):
     RENDER_MODE_NOT_ALLOWED, PICKLE_NOT_ALLOWED, the operator allows no such thing.
     FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; AGENT_FAILED, it
     failed in an episode, or gave what is no number or no action, and the text says where; POLICY_VERSION, its version is
-    not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more; SAMPLER_RUN, the
-    server was started anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be brought there.
-    RESOURCE_EXHAUSTED: MODEL_TOO_LARGE, a model or a pickle is over the server's limit; MESSAGE_TOO_SMALL, a single step
-    does not fit into a message; FRAGMENTS_TOO_LARGE, a worker does not hold so many steps; the text says what would fit.
+    not the expected one, too old, or not there any more; ENVIRONMENT_VERSION, that version is not there any more;
+    SAMPLER_RUN, the server was started anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be
+    brought there.
+    RESOURCE_EXHAUSTED: MODEL_TOO_LARGE, a model or a pickle is over the server's limit; MESSAGE_TOO_SMALL, a single step,
+    or the name of a parameter, does not fit into a message; FRAGMENTS_TOO_LARGE, a worker does not hold so many steps;
+    the text says what would fit.
     UNAVAILABLE: WORKER_LOST, a worker's process is gone and could not be replaced in time, or one after the other was
     lost with the same episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run
     again. Without a reason: the server is starting, stopping or out of reach.
@@ -166,8 +181,8 @@ class SamplerServiceServicer(object):
     def ObtainSamples(self, request, context):
         """Samples whole episodes with at least `step_count` steps in all: the fewest episodes, in the order of their indices,
         that have as many. Or, with `fragments`, exactly `step_count` steps. A stream of its beginning, batches as they
-        become ready, in that order, and one account. If it has to wait for its turn, agent, environment and expected
-        version are those of when it begins.
+        become ready, in that order, and one account. If it has to wait for its turn, agent, environment and what is said of
+        versions are as of when it begins.
         Reasons: INVALID_VALUE, all of FAILED_PRECONDITION, MESSAGE_TOO_SMALL, FRAGMENTS_TOO_LARGE, WORKER_LOST,
         ENV_FAILED.
         """
@@ -186,6 +201,23 @@ class SamplerServiceServicer(object):
 
     def GetSampler(self, request, context):
         """Tells what a sampler is and what it has done. Does not wait for the workers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListAgentVersions(self, request, context):
+        """Tells which versions of the agent are held: the last few (4 unless the server is set otherwise), and those that calls
+        sample with. Of versions that are neither current nor sampled with, fewer are held if they take more than the server
+        is set to hold (1 GiB unless it is set otherwise): the oldest go first. Does not wait for the workers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetAgentParameters(self, request, context):
+        """Brings the parameters of a version of the agent that is held, as a stream of parts. Does not wait for the workers.
+        Reasons: INVALID_VALUE, NO_AGENT, POLICY_VERSION, MESSAGE_TOO_SMALL.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -219,6 +251,16 @@ def add_SamplerServiceServicer_to_server(servicer, server):
                     request_deserializer=rollserve_dot_v1_dot_sampler__service__pb2.GetSamplerRequest.FromString,
                     response_serializer=rollserve_dot_v1_dot_sampler__service__pb2.GetSamplerResponse.SerializeToString,
             ),
+            'ListAgentVersions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAgentVersions,
+                    request_deserializer=rollserve_dot_v1_dot_agent__versions__pb2.ListAgentVersionsRequest.FromString,
+                    response_serializer=rollserve_dot_v1_dot_agent__versions__pb2.ListAgentVersionsResponse.SerializeToString,
+            ),
+            'GetAgentParameters': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetAgentParameters,
+                    request_deserializer=rollserve_dot_v1_dot_agent__versions__pb2.GetAgentParametersRequest.FromString,
+                    response_serializer=rollserve_dot_v1_dot_agent__versions__pb2.GetAgentParametersResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'rollserve.v1.SamplerService', rpc_method_handlers)
@@ -251,10 +293,12 @@ class SamplerService(object):
     RENDER_MODE_NOT_ALLOWED, PICKLE_NOT_ALLOWED, the operator allows no such thing.
     FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; AGENT_FAILED, it
     failed in an episode, or gave what is no number or no action, and the text says where; POLICY_VERSION, its version is
-    not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more; SAMPLER_RUN, the
-    server was started anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be brought there.
-    RESOURCE_EXHAUSTED: MODEL_TOO_LARGE, a model or a pickle is over the server's limit; MESSAGE_TOO_SMALL, a single step
-    does not fit into a message; FRAGMENTS_TOO_LARGE, a worker does not hold so many steps; the text says what would fit.
+    not the expected one, too old, or not there any more; ENVIRONMENT_VERSION, that version is not there any more;
+    SAMPLER_RUN, the server was started anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be
+    brought there.
+    RESOURCE_EXHAUSTED: MODEL_TOO_LARGE, a model or a pickle is over the server's limit; MESSAGE_TOO_SMALL, a single step,
+    or the name of a parameter, does not fit into a message; FRAGMENTS_TOO_LARGE, a worker does not hold so many steps;
+    the text says what would fit.
     UNAVAILABLE: WORKER_LOST, a worker's process is gone and could not be replaced in time, or one after the other was
     lost with the same episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run
     again. Without a reason: the server is starting, stopping or out of reach.
@@ -394,6 +438,60 @@ class SamplerService(object):
             '/rollserve.v1.SamplerService/GetSampler',
             rollserve_dot_v1_dot_sampler__service__pb2.GetSamplerRequest.SerializeToString,
             rollserve_dot_v1_dot_sampler__service__pb2.GetSamplerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAgentVersions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rollserve.v1.SamplerService/ListAgentVersions',
+            rollserve_dot_v1_dot_agent__versions__pb2.ListAgentVersionsRequest.SerializeToString,
+            rollserve_dot_v1_dot_agent__versions__pb2.ListAgentVersionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetAgentParameters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/rollserve.v1.SamplerService/GetAgentParameters',
+            rollserve_dot_v1_dot_agent__versions__pb2.GetAgentParametersRequest.SerializeToString,
+            rollserve_dot_v1_dot_agent__versions__pb2.GetAgentParametersResponse.FromString,
             options,
             channel_credentials,
             insecure,

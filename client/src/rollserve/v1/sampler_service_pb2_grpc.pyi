@@ -7,6 +7,7 @@ import abc
 import collections.abc
 import grpc
 import grpc.aio
+import rollserve.v1.agent_versions_pb2
 import rollserve.v1.sampler_service_pb2
 import typing
 
@@ -41,10 +42,12 @@ class SamplerServiceStub:
     RENDER_MODE_NOT_ALLOWED, PICKLE_NOT_ALLOWED, the operator allows no such thing.
     FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; AGENT_FAILED, it
     failed in an episode, or gave what is no number or no action, and the text says where; POLICY_VERSION, its version is
-    not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more; SAMPLER_RUN, the
-    server was started anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be brought there.
-    RESOURCE_EXHAUSTED: MODEL_TOO_LARGE, a model or a pickle is over the server's limit; MESSAGE_TOO_SMALL, a single step
-    does not fit into a message; FRAGMENTS_TOO_LARGE, a worker does not hold so many steps; the text says what would fit.
+    not the expected one, too old, or not there any more; ENVIRONMENT_VERSION, that version is not there any more;
+    SAMPLER_RUN, the server was started anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be
+    brought there.
+    RESOURCE_EXHAUSTED: MODEL_TOO_LARGE, a model or a pickle is over the server's limit; MESSAGE_TOO_SMALL, a single step,
+    or the name of a parameter, does not fit into a message; FRAGMENTS_TOO_LARGE, a worker does not hold so many steps;
+    the text says what would fit.
     UNAVAILABLE: WORKER_LOST, a worker's process is gone and could not be replaced in time, or one after the other was
     lost with the same episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run
     again. Without a reason: the server is starting, stopping or out of reach.
@@ -87,8 +90,8 @@ class SamplerServiceStub:
     ]
     """Samples whole episodes with at least `step_count` steps in all: the fewest episodes, in the order of their indices,
     that have as many. Or, with `fragments`, exactly `step_count` steps. A stream of its beginning, batches as they
-    become ready, in that order, and one account. If it has to wait for its turn, agent, environment and expected
-    version are those of when it begins.
+    become ready, in that order, and one account. If it has to wait for its turn, agent, environment and what is said of
+    versions are as of when it begins.
     Reasons: INVALID_VALUE, all of FAILED_PRECONDITION, MESSAGE_TOO_SMALL, FRAGMENTS_TOO_LARGE, WORKER_LOST,
     ENV_FAILED.
     """
@@ -107,6 +110,23 @@ class SamplerServiceStub:
         rollserve.v1.sampler_service_pb2.GetSamplerResponse,
     ]
     """Tells what a sampler is and what it has done. Does not wait for the workers."""
+
+    ListAgentVersions: grpc.UnaryUnaryMultiCallable[
+        rollserve.v1.agent_versions_pb2.ListAgentVersionsRequest,
+        rollserve.v1.agent_versions_pb2.ListAgentVersionsResponse,
+    ]
+    """Tells which versions of the agent are held: the last few (4 unless the server is set otherwise), and those that calls
+    sample with. Of versions that are neither current nor sampled with, fewer are held if they take more than the server
+    is set to hold (1 GiB unless it is set otherwise): the oldest go first. Does not wait for the workers.
+    """
+
+    GetAgentParameters: grpc.UnaryStreamMultiCallable[
+        rollserve.v1.agent_versions_pb2.GetAgentParametersRequest,
+        rollserve.v1.agent_versions_pb2.GetAgentParametersResponse,
+    ]
+    """Brings the parameters of a version of the agent that is held, as a stream of parts. Does not wait for the workers.
+    Reasons: INVALID_VALUE, NO_AGENT, POLICY_VERSION, MESSAGE_TOO_SMALL.
+    """
 
 class SamplerServiceAsyncStub:
     """Samples episodes of an agent acting in environments, whole ones or fragments of them.
@@ -132,10 +152,12 @@ class SamplerServiceAsyncStub:
     RENDER_MODE_NOT_ALLOWED, PICKLE_NOT_ALLOWED, the operator allows no such thing.
     FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; AGENT_FAILED, it
     failed in an episode, or gave what is no number or no action, and the text says where; POLICY_VERSION, its version is
-    not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more; SAMPLER_RUN, the
-    server was started anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be brought there.
-    RESOURCE_EXHAUSTED: MODEL_TOO_LARGE, a model or a pickle is over the server's limit; MESSAGE_TOO_SMALL, a single step
-    does not fit into a message; FRAGMENTS_TOO_LARGE, a worker does not hold so many steps; the text says what would fit.
+    not the expected one, too old, or not there any more; ENVIRONMENT_VERSION, that version is not there any more;
+    SAMPLER_RUN, the server was started anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be
+    brought there.
+    RESOURCE_EXHAUSTED: MODEL_TOO_LARGE, a model or a pickle is over the server's limit; MESSAGE_TOO_SMALL, a single step,
+    or the name of a parameter, does not fit into a message; FRAGMENTS_TOO_LARGE, a worker does not hold so many steps;
+    the text says what would fit.
     UNAVAILABLE: WORKER_LOST, a worker's process is gone and could not be replaced in time, or one after the other was
     lost with the same episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run
     again. Without a reason: the server is starting, stopping or out of reach.
@@ -177,8 +199,8 @@ class SamplerServiceAsyncStub:
     ]
     """Samples whole episodes with at least `step_count` steps in all: the fewest episodes, in the order of their indices,
     that have as many. Or, with `fragments`, exactly `step_count` steps. A stream of its beginning, batches as they
-    become ready, in that order, and one account. If it has to wait for its turn, agent, environment and expected
-    version are those of when it begins.
+    become ready, in that order, and one account. If it has to wait for its turn, agent, environment and what is said of
+    versions are as of when it begins.
     Reasons: INVALID_VALUE, all of FAILED_PRECONDITION, MESSAGE_TOO_SMALL, FRAGMENTS_TOO_LARGE, WORKER_LOST,
     ENV_FAILED.
     """
@@ -197,6 +219,23 @@ class SamplerServiceAsyncStub:
         rollserve.v1.sampler_service_pb2.GetSamplerResponse,
     ]
     """Tells what a sampler is and what it has done. Does not wait for the workers."""
+
+    ListAgentVersions: grpc.aio.UnaryUnaryMultiCallable[
+        rollserve.v1.agent_versions_pb2.ListAgentVersionsRequest,
+        rollserve.v1.agent_versions_pb2.ListAgentVersionsResponse,
+    ]
+    """Tells which versions of the agent are held: the last few (4 unless the server is set otherwise), and those that calls
+    sample with. Of versions that are neither current nor sampled with, fewer are held if they take more than the server
+    is set to hold (1 GiB unless it is set otherwise): the oldest go first. Does not wait for the workers.
+    """
+
+    GetAgentParameters: grpc.aio.UnaryStreamMultiCallable[
+        rollserve.v1.agent_versions_pb2.GetAgentParametersRequest,
+        rollserve.v1.agent_versions_pb2.GetAgentParametersResponse,
+    ]
+    """Brings the parameters of a version of the agent that is held, as a stream of parts. Does not wait for the workers.
+    Reasons: INVALID_VALUE, NO_AGENT, POLICY_VERSION, MESSAGE_TOO_SMALL.
+    """
 
 class SamplerServiceServicer(metaclass=abc.ABCMeta):
     """Samples episodes of an agent acting in environments, whole ones or fragments of them.
@@ -222,10 +261,12 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
     RENDER_MODE_NOT_ALLOWED, PICKLE_NOT_ALLOWED, the operator allows no such thing.
     FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; AGENT_FAILED, it
     failed in an episode, or gave what is no number or no action, and the text says where; POLICY_VERSION, its version is
-    not the expected one, or not there any more; ENVIRONMENT_VERSION, that version is not there any more; SAMPLER_RUN, the
-    server was started anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be brought there.
-    RESOURCE_EXHAUSTED: MODEL_TOO_LARGE, a model or a pickle is over the server's limit; MESSAGE_TOO_SMALL, a single step
-    does not fit into a message; FRAGMENTS_TOO_LARGE, a worker does not hold so many steps; the text says what would fit.
+    not the expected one, too old, or not there any more; ENVIRONMENT_VERSION, that version is not there any more;
+    SAMPLER_RUN, the server was started anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be
+    brought there.
+    RESOURCE_EXHAUSTED: MODEL_TOO_LARGE, a model or a pickle is over the server's limit; MESSAGE_TOO_SMALL, a single step,
+    or the name of a parameter, does not fit into a message; FRAGMENTS_TOO_LARGE, a worker does not hold so many steps;
+    the text says what would fit.
     UNAVAILABLE: WORKER_LOST, a worker's process is gone and could not be replaced in time, or one after the other was
     lost with the same episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run
     again. Without a reason: the server is starting, stopping or out of reach.
@@ -273,8 +314,8 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[collections.abc.Iterator[rollserve.v1.sampler_service_pb2.ObtainSamplesResponse], collections.abc.AsyncIterator[rollserve.v1.sampler_service_pb2.ObtainSamplesResponse]]:
         """Samples whole episodes with at least `step_count` steps in all: the fewest episodes, in the order of their indices,
         that have as many. Or, with `fragments`, exactly `step_count` steps. A stream of its beginning, batches as they
-        become ready, in that order, and one account. If it has to wait for its turn, agent, environment and expected
-        version are those of when it begins.
+        become ready, in that order, and one account. If it has to wait for its turn, agent, environment and what is said of
+        versions are as of when it begins.
         Reasons: INVALID_VALUE, all of FAILED_PRECONDITION, MESSAGE_TOO_SMALL, FRAGMENTS_TOO_LARGE, WORKER_LOST,
         ENV_FAILED.
         """
@@ -297,5 +338,26 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[rollserve.v1.sampler_service_pb2.GetSamplerResponse, collections.abc.Awaitable[rollserve.v1.sampler_service_pb2.GetSamplerResponse]]:
         """Tells what a sampler is and what it has done. Does not wait for the workers."""
+
+    @abc.abstractmethod
+    def ListAgentVersions(
+        self,
+        request: rollserve.v1.agent_versions_pb2.ListAgentVersionsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[rollserve.v1.agent_versions_pb2.ListAgentVersionsResponse, collections.abc.Awaitable[rollserve.v1.agent_versions_pb2.ListAgentVersionsResponse]]:
+        """Tells which versions of the agent are held: the last few (4 unless the server is set otherwise), and those that calls
+        sample with. Of versions that are neither current nor sampled with, fewer are held if they take more than the server
+        is set to hold (1 GiB unless it is set otherwise): the oldest go first. Does not wait for the workers.
+        """
+
+    @abc.abstractmethod
+    def GetAgentParameters(
+        self,
+        request: rollserve.v1.agent_versions_pb2.GetAgentParametersRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[rollserve.v1.agent_versions_pb2.GetAgentParametersResponse], collections.abc.AsyncIterator[rollserve.v1.agent_versions_pb2.GetAgentParametersResponse]]:
+        """Brings the parameters of a version of the agent that is held, as a stream of parts. Does not wait for the workers.
+        Reasons: INVALID_VALUE, NO_AGENT, POLICY_VERSION, MESSAGE_TOO_SMALL.
+        """
 
 def add_SamplerServiceServicer_to_server(servicer: SamplerServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -9,6 +9,7 @@ from rollserve_server.agents.building import (
     prepare_agent,
     with_parameters,
 )
+from rollserve_server.agents.contents import content_bytes, content_hash, is_same, parameters_of
 from rollserve_server.agents.exploration import AS_THE_AGENT_SAYS, Exploration, check_exploration
 from rollserve_server.agents.onnx_checking import OnnxSettings
 from rollserve_server.agents.python_checking import PythonSettings
@@ -60,9 +61,13 @@ __all__ = [
     "Value",
     "build_agent",
     "check_exploration",
+    "content_bytes",
+    "content_hash",
+    "is_same",
     "kind_of",
     "load_agent",
     "parameters_bytes",
+    "parameters_of",
     "prepare_agent",
     "with_parameters",
 ]

@@ -72,7 +72,7 @@ def with_parameters(spec: AgentSpec, parameters: Mapping[str, np.ndarray]) -> Ag
             return dataclasses.replace(spec, parameters=parameters)
         case OnnxSpec():
             check_names(parameters, spec.shapes)
-            return dataclasses.replace(spec, parameters={**spec.parameters, **parameters})
+            return dataclasses.replace(spec, parameters={**spec.parameters, **parameters}, source=None)
         case PythonSpec():
             return dataclasses.replace(spec, parameters={**spec.parameters, **parameters})
     text = f"{len(parameters)} came, but an agent of kind {kind_of(spec)} has none"

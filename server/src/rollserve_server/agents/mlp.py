@@ -13,6 +13,7 @@ from gymnasium import spaces
 from rollserve_server.agents.activations import ACTIVATIONS, NUM_SCRATCH
 from rollserve_server.agents.agent import VALUE
 from rollserve_server.agents.cores import build_core, core_matrices
+from rollserve_server.agents.finiteness import Finiteness
 from rollserve_server.agents.tiles import tile_rows
 
 if TYPE_CHECKING:
@@ -82,10 +83,12 @@ class MlpAgent:
         self._memory = [part.reshape(-1, part.shape[2])[:num_rows] for part in core.memory] if core else []
         # The outputs stand in the same place always.
         outputs = [network.output[:num_rows] for network in self._networks]
+        self._finiteness = Finiteness(outputs)
         ends = list(itertools.accumulate((wanted.shape[0] for wanted in head.inputs), initial=0))
         self._outputs = [outputs[0][:, begin:end] for begin, end in itertools.pairwise(ends)]
         self._value = None if spec.value is None else outputs[-1][:, -1]
 
+    @np.errstate(all="ignore")  # what is not finite is told by `failures`
     def act(
         self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()
     ) -> tuple[Sequence[np.ndarray], Mapping[str, np.ndarray]]:
@@ -97,6 +100,7 @@ class MlpAgent:
             network.run()
         for memory, state in zip(self._memory, states, strict=True):
             state[...] = memory
+        self._finiteness.look()
         if self._deterministic:
             actions, infos = self._head.act_best(self._outputs)
         else:
@@ -107,7 +111,7 @@ class MlpAgent:
 
     def failures(self) -> Mapping[int, str]:
         """See Agent."""
-        return {}
+        return self._finiteness.failures()
 
 
 class _Layer(NamedTuple):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rollserve_server.agents.contents import model_digest
 from rollserve_server.agents.exploration import AS_THE_AGENT_SAYS
 from rollserve_server.agents.heads import ActionsHead, build_head, leaf_role
 from rollserve_server.agents.onnx_model import read_model
@@ -74,6 +75,7 @@ def prepare_onnx(
         providers=settings.providers,
         parameters=parts.parameters,
         shapes={name: (value.dtype, value.shape) for name, value in parts.parameters.items()},
+        source=model_digest(model),
     )
     check_onnx(spec, observation_space, action_space)
     return spec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from rollserve_server.agents.python_specs import PythonSource, PythonSpec
@@ -172,6 +172,8 @@ class OnnxSpec:
         providers: what ONNX Runtime is to run it with, the best first.
         parameters: by name.
         shapes: their types and shapes, by name, as the model has them.
+        source: what tells the model as it came from others, which is no part of what it is; None once it has other
+            parameters.
     """
 
     graph: bytes
@@ -183,6 +185,7 @@ class OnnxSpec:
     providers: tuple[str, ...]
     parameters: Mapping[str, np.ndarray]
     shapes: Mapping[str, tuple[np.dtype, tuple[int, ...]]]
+    source: bytes | None = field(default=None, compare=False)
 
 
 AgentSpec = MlpSpec | RandomSpec | ConstantSpec | OnnxSpec | PythonSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,17 +12,19 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from rollserve.parameter_updates import read_parameters_update
-from rollserve.v1 import episode_batch_pb2
+from rollserve.v1 import agent_versions_pb2, episode_batch_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import DomainError, InvalidValueError, NotFoundError
 from rollserve_server.gateway import translate
 from rollserve_server.gateway.errors import abort, abort_unexpected
+from rollserve_server.gateway.version_messages import agent_versions_to_proto, chosen_parameters, parameter_messages
 from rollserve_server.pool import Account, Beginning, Delivery, Pool, Progress
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from rollserve_server.gateway.shared_memory import Rings
+    from rollserve_server.pool import AgentUpdate
 
 __all__ = ["DEFAULT_SAMPLER", "SamplerService"]
 
@@ -51,31 +53,39 @@ class SamplerService:
             "UpdateAgent": self.update_agent,
             "UpdateEnv": self.update_env,
             "GetSampler": self.get_sampler,
+            "ListAgentVersions": self.list_agent_versions,
         }
-        streams: dict[str, type[Message]] = {
-            "ObtainSamples": pb.ObtainSamplesRequest,
-            "ObtainExactEpisodes": pb.ObtainExactEpisodesRequest,
+        streams: dict[str, tuple[Callable[[Any], AsyncGenerator[bytes, None]], type[Message]]] = {
+            "ObtainSamples": (self.obtain, pb.ObtainSamplesRequest),
+            "ObtainExactEpisodes": (self.obtain, pb.ObtainExactEpisodesRequest),
+            "GetAgentParameters": (self.get_agent_parameters, agent_versions_pb2.GetAgentParametersRequest),
         }
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
         # gRPC passes bytes on both ways: what cannot be parsed is an error like any other, and sampled messages come
         # from the workers as bytes.
         for name, method in unary.items():
             handlers[name] = grpc.unary_unary_rpc_method_handler(_answer(method), None, None)
-        for name, kind in streams.items():
-            handlers[name] = grpc.unary_stream_rpc_method_handler(_stream(self.obtain, kind), None, None)
+        for name, (stream, kind) in streams.items():
+            handlers[name] = grpc.unary_stream_rpc_method_handler(_stream(stream, kind), None, None)
         return grpc.method_handlers_generic_handler(service.full_name, handlers)
 
     async def update_agent(self, data: bytes) -> pb.UpdateAgentResponse:
         """UpdateAgent."""
+        updates: Sequence[AgentUpdate]
         read = read_parameters_update(data)
         if read is not None:
-            sampler, parameters = read
-            version = await self._pool(sampler).update_agent([parameters])
+            pool = self._pool(read.sampler)
+            updates, per_worker, skip_if_identical = [read.parameters], False, read.skip_if_identical
         else:
             request = _parsed(pb.UpdateAgentRequest, data)
             pool = self._pool(request.sampler)
             updates, per_worker = translate.agent_updates_from_proto(request, self._allowed_paths)
-            version = await pool.update_agent(updates, per_worker=per_worker)
+            skip_if_identical = request.skip_if_identical
+        if skip_if_identical:
+            current = await pool.agent_versions.current_if_same(updates, per_worker=per_worker)
+            if current is not None:
+                return pb.UpdateAgentResponse(policy_version=current, unchanged=True)
+        version = await pool.update_agent(updates, per_worker=per_worker)
         _log.debug("agent updated", extra={"policy_version": version})
         return pb.UpdateAgentResponse(policy_version=version)
 
@@ -94,6 +104,21 @@ class SamplerService:
         request = _parsed(pb.GetSamplerRequest, data)
         status = self._pool(request.sampler).status()
         return translate.status_to_proto(request.sampler or DEFAULT_SAMPLER, status)
+
+    async def list_agent_versions(self, data: bytes) -> agent_versions_pb2.ListAgentVersionsResponse:
+        """ListAgentVersions."""
+        request = _parsed(agent_versions_pb2.ListAgentVersionsRequest, data)
+        return agent_versions_to_proto(await self._pool(request.sampler).agent_versions.listed())
+
+    async def get_agent_parameters(
+        self, request: agent_versions_pb2.GetAgentParametersRequest
+    ) -> AsyncGenerator[bytes, None]:
+        """GetAgentParameters: serialized messages."""
+        versions = self._pool(request.sampler).agent_versions
+        version, parameters = versions.parameters(request.policy_version or None, request.worker_index)
+        limit = translate.message_limit_from_proto(request)
+        for message in parameter_messages(version, chosen_parameters(parameters, request.names), limit):
+            yield message.SerializeToString()
 
     async def obtain(self, request: _SampleRequest) -> AsyncGenerator[bytes, None]:
         """ObtainSamples and ObtainExactEpisodes, whose responses have the same fields: serialized messages."""

@@ -19,7 +19,7 @@ from rollserve.environments import (
 from rollserve.reproducibility import reproducibility_to_proto
 from rollserve.spaces import space_to_proto
 from rollserve.tensors import named_tensors_from_proto
-from rollserve.v1 import agent_pb2, environment_pb2, episode_batch_pb2, tensor_pb2
+from rollserve.v1 import agent_pb2, agent_versions_pb2, environment_pb2, episode_batch_pb2, tensor_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server import __version__
 from rollserve_server.agents import AgentSource, ConstantSpec, OnnxModel, PickledFactory, PythonSource, RandomSpec
@@ -55,6 +55,7 @@ __all__ = [
     "beginning_to_proto",
     "env_updated_to_proto",
     "env_updates_from_proto",
+    "message_limit_from_proto",
     "sample_request_from_proto",
     "status_to_proto",
 ]
@@ -68,7 +69,12 @@ _MOST_STEPS, _MOST_EPISODES, _MOST_FIRST_INDEX = 1 << 50, 1 << 40, 1 << 62
 """More than anybody waits for; indices stay below 2**63, which is all that many languages have."""
 
 _OptionalField = Literal[
-    "expected_policy_version", "policy_version", "environment_version", "seed", "max_episode_length"
+    "expected_policy_version",
+    "min_policy_version",
+    "policy_version",
+    "environment_version",
+    "seed",
+    "max_episode_length",
 ]
 
 
@@ -134,10 +140,8 @@ def sample_request_from_proto(
         count = _in_range("episode_count_per_worker", request.episode_count_per_worker, 1, _MOST_EPISODES)
         target = Exactly(count, request.skip_episode_count)
     options = request.options
-    limit = _DEFAULT_MESSAGE_BYTES
-    if options.HasField("max_message_bytes"):
-        field = "options.max_message_bytes"
-        limit = _in_range(field, options.max_message_bytes, _LEAST_MESSAGE_BYTES, _MOST_MESSAGE_BYTES)
+    with _within("options"):
+        limit = message_limit_from_proto(options)
     if options.HasField("first_episode_index") and not options.HasField("seed"):
         raise InvalidValueError.of("options.first_episode_index", "an index without a seed", "options.seed beside it")
     if options.prefetch and (options.HasField("seed") or isinstance(target, Fragments)):
@@ -151,6 +155,7 @@ def sample_request_from_proto(
         target=target,
         max_message_bytes=limit,
         expected_policy_version=_optional(options, "expected_policy_version"),
+        min_policy_version=_optional(options, "min_policy_version"),
         policy_version=_optional(options, "policy_version"),
         env_version=_optional(options, "environment_version"),
         seed=_optional(options, "seed"),
@@ -161,6 +166,17 @@ def sample_request_from_proto(
         columns=None if options.blackhole else _column_format_from_proto(options),
         exploration=exploration,
     )
+
+
+def message_limit_from_proto(message: pb.SamplingOptions | agent_versions_pb2.GetAgentParametersRequest) -> int:
+    """The size that no message of a stream may exceed.
+
+    Raises:
+        InvalidValueError: it is out of range.
+    """
+    if not message.HasField("max_message_bytes"):
+        return _DEFAULT_MESSAGE_BYTES
+    return _in_range("max_message_bytes", message.max_message_bytes, _LEAST_MESSAGE_BYTES, _MOST_MESSAGE_BYTES)
 
 
 def beginning_to_proto(

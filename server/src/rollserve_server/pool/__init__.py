@@ -1,6 +1,7 @@
 """Decides which episodes run where, keeps their order, and accounts for them. Knows no gRPC and no protocol buffers."""
 
 from rollserve_server.pool.account import Account, WorkerAccount
+from rollserve_server.pool.agent_versions import AgentVersionStatus
 from rollserve_server.pool.backend import Backend, Payload, WorkerHandle
 from rollserve_server.pool.config import PoolConfig, SampleRequest
 from rollserve_server.pool.deliveries import Delivery, Progress
@@ -15,6 +16,7 @@ from rollserve_server.pool.status import Counters, PoolStatus, WorkerStatus
 __all__ = [
     "Account",
     "AgentUpdate",
+    "AgentVersionStatus",
     "AtLeast",
     "Backend",
     "Beginning",

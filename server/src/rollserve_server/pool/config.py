@@ -31,6 +31,7 @@ class PoolConfig:
         max_calls: how many calls may sample at the same time; more wait for their turn.
         num_kept_versions: how many versions of agents and environments can be sampled with, the current ones among
             them.
+        max_kept_agent_bytes: how much those versions of agents may take that are neither current nor in use.
         allowed_modules: modules that environments may come from.
         allowed_methods: methods of environments that may set their tasks.
         progress_seconds: how often a call that delivers nothing tells of its progress.
@@ -48,6 +49,7 @@ class PoolConfig:
     max_episode_length: int | None = None
     max_calls: int = 4
     num_kept_versions: int = 4
+    max_kept_agent_bytes: int = 1 << 30
     allowed_modules: frozenset[str] = frozenset()
     allowed_methods: frozenset[str] = frozenset({"set_task"})
     progress_seconds: float = 2.0
@@ -65,6 +67,7 @@ class SampleRequest:
         target: which episodes, or which steps of some.
         max_message_bytes: the size that no message may exceed.
         expected_policy_version: fail if the current one is another; None for any.
+        min_policy_version: fail if the version that would act is older; None for any.
         policy_version: the version that is to act; None for the current one.
         env_version: the version of the environment to act in; None for the current one.
         seed: the root seed of the episodes; None for the pool's own sequence.
@@ -79,6 +82,7 @@ class SampleRequest:
     target: Target | Fragments
     max_message_bytes: int
     expected_policy_version: int | None = None
+    min_policy_version: int | None = None
     policy_version: int | None = None
     env_version: int | None = None
     seed: int | None = None

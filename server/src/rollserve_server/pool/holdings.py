@@ -15,6 +15,7 @@ from rollserve_server.agents import (
     AgentSpec,
     OnnxSettings,
     PythonSettings,
+    is_same,
     kind_of,
     parameters_bytes,
     prepare_agent,
@@ -22,6 +23,7 @@ from rollserve_server.agents import (
 )
 from rollserve_server.envs import RowSpecs, WorkerSpecs, check_allowed, specs_of_rows
 from rollserve_server.errors import DomainError, InvalidValueError, NotReadyError, at_row, within
+from rollserve_server.pool.agent_versions import AgentVersion
 from rollserve_server.pool.env_updates import EnvUpdate, field_in, updated
 from rollserve_server.pool.versions import Versions
 from rollserve_server.sampling import EnvDescription, Worker
@@ -67,7 +69,7 @@ class Holdings:
     """Updates all workers or none, one update at a time.
 
     Attributes:
-        agents: the last versions of the agents: one for all workers, or one for each.
+        agents: the last versions of the agents.
         envs: the last versions of the environments.
     """
 
@@ -78,6 +80,7 @@ class Holdings:
         allowed_methods: Collection[str],
         onnx: OnnxSettings,
         python: PythonSettings,
+        max_kept_agent_bytes: int,
     ) -> None:
         """Begins with nothing; `attach` has to follow.
 
@@ -87,8 +90,11 @@ class Holdings:
             allowed_methods: methods of environments that may set their tasks.
             onnx: what the operator says about models.
             python: what the operator says about agents in Python.
+            max_kept_agent_bytes: how much the agents may take that are neither current nor in use.
         """
-        self.agents: Versions[Sequence[AgentSpec]] = Versions(num_kept_versions)
+        self.agents: Versions[AgentVersion] = Versions(
+            num_kept_versions, max_idle_bytes=max_kept_agent_bytes, bytes_of=lambda version: version.num_bytes
+        )
         self.envs: Versions[EnvVersion] = Versions(num_kept_versions)
         self._allowed_modules = allowed_modules
         self._allowed_methods = allowed_methods
@@ -128,9 +134,23 @@ class Holdings:
 
             with self._giving("agent", version):
                 await self._slots.ask_all(add_agent)
-                self.agents.add(agents)
+                self.agents.add(AgentVersion(agents))
             self._misfits[self.agents.number, self.envs.number] = None
         return version
+
+    async def agent_version_if_same(self, updates: Sequence[AgentUpdate], *, per_worker: bool) -> int | None:
+        """See `AgentVersions.current_if_same`."""
+        async with self._updating:
+            self._check_count("updates", updates, per_worker)
+            held: Sequence[AgentSpec] = self.agents.current or ()
+            came: Sequence[AgentSpec | OnnxModel] = self._resolve(updates, per_worker)
+            if len(held) != len(came):
+                held, came = self._spread(held), self._spread(came)
+            if not await asyncio.to_thread(lambda: len(held) == len(came) and all(map(is_same, held, came))):
+                return None
+            # Whoever sends what does not fit any more is to be told so.
+            misfit = await self.misfit(self.agents.number, self.envs.number)
+            return self.agents.number if misfit is None else None
 
     async def update_env(self, updates: Sequence[EnvUpdate], *, per_worker: bool) -> tuple[int, EnvVersion]:
         """See `Pool.update_env`. Returns the new version with its number."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from rollserve import EnvSpec
 from rollserve_server.agents import check_exploration, kind_of
 from rollserve_server.errors import InvalidValueError, NotReadyError, within
+from rollserve_server.pool.agent_versions import AgentVersions
 from rollserve_server.pool.ahead import Ahead, Prefetching
 from rollserve_server.pool.call import Call
 from rollserve_server.pool.checkpoints import Checkpoint
@@ -30,6 +31,7 @@ from rollserve_server.pool.sequences import SequenceKind, Sequences
 from rollserve_server.pool.slots import Slots
 from rollserve_server.pool.status import Counters, PoolStatus, WorkerStatus
 from rollserve_server.pool.streams import LaneKind, Streams
+from rollserve_server.pool.versions import choose_version
 from rollserve_server.sampling import EnvDescription, Stream, WorkerConfig
 
 if TYPE_CHECKING:
@@ -41,11 +43,9 @@ if TYPE_CHECKING:
     from rollserve_server.pool.env_updates import EnvUpdate
     from rollserve_server.pool.holdings import AgentUpdate, EnvVersion
     from rollserve_server.pool.streams import Lane
-    from rollserve_server.pool.versions import Versions
 
 __all__ = ["Beginning", "EnvUpdated", "Pool"]
 
-_T = TypeVar("_T")
 _Call = TypeVar("_Call", bound=Call)
 
 
@@ -86,12 +86,16 @@ class Pool:
 
     Several sampling calls work at a time, each as if alone; more wait in the order of their arrival. Updates do not
     wait for calls. Make a pool with `start`.
+
+    Attributes:
+        agent_versions: what it holds of agents.
     """
 
     def __init__(self, config: PoolConfig, slots: Slots, holdings: Holdings) -> None:
         self._config = config
         self._slots = slots
         self._holdings = holdings
+        self.agent_versions = AgentVersions(holdings, slots)
         self._estimates = LengthEstimates()
         self._num_running = 0
         self._turns = asyncio.Semaphore(config.max_calls)
@@ -116,7 +120,8 @@ class Pool:
             config.rows, config.worker_buffer_bytes, config.max_episode_length, config.holds_memory
         )
         allowed = config.allowed_modules, config.allowed_methods
-        holdings = Holdings(config.num_kept_versions, *allowed, config.onnx, config.python)
+        agents = config.onnx, config.python, config.max_kept_agent_bytes
+        holdings = Holdings(config.num_kept_versions, *allowed, *agents)
         slots = Slots(backend, worker_config, config.start_seconds, holdings.prepare)
         holdings.attach(slots)
         pool = cls(config, slots, holdings)
@@ -276,8 +281,13 @@ class Pool:
         if request.expected_policy_version not in (None, agents.number):
             text = f"{request.expected_policy_version} came, but the current version is {agents.number}"
             raise NotReadyError(text, reason="POLICY_VERSION", field="options.expected_policy_version")
-        policy_version = _version(agents, request.policy_version, "policy")
-        return policy_version, _version(envs, request.env_version, "environment")
+        with within("options"):
+            policy_version, _ = choose_version(agents, request.policy_version, "policy")
+            env_version, _ = choose_version(envs, request.env_version, "environment")
+        if request.min_policy_version is not None and policy_version < request.min_policy_version:
+            text = f"{request.min_policy_version} came, but the version that would act is {policy_version}"
+            raise NotReadyError(text, reason="POLICY_VERSION", field="options.min_policy_version")
+        return policy_version, env_version
 
     async def _check_fit(self, policy_version: int, env_version: int) -> None:
         misfit = await self._holdings.misfit(policy_version, env_version)
@@ -419,13 +429,3 @@ class Pool:
 
 def _rows(env: EnvVersion) -> Rows:
     return Rows(env.description.num_rows, env.description.num_episodes_per_row)
-
-
-def _version(versions: Versions[_T], wanted: int | None, name: str) -> int:
-    """The wanted version, or the current one. Raises NotReadyError if it is not there, or not any more."""
-    if wanted is None:
-        return versions.number
-    if versions.get(wanted) is None:
-        text = f"{wanted} came, one of {', '.join(map(str, versions))} was expected: no others are there"
-        raise NotReadyError(text, reason=f"{name.upper()}_VERSION", field=f"options.{name}_version")
-    return wanted

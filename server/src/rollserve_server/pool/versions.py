@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
-__all__ = ["Versions"]
+from rollserve_server.errors import NotReadyError
+
+__all__ = ["Versions", "choose_version"]
 
 _T = TypeVar("_T")
 
@@ -19,15 +21,27 @@ class Versions(Generic[_T]):
         number: of the current version; 0 before there is one.
     """
 
-    def __init__(self, num_kept: int) -> None:
-        """Begins without a version; keeps so many at a time, the current one among them."""
+    def __init__(self, num_kept: int, *, max_idle_bytes: int = 0, bytes_of: Callable[[_T], int] = lambda _: 0) -> None:
+        """Begins without a version.
+
+        Args:
+            num_kept: how many to keep at a time, the current one among them.
+            max_idle_bytes: how much those may take that are neither current nor in use; the oldest go first.
+            bytes_of: how much one takes.
+        """
         self._num_kept = num_kept
+        self._max_idle_bytes = max_idle_bytes
+        self._bytes_of = bytes_of
         self._values: dict[int, _T] = {}
         self._uses: Counter[int] = Counter()
         self.number = 0
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._values)
+
+    def items(self) -> Iterable[tuple[int, _T]]:
+        """All versions with their numbers, in rising order."""
+        return self._values.items()
 
     @property
     def current(self) -> _T | None:
@@ -37,6 +51,10 @@ class Versions(Generic[_T]):
     def get(self, number: int) -> _T | None:
         """A version, or None if it is not there, or not any more."""
         return self._values.get(number)
+
+    def is_in_use(self, number: int) -> bool:
+        """Whether somebody uses a version."""
+        return self._uses[number] > 0
 
     def add(self, value: _T) -> None:
         """Makes a value the current version, one more than before."""
@@ -56,6 +74,22 @@ class Versions(Generic[_T]):
 
     def _drop_old(self) -> None:
         self._uses = +self._uses
-        for number in list(self._values):
-            if number <= self.number - self._num_kept and number not in self._uses:
+        idle_bytes = 0
+        for number in sorted(self._values.keys() - self._uses.keys() - {self.number}, reverse=True):
+            idle_bytes += self._bytes_of(self._values[number])
+            if number <= self.number - self._num_kept or idle_bytes > self._max_idle_bytes:
                 del self._values[number]
+
+
+def choose_version(versions: Versions[_T], wanted: int | None, name: str) -> tuple[int, _T]:
+    """The wanted version, or the current one, which has to be there; with its number.
+
+    Raises:
+        NotReadyError: it is not there, or not any more.
+    """
+    number = versions.number if wanted is None else wanted
+    value = versions.get(number)
+    if value is None:
+        text = f"{number} came, one of {', '.join(map(str, versions))} was expected: no others are there"
+        raise NotReadyError(text, reason=f"{name.upper()}_VERSION", field=f"{name}_version")
+    return number, value
