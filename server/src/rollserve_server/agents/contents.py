@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rollserve_server.agents.python_specs import PythonSource, PythonSpec
 from rollserve_server.agents.specs import OnnxModel, OnnxSpec
 
 if TYPE_CHECKING:
-    from rollserve_server.agents.specs import AgentSpec
+    from rollserve_server.agents.specs import AgentSource, AgentSpec
 
 __all__ = ["content_bytes", "content_hash", "is_same", "model_digest", "parameters_of"]
 
@@ -26,12 +27,16 @@ def parameters_of(spec: AgentSpec) -> Mapping[str, np.ndarray]:
     return parameters
 
 
-def is_same(held: AgentSpec, came: AgentSpec | OnnxModel) -> bool:
+def is_same(held: AgentSpec, came: AgentSource) -> bool:
     """Whether an agent is what came, to the last bit; of a model as it came, if it is made of the same bytes."""
-    if isinstance(came, OnnxModel):
-        return isinstance(held, OnnxSpec) and held.source == model_digest(came)
-    pairs = itertools.zip_longest(_parts(held), _parts(came))
-    return all(_are_equal(one, other) for one, other in pairs)
+    match came:
+        case OnnxModel():
+            return isinstance(held, OnnxSpec) and held.source == model_digest(came)
+        case PythonSource():
+            return isinstance(held, PythonSpec) and _are_same(
+                (held.factory, held.parameters), (came.factory, came.parameters)
+            )
+    return _are_same(held, came)
 
 
 def content_hash(spec: AgentSpec) -> str:
@@ -58,6 +63,10 @@ def _digest(value: object) -> bytes:
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
     return digest.digest()
+
+
+def _are_same(one: object, other: object) -> bool:
+    return all(_are_equal(*parts) for parts in itertools.zip_longest(_parts(one), _parts(other)))
 
 
 def _are_equal(one: _Part | None, other: _Part | None) -> bool:

@@ -143,7 +143,7 @@ class Holdings:
         async with self._updating:
             self._check_count("updates", updates, per_worker)
             held: Sequence[AgentSpec] = self.agents.current or ()
-            came: Sequence[AgentSpec | OnnxModel] = self._resolve(updates, per_worker)
+            came: Sequence[AgentSource] = self._resolve(updates, per_worker)
             if len(held) != len(came):
                 held, came = self._spread(held), self._spread(came)
             if not await asyncio.to_thread(lambda: len(held) == len(came) and all(map(is_same, held, came))):

@@ -120,8 +120,7 @@ class Pool:
             config.rows, config.worker_buffer_bytes, config.max_episode_length, config.holds_memory
         )
         allowed = config.allowed_modules, config.allowed_methods
-        agents = config.onnx, config.python, config.max_kept_agent_bytes
-        holdings = Holdings(config.num_kept_versions, *allowed, *agents)
+        holdings = Holdings(config.num_kept_versions, *allowed, config.onnx, config.python, config.max_kept_agent_bytes)
         slots = Slots(backend, worker_config, config.start_seconds, holdings.prepare)
         holdings.attach(slots)
         pool = cls(config, slots, holdings)
