@@ -37,10 +37,10 @@ VALUE = InfoSpec("value", FLOAT32, ())
 class Agent(Protocol):
     """Acts in M rows of environments at once.
 
-    All randomness comes from outside, as noise that is drawn for each row from its episode's own stream, and so does all
-    memory, as states. A row's action and next states depend on that row's observation, noise and states alone, to the
-    last bit: not on the other rows, nor on its position. If it was built for rows that are always together, they depend
-    on those of all rows.
+    All randomness comes from outside, as noise that is drawn for each row from its episode's own stream, and so does
+    all memory, as states. A row's action and next states depend on that row's observation, noise and states alone, to
+    the last bit: not on the other rows, nor on its position. If it was built for rows that are always together, they
+    depend on those of all rows.
 
     Attributes:
         noise_width: K, how many random numbers one action takes.
