@@ -182,8 +182,10 @@ def test_the_example_with_states(installed: dict[str, str], monkeypatch: pytest.
 
 @pytest.mark.parametrize(("name", "parameters"), [("matrix", WEIGHTS), ("normalizing", {})])
 def test_a_row_does_not_depend_on_its_neighbours(name: str, parameters: dict[str, Any]) -> None:
-    """To the last bit: by eight at a time for matrix products, one by one for what mixes rows."""
-    spec = prepared(name, parameters=parameters)
+    """To the last bit, with later parameters too: products of matrices take eight rows, what mixes rows takes one."""
+    spec = prepared(name, parameters={each: np.zeros_like(value) for each, value in parameters.items()})
+    spec = with_parameters(spec, parameters)
+    assert isinstance(spec, PythonSpec)
     source = np.random.default_rng(0)
     observations, noise = source.uniform(-1, 1, (150, 4)).astype(np.float32), source.standard_normal((150, 2))
 
