@@ -42,8 +42,8 @@ from rollserve_server.pool import AtLeast, Backend
 EXAMPLE = Path(__file__).parents[1] / "examples" / "agents"
 BOX, DISCRETE = gym_spaces.Box(-1, 1, (4,), np.float32), gym_spaces.Discrete(2)
 WEIGHTS = {
-    "first": np.random.default_rng(0).standard_normal((4, 16)).astype(np.float32),
-    "second": np.random.default_rng(1).standard_normal((16, 2)).astype(np.float32),
+    "first": np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32),
+    "second": np.random.default_rng(1).standard_normal((64, 2)).astype(np.float32),
 }
 LINEAR = {"weight": np.array([[0, 0, -3, -1], [0, 0, 3, 1]], np.float32), "bias": np.array([0, 0.01], np.float32)}
 
