@@ -42,8 +42,8 @@ from rollserve_server.pool import AtLeast, Backend
 EXAMPLE = Path(__file__).parents[1] / "examples" / "agents"
 BOX, DISCRETE = gym_spaces.Box(-1, 1, (4,), np.float32), gym_spaces.Discrete(2)
 WEIGHTS = {
-    "first": np.random.default_rng(0).standard_normal((4, 16)).astype(np.float32),
-    "second": np.random.default_rng(1).standard_normal((16, 2)).astype(np.float32),
+    "first": np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32),
+    "second": np.random.default_rng(1).standard_normal((64, 2)).astype(np.float32),
 }
 LINEAR = {"weight": np.array([[0, 0, -3, -1], [0, 0, 3, 1]], np.float32), "bias": np.array([0, 0.01], np.float32)}
 
@@ -182,8 +182,10 @@ def test_the_example_with_states(installed: dict[str, str], monkeypatch: pytest.
 
 @pytest.mark.parametrize(("name", "parameters"), [("matrix", WEIGHTS), ("normalizing", {})])
 def test_a_row_does_not_depend_on_its_neighbours(name: str, parameters: dict[str, Any]) -> None:
-    """To the last bit: by eight at a time for matrix products, one by one for what mixes rows."""
-    spec = prepared(name, parameters=parameters)
+    """To the last bit, with later parameters too: products of matrices take eight rows, what mixes rows takes one."""
+    spec = prepared(name, parameters={each: np.zeros_like(value) for each, value in parameters.items()})
+    spec = with_parameters(spec, parameters)
+    assert isinstance(spec, PythonSpec)
     source = np.random.default_rng(0)
     observations, noise = source.uniform(-1, 1, (150, 4)).astype(np.float32), source.standard_normal((150, 2))
 

@@ -12,6 +12,8 @@ from rollserve_example_agents.linear import Linear
 if TYPE_CHECKING:
     from gymnasium import Space
 
+    from rollserve_server.agents import PythonPolicy
+
 __all__ = ["Held"]
 
 
@@ -39,7 +41,7 @@ class Held:
             raise ValueError(f"num_steps: {num_steps} came, at least 1 was expected")
         self._linear = Linear(observation_space, action_space, noise_scale=noise_scale)
         self._num_steps = num_steps
-        self._nothing = np.zeros(action_space.shape, action_space.dtype)
+        self._nothing = np.zeros(action_space.shape or (), action_space.dtype)
         self.noise_width = self._linear.noise_width
 
     def set_parameters(self, parameters: Mapping[str, np.ndarray]) -> None:
@@ -59,3 +61,6 @@ class Held:
         actions = np.where(is_new.reshape(-1, *(1 for _ in self._nothing.shape)), actions, states["action"])
         steps_left = np.where(is_new, self._num_steps, states["steps_left"]) - 1
         return actions, {**infos, "is_new": is_new}, {"action": actions, "steps_left": steps_left}
+
+
+_checked: type[PythonPolicy] = Held

@@ -37,7 +37,8 @@ def find_installed(name: str) -> importlib.metadata.EntryPoint:
     Raises:
         NotFoundError: there is none.
     """
-    entries = {entry.name: entry for entry in importlib.metadata.entry_points(group=_GROUP)}
+    # Of several with one name, the one that Python finds first, as with modules.
+    entries = {entry.name: entry for entry in reversed(importlib.metadata.entry_points(group=_GROUP))}
     if name not in entries:
         installed = f"one of {', '.join(map(repr, sorted(entries)))}" if entries else "none is installed, and one"
         text = f"{name!r} came, {installed} was expected: entry points of the group {_GROUP!r}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,22 +38,22 @@ class PythonPolicy(Protocol):
         """What it remembers of a row before an episode's first action: arrays of one row (*S), by name; often none."""
         ...
 
+    # What observations and actions are depends on the spaces, which types know nothing of.
     def act(
-        self,
-        observations: np.ndarray | Mapping[str, np.ndarray],
-        noise: np.ndarray,
-        states: Mapping[str, np.ndarray],
-    ) -> tuple[np.ndarray | Mapping[str, np.ndarray], Mapping[str, np.ndarray], Mapping[str, np.ndarray]]:
+        self, observations: Any, noise: np.ndarray, states: Mapping[str, np.ndarray]
+    ) -> tuple[Any, Mapping[str, np.ndarray], Mapping[str, np.ndarray]]:
         """Chooses an action for each row.
 
         Args:
-            observations: (M, *O); of a Dict or Tuple space by the names of its leaves, such as `camera` or `pose/0`.
+            observations: (M, *O); of a Dict or Tuple space a mapping with such an array for each leaf, by its name,
+                as `camera` or `pose/0`.
             noise: (M, K) float64, standard normal; all 0 in calls that are to be deterministic.
             states: by name (M, *S), as the last action of each row has left them.
 
         Returns:
-            The actions, (M, *A) or by the names of leaves, of the space's dtype or one that converts to it within its
-            kind. Infos by name, (M, ...), always of the same names, dtypes and shapes. The states after these actions.
+            The actions, (M, *A) or a mapping by the names of leaves, of the space's dtype or one that converts to it
+            within its kind. Infos by name, (M, ...), always of the same names, dtypes and shapes. The states after
+            these actions.
 
         Raises:
             Exception: it fails. The call for samples ends, and the client is told the text.

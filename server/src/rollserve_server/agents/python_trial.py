@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 from typing import TYPE_CHECKING, Any
 
@@ -36,14 +37,15 @@ def try_out(
         RefusedError: it is of no use.
     """
     try:
-        policy = make_policy(factory, observation_space, action_space, parameters)
-        calls = PolicyCalls(policy, observation_space, action_space)
-        trial = _Trial(calls, observation_space)
+        trial = _Trial(factory, observation_space, action_space, parameters)
+        calls, trials = trial.calls, [trial]
+        with contextlib.suppress(DomainError):  # it need not take any numbers
+            trials.append(_Trial(factory, observation_space, action_space, _changed(parameters)))
         return {
             "noise_width": calls.noise_width,
             "states": [(state.name, state.initial.dtype.str, state.initial.shape) for state in calls.states],
             "infos": [(info.name, info.dtype.str, info.shape) for info in trial.find_infos()],
-            "batching": trial.find_batching(),
+            "batching": find_batching(lambda rows: _bits(trials, rows), NUM_TRIED_ROWS),
         }
     except DomainError as error:
         details = {
@@ -56,10 +58,21 @@ def try_out(
 
 
 class _Trial:
-    """Has an agent act in rows out of many."""
+    """Has an agent act in rows out of many.
 
-    def __init__(self, calls: PolicyCalls, observation_space: Space[Any]) -> None:
-        self._calls = calls
+    Attributes:
+        calls: of the agent.
+    """
+
+    def __init__(
+        self,
+        factory: Factory,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        parameters: Mapping[str, np.ndarray],
+    ) -> None:
+        policy = make_policy(factory, observation_space, action_space, parameters)
+        self.calls = calls = PolicyCalls(policy, observation_space, action_space)
         generator = np.random.default_rng(0)
         self._observations = [random_values(leaf, generator) for leaf in leaves_of_space(observation_space)]
         self._noise = generator.standard_normal((NUM_TRIED_ROWS, calls.noise_width))
@@ -78,11 +91,7 @@ class _Trial:
             raise AgentFailedError("the types or shapes of its infos depend on the number of rows")
         return found[0]
 
-    def find_batching(self) -> tuple[int, int]:
-        """In which numbers of rows a row's bits depend on nothing else."""
-        return find_batching(self._bits, NUM_TRIED_ROWS)
-
-    def _bits(self, chosen: np.ndarray) -> Sequence[bytes]:
+    def bits(self, chosen: np.ndarray) -> Sequence[bytes]:
         """The bits of each chosen row's results."""
         result = self._act(chosen)
         columns = (*result.actions, *result.infos.values(), *result.states)
@@ -90,7 +99,28 @@ class _Trial:
 
     def _act(self, chosen: np.ndarray) -> PolicyResult:
         observations = [column[chosen] for column in self._observations]
-        return self._calls.act(observations, self._noise[chosen], [column[chosen] for column in self._states])
+        return self.calls.act(observations, self._noise[chosen], [column[chosen] for column in self._states])
+
+
+def _changed(parameters: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+    """Other numbers of the same types and shapes: sums of zeros do not tell in which order they are added."""
+    generator = np.random.default_rng(0)
+    return {
+        name: (value + generator.normal(scale=0.5, size=value.shape)).astype(value.dtype)
+        if value.dtype.kind == "f"
+        else value
+        for name, value in parameters.items()
+    }
+
+
+def _bits(trials: Sequence[_Trial], chosen: np.ndarray) -> Sequence[bytes]:
+    """The bits of each chosen row's results with all parameters that are tried, of which the first have to work."""
+    first, *others = trials
+    results = [first.bits(chosen)]
+    for trial in others:
+        with contextlib.suppress(AgentFailedError):
+            results.append(trial.bits(chosen))
+    return [b"".join(row) for row in zip(*results, strict=True)]
 
 
 def _trace(error: BaseException | None) -> str:
