@@ -40,7 +40,7 @@ def is_same(held: AgentSpec, came: AgentSource) -> bool:
 
 
 def content_hash(spec: AgentSpec) -> str:
-    """A text that is the same for agents that are the same, and no others. Takes about a second for each gigabyte."""
+    """A text that is the same for agents that are the same, and no others. Takes some seconds for each gigabyte."""
     return _digest(spec).hex()
 
 

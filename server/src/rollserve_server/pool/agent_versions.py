@@ -55,7 +55,7 @@ class AgentVersion(Sequence[AgentSpec]):
 
     @functools.cached_property
     def told(self) -> Sequence[AgentStatus]:
-        """What is told of each of them. The first time, it takes about a second for each gigabyte to find that out."""
+        """What is told of each of them. To find that out takes some seconds for each gigabyte, the first time."""
         return [AgentStatus(kind_of(agent), parameters_bytes(agent), content_hash(agent)) for agent in self._agents]
 
 

@@ -135,7 +135,7 @@ class Holdings:
             with self._giving("agent", version):
                 await self._slots.ask_all(add_agent)
                 self.agents.add(AgentVersion(agents))
-            self._misfits[self.agents.number, self.envs.number] = None
+            self._remember_misfit((version, self.envs.number), None)
         return version
 
     async def agent_version_if_same(self, updates: Sequence[AgentUpdate], *, per_worker: bool) -> int | None:
@@ -215,9 +215,13 @@ class Holdings:
         """Why the agents of a version do not fit the environments of another, if they do not. Both are held."""
         pair = (policy_version, env_version)
         if pair not in self._misfits:
-            self._misfits = {known: value for known, value in self._misfits.items() if self._holds(known)}
-            self._misfits[pair] = await asyncio.to_thread(self._find_misfit, *pair)
+            self._remember_misfit(pair, await asyncio.to_thread(self._find_misfit, *pair))
         return self._misfits[pair]
+
+    def _remember_misfit(self, pair: tuple[int, int], misfit: DomainError | None) -> None:
+        """And forgets those of versions that are not held any more."""
+        self._misfits = {known: value for known, value in self._misfits.items() if self._holds(known)}
+        self._misfits[pair] = misfit
 
     def _find_misfit(self, policy_version: int, env_version: int) -> DomainError | None:
         env = self.envs.get(env_version)
