@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
+from rollserve_server.errors import NotReadyError
+
 __all__ = ["Versions"]
 
 _T = TypeVar("_T")
@@ -37,6 +39,19 @@ class Versions(Generic[_T]):
     def get(self, number: int) -> _T | None:
         """A version, or None if it is not there, or not any more."""
         return self._values.get(number)
+
+    def choose(self, wanted: int | None, name: str) -> int:
+        """The wanted version, or the current one; `name` is what of.
+
+        Raises:
+            NotReadyError: it is not there, or not any more.
+        """
+        if wanted is None:
+            return self.number
+        if wanted not in self._values:
+            text = f"{wanted} came, one of {', '.join(map(str, self))} was expected: no others are there"
+            raise NotReadyError(text, reason=f"{name.upper()}_VERSION", field=f"options.{name}_version")
+        return wanted
 
     def add(self, value: _T) -> None:
         """Makes a value the current version, one more than before."""
