@@ -5,6 +5,7 @@ from rollserve_server.agents.building import build_agent, kind_of, parameters_by
 from rollserve_server.agents.exploration import AS_THE_AGENT_SAYS, Exploration, check_exploration
 from rollserve_server.agents.onnx_checking import OnnxSettings
 from rollserve_server.agents.onnx_trying import TrialSettings
+from rollserve_server.agents.populations import PopulationAgent, build_population, check_population
 from rollserve_server.agents.specs import (
     Activation,
     AgentSpec,
@@ -34,12 +35,15 @@ __all__ = [
     "OnnxModel",
     "OnnxSettings",
     "OnnxSpec",
+    "PopulationAgent",
     "RandomSpec",
     "StateSpec",
     "TrialSettings",
     "Value",
     "build_agent",
+    "build_population",
     "check_exploration",
+    "check_population",
     "kind_of",
     "parameters_bytes",
     "prepare_agent",
