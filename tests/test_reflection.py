@@ -21,7 +21,7 @@ database = ProtoReflectionDescriptorDatabase(channel)
 assert "rollserve.v1.SamplerService" in database.get_services()
 service = DescriptorPool(database).FindServiceByName("rollserve.v1.SamplerService")
 assert sorted(method.name for method in service.methods) == [
-    "GetSampler", "ObtainExactEpisodes", "ObtainSamples", "UpdateAgent", "UpdateEnv"
+    "Evaluate", "EvaluatePopulation", "GetSampler", "ObtainExactEpisodes", "ObtainSamples", "UpdateAgent", "UpdateEnv",
 ]
 
 def call(name, request):

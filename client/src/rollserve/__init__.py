@@ -27,6 +27,8 @@ from rollserve.errors import (
     StoppedError,
     UnavailableError,
 )
+from rollserve.evaluating import EvaluationOptions
+from rollserve.evaluation import Evaluation, PopulationEvaluation, Summary
 from rollserve.reproducibility import Reproducibility
 from rollserve.requests import EnvUpdate, SamplingOptions
 from rollserve.sampler import Sampler, SampleStream, connect
@@ -48,10 +50,13 @@ __all__ = [
     "EnvUpdate",
     "EpisodeBatch",
     "EpisodeBuffer",
+    "Evaluation",
+    "EvaluationOptions",
     "InvalidArgumentError",
     "LimitError",
     "MlpAgent",
     "OnnxAgent",
+    "PopulationEvaluation",
     "PreconditionError",
     "RandomAgent",
     "Reproducibility",
@@ -63,6 +68,7 @@ __all__ = [
     "ServerError",
     "StepType",
     "StoppedError",
+    "Summary",
     "Task",
     "UnavailableError",
     "Vectorization",

@@ -13,6 +13,7 @@ import grpc.aio
 from rollserve import requests
 from rollserve.checks import check_connection, check_seconds
 from rollserve.errors import closed_error
+from rollserve.evaluating import EvaluationReader, PopulationReader, Reader, receive_async
 from rollserve.joining import Joining
 from rollserve.messages import StreamReader
 from rollserve.requests import Reception
@@ -24,11 +25,15 @@ from rollserve.time_limits import DEFAULT_TIMEOUT, TimeLimits, answer_error, cou
 from rollserve.v1 import sampler_service_pb2 as pb
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from rollserve.account import Account
     from rollserve.compression import Compression
     from rollserve.environments import EnvChange, EnvSpec, Wrapper
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.episode_buffer import EpisodeBuffer
+    from rollserve.evaluating import EvaluationOptions
+    from rollserve.evaluation import Evaluation, PopulationEvaluation
     from rollserve.requests import AgentUpdate, EnvUpdate, RowEnvUpdates, SamplingOptions
     from rollserve.resumption import Request
 
@@ -162,12 +167,41 @@ class AsyncSampler:
         request = requests.exact_episodes_request(self._name, num_episodes_per_worker, self._reception, options)
         return AsyncSampleStream(self._opened(self._stub.ObtainExactEpisodes), request, self._time_limits(options))
 
+    async def evaluate(
+        self, num_episodes: int, *, return_episodes: bool = False, **options: Unpack[EvaluationOptions]
+    ) -> Evaluation:
+        """As `rollserve.Sampler.evaluate`."""
+        reader = EvaluationReader(self._name, num_episodes, return_episodes, self._reception, options)
+        return await self._received(self._stub.Evaluate, reader, options)
+
+    async def evaluate_population(
+        self,
+        parameters: Mapping[str, np.ndarray],
+        num_episodes: int,
+        *,
+        same_episodes: bool = True,
+        **options: Unpack[EvaluationOptions],
+    ) -> PopulationEvaluation:
+        """As `rollserve.Sampler.evaluate_population`."""
+        reader = PopulationReader(self._name, parameters, num_episodes, same_episodes, options)
+        return await self._received(self._stub.EvaluatePopulation, reader, options)
+
     async def status(self, *, timeout: float | None = None) -> SamplerStatus:
         """As `rollserve.Sampler.status`."""
         request = pb.GetSamplerRequest(sampler=self._name)
         return status_from_proto(await self._call(self._stub.GetSampler, request, timeout))
 
-    def _time_limits(self, options: SamplingOptions) -> TimeLimits:
+    async def _received(
+        self, method: Callable[..., Any], reader: Reader[_Result], options: EvaluationOptions
+    ) -> _Result:
+        try:
+            return await receive_async(self._opened(method), reader, self._time_limits(options))
+        except asyncio.CancelledError:
+            if _task_is_cancelled():
+                raise
+            raise closed_error("sampler") from None
+
+    def _time_limits(self, options: SamplingOptions | EvaluationOptions) -> TimeLimits:
         timeout = options.get("timeout")
         return TimeLimits(self._timeout if timeout is None else timeout, options.get("deadline"))
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -19,19 +18,22 @@ from rollserve.environments import (
 from rollserve.reproducibility import reproducibility_to_proto
 from rollserve.spaces import space_to_proto
 from rollserve.tensors import named_tensors_from_proto
-from rollserve.v1 import agent_pb2, environment_pb2, episode_batch_pb2, tensor_pb2
+from rollserve.v1 import agent_pb2, environment_pb2, episode_batch_pb2, evaluation_pb2, tensor_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server import __version__
 from rollserve_server.agents import AgentSpec, ConstantSpec, OnnxModel, RandomSpec
 from rollserve_server.envs import check_paths, describe_space
-from rollserve_server.errors import InvalidValueError, within
+from rollserve_server.errors import InvalidValueError
 from rollserve_server.gateway.agent_messages import check_model_head, exploration_from_proto, mlp_from_proto
+from rollserve_server.gateway.fields import in_range as _in_range
+from rollserve_server.gateway.fields import of_field as _within
 from rollserve_server.pool import (
     Account,
     AtLeast,
     Beginning,
     Exactly,
     Fragments,
+    Progress,
     RowUpdates,
     SampleRequest,
     Target,
@@ -48,8 +50,12 @@ __all__ = [
     "account_to_proto",
     "agent_updates_from_proto",
     "beginning_to_proto",
+    "column_format_from_proto",
     "env_updated_to_proto",
     "env_updates_from_proto",
+    "environment_from_proto",
+    "max_message_bytes_from_proto",
+    "progress_to_proto",
     "sample_request_from_proto",
     "status_to_proto",
 ]
@@ -126,10 +132,8 @@ def sample_request_from_proto(
         count = _in_range("episode_count_per_worker", request.episode_count_per_worker, 1, _MOST_EPISODES)
         target = Exactly(count, request.skip_episode_count)
     options = request.options
-    limit = _DEFAULT_MESSAGE_BYTES
-    if options.HasField("max_message_bytes"):
-        field = "options.max_message_bytes"
-        limit = _in_range(field, options.max_message_bytes, _LEAST_MESSAGE_BYTES, _MOST_MESSAGE_BYTES)
+    with _within("options"):
+        limit, columns = max_message_bytes_from_proto(options), column_format_from_proto(options)
     if options.HasField("first_episode_index") and not options.HasField("seed"):
         raise InvalidValueError.of("options.first_episode_index", "an index without a seed", "options.seed beside it")
     if options.prefetch and (options.HasField("seed") or isinstance(target, Fragments)):
@@ -150,28 +154,31 @@ def sample_request_from_proto(
         max_episode_length=_optional(options, "max_episode_length"),
         run=options.sampler_run if options.HasField("sampler_run") else None,
         prefetch=options.prefetch,
-        columns=None if options.blackhole else _column_format_from_proto(options),
+        columns=None if options.blackhole else columns,
         exploration=exploration,
     )
 
 
 def beginning_to_proto(
     beginning: Beginning, shared_memory: episode_batch_pb2.SharedMemory | None = None
-) -> pb.ObtainSamplesResponse:
-    """The first message of a call, with the memory that the others may go through."""
-    return pb.ObtainSamplesResponse(
-        beginning=episode_batch_pb2.Beginning(
-            seed=beginning.seed,
-            first_episode_index=beginning.first_episode_index,
-            policy_version=beginning.policy_version,
-            environment_version=beginning.env_version,
-            reproducibility=reproducibility_to_proto(beginning.reproducibility),
-            sampler_run=beginning.run,
-            row_count=beginning.num_rows,
-            row_step_count=beginning.row_step_count,
-            shared_memory=shared_memory,
-        )
+) -> episode_batch_pb2.Beginning:
+    """What a call begins with, and the memory that its messages may go through."""
+    return episode_batch_pb2.Beginning(
+        seed=beginning.seed,
+        first_episode_index=beginning.first_episode_index,
+        policy_version=beginning.policy_version,
+        environment_version=beginning.env_version,
+        reproducibility=reproducibility_to_proto(beginning.reproducibility),
+        sampler_run=beginning.run,
+        row_count=beginning.num_rows,
+        row_step_count=beginning.row_step_count,
+        shared_memory=shared_memory,
     )
+
+
+def progress_to_proto(progress: Progress) -> episode_batch_pb2.Progress:
+    """How far a call is."""
+    return episode_batch_pb2.Progress(simulated_step_count=progress.num_simulated_steps)
 
 
 def env_updated_to_proto(updated: EnvUpdated) -> pb.UpdateEnvResponse:
@@ -269,9 +276,17 @@ def status_to_proto(sampler: str, status: PoolStatus) -> pb.GetSamplerResponse:
     )
 
 
-def _column_format_from_proto(options: pb.SamplingOptions) -> ColumnFormat:
+def max_message_bytes_from_proto(options: pb.SamplingOptions | evaluation_pb2.EpisodeDelivery) -> int:
+    """The size that no message may exceed; raises InvalidValueError if it is out of range."""
+    if not options.HasField("max_message_bytes"):
+        return _DEFAULT_MESSAGE_BYTES
+    return _in_range("max_message_bytes", options.max_message_bytes, _LEAST_MESSAGE_BYTES, _MOST_MESSAGE_BYTES)
+
+
+def column_format_from_proto(options: pb.SamplingOptions | evaluation_pb2.EpisodeDelivery) -> ColumnFormat:
+    """How columns may be written; raises InvalidValueError for a compression that is not set."""
     if tensor_pb2.COMPRESSION_UNSPECIFIED in options.accept_compression:
-        raise InvalidValueError.of("options.accept_compression", "one that is not set", "a value of Compression")
+        raise InvalidValueError.of("accept_compression", "one that is not set", "a value of Compression")
     # What is not known here may be so to other servers.
     known = (compression for compression in options.accept_compression if compression in COMPRESSIONS)
     return ColumnFormat(next(known, None), options.accept_frame_stacks)
@@ -367,7 +382,7 @@ def _one_env_update_from_proto(
 ) -> EnvSpec | EnvChange:
     if update.HasField("environment"):
         with _within("environment"):
-            return _env_spec_from_proto(update.environment, allowed_paths)
+            return environment_from_proto(update.environment, allowed_paths)
     with _within("change"):
         for field in ("kwargs_json", "reset_options_json"):
             with _within(field):
@@ -377,7 +392,13 @@ def _one_env_update_from_proto(
         return change
 
 
-def _env_spec_from_proto(environment: environment_pb2.Environment, allowed_paths: Collection[Path]) -> EnvSpec:
+def environment_from_proto(environment: environment_pb2.Environment, allowed_paths: Collection[Path]) -> EnvSpec:
+    """An environment.
+
+    Raises:
+        InvalidValueError: a part is malformed or out of range.
+        NotAllowedError: see `check_paths`.
+    """
     if len(environment.wrappers) > _MOST_WRAPPERS:
         raise InvalidValueError.of("wrappers", len(environment.wrappers), f"at most {_MOST_WRAPPERS}")
     _in_range("row_count", environment.row_count, 0, _MOST_ROWS)
@@ -392,12 +413,6 @@ def _env_spec_from_proto(environment: environment_pb2.Environment, allowed_paths
     return spec
 
 
-def _in_range(field: str, value: int, least: int, most: int) -> int:
-    if not least <= value <= most:
-        raise InvalidValueError.of(field, value, f"a number from {least} to {most}")
-    return value
-
-
 def _optional(options: pb.SamplingOptions, name: _OptionalField) -> int | None:
     """The value of a field, or None if it is not set."""
     return getattr(options, name) if options.HasField(name) else None
@@ -407,13 +422,3 @@ def _duration(seconds: float) -> Duration:
     duration = Duration()
     duration.FromNanoseconds(round(seconds * 1e9))
     return duration
-
-
-@contextlib.contextmanager
-def _within(field: str) -> Iterator[None]:
-    """Names the field that errors are about, also those of the client's functions, which know no fields."""
-    with within(field):
-        try:
-            yield
-        except ValueError as error:
-            raise InvalidValueError(str(error)) from error

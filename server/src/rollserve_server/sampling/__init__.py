@@ -17,6 +17,7 @@ from rollserve_server.sampling.orders import (
     EnvDescription,
     Message,
     Order,
+    Outcome,
     Parcel,
     Portion,
     Report,
@@ -25,6 +26,7 @@ from rollserve_server.sampling.orders import (
     WorkerIdentity,
     WorkOrder,
 )
+from rollserve_server.sampling.population_orders import Population, PopulationOrder, PopulationReport
 from rollserve_server.sampling.worker import Worker
 
 __all__ = [
@@ -38,8 +40,12 @@ __all__ = [
     "FragmentReport",
     "Message",
     "Order",
+    "Outcome",
     "Parcel",
     "Part",
+    "Population",
+    "PopulationOrder",
+    "PopulationReport",
     "Portion",
     "Report",
     "RowProgress",
