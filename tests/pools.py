@@ -7,16 +7,31 @@ import contextlib
 import os
 import random
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 import rollserve
+from rollserve.account import account_from_proto
 from rollserve.joining import join_batches
 from rollserve.messages import StreamReader
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.envs import RowSettings
 from rollserve_server.gateway.translate import account_to_proto
-from rollserve_server.pool import Account, Backend, Delivery, Pool, PoolConfig, SampleRequest, Target
+from rollserve_server.pool import (
+    Account,
+    Backend,
+    Delivery,
+    Evaluation,
+    EvaluationOptions,
+    EvaluationRequest,
+    Pool,
+    PoolConfig,
+    PopulationRequest,
+    SampleRequest,
+    Target,
+)
 from rollserve_server.pool.call import Call
 
 CARTPOLE = rollserve.EnvSpec("CartPole-v1")
@@ -54,6 +69,29 @@ async def sample(pool: Pool, target: Target, **options: Any) -> rollserve.Episod
     return join_batches(parts, reader.end())
 
 
+async def evaluate(pool: Pool, num_episodes: int, *, parts: list[object] | None = None, **options: Any) -> Evaluation:
+    """What an evaluation of the pool ends with; all that comes before is added to `parts`."""
+    request = EvaluationRequest(num_episodes, EvaluationOptions(**options))
+    return await _ended(pool.evaluate(request), parts)
+
+
+async def evaluate_population(
+    pool: Pool, parameters: Mapping[str, np.ndarray], num_episodes: int, *, shares_episodes: bool = True, **options: Any
+) -> Evaluation:
+    """The same of a population."""
+    request = PopulationRequest(parameters, num_episodes, EvaluationOptions(**options), shares_episodes)
+    return await _ended(pool.evaluate_population(request), None)
+
+
+async def _ended(items: AsyncGenerator[Any, None], parts: list[object] | None) -> Evaluation:
+    async with contextlib.aclosing(items):
+        came = [item async for item in items]
+    if parts is not None:
+        parts += came[:-1]
+    assert isinstance(came[-1], Evaluation)
+    return came[-1]
+
+
 def read(reader: StreamReader, item: object) -> list[rollserve.EpisodeBatch]:
     """The batches in what a pool gives, which the reader takes notice of."""
     batches = []
@@ -66,7 +104,9 @@ def read(reader: StreamReader, item: object) -> list[rollserve.EpisodeBatch]:
     return [batch for batch in batches if batch is not None]
 
 
-def adds_up(account: rollserve.Account) -> bool:
+def adds_up(account: rollserve.Account | Account) -> bool:
+    if isinstance(account, Account):
+        account = account_from_proto(account_to_proto(account))
     told = account.num_steps + account.num_kept_steps + account.num_dropped_steps
     return account.num_carried_steps + account.num_simulated_steps == told
 

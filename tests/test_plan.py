@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rollserve_server.pool.length_estimate import LengthEstimate
 from rollserve_server.pool.placement import Anywhere, Blocks, Placement, RoundRobin
-from rollserve_server.pool.plan import AtLeast, Exactly, Ledger, Plan, PlannedClaim, Target
+from rollserve_server.pool.plan import AtLeast, Exactly, InAll, Ledger, Plan, PlannedClaim, Target
 
 
 class Workers:
@@ -238,6 +238,36 @@ def test_exactly_so_many_on_each_worker_and_no_more(
     assert not ledger.workers
 
 
+@given(
+    lengths=LENGTHS,
+    num_workers=st.integers(1, 5),
+    num_rows=st.integers(1, 6),
+    count=st.integers(1, 60),
+    first=st.integers(0, 100),
+    size=st.sampled_from([None, 1, 3]),
+    seed=st.integers(0, 1000),
+    num_deaths=st.integers(0, 8),
+    unit_size=st.sampled_from([1, 1, 2, 7]),
+)
+def test_so_many_in_all_and_no_more_units_than_they_are_in(
+    lengths: Callable[[int], int],
+    num_workers: int,
+    num_rows: int,
+    count: int,
+    first: int,
+    size: int | None,
+    seed: int,
+    num_deaths: int,
+    unit_size: int,
+) -> None:
+    placement: Placement = RoundRobin(num_workers, size * unit_size) if size else Anywhere()
+    workers = Workers(num_workers, num_rows, lengths, seed, num_deaths, unit_size)
+    ledger, estimate = Ledger(next_index=first), LengthEstimate(None)
+    plan = Plan(InAll(count), placement, ledger, estimate, num_workers, unit_size=unit_size)
+    assert check_claims(workers.serve(plan, estimate), first, placement) == first + count
+    assert workers.begun == set(range(first, plan.unit_of(first + count - 1).stop))
+
+
 @pytest.mark.parametrize(
     ("target", "placement"),
     [
@@ -245,6 +275,8 @@ def test_exactly_so_many_on_each_worker_and_no_more(
         (AtLeast(2**62), RoundRobin(3)),
         (AtLeast(2**62), RoundRobin(3, 5)),
         (Exactly(2**40), Blocks(5, 2**40)),
+        (InAll(2**40), Anywhere()),
+        (InAll(2**40), RoundRobin(3)),
     ],
 )
 def test_enormous_calls_begin_no_more_than_there_is_room_for(target: Target, placement: Placement) -> None:
@@ -254,9 +286,9 @@ def test_enormous_calls_begin_no_more_than_there_is_room_for(target: Target, pla
             assert sum(len(indices) for indices in plan.begin(worker, 7)) == 7
 
 
-@pytest.mark.parametrize("target", [AtLeast(10), Exactly(1)])
+@pytest.mark.parametrize("target", [AtLeast(10), Exactly(1), InAll(1)])
 def test_nothing_begins_after_the_end(target: Target) -> None:
-    placement: Placement = Anywhere() if isinstance(target, AtLeast) else Blocks(0, 1)
+    placement: Placement = Blocks(0, 1) if isinstance(target, Exactly) else Anywhere()
     workers = Workers(1, 4, lambda index: 10, seed=0)
     estimate = LengthEstimate(None)
     plan = Plan(target, placement, Ledger(0), estimate, 1)

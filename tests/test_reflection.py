@@ -21,8 +21,8 @@ database = ProtoReflectionDescriptorDatabase(channel)
 assert "rollserve.v1.SamplerService" in database.get_services()
 service = DescriptorPool(database).FindServiceByName("rollserve.v1.SamplerService")
 assert sorted(method.name for method in service.methods) == [
-    "GetAgentParameters", "GetSampler", "ListAgentVersions", "ObtainExactEpisodes", "ObtainSamples", "UpdateAgent",
-    "UpdateEnv",
+    "Evaluate", "EvaluatePopulation", "GetAgentParameters", "GetSampler", "ListAgentVersions", "ObtainExactEpisodes",
+    "ObtainSamples", "UpdateAgent", "UpdateEnv",
 ]
 
 def call(name, request):

@@ -28,6 +28,8 @@ from rollserve.errors import (
     StoppedError,
     UnavailableError,
 )
+from rollserve.evaluating import EvaluationOptions
+from rollserve.evaluation import Evaluation, PopulationEvaluation, Summary
 from rollserve.reproducibility import Reproducibility
 from rollserve.requests import EnvUpdate, SamplingOptions
 from rollserve.sampler import Sampler, SampleStream, connect
@@ -50,12 +52,15 @@ __all__ = [
     "EnvUpdate",
     "EpisodeBatch",
     "EpisodeBuffer",
+    "Evaluation",
+    "EvaluationOptions",
     "HeldAgent",
     "InvalidArgumentError",
     "LimitError",
     "MlpAgent",
     "OnnxAgent",
     "PickledAgent",
+    "PopulationEvaluation",
     "PreconditionError",
     "PythonAgent",
     "RandomAgent",
@@ -68,6 +73,7 @@ __all__ = [
     "ServerError",
     "StepType",
     "StoppedError",
+    "Summary",
     "Task",
     "UnavailableError",
     "Vectorization",

@@ -14,6 +14,7 @@ from rollserve import requests
 from rollserve.agent_versions import agent_versions_from_proto, aread_parameters, parameters_request
 from rollserve.checks import check_connection, check_seconds
 from rollserve.errors import closed_error
+from rollserve.evaluating import EvaluationReader, PopulationReader, Reader, receive_async
 from rollserve.joining import Joining
 from rollserve.messages import StreamReader
 from rollserve.requests import Reception
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from rollserve.environments import EnvChange, EnvSpec, Wrapper
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.episode_buffer import EpisodeBuffer
+    from rollserve.evaluating import EvaluationOptions
+    from rollserve.evaluation import Evaluation, PopulationEvaluation
     from rollserve.requests import AgentUpdate, EnvUpdate, RowEnvUpdates, SamplingOptions
     from rollserve.resumption import Request
 
@@ -168,6 +171,25 @@ class AsyncSampler:
         request = requests.exact_episodes_request(self._name, num_episodes_per_worker, self._reception, options)
         return AsyncSampleStream(self._opened(self._stub.ObtainExactEpisodes), request, self._time_limits(options))
 
+    async def evaluate(
+        self, num_episodes: int, *, return_episodes: bool = False, **options: Unpack[EvaluationOptions]
+    ) -> Evaluation:
+        """As `rollserve.Sampler.evaluate`."""
+        reader = EvaluationReader(self._name, num_episodes, return_episodes, self._reception, options)
+        return await self._received(self._stub.Evaluate, reader, options)
+
+    async def evaluate_population(
+        self,
+        parameters: Mapping[str, np.ndarray],
+        num_episodes: int,
+        *,
+        same_episodes: bool = True,
+        **options: Unpack[EvaluationOptions],
+    ) -> PopulationEvaluation:
+        """As `rollserve.Sampler.evaluate_population`."""
+        reader = PopulationReader(self._name, parameters, num_episodes, same_episodes, options)
+        return await self._received(self._stub.EvaluatePopulation, reader, options)
+
     async def status(self, *, timeout: float | None = None) -> SamplerStatus:
         """As `rollserve.Sampler.status`."""
         request = pb.GetSamplerRequest(sampler=self._name)
@@ -191,7 +213,17 @@ class AsyncSampler:
         request = parameters_request(self._name, version, worker, names, limit)
         return await self._call(aread_parameters(self._stub.GetAgentParameters), request, timeout)
 
-    def _time_limits(self, options: SamplingOptions) -> TimeLimits:
+    async def _received(
+        self, method: Callable[..., Any], reader: Reader[_Result], options: EvaluationOptions
+    ) -> _Result:
+        try:
+            return await receive_async(self._opened(method), reader, self._time_limits(options))
+        except asyncio.CancelledError:
+            if _task_is_cancelled():
+                raise
+            raise closed_error("sampler") from None
+
+    def _time_limits(self, options: SamplingOptions | EvaluationOptions) -> TimeLimits:
         timeout = options.get("timeout")
         return TimeLimits(self._timeout if timeout is None else timeout, options.get("deadline"))
 

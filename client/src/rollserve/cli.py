@@ -1,4 +1,4 @@
-"""The command line `rollserve`: looks at a sampler, and samples from it."""
+"""The command line `rollserve`: looks at a sampler, samples from it, and evaluates its agent."""
 
 from __future__ import annotations
 
@@ -123,6 +123,17 @@ def _parser() -> argparse.ArgumentParser:
         "--random-agent", action="store_true", help="give the sampler an agent with random actions first"
     )
     sample.set_defaults(run=_sample)
+
+    evaluate = commands.add_parser(
+        "evaluate",
+        parents=[common],
+        help="tell how good the agent is that is there",
+        description="Run episodes of the agent that is there, beside everything else, and show what they come to.",
+    )
+    evaluate.add_argument("--episodes", type=int, default=100, metavar="N", help="how many (default: %(default)s)")
+    evaluate.add_argument("--deterministic", action="store_true", help="act without any chance")
+    evaluate.add_argument("--seed", type=int, metavar="N", help="the root seed; else the same for every evaluation")
+    evaluate.set_defaults(run=_evaluate)
     return parser
 
 
@@ -167,6 +178,16 @@ def _sample(sampler: Sampler, options: argparse.Namespace) -> None:
         print(f"written to {options.out}")
 
 
+def _evaluate(sampler: Sampler, options: argparse.Namespace) -> None:
+    result = sampler.evaluate(options.episodes, deterministic=options.deterministic, seed=options.seed)
+    print(f"return {result.return_summary}, {_range(result.returns)}")
+    print(f"length {result.length_summary}, {_range(result.lengths)}")
+    print(
+        f"{len(result)} episodes, policy version {result.policy_version}, environment version {result.env_version}, "
+        f"seed {result.seed}"
+    )
+
+
 def _check_writable(path: Path) -> None:
     """Raises OSError if the file cannot be written to: better to know now than after the sampling."""
     if path.is_fifo():  # its reader would see an end
@@ -207,8 +228,12 @@ def _summary(batch: EpisodeBatch, seconds: float) -> str:
 
 
 def _distribution(name: str, values: np.ndarray) -> str:
+    return f"{name}: mean {values.mean():.1f}, {_range(values)}"
+
+
+def _range(values: np.ndarray) -> str:
     low, middle, high = np.quantile(values, (0, 0.5, 1))
-    return f"{name}: mean {values.mean():.1f}, min {low:g}, median {middle:g}, max {high:g}"
+    return f"min {low:g}, median {middle:g}, max {high:g}"
 
 
 def _describe(status: SamplerStatus) -> str:

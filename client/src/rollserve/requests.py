@@ -31,6 +31,7 @@ __all__ = [
     "check_joinable",
     "env_update_from_proto",
     "exact_episodes_request",
+    "exploration_of",
     "fragments_request",
     "samples_request",
     "update_agent_request",
@@ -302,13 +303,17 @@ def _sampling_options(reception: Reception, options: SamplingOptions) -> pb.Samp
         prefetch=options.get("prefetch") or False,
         blackhole=options.get("blackhole") or False,
         accept_shared_memory=reception.shared_memory,
-        exploration=_exploration(options),
+        exploration=exploration_of(options),
         return_states=options.get("return_states") or False,
     )
 
 
-def _exploration(options: SamplingOptions) -> pb.Exploration | None:
-    """How freely the agent is to act, if the options say anything about it."""
+def exploration_of(options: Mapping[str, Any]) -> pb.Exploration | None:
+    """How freely the agent is to act, if the options say anything about it.
+
+    Raises:
+        TypeError: what says it is no number, nor a sequence of some.
+    """
     exploration = pb.Exploration(deterministic=options.get("deterministic") or False)
     for name in _EXPLORATION_OPTIONS:
         value = options.get(name)

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from rollserve.account import Account
     from rollserve.episode_batch import EpisodeBatch
 
-__all__ = ["Backoff", "Request", "Resumption"]
+__all__ = ["REPEATABLE", "Backoff", "Request", "Resumption"]
 
 Request = pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest
 """What asks for a stream."""
 
-_REPEATABLE = (episode_batch_pb2.REPRODUCIBILITY_EPISODE, episode_batch_pb2.REPRODUCIBILITY_BLOCK)
+REPEATABLE = (episode_batch_pb2.REPRODUCIBILITY_EPISODE, episode_batch_pb2.REPRODUCIBILITY_BLOCK)
+"""The classes of what comes again if it is asked for again."""
 
 
 class Resumption:
@@ -51,7 +52,7 @@ class Resumption:
     def possible(self) -> bool:
         """Whether it is known how to go on, and the rest would be that of the same episodes."""
         beginning = self._beginning
-        return beginning is not None and beginning.reproducibility in _REPEATABLE
+        return beginning is not None and beginning.reproducibility in REPEATABLE
 
     def begin(self, beginning: episode_batch_pb2.Beginning) -> None:
         """Takes in a call's first message."""

@@ -12,6 +12,7 @@ from rollserve import requests
 from rollserve.agent_versions import agent_versions_from_proto, parameters_request, read_parameters
 from rollserve.checks import check_connection, check_seconds
 from rollserve.errors import closed_error
+from rollserve.evaluating import EvaluationReader, PopulationReader, receive
 from rollserve.joining import Joining
 from rollserve.messages import StreamReader
 from rollserve.requests import Reception
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from rollserve.environments import EnvChange, EnvSpec, Wrapper
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.episode_buffer import EpisodeBuffer
+    from rollserve.evaluating import EvaluationOptions
+    from rollserve.evaluation import Evaluation, PopulationEvaluation
     from rollserve.requests import AgentUpdate, EnvUpdate, RowEnvUpdates, SamplingOptions
     from rollserve.resumption import Request
 
@@ -257,6 +260,44 @@ class Sampler:
         request = requests.exact_episodes_request(self._name, num_episodes_per_worker, self._reception, options)
         return SampleStream(self._opened(self._stub.ObtainExactEpisodes), request, self._time_limits(options))
 
+    def evaluate(
+        self, num_episodes: int, *, return_episodes: bool = False, **options: Unpack[EvaluationOptions]
+    ) -> Evaluation:
+        """What so many episodes of the agent come to, in environments that are there for evaluations alone.
+
+        Nothing of the sampler's own is used or changed by it.
+
+        Args:
+            num_episodes: how many, from 1 to 131,072.
+            return_episodes: whether the result has the episodes themselves, too.
+            options: `deterministic`, `env`, `seed` and others; `rollserve.EvaluationOptions` says what they are.
+        """
+        reader = EvaluationReader(self._name, num_episodes, return_episodes, self._reception, options)
+        return receive(self._opened(self._stub.Evaluate), reader, self._time_limits(options))
+
+    def evaluate_population(
+        self,
+        parameters: Mapping[str, np.ndarray],
+        num_episodes: int,
+        *,
+        same_episodes: bool = True,
+        **options: Unpack[EvaluationOptions],
+    ) -> PopulationEvaluation:
+        """What so many episodes of each of K parameter sets of the agent come to.
+
+        They are the same as those of `evaluate` after an update with the member's parameters, where environments are
+        stepped row by row. Nothing of the sampler's own is used or changed by it.
+
+        Args:
+            parameters: by name (K, …), parameters of the agent that is there for K members; those that are left out are
+                the agent's own.
+            num_episodes: how many each member has; together at most 131,072.
+            same_episodes: whether all members have the same seeds.
+            options: as of `evaluate`.
+        """
+        reader = PopulationReader(self._name, parameters, num_episodes, same_episodes, options)
+        return receive(self._opened(self._stub.EvaluatePopulation), reader, self._time_limits(options))
+
     def status(self, *, timeout: float | None = None) -> SamplerStatus:
         """What the sampler is and what it has done."""
         request = pb.GetSamplerRequest(sampler=self._name)
@@ -290,7 +331,7 @@ class Sampler:
         request = parameters_request(self._name, version, worker, names, limit)
         return self._call(read_parameters(self._stub.GetAgentParameters), request, timeout)
 
-    def _time_limits(self, options: SamplingOptions) -> TimeLimits:
+    def _time_limits(self, options: SamplingOptions | EvaluationOptions) -> TimeLimits:
         timeout = options.get("timeout")
         return TimeLimits(self._timeout if timeout is None else timeout, options.get("deadline"))
 

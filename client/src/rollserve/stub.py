@@ -11,7 +11,7 @@ __all__ = ["RawStreamsStub"]
 
 
 class RawStreamsStub(SamplerServiceStub):
-    """The generated stub, but that responses of sampling calls come as the bytes that they are on the wire.
+    """The generated stub, but that responses of streams come as the bytes that they are on the wire.
 
     Updates of agents may be sent as such.
     """
@@ -22,6 +22,8 @@ class RawStreamsStub(SamplerServiceStub):
         for name, request in (
             ("ObtainSamples", pb.ObtainSamplesRequest),
             ("ObtainExactEpisodes", pb.ObtainExactEpisodesRequest),
+            ("Evaluate", pb.EvaluateRequest),
+            ("EvaluatePopulation", pb.EvaluatePopulationRequest),
         ):
             method = channel.unary_stream(f"/{service}/{name}", request.SerializeToString, None)
             setattr(self, name, method)

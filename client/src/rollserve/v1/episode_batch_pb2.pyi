@@ -505,8 +505,8 @@ class Account(google.protobuf.message.Message):
     episodes that a block has of them, or the episode that they were in is not among those wanted.
     """
     discarded_step_count: builtins.int
-    """Steps thrown away instead of being delivered, because the call asked for that by `blackhole`: then none is
-    delivered.
+    """Steps thrown away instead of being delivered, because the call asked for that by `blackhole`, or was an evaluation
+    that returns no episodes: then none is delivered.
     """
     discarded_episode_count: builtins.int
     """Episodes that those steps ended, in the place of `episode_count`."""

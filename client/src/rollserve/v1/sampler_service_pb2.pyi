@@ -13,6 +13,7 @@ import google.protobuf.message
 import rollserve.v1.agent_pb2
 import rollserve.v1.environment_pb2
 import rollserve.v1.episode_batch_pb2
+import rollserve.v1.evaluation_pb2
 import rollserve.v1.space_pb2
 import rollserve.v1.tensor_pb2
 import sys
@@ -873,3 +874,232 @@ class Counters(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["cancelled_call_count", b"cancelled_call_count", "completed_call_count", b"completed_call_count", "episode_count", b"episode_count", "failed_call_count", b"failed_call_count", "message_bytes", b"message_bytes", "simulated_step_count", b"simulated_step_count", "step_count", b"step_count", "uptime", b"uptime"]) -> None: ...
 
 global___Counters = Counters
+
+@typing.final
+class EvaluationOptions(google.protobuf.message.Message):
+    """Options that evaluations share. All may be left out."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    POLICY_VERSION_FIELD_NUMBER: builtins.int
+    ENVIRONMENT_VERSION_FIELD_NUMBER: builtins.int
+    ENVIRONMENT_FIELD_NUMBER: builtins.int
+    SEED_FIELD_NUMBER: builtins.int
+    FIRST_EPISODE_INDEX_FIELD_NUMBER: builtins.int
+    MAX_EPISODE_LENGTH_FIELD_NUMBER: builtins.int
+    EXPLORATION_FIELD_NUMBER: builtins.int
+    SAMPLER_RUN_FIELD_NUMBER: builtins.int
+    policy_version: builtins.int
+    """If set, the version of the policy to evaluate, instead of the current one; see SamplingOptions."""
+    environment_version: builtins.int
+    """If set, the version of the sampler's environment to act in, instead of the current one; see SamplingOptions."""
+    seed: builtins.int
+    """If set, the root seed of the episodes. Not set: one that is derived from the sampler's and is the same for every
+    evaluation, so that all versions are measured by the same episodes. All 64 bits count: in JavaScript, use a string or
+    BigInt.
+    """
+    first_episode_index: builtins.int
+    """The index of the first episode in the sequence of the seed, up to 2^62, else INVALID_ARGUMENT."""
+    max_episode_length: builtins.int
+    """If set, the number of steps that episodes may have; see SamplingOptions."""
+    sampler_run: builtins.str
+    """If set, the `sampler_run` of an evaluation that is to be repeated; FAILED_PRECONDITION (SAMPLER_RUN) if the server was
+    started anew since.
+    """
+    @property
+    def environment(self) -> rollserve.v1.environment_pb2.Environment:
+        """If set, another environment to act in, the same on all workers, such as the sampler's without wrappers that change
+        rewards. As in UpdateEnv; the agent has to fit it, else FAILED_PRECONDITION (AGENT_MISFIT). The sampler's own stays
+        as it is. INVALID_ARGUMENT beside `environment_version`. The last two that evaluations acted in stand ready.
+        """
+
+    @property
+    def exploration(self) -> global___Exploration:
+        """How freely the agent acts. Not set: as it says itself."""
+
+    def __init__(
+        self,
+        *,
+        policy_version: builtins.int | None = ...,
+        environment_version: builtins.int | None = ...,
+        environment: rollserve.v1.environment_pb2.Environment | None = ...,
+        seed: builtins.int | None = ...,
+        first_episode_index: builtins.int = ...,
+        max_episode_length: builtins.int | None = ...,
+        exploration: global___Exploration | None = ...,
+        sampler_run: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_max_episode_length", b"_max_episode_length", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "environment", b"environment", "environment_version", b"environment_version", "exploration", b"exploration", "max_episode_length", b"max_episode_length", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_max_episode_length", b"_max_episode_length", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "environment", b"environment", "environment_version", b"environment_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_environment_version", b"_environment_version"]) -> typing.Literal["environment_version"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_episode_length", b"_max_episode_length"]) -> typing.Literal["max_episode_length"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_policy_version", b"_policy_version"]) -> typing.Literal["policy_version"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_sampler_run", b"_sampler_run"]) -> typing.Literal["sampler_run"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_seed", b"_seed"]) -> typing.Literal["seed"] | None: ...
+
+global___EvaluationOptions = EvaluationOptions
+
+@typing.final
+class EvaluateRequest(google.protobuf.message.Message):
+    """Asks for an evaluation."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SAMPLER_FIELD_NUMBER: builtins.int
+    EPISODE_COUNT_FIELD_NUMBER: builtins.int
+    OPTIONS_FIELD_NUMBER: builtins.int
+    EPISODES_FIELD_NUMBER: builtins.int
+    sampler: builtins.str
+    """The sampler's name; empty for `default`."""
+    episode_count: builtins.int
+    """How many episodes, from 1 to 131,072, else INVALID_ARGUMENT."""
+    @property
+    def options(self) -> global___EvaluationOptions:
+        """The options that evaluations share."""
+
+    @property
+    def episodes(self) -> rollserve.v1.evaluation_pb2.EpisodeDelivery:
+        """If set, the episodes come, too."""
+
+    def __init__(
+        self,
+        *,
+        sampler: builtins.str = ...,
+        episode_count: builtins.int = ...,
+        options: global___EvaluationOptions | None = ...,
+        episodes: rollserve.v1.evaluation_pb2.EpisodeDelivery | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["episodes", b"episodes", "options", b"options"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["episode_count", b"episode_count", "episodes", b"episodes", "options", b"options", "sampler", b"sampler"]) -> None: ...
+
+global___EvaluateRequest = EvaluateRequest
+
+@typing.final
+class EvaluateResponse(google.protobuf.message.Message):
+    """A message of the stream: the beginning, batches and progress in any number, the evaluation."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BEGINNING_FIELD_NUMBER: builtins.int
+    BATCH_FIELD_NUMBER: builtins.int
+    PROGRESS_FIELD_NUMBER: builtins.int
+    EVALUATION_FIELD_NUMBER: builtins.int
+    @property
+    def beginning(self) -> rollserve.v1.episode_batch_pb2.Beginning:
+        """The start of the stream: what its episodes are a function of. The environment's version is 0 for one that the
+        request brought. If the stream breaks, the same request with this seed, run and versions has the same answer,
+        unless the class is WORKER.
+        """
+
+    @property
+    def batch(self) -> rollserve.v1.episode_batch_pb2.EpisodeBatch:
+        """Episodes, in the order of their indices, if the request wants them."""
+
+    @property
+    def progress(self) -> rollserve.v1.episode_batch_pb2.Progress:
+        """A sign of life while nothing else is ready."""
+
+    @property
+    def evaluation(self) -> rollserve.v1.evaluation_pb2.Evaluation:
+        """The end of the stream."""
+
+    def __init__(
+        self,
+        *,
+        beginning: rollserve.v1.episode_batch_pb2.Beginning | None = ...,
+        batch: rollserve.v1.episode_batch_pb2.EpisodeBatch | None = ...,
+        progress: rollserve.v1.episode_batch_pb2.Progress | None = ...,
+        evaluation: rollserve.v1.evaluation_pb2.Evaluation | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["batch", b"batch", "beginning", b"beginning", "content", b"content", "evaluation", b"evaluation", "progress", b"progress"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["batch", b"batch", "beginning", b"beginning", "content", b"content", "evaluation", b"evaluation", "progress", b"progress"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "evaluation"] | None: ...
+
+global___EvaluateResponse = EvaluateResponse
+
+@typing.final
+class EvaluatePopulationRequest(google.protobuf.message.Message):
+    """Asks for an evaluation of many parameter sets."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SAMPLER_FIELD_NUMBER: builtins.int
+    PARAMETERS_FIELD_NUMBER: builtins.int
+    EPISODE_COUNT_FIELD_NUMBER: builtins.int
+    OPTIONS_FIELD_NUMBER: builtins.int
+    DIFFERENT_EPISODES_FIELD_NUMBER: builtins.int
+    sampler: builtins.str
+    """The sampler's name; empty for `default`."""
+    episode_count: builtins.int
+    """How many episodes each member has, at least 1; together at most 131,072, else INVALID_ARGUMENT."""
+    different_episodes: builtins.bool
+    """Whether each member has episodes of its own: episode j of member k then has the index `first_episode_index` + k * M + j,
+    where M is `episode_count`. Else it has the index `first_episode_index` + j, so that all members have the same seeds
+    and differ by their parameters alone.
+    """
+    @property
+    def parameters(self) -> rollserve.v1.agent_pb2.Parameters:
+        """The members' parameters: those of the agent that is there, by name, each with one more axis in front, of size K, the
+        number of members. Those that are left out are the agent's own for all members. INVALID_ARGUMENT if there are none, if
+        sizes, types or names are not the agent's or the members' numbers differ, if a number is not finite, for an agent of
+        a kind without parameters, and if workers have agents of their own.
+        """
+
+    @property
+    def options(self) -> global___EvaluationOptions:
+        """The options that evaluations share. INVALID_ARGUMENT for an environment whose rows cannot be stepped one by one; and
+        without `environment`, if the sampler's differ between workers or rows.
+        """
+
+    def __init__(
+        self,
+        *,
+        sampler: builtins.str = ...,
+        parameters: rollserve.v1.agent_pb2.Parameters | None = ...,
+        episode_count: builtins.int = ...,
+        options: global___EvaluationOptions | None = ...,
+        different_episodes: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["options", b"options", "parameters", b"parameters"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["different_episodes", b"different_episodes", "episode_count", b"episode_count", "options", b"options", "parameters", b"parameters", "sampler", b"sampler"]) -> None: ...
+
+global___EvaluatePopulationRequest = EvaluatePopulationRequest
+
+@typing.final
+class EvaluatePopulationResponse(google.protobuf.message.Message):
+    """A message of the stream: the beginning, progress in any number, the evaluation."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BEGINNING_FIELD_NUMBER: builtins.int
+    PROGRESS_FIELD_NUMBER: builtins.int
+    EVALUATION_FIELD_NUMBER: builtins.int
+    @property
+    def beginning(self) -> rollserve.v1.episode_batch_pb2.Beginning:
+        """The start of the stream; as of EvaluateResponse."""
+
+    @property
+    def progress(self) -> rollserve.v1.episode_batch_pb2.Progress:
+        """A sign of life."""
+
+    @property
+    def evaluation(self) -> rollserve.v1.evaluation_pb2.PopulationEvaluation:
+        """The end of the stream."""
+
+    def __init__(
+        self,
+        *,
+        beginning: rollserve.v1.episode_batch_pb2.Beginning | None = ...,
+        progress: rollserve.v1.episode_batch_pb2.Progress | None = ...,
+        evaluation: rollserve.v1.evaluation_pb2.PopulationEvaluation | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["beginning", b"beginning", "content", b"content", "evaluation", b"evaluation", "progress", b"progress"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["beginning", b"beginning", "content", b"content", "evaluation", b"evaluation", "progress", b"progress"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "progress", "evaluation"] | None: ...
+
+global___EvaluatePopulationResponse = EvaluatePopulationResponse

@@ -111,6 +111,16 @@ class SamplerServiceStub(object):
                 request_serializer=rollserve_dot_v1_dot_agent__versions__pb2.GetAgentParametersRequest.SerializeToString,
                 response_deserializer=rollserve_dot_v1_dot_agent__versions__pb2.GetAgentParametersResponse.FromString,
                 _registered_method=True)
+        self.Evaluate = channel.unary_stream(
+                '/rollserve.v1.SamplerService/Evaluate',
+                request_serializer=rollserve_dot_v1_dot_sampler__service__pb2.EvaluateRequest.SerializeToString,
+                response_deserializer=rollserve_dot_v1_dot_sampler__service__pb2.EvaluateResponse.FromString,
+                _registered_method=True)
+        self.EvaluatePopulation = channel.unary_stream(
+                '/rollserve.v1.SamplerService/EvaluatePopulation',
+                request_serializer=rollserve_dot_v1_dot_sampler__service__pb2.EvaluatePopulationRequest.SerializeToString,
+                response_deserializer=rollserve_dot_v1_dot_sampler__service__pb2.EvaluatePopulationResponse.FromString,
+                _registered_method=True)
 
 
 class SamplerServiceServicer(object):
@@ -223,6 +233,33 @@ class SamplerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Evaluate(self, request, context):
+        """Tells how good an agent is: samples so many episodes in environments that are there for evaluations alone, and
+        answers with their returns. It takes nothing of the sampler's own: no episode of its sequence, none of the turns of
+        sampling calls, and nothing that is kept for them; but the workers share their time. Two evaluations run at a time,
+        of either kind; more wait for their turn in the order of their arrival. A stream of its beginning, progress, the
+        episodes if they are wanted, and the evaluation.
+        Reasons: INVALID_VALUE, ENV_REFUSED, all of NOT_FOUND, of PERMISSION_DENIED and of FAILED_PRECONDITION,
+        MESSAGE_TOO_SMALL, WORKER_LOST, ENV_FAILED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EvaluatePopulation(self, request, context):
+        """Does the same for many parameter sets of one agent at once, for searches such as evolution strategies: K members with
+        so many episodes each, spread over the workers. The returns are those that Evaluate gives after an update with a
+        member's parameters, in the order of the members, however many workers there are. A stream of its beginning,
+        progress, and the evaluation.
+
+        Episodes run in rows that are stepped one by one, so the environment has to offer that, as all but EnvPool's do. Of
+        an MLP, members act side by side in the rows of a worker; of other agents, one after the other, which is slower.
+        Reasons: as of Evaluate.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SamplerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -260,6 +297,16 @@ def add_SamplerServiceServicer_to_server(servicer, server):
                     servicer.GetAgentParameters,
                     request_deserializer=rollserve_dot_v1_dot_agent__versions__pb2.GetAgentParametersRequest.FromString,
                     response_serializer=rollserve_dot_v1_dot_agent__versions__pb2.GetAgentParametersResponse.SerializeToString,
+            ),
+            'Evaluate': grpc.unary_stream_rpc_method_handler(
+                    servicer.Evaluate,
+                    request_deserializer=rollserve_dot_v1_dot_sampler__service__pb2.EvaluateRequest.FromString,
+                    response_serializer=rollserve_dot_v1_dot_sampler__service__pb2.EvaluateResponse.SerializeToString,
+            ),
+            'EvaluatePopulation': grpc.unary_stream_rpc_method_handler(
+                    servicer.EvaluatePopulation,
+                    request_deserializer=rollserve_dot_v1_dot_sampler__service__pb2.EvaluatePopulationRequest.FromString,
+                    response_serializer=rollserve_dot_v1_dot_sampler__service__pb2.EvaluatePopulationResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -492,6 +539,60 @@ class SamplerService(object):
             '/rollserve.v1.SamplerService/GetAgentParameters',
             rollserve_dot_v1_dot_agent__versions__pb2.GetAgentParametersRequest.SerializeToString,
             rollserve_dot_v1_dot_agent__versions__pb2.GetAgentParametersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Evaluate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/rollserve.v1.SamplerService/Evaluate',
+            rollserve_dot_v1_dot_sampler__service__pb2.EvaluateRequest.SerializeToString,
+            rollserve_dot_v1_dot_sampler__service__pb2.EvaluateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EvaluatePopulation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/rollserve.v1.SamplerService/EvaluatePopulation',
+            rollserve_dot_v1_dot_sampler__service__pb2.EvaluatePopulationRequest.SerializeToString,
+            rollserve_dot_v1_dot_sampler__service__pb2.EvaluatePopulationResponse.FromString,
             options,
             channel_credentials,
             insecure,

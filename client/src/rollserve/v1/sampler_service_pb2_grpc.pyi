@@ -128,6 +128,33 @@ class SamplerServiceStub:
     Reasons: INVALID_VALUE, NO_AGENT, POLICY_VERSION, MESSAGE_TOO_SMALL.
     """
 
+    Evaluate: grpc.UnaryStreamMultiCallable[
+        rollserve.v1.sampler_service_pb2.EvaluateRequest,
+        rollserve.v1.sampler_service_pb2.EvaluateResponse,
+    ]
+    """Tells how good an agent is: samples so many episodes in environments that are there for evaluations alone, and
+    answers with their returns. It takes nothing of the sampler's own: no episode of its sequence, none of the turns of
+    sampling calls, and nothing that is kept for them; but the workers share their time. Two evaluations run at a time,
+    of either kind; more wait for their turn in the order of their arrival. A stream of its beginning, progress, the
+    episodes if they are wanted, and the evaluation.
+    Reasons: INVALID_VALUE, ENV_REFUSED, all of NOT_FOUND, of PERMISSION_DENIED and of FAILED_PRECONDITION,
+    MESSAGE_TOO_SMALL, WORKER_LOST, ENV_FAILED.
+    """
+
+    EvaluatePopulation: grpc.UnaryStreamMultiCallable[
+        rollserve.v1.sampler_service_pb2.EvaluatePopulationRequest,
+        rollserve.v1.sampler_service_pb2.EvaluatePopulationResponse,
+    ]
+    """Does the same for many parameter sets of one agent at once, for searches such as evolution strategies: K members with
+    so many episodes each, spread over the workers. The returns are those that Evaluate gives after an update with a
+    member's parameters, in the order of the members, however many workers there are. A stream of its beginning,
+    progress, and the evaluation.
+
+    Episodes run in rows that are stepped one by one, so the environment has to offer that, as all but EnvPool's do. Of
+    an MLP, members act side by side in the rows of a worker; of other agents, one after the other, which is slower.
+    Reasons: as of Evaluate.
+    """
+
 class SamplerServiceAsyncStub:
     """Samples episodes of an agent acting in environments, whole ones or fragments of them.
 
@@ -235,6 +262,33 @@ class SamplerServiceAsyncStub:
     ]
     """Brings the parameters of a version of the agent that is held, as a stream of parts. Does not wait for the workers.
     Reasons: INVALID_VALUE, NO_AGENT, POLICY_VERSION, MESSAGE_TOO_SMALL.
+    """
+
+    Evaluate: grpc.aio.UnaryStreamMultiCallable[
+        rollserve.v1.sampler_service_pb2.EvaluateRequest,
+        rollserve.v1.sampler_service_pb2.EvaluateResponse,
+    ]
+    """Tells how good an agent is: samples so many episodes in environments that are there for evaluations alone, and
+    answers with their returns. It takes nothing of the sampler's own: no episode of its sequence, none of the turns of
+    sampling calls, and nothing that is kept for them; but the workers share their time. Two evaluations run at a time,
+    of either kind; more wait for their turn in the order of their arrival. A stream of its beginning, progress, the
+    episodes if they are wanted, and the evaluation.
+    Reasons: INVALID_VALUE, ENV_REFUSED, all of NOT_FOUND, of PERMISSION_DENIED and of FAILED_PRECONDITION,
+    MESSAGE_TOO_SMALL, WORKER_LOST, ENV_FAILED.
+    """
+
+    EvaluatePopulation: grpc.aio.UnaryStreamMultiCallable[
+        rollserve.v1.sampler_service_pb2.EvaluatePopulationRequest,
+        rollserve.v1.sampler_service_pb2.EvaluatePopulationResponse,
+    ]
+    """Does the same for many parameter sets of one agent at once, for searches such as evolution strategies: K members with
+    so many episodes each, spread over the workers. The returns are those that Evaluate gives after an update with a
+    member's parameters, in the order of the members, however many workers there are. A stream of its beginning,
+    progress, and the evaluation.
+
+    Episodes run in rows that are stepped one by one, so the environment has to offer that, as all but EnvPool's do. Of
+    an MLP, members act side by side in the rows of a worker; of other agents, one after the other, which is slower.
+    Reasons: as of Evaluate.
     """
 
 class SamplerServiceServicer(metaclass=abc.ABCMeta):
@@ -358,6 +412,37 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[collections.abc.Iterator[rollserve.v1.agent_versions_pb2.GetAgentParametersResponse], collections.abc.AsyncIterator[rollserve.v1.agent_versions_pb2.GetAgentParametersResponse]]:
         """Brings the parameters of a version of the agent that is held, as a stream of parts. Does not wait for the workers.
         Reasons: INVALID_VALUE, NO_AGENT, POLICY_VERSION, MESSAGE_TOO_SMALL.
+        """
+
+    @abc.abstractmethod
+    def Evaluate(
+        self,
+        request: rollserve.v1.sampler_service_pb2.EvaluateRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[rollserve.v1.sampler_service_pb2.EvaluateResponse], collections.abc.AsyncIterator[rollserve.v1.sampler_service_pb2.EvaluateResponse]]:
+        """Tells how good an agent is: samples so many episodes in environments that are there for evaluations alone, and
+        answers with their returns. It takes nothing of the sampler's own: no episode of its sequence, none of the turns of
+        sampling calls, and nothing that is kept for them; but the workers share their time. Two evaluations run at a time,
+        of either kind; more wait for their turn in the order of their arrival. A stream of its beginning, progress, the
+        episodes if they are wanted, and the evaluation.
+        Reasons: INVALID_VALUE, ENV_REFUSED, all of NOT_FOUND, of PERMISSION_DENIED and of FAILED_PRECONDITION,
+        MESSAGE_TOO_SMALL, WORKER_LOST, ENV_FAILED.
+        """
+
+    @abc.abstractmethod
+    def EvaluatePopulation(
+        self,
+        request: rollserve.v1.sampler_service_pb2.EvaluatePopulationRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[rollserve.v1.sampler_service_pb2.EvaluatePopulationResponse], collections.abc.AsyncIterator[rollserve.v1.sampler_service_pb2.EvaluatePopulationResponse]]:
+        """Does the same for many parameter sets of one agent at once, for searches such as evolution strategies: K members with
+        so many episodes each, spread over the workers. The returns are those that Evaluate gives after an update with a
+        member's parameters, in the order of the members, however many workers there are. A stream of its beginning,
+        progress, and the evaluation.
+
+        Episodes run in rows that are stepped one by one, so the environment has to offer that, as all but EnvPool's do. Of
+        an MLP, members act side by side in the rows of a worker; of other agents, one after the other, which is slower.
+        Reasons: as of Evaluate.
         """
 
 def add_SamplerServiceServicer_to_server(servicer: SamplerServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -12,6 +12,7 @@ from rollserve_server.agents.building import (
 from rollserve_server.agents.contents import content_bytes, content_hash, is_same, parameters_of
 from rollserve_server.agents.exploration import AS_THE_AGENT_SAYS, Exploration, check_exploration
 from rollserve_server.agents.onnx_checking import OnnxSettings
+from rollserve_server.agents.populations import PopulationAgent, build_population, check_population
 from rollserve_server.agents.python_checking import PythonSettings
 from rollserve_server.agents.python_policy import PythonPolicy
 from rollserve_server.agents.python_specs import InstalledFactory, PickledFactory, PythonSource, PythonSpec
@@ -51,6 +52,7 @@ __all__ = [
     "OnnxSettings",
     "OnnxSpec",
     "PickledFactory",
+    "PopulationAgent",
     "PythonPolicy",
     "PythonSettings",
     "PythonSource",
@@ -60,7 +62,9 @@ __all__ = [
     "TrialSettings",
     "Value",
     "build_agent",
+    "build_population",
     "check_exploration",
+    "check_population",
     "content_bytes",
     "content_hash",
     "is_same",

@@ -74,7 +74,7 @@ def with_parameters(spec: AgentSpec, parameters: Mapping[str, np.ndarray]) -> Ag
             check_names(parameters, spec.shapes)
             return dataclasses.replace(spec, parameters={**spec.parameters, **parameters}, source=None)
         case PythonSpec():
-            return dataclasses.replace(spec, parameters={**spec.parameters, **parameters})
+            return dataclasses.replace(spec, parameters={**spec.parameters, **parameters}, policy=None)
     text = f"{len(parameters)} came, but an agent of kind {kind_of(spec)} has none"
     raise InvalidValueError(text, field="parameters")
 

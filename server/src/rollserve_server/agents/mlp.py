@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rollserve_server.agents.specs import MlpSpec
     from rollserve_server.envs import Leaf
 
-__all__ = ["Flattener", "MlpAgent"]
+__all__ = ["Flattener", "Layer", "MlpAgent", "Network", "networks_of", "num_tile_rows"]
 
 
 class Flattener:
@@ -69,15 +69,12 @@ class MlpAgent:
         self.factors = head.factors
         self.infos = head.infos if spec.value is None else (*head.infos, VALUE)
         self.draw_noise = head.draw_noise
-        networks = _networks(spec)
-        shapes = [layer.weight.shape for layers in networks for layer in layers]
-        if spec.core is not None:
-            shapes.extend(core_matrices(spec.core, spec.layer_sizes[-2]))
-        rows = num_rows if together else min(itertools.starmap(tile_rows, shapes))
+        networks = networks_of(spec)
+        rows = num_rows if together else num_tile_rows(spec, networks)
         tiles = np.zeros((-(-num_rows // rows), rows, flattener.size), np.float32)
         self._input = tiles.reshape(-1, flattener.size)[:num_rows]
         # The first is the policy's.
-        self._networks = [_Network(layers, spec, tiles, has_core=not i) for i, layers in enumerate(networks)]
+        self._networks = [Network(layers, spec, tiles, has_core=not i) for i, layers in enumerate(networks)]
         core = self._networks[0].core
         self.states = core.states if core else ()
         self._memory = [part.reshape(-1, part.shape[2])[:num_rows] for part in core.memory] if core else []
@@ -114,8 +111,11 @@ class MlpAgent:
         return self._finiteness.failures()
 
 
-class _Layer(NamedTuple):
-    """The numbers of a layer: weight (inputs, outputs), bias (outputs,), and of its norm weight and bias, if any."""
+class Layer(NamedTuple):
+    """The numbers of a layer: weight (inputs, outputs), bias (outputs,), and of its norm weight and bias, if any.
+
+    Or those of one for each tile, with the tiles and for biases and norms an axis of size 1 in front.
+    """
 
     weight: np.ndarray
     bias: np.ndarray
@@ -126,7 +126,7 @@ _Step = tuple[Callable[[], object] | None, np.ndarray, np.ndarray, np.ndarray, n
 """What comes before a layer; its input, weight, bias and output; and what comes behind it, in place."""
 
 
-class _Network:
+class Network:
     """Layers one after the other, each with a buffer for its output.
 
     Attributes:
@@ -134,7 +134,7 @@ class _Network:
         output: (at least M, size), which `run` overwrites.
     """
 
-    def __init__(self, layers: Sequence[_Layer], spec: MlpSpec, tiles: np.ndarray, *, has_core: bool) -> None:
+    def __init__(self, layers: Sequence[Layer], spec: MlpSpec, tiles: np.ndarray, *, has_core: bool) -> None:
         """Takes where the input stands, (tiles, rows, size), and whether the spec's core is in it, if there is any."""
         self.core: Core | None = None
         self._steps: list[_Step] = []
@@ -144,12 +144,13 @@ class _Network:
             if is_last and has_core and spec.core is not None:
                 self.core = build_core(spec.core, spec.parameters, tiles)
                 begin, tiles = self.core.run, self.core.output
-            source, tiles = tiles, np.zeros((*tiles.shape[:2], len(layer.bias)), np.float32)
+            source, tiles = tiles, np.zeros((*tiles.shape[:2], layer.bias.shape[-1]), np.float32)
             finish = None if is_last else _finish(tiles, layer, spec)
             self._steps.append((begin, source, layer.weight, layer.bias, tiles, finish))
         self.output = tiles.reshape(-1, tiles.shape[2])
 
     def run(self) -> None:
+        """Overwrites the output with that of the input."""
         for begin, source, weight, bias, out, finish in self._steps:
             if begin is not None:
                 begin()
@@ -159,7 +160,15 @@ class _Network:
                 finish()
 
 
-def _networks(spec: MlpSpec) -> list[list[_Layer]]:
+def num_tile_rows(spec: MlpSpec, networks: Sequence[Sequence[Layer]]) -> int:
+    """How many rows make a tile of all the networks of a spec; see `tile_rows`."""
+    shapes = [layer.weight.shape for layers in networks for layer in layers]
+    if spec.core is not None:
+        shapes.extend(core_matrices(spec.core, spec.layer_sizes[-2]))
+    return min(itertools.starmap(tile_rows, shapes))
+
+
+def networks_of(spec: MlpSpec) -> list[list[Layer]]:
     """That of the policy, whose output a shared value stands behind, and that of a value of its own."""
     parameters = spec.parameters
     policy = _layers(spec, "", len(spec.layer_sizes) - 1)
@@ -169,24 +178,24 @@ def _networks(spec: MlpSpec) -> list[list[_Layer]]:
         case "shared":
             weight, bias, _ = policy[-1]
             joined = np.concatenate([weight, parameters["value/weight"].T], axis=1)
-            policy[-1] = _Layer(joined, np.concatenate([bias, parameters["value/bias"]]), None)
+            policy[-1] = Layer(joined, np.concatenate([bias, parameters["value/bias"]]), None)
             return [policy]
         case hidden_sizes:
             return [policy, _layers(spec, "value/", len(hidden_sizes) + 1)]
 
 
-def _layers(spec: MlpSpec, prefix: str, num_layers: int) -> list[_Layer]:
+def _layers(spec: MlpSpec, prefix: str, num_layers: int) -> list[Layer]:
     layers = []
     for number in range(num_layers):
         name = f"{prefix}{number}"
         has_norm = spec.norm_epsilon is not None and number < num_layers - 1
         norm = (spec.parameters[f"{name}/norm/weight"], spec.parameters[f"{name}/norm/bias"]) if has_norm else None
         weight = np.ascontiguousarray(spec.parameters[f"{name}/weight"].T)
-        layers.append(_Layer(weight, spec.parameters[f"{name}/bias"], norm))
+        layers.append(Layer(weight, spec.parameters[f"{name}/bias"], norm))
     return layers
 
 
-def _finish(values: np.ndarray, layer: _Layer, spec: MlpSpec) -> Callable[[], object] | None:
+def _finish(values: np.ndarray, layer: Layer, spec: MlpSpec) -> Callable[[], object] | None:
     """What is done with a hidden layer's values, in place."""
     if spec.activation is None:
         return None

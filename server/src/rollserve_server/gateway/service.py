@@ -12,13 +12,13 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from rollserve.parameter_updates import read_parameters_update
-from rollserve.v1 import agent_versions_pb2, episode_batch_pb2
+from rollserve.v1 import agent_versions_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import DomainError, InvalidValueError, NotFoundError
-from rollserve_server.gateway import translate
+from rollserve_server.gateway import evaluation_messages, translate
 from rollserve_server.gateway.errors import abort, abort_unexpected
 from rollserve_server.gateway.version_messages import agent_versions_to_proto, chosen_parameters, parameter_messages
-from rollserve_server.pool import Account, Beginning, Delivery, Pool, Progress
+from rollserve_server.pool import Account, Beginning, Delivery, Evaluation, Pool, Progress
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -59,6 +59,8 @@ class SamplerService:
             "ObtainSamples": (self.obtain, pb.ObtainSamplesRequest),
             "ObtainExactEpisodes": (self.obtain, pb.ObtainExactEpisodesRequest),
             "GetAgentParameters": (self.get_agent_parameters, agent_versions_pb2.GetAgentParametersRequest),
+            "Evaluate": (self.evaluate, pb.EvaluateRequest),
+            "EvaluatePopulation": (self.evaluate_population, pb.EvaluatePopulationRequest),
         }
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
         # gRPC passes bytes on both ways: what cannot be parsed is an error like any other, and sampled messages come
@@ -131,7 +133,7 @@ class SamplerService:
                 match item:
                     case Beginning():
                         beginning = translate.beginning_to_proto(item, ring.offer() if ring else None)
-                        yield beginning.SerializeToString()
+                        yield pb.ObtainSamplesResponse(beginning=beginning).SerializeToString()
                     case Delivery():
                         for message in item.messages:
                             data = item.buffer[message.offset : message.offset + message.size]
@@ -139,14 +141,41 @@ class SamplerService:
                             response = pb.ObtainSamplesResponse(shared=shared)
                             yield response.SerializeToString() if shared else data.tobytes()
                     case Progress():
-                        progress = episode_batch_pb2.Progress(simulated_step_count=item.num_simulated_steps)
-                        yield pb.ObtainSamplesResponse(progress=progress).SerializeToString()
+                        yield pb.ObtainSamplesResponse(progress=translate.progress_to_proto(item)).SerializeToString()
                     case Account():
                         fields = {"steps": item.num_steps, "episodes": item.num_episodes}
                         _log.debug("sampled", extra={**fields, "seconds": round(item.elapsed_seconds, 3)})
                         account = translate.account_to_proto(item)
                         account.shared_message_bytes = ring.num_message_bytes if ring else 0
                         yield pb.ObtainSamplesResponse(account=account).SerializeToString()
+
+    async def evaluate(self, request: pb.EvaluateRequest) -> AsyncGenerator[bytes, None]:
+        """Evaluate: serialized messages."""
+        pool = self._pool(request.sampler)
+        evaluation_request = evaluation_messages.evaluation_request_from_proto(request, self._allowed_paths)
+        async with contextlib.aclosing(pool.evaluate(evaluation_request)) as items:
+            async for item in items:
+                match item:
+                    case Delivery():
+                        for message in item.messages:
+                            yield item.buffer[message.offset : message.offset + message.size].tobytes()
+                    case Evaluation():
+                        evaluation = evaluation_messages.evaluation_to_proto(item)
+                        yield pb.EvaluateResponse(evaluation=evaluation).SerializeToString()
+                    case _:
+                        yield pb.EvaluateResponse(**_sign_to_proto(item)).SerializeToString()
+
+    async def evaluate_population(self, request: pb.EvaluatePopulationRequest) -> AsyncGenerator[bytes, None]:
+        """EvaluatePopulation: serialized messages."""
+        pool = self._pool(request.sampler)
+        population_request = evaluation_messages.population_request_from_proto(request, self._allowed_paths)
+        async with contextlib.aclosing(pool.evaluate_population(population_request)) as items:
+            async for item in items:
+                if isinstance(item, Evaluation):
+                    evaluation = evaluation_messages.population_evaluation_to_proto(item)
+                    yield pb.EvaluatePopulationResponse(evaluation=evaluation).SerializeToString()
+                elif not isinstance(item, Delivery):
+                    yield pb.EvaluatePopulationResponse(**_sign_to_proto(item)).SerializeToString()
 
     def _pool(self, sampler: str) -> Pool:
         pool = self._pools.get(sampler or DEFAULT_SAMPLER)
@@ -155,6 +184,13 @@ class SamplerService:
             text = f"{sampler!r} came, one of {known} was expected"
             raise NotFoundError(text, reason="SAMPLER_NOT_FOUND", field="sampler")
         return pool
+
+
+def _sign_to_proto(item: Beginning | Progress) -> dict[str, Any]:
+    """The fields of a response that say how far an evaluation is."""
+    if isinstance(item, Beginning):
+        return {"beginning": translate.beginning_to_proto(item)}
+    return {"progress": translate.progress_to_proto(item)}
 
 
 def _answer(method: Callable[[bytes], Awaitable[Message]]) -> Callable[[bytes, _Context], Awaitable[bytes]]:

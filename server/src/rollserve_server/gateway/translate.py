@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -19,24 +19,34 @@ from rollserve.environments import (
 from rollserve.reproducibility import reproducibility_to_proto
 from rollserve.spaces import space_to_proto
 from rollserve.tensors import named_tensors_from_proto
-from rollserve.v1 import agent_pb2, agent_versions_pb2, environment_pb2, episode_batch_pb2, tensor_pb2
+from rollserve.v1 import (
+    agent_pb2,
+    agent_versions_pb2,
+    environment_pb2,
+    episode_batch_pb2,
+    evaluation_pb2,
+    tensor_pb2,
+)
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server import __version__
 from rollserve_server.agents import AgentSource, ConstantSpec, OnnxModel, PickledFactory, PythonSource, RandomSpec
 from rollserve_server.envs import check_paths, describe_space
-from rollserve_server.errors import InvalidValueError, within
+from rollserve_server.errors import InvalidValueError
 from rollserve_server.gateway.agent_messages import (
     check_model_head,
     exploration_from_proto,
     mlp_from_proto,
     python_from_proto,
 )
+from rollserve_server.gateway.fields import in_range as _in_range
+from rollserve_server.gateway.fields import of_field as _within
 from rollserve_server.pool import (
     Account,
     AtLeast,
     Beginning,
     Exactly,
     Fragments,
+    Progress,
     RowUpdates,
     SampleRequest,
     Target,
@@ -53,9 +63,12 @@ __all__ = [
     "account_to_proto",
     "agent_updates_from_proto",
     "beginning_to_proto",
+    "column_format_from_proto",
     "env_updated_to_proto",
     "env_updates_from_proto",
+    "environment_from_proto",
     "message_limit_from_proto",
+    "progress_to_proto",
     "sample_request_from_proto",
     "status_to_proto",
 ]
@@ -141,7 +154,8 @@ def sample_request_from_proto(
         target = Exactly(count, request.skip_episode_count)
     options = request.options
     with _within("options"):
-        limit = message_limit_from_proto(options)
+        limit, columns = message_limit_from_proto(options), column_format_from_proto(options)
+        columns = dataclasses.replace(columns, all_states=options.return_states)
     if options.HasField("first_episode_index") and not options.HasField("seed"):
         raise InvalidValueError.of("options.first_episode_index", "an index without a seed", "options.seed beside it")
     if options.prefetch and (options.HasField("seed") or isinstance(target, Fragments)):
@@ -163,12 +177,14 @@ def sample_request_from_proto(
         max_episode_length=_optional(options, "max_episode_length"),
         run=options.sampler_run if options.HasField("sampler_run") else None,
         prefetch=options.prefetch,
-        columns=None if options.blackhole else _column_format_from_proto(options),
+        columns=None if options.blackhole else columns,
         exploration=exploration,
     )
 
 
-def message_limit_from_proto(message: pb.SamplingOptions | agent_versions_pb2.GetAgentParametersRequest) -> int:
+def message_limit_from_proto(
+    message: pb.SamplingOptions | evaluation_pb2.EpisodeDelivery | agent_versions_pb2.GetAgentParametersRequest,
+) -> int:
     """The size that no message of a stream may exceed.
 
     Raises:
@@ -181,21 +197,24 @@ def message_limit_from_proto(message: pb.SamplingOptions | agent_versions_pb2.Ge
 
 def beginning_to_proto(
     beginning: Beginning, shared_memory: episode_batch_pb2.SharedMemory | None = None
-) -> pb.ObtainSamplesResponse:
-    """The first message of a call, with the memory that the others may go through."""
-    return pb.ObtainSamplesResponse(
-        beginning=episode_batch_pb2.Beginning(
-            seed=beginning.seed,
-            first_episode_index=beginning.first_episode_index,
-            policy_version=beginning.policy_version,
-            environment_version=beginning.env_version,
-            reproducibility=reproducibility_to_proto(beginning.reproducibility),
-            sampler_run=beginning.run,
-            row_count=beginning.num_rows,
-            row_step_count=beginning.row_step_count,
-            shared_memory=shared_memory,
-        )
+) -> episode_batch_pb2.Beginning:
+    """What a call begins with, and the memory that its messages may go through."""
+    return episode_batch_pb2.Beginning(
+        seed=beginning.seed,
+        first_episode_index=beginning.first_episode_index,
+        policy_version=beginning.policy_version,
+        environment_version=beginning.env_version,
+        reproducibility=reproducibility_to_proto(beginning.reproducibility),
+        sampler_run=beginning.run,
+        row_count=beginning.num_rows,
+        row_step_count=beginning.row_step_count,
+        shared_memory=shared_memory,
     )
+
+
+def progress_to_proto(progress: Progress) -> episode_batch_pb2.Progress:
+    """How far a call is."""
+    return episode_batch_pb2.Progress(simulated_step_count=progress.num_simulated_steps)
 
 
 def env_updated_to_proto(updated: EnvUpdated) -> pb.UpdateEnvResponse:
@@ -293,12 +312,13 @@ def status_to_proto(sampler: str, status: PoolStatus) -> pb.GetSamplerResponse:
     )
 
 
-def _column_format_from_proto(options: pb.SamplingOptions) -> ColumnFormat:
+def column_format_from_proto(options: pb.SamplingOptions | evaluation_pb2.EpisodeDelivery) -> ColumnFormat:
+    """How columns may be written; raises InvalidValueError for a compression that is not set."""
     if tensor_pb2.COMPRESSION_UNSPECIFIED in options.accept_compression:
-        raise InvalidValueError.of("options.accept_compression", "one that is not set", "a value of Compression")
+        raise InvalidValueError.of("accept_compression", "one that is not set", "a value of Compression")
     # What is not known here may be so to other servers.
     known = (compression for compression in options.accept_compression if compression in COMPRESSIONS)
-    return ColumnFormat(next(known, None), options.accept_frame_stacks, options.return_states)
+    return ColumnFormat(next(known, None), options.accept_frame_stacks)
 
 
 def _fragments_from_proto(request: pb.ObtainSamplesRequest, num_steps: int) -> Fragments:
@@ -399,7 +419,7 @@ def _one_env_update_from_proto(
 ) -> EnvSpec | EnvChange:
     if update.HasField("environment"):
         with _within("environment"):
-            return _env_spec_from_proto(update.environment, allowed_paths)
+            return environment_from_proto(update.environment, allowed_paths)
     with _within("change"):
         for field in ("kwargs_json", "reset_options_json"):
             with _within(field):
@@ -409,7 +429,13 @@ def _one_env_update_from_proto(
         return change
 
 
-def _env_spec_from_proto(environment: environment_pb2.Environment, allowed_paths: Collection[Path]) -> EnvSpec:
+def environment_from_proto(environment: environment_pb2.Environment, allowed_paths: Collection[Path]) -> EnvSpec:
+    """An environment.
+
+    Raises:
+        InvalidValueError: a part is malformed or out of range.
+        NotAllowedError: see `check_paths`.
+    """
     if len(environment.wrappers) > _MOST_WRAPPERS:
         raise InvalidValueError.of("wrappers", len(environment.wrappers), f"at most {_MOST_WRAPPERS}")
     _in_range("row_count", environment.row_count, 0, _MOST_ROWS)
@@ -424,12 +450,6 @@ def _env_spec_from_proto(environment: environment_pb2.Environment, allowed_paths
     return spec
 
 
-def _in_range(field: str, value: int, least: int, most: int) -> int:
-    if not least <= value <= most:
-        raise InvalidValueError.of(field, value, f"a number from {least} to {most}")
-    return value
-
-
 def _optional(options: pb.SamplingOptions, name: _OptionalField) -> int | None:
     """The value of a field, or None if it is not set."""
     return getattr(options, name) if options.HasField(name) else None
@@ -439,13 +459,3 @@ def _duration(seconds: float) -> Duration:
     duration = Duration()
     duration.FromNanoseconds(round(seconds * 1e9))
     return duration
-
-
-@contextlib.contextmanager
-def _within(field: str) -> Iterator[None]:
-    """Names the field that errors are about, also those of the client's functions, which know no fields."""
-    with within(field):
-        try:
-            yield
-        except ValueError as error:
-            raise InvalidValueError(str(error)) from error

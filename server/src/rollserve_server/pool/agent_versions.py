@@ -18,7 +18,6 @@ from rollserve_server.agents import (
     parameters_of,
 )
 from rollserve_server.errors import InvalidValueError, NotReadyError
-from rollserve_server.pool.versions import choose_version
 
 if TYPE_CHECKING:
     import numpy as np
@@ -118,10 +117,11 @@ class AgentVersions:
         held, num_workers = self._holdings.agents, len(self._slots)
         if not held.number:
             raise NotReadyError("there is no agent yet: call UpdateAgent first", reason="NO_AGENT")
-        number, version = choose_version(held, number, "policy")
+        number = held.choose(number, "policy")
         if not 0 <= worker_index < num_workers:
             raise InvalidValueError.of("worker_index", worker_index, f"a number from 0 to {num_workers - 1}")
-        return number, parameters_of(version[worker_index if len(version) > 1 else 0])
+        agents = held.get(number) or ()
+        return number, parameters_of(agents[worker_index if len(agents) > 1 else 0])
 
     async def current_if_same(self, updates: Sequence[AgentUpdate], *, per_worker: bool = False) -> int | None:
         """The current version, if updates would make it anew and change nothing; else None.

@@ -15,6 +15,7 @@ from rollserve_server.agents import (
     AgentSpec,
     OnnxSettings,
     PythonSettings,
+    check_exploration,
     is_same,
     kind_of,
     parameters_bytes,
@@ -25,6 +26,7 @@ from rollserve_server.envs import RowSpecs, WorkerSpecs, check_allowed, specs_of
 from rollserve_server.errors import DomainError, InvalidValueError, NotReadyError, at_row, within
 from rollserve_server.pool.agent_versions import AgentVersion
 from rollserve_server.pool.env_updates import EnvUpdate, field_in, updated
+from rollserve_server.pool.placement import Anywhere, Placement, RoundRobin, Rows
 from rollserve_server.pool.versions import Versions
 from rollserve_server.sampling import EnvDescription, Worker
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from rollserve_server.agents import Exploration
     from rollserve_server.pool.backend import WorkerHandle
     from rollserve_server.pool.slots import Slots
 
@@ -42,6 +45,8 @@ _T = TypeVar("_T")
 
 _SHARED_FROM = 1 << 18
 """An agent with so many bytes is copied once for all workers; less is sooner sent to each."""
+_KEPT_EVALUATION_ENVS = 2
+"""For as many in turns as a trainer evaluates in, beside those that calls are using."""
 
 AgentUpdate = AgentSource | Mapping[str, "np.ndarray"]
 """A whole agent, or parameters of the one that is there."""
@@ -64,6 +69,11 @@ class EnvVersion:
         """Whether rows of a worker have environments of their own."""
         return any(isinstance(specs, RowSpecs) for specs in self.specs)
 
+    @property
+    def rows(self) -> Rows:
+        """The rows of each worker."""
+        return Rows(self.description.num_rows, self.description.num_episodes_per_row)
+
 
 class Holdings:
     """Updates all workers or none, one update at a time.
@@ -71,6 +81,7 @@ class Holdings:
     Attributes:
         agents: the last versions of the agents.
         envs: the last versions of the environments.
+        evaluation_envs: those that only evaluations act in; the workers know number n as -n.
     """
 
     def __init__(
@@ -96,6 +107,7 @@ class Holdings:
             num_kept_versions, max_idle_bytes=max_kept_agent_bytes, bytes_of=lambda version: version.num_bytes
         )
         self.envs: Versions[EnvVersion] = Versions(num_kept_versions)
+        self.evaluation_envs: Versions[EnvVersion] = Versions(_KEPT_EVALUATION_ENVS)
         self._allowed_modules = allowed_modules
         self._allowed_methods = allowed_methods
         self._onnx = onnx
@@ -174,13 +186,73 @@ class Holdings:
                 self.envs.add(env)
         return version, env
 
+    def find_evaluation_env(self, specs: Sequence[WorkerSpecs]) -> int | None:
+        """The number, below 0, of environments for evaluations that are made from these specs, if they are there."""
+        for number in self.evaluation_envs:
+            env = self.evaluation_envs.get(number)
+            # What is equal in Python, such as 1 and 1.0, need not be so to an environment.
+            if env is not None and repr(env.specs) == repr(list(specs)):
+                return -number
+        return None
+
+    async def add_evaluation_env(self, specs: Sequence[WorkerSpecs]) -> int:
+        """Gives all workers environments for evaluations alone, unless they have them.
+
+        Args:
+            specs: one for all workers, or one for each.
+
+        Returns:
+            Their number, below 0.
+
+        Raises:
+            InvalidValueError, NotFoundError, NotAllowedError: as of `Pool.update_env`.
+            WorkerLostError: a worker is lost and could not be replaced.
+        """
+        async with self._updating:
+            found = self.find_evaluation_env(specs)
+            if found is not None:  # it came while this waited
+                return found
+            version, spread = -self.evaluation_envs.number - 1, self._spread(specs)
+            for its_specs in specs:
+                self._check_allowed(its_specs)
+            with self._giving("env", version):
+                descriptions = await self._slots.ask_all(
+                    lambda index, worker: worker.call(Worker.add_env, version, spread[index])
+                )
+                self.evaluation_envs.add(EnvVersion(list(specs), _in_all(descriptions)))
+        return version
+
+    def env(self, number: int) -> EnvVersion | None:
+        """Environments, or below 0 those for evaluations; None if they are not there, or not any more."""
+        return self.envs.get(number) if number > 0 else self.evaluation_envs.get(-number)
+
+    def placement(self, policy_version: int, env_number: int) -> Placement:
+        """Which worker an episode belongs to, if no call says so. Both are held."""
+        env = self.env(env_number)
+        assert env is not None  # noqa: S101
+        if env.rows_differ or self.differ_between_workers(policy_version, env_number):
+            of_rows = env.rows_differ or env.rows.num_episodes_per_row is not None
+            return RoundRobin(len(self._slots), env.rows.num_rows if of_rows else 1)
+        return Anywhere()
+
+    def check_exploration(self, policy_version: int, exploration: Exploration) -> None:
+        """Raises InvalidValueError if agents, which are held, cannot act like that."""
+        with within("options.exploration"):
+            for agent in self.agents.get(policy_version) or ():
+                check_exploration(agent, exploration)
+
+    async def shared(self, parameters: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        """What to give workers these parameters by, so that large ones are copied once for all."""
+        num_bytes = sum(value.nbytes for value in parameters.values())
+        return await self._slots.share(parameters) if num_bytes >= _SHARED_FROM else parameters
+
     async def prepare(self, index: int, worker: WorkerHandle) -> None:
         """Gives a new worker all that the others hold, also what they are given meanwhile."""
         held: set[tuple[str, int]] = set()
         while missing := self._held() - held:
             kind, version = min(missing)
             if kind == "env":
-                env = self.envs.get(version)
+                env = self.env(version)
                 if env is not None:
                     await worker.call(Worker.add_env, version, self._spread(env.specs)[index])
             else:
@@ -208,7 +280,7 @@ class Holdings:
 
     def differ_between_workers(self, policy_version: int, env_version: int) -> bool:
         """Whether workers have agents or environments of their own."""
-        agents, env = self.agents.get(policy_version), self.envs.get(env_version)
+        agents, env = self.agents.get(policy_version), self.env(env_version)
         return len(agents or ()) > 1 or (env is not None and len(env.specs) > 1)
 
     async def misfit(self, policy_version: int, env_version: int) -> DomainError | None:
@@ -224,7 +296,7 @@ class Holdings:
         self._misfits[pair] = misfit
 
     def _find_misfit(self, policy_version: int, env_version: int) -> DomainError | None:
-        env = self.envs.get(env_version)
+        env = self.env(env_version)
         try:
             for agent in self.agents.get(policy_version) or ():
                 with within(kind_of(agent)):
@@ -240,10 +312,11 @@ class Holdings:
 
     def _holds(self, pair: tuple[int, int]) -> bool:
         policy_version, env_version = pair
-        return policy_version in self.agents and env_version in self.envs
+        return policy_version in self.agents and self.env(env_version) is not None
 
     def _held(self) -> set[tuple[str, int]]:
-        return {("agent", version) for version in self.agents} | {("env", version) for version in self.envs}
+        envs = {*self.envs, *(-number for number in self.evaluation_envs)}
+        return {("agent", version) for version in self.agents} | {("env", version) for version in envs}
 
     @contextlib.contextmanager
     def _giving(self, kind: str, version: int) -> Iterator[None]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AtLeast",
     "Exactly",
+    "InAll",
     "Ledger",
     "Plan",
     "PlannedClaim",
@@ -47,7 +48,14 @@ class Exactly:
     num_skipped: int = 0
 
 
-Target = AtLeast | Exactly
+@dataclass(frozen=True)
+class InAll:
+    """So many episodes, in the order of their indices, wherever they run."""
+
+    num_episodes: int
+
+
+Target = AtLeast | Exactly | InAll
 
 
 @dataclass(frozen=True)
@@ -134,7 +142,9 @@ class Plan:
         self._claimed_steps = 0
         self._scan = _Scan(self._first)
         self._absent: set[int] = set()
-        self.complete = isinstance(target, Exactly) and self._first == self._end()
+        # One more than the last index, if that is known beforehand.
+        self._end = _end(target, self._first, num_workers)
+        self.complete = self._first == self._end
         self.num_open = [0] * num_workers
         for index, worker in ledger.workers.items():
             self.num_open[worker] += index not in ledger.sizes
@@ -160,6 +170,8 @@ class Plan:
         else:
             # Never below what was begun: an episode that another worker's have overtaken is in the way of them all.
             bound = self._first + self._num_begun + max(wanted, 0)
+            if self._end is not None:
+                bound = min(bound, self._end)
             ranges = self._pinned_ranges(self._placement, worker, room, bound)
         for indices in ranges:
             self._num_begun += len(indices)
@@ -173,11 +185,11 @@ class Plan:
 
     def needed_before(self) -> int | None:
         """Before which index all episodes that are needed are, as far as the estimate tells; None for no such index."""
-        if isinstance(self._target, Exactly) or self._unit_size == 1:
+        if self._unit_size == 1:
             return None
         mean = self._estimate.mean
-        if mean is None:
-            return None
+        if not isinstance(self._target, AtLeast) or mean is None:
+            return self._end
         missing_steps = self._target.num_steps - self._claimed_steps
         return self._scan.index + max(math.ceil(missing_steps / mean), 1)
 
@@ -262,8 +274,9 @@ class Plan:
 
     def _num_wanted(self) -> int:
         """How many more episodes are to be begun."""
-        if isinstance(self._target, Exactly):
-            return self._end() - self._first - self._num_begun
+        if not isinstance(self._target, AtLeast):
+            assert self._end is not None  # noqa: S101
+            return self._end - self._first - self._num_begun
         num_open = sum(self.num_open)
         missing_steps = self._target.num_steps - self._known_steps
         # What goes on for long goes on for longer: the expected length of an episode that has s steps is between the
@@ -275,12 +288,6 @@ class Plan:
             # One on each worker tells: a worker steps its environments one after the other anyway.
             return min(missing_steps, self._num_workers * self._unit_size) - num_open
         return math.ceil(missing_steps / mean) - num_open
-
-    def _end(self) -> int:
-        """One more than the last index, if so many episodes of each worker are wanted."""
-        assert isinstance(self._target, Exactly)  # noqa: S101
-        num_episodes = self._target.num_episodes_per_worker * self._num_workers
-        return self._first - self._target.num_skipped + num_episodes
 
     def _next_ranges(self, count: int) -> list[range]:
         """The next episodes to begin, wherever that is: those again that were lost, then new ones."""
@@ -330,9 +337,20 @@ class Plan:
 
     def _is_reached(self, stop: int) -> bool:
         """Whether the episodes before `stop` make the target."""
-        if isinstance(self._target, Exactly):
-            return stop == self._end()
-        return self._claimed_steps >= self._target.num_steps
+        if isinstance(self._target, AtLeast):
+            return self._claimed_steps >= self._target.num_steps
+        return stop == self._end
+
+
+def _end(target: Target, first: int, num_workers: int) -> int | None:
+    """One more than the last index, if the target is a number of episodes of which this one is to be claimed first."""
+    match target:
+        case Exactly():
+            return first - target.num_skipped + target.num_episodes_per_worker * num_workers
+        case InAll():
+            return first + target.num_episodes
+        case _:
+            return None
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import secrets
@@ -12,39 +11,40 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from rollserve import EnvSpec
-from rollserve_server.agents import check_exploration, kind_of
+from rollserve_server.agents import kind_of
 from rollserve_server.errors import InvalidValueError, NotReadyError, within
 from rollserve_server.pool.agent_versions import AgentVersions
 from rollserve_server.pool.ahead import Ahead, Prefetching
+from rollserve_server.pool.beginning import Beginning, check_run
 from rollserve_server.pool.call import Call
 from rollserve_server.pool.checkpoints import Checkpoint
 from rollserve_server.pool.deliveries import CallSettings, Deliveries, Delivery, Progress
 from rollserve_server.pool.endings import Ending, EpisodesEnding, FragmentsEnding
+from rollserve_server.pool.evaluations import Evaluations
 from rollserve_server.pool.forgetting import Forgetting
 from rollserve_server.pool.fragment_call import FragmentCall
 from rollserve_server.pool.fragments import Fragments, check_fragments
 from rollserve_server.pool.holdings import Holdings
 from rollserve_server.pool.length_estimate import LengthEstimates
-from rollserve_server.pool.placement import Anywhere, Blocks, Placement, RoundRobin, Rows
+from rollserve_server.pool.placement import Blocks
 from rollserve_server.pool.plan import Exactly
 from rollserve_server.pool.sequences import SequenceKind, Sequences
 from rollserve_server.pool.slots import Slots
 from rollserve_server.pool.status import Counters, PoolStatus, WorkerStatus
 from rollserve_server.pool.streams import LaneKind, Streams
-from rollserve_server.pool.versions import choose_version
+from rollserve_server.pool.turns import Turns
 from rollserve_server.sampling import EnvDescription, Stream, WorkerConfig
 
 if TYPE_CHECKING:
-    from rollserve import Reproducibility
-    from rollserve_server.agents import Exploration
     from rollserve_server.pool.account import Account
     from rollserve_server.pool.backend import Backend
     from rollserve_server.pool.config import PoolConfig, SampleRequest
     from rollserve_server.pool.env_updates import EnvUpdate
+    from rollserve_server.pool.evaluation import Evaluation, EvaluationRequest, PopulationRequest
     from rollserve_server.pool.holdings import AgentUpdate, EnvVersion
     from rollserve_server.pool.streams import Lane
 
-__all__ = ["Beginning", "EnvUpdated", "Pool"]
+__all__ = ["EnvUpdated", "Pool"]
 
 _Call = TypeVar("_Call", bound=Call)
 
@@ -64,23 +64,6 @@ class EnvUpdated:
     description: EnvDescription
 
 
-@dataclass(frozen=True)
-class Beginning:
-    """What a call's episodes are a function of, so that it can be repeated, or go on after an interruption.
-
-    Of a call that samples fragments, also how many rows all workers have, and the steps that each had made before.
-    """
-
-    seed: int
-    first_episode_index: int
-    policy_version: int
-    env_version: int
-    reproducibility: Reproducibility
-    run: str
-    num_rows: int = 0
-    row_step_count: int = 0
-
-
 class Pool:
     """A sampler's workers.
 
@@ -98,7 +81,7 @@ class Pool:
         self.agent_versions = AgentVersions(holdings, slots)
         self._estimates = LengthEstimates()
         self._num_running = 0
-        self._turns = asyncio.Semaphore(config.max_calls)
+        self._turns = Turns(config.max_calls, config.progress_seconds)
         ids = itertools.count(1)
         self._streams = Streams(config.seed, config.max_calls, ids)
         self._sequences = Sequences(config.seed, config.max_calls, ids)
@@ -107,6 +90,7 @@ class Pool:
         self._forgetting = Forgetting(slots)
         self._run = secrets.token_hex(8)
         self._started = time.monotonic()
+        self._evaluations = Evaluations(config, slots, holdings, self._forgetting, ids, self._run, self._num_calls)
 
     @classmethod
     async def start(cls, backend: Backend, config: PoolConfig, env: EnvSpec) -> Pool:
@@ -208,21 +192,16 @@ class Pool:
         """
         arrived = time.monotonic()
         async with contextlib.AsyncExitStack() as stack:
-            if self._turns.locked():
-                turn = asyncio.create_task(self._turns.acquire())
-                stack.callback(self._give_up_turn, turn)
-                while not (await asyncio.wait({turn}, timeout=self._config.progress_seconds))[0]:
-                    yield Progress(0)
-            else:
-                await self._turns.acquire()  # at once
-                stack.callback(self._turns.release)
+            async with self._turns.waiting(stack) as signs:
+                async for sign in signs:
+                    yield sign
             stack.callback(self._forget_old_versions)  # those that the call was the last to use
             try:
                 policy_version, env_version = self._choose_versions(request)
                 stack.enter_context(self._holdings.agents.using(policy_version))
                 stack.enter_context(self._holdings.envs.using(env_version))
                 await self._check_fit(policy_version, env_version)
-                self._check_exploration(policy_version, request.exploration)
+                self._holdings.check_exploration(policy_version, request.exploration)
                 await self._prefetching.end(drop=False)
             except (NotReadyError, InvalidValueError):
                 self._counters.num_failed_calls += 1
@@ -244,6 +223,32 @@ class Pool:
         self._begin_ahead(request, account)
         yield account
 
+    def evaluate(
+        self, request: EvaluationRequest
+    ) -> AsyncGenerator[Beginning | Delivery | Progress | Evaluation, None]:
+        """Samples episodes beside everything else, for what they come to.
+
+        First comes what they are a function of, then progress, and deliveries if they are wanted, at last the
+        evaluation. Closing the iterator early ends the work.
+
+        Raises:
+            InvalidValueError, NotFoundError, NotAllowedError: the request, or the environment that it brings, is of no
+                use; see `update_env`.
+            NotReadyError, EnvFailedError, AgentFailedError, OverLimitError, WorkerLostError: see `sample`.
+        """
+        return self._evaluations.evaluate(request)
+
+    def evaluate_population(
+        self, request: PopulationRequest
+    ) -> AsyncGenerator[Beginning | Delivery | Progress | Evaluation, None]:
+        """The same for many parameter sets of an agent, without deliveries.
+
+        Raises:
+            InvalidValueError: also if there are no such parameters, workers differ, or rows cannot be stepped one by
+                one.
+        """
+        return self._evaluations.evaluate_population(request)
+
     def status(self) -> PoolStatus:
         """The state now."""
         workers = [
@@ -264,16 +269,13 @@ class Pool:
             uptime_seconds=time.monotonic() - self._started,
         )
 
-    def _give_up_turn(self, turn: asyncio.Task[bool]) -> None:
-        """Lets the next call have its turn, if this one has had its own."""
-        if not turn.cancel() and not turn.cancelled():
-            self._turns.release()
+    def _num_calls(self) -> int:
+        """How many calls share the workers' time."""
+        return self._num_running + self._evaluations.num_running
 
     def _choose_versions(self, request: SampleRequest) -> tuple[int, int]:
         """The versions of the agent and the environment that a call is to sample with."""
-        if request.run not in (None, self._run):
-            text = f"{request.run!r} came, but the server was started anew since: its versions of then are gone"
-            raise NotReadyError(text, reason="SAMPLER_RUN", field="options.sampler_run")
+        check_run(request.run, self._run)
         agents, envs = self._holdings.agents, self._holdings.envs
         if not agents.number:
             raise NotReadyError("there is no agent yet: call UpdateAgent first", reason="NO_AGENT")
@@ -281,8 +283,8 @@ class Pool:
             text = f"{request.expected_policy_version} came, but the current version is {agents.number}"
             raise NotReadyError(text, reason="POLICY_VERSION", field="options.expected_policy_version")
         with within("options"):
-            policy_version, _ = choose_version(agents, request.policy_version, "policy")
-            env_version, _ = choose_version(envs, request.env_version, "environment")
+            policy_version = agents.choose(request.policy_version, "policy")
+            env_version = envs.choose(request.env_version, "environment")
         if request.min_policy_version is not None and policy_version < request.min_policy_version:
             text = f"{request.min_policy_version} came, but the version that would act is {policy_version}"
             raise NotReadyError(text, reason="POLICY_VERSION", field="options.min_policy_version")
@@ -293,11 +295,6 @@ class Pool:
         if misfit is not None:
             text = f"the agent does not fit the environment since it was replaced: {misfit.message}"
             raise NotReadyError(text, reason="AGENT_MISFIT")
-
-    def _check_exploration(self, policy_version: int, exploration: Exploration) -> None:
-        with within("options.exploration"):
-            for agent in self._holdings.agents.get(policy_version) or ():
-                check_exploration(agent, exploration)
 
     def _begin_ahead(self, request: SampleRequest, account: Account) -> None:
         """Begins with what the request that this is the account of would ask for next, if it is to be and none runs."""
@@ -319,9 +316,9 @@ class Pool:
         config, target = self._config, request.target
         assert not isinstance(target, Fragments)  # noqa: S101
         env = self._env(env_version)
-        rows = _rows(env)
+        rows = env.rows
         max_episode_length = request.max_episode_length or config.max_episode_length
-        placement = self._placement(policy_version, env_version)
+        placement = self._holdings.placement(policy_version, env_version)
         seed, first, skipped = request.seed, request.first_index, 0
         if lane is not None:
             kind = LaneKind(policy_version, env_version, max_episode_length, request.exploration)
@@ -336,25 +333,16 @@ class Pool:
         self._streams.drop_outdated(self._holdings.agents.number, self._holdings.envs.number)
         wanted = Stream(0, seed, policy_version, env_version, max_episode_length, request.exploration)
         stream = self._streams.open(wanted, first + skipped, placement, len(self._slots))
-        settings = CallSettings.of(request, config, lambda: self._num_running)
+        settings = CallSettings.of(request, config, self._num_calls)
         max_episode_steps, env_versions = env.description.max_episode_steps, self._holdings.envs
         estimate = self._estimates.of(env_version, max_episode_steps, max_episode_length, env_versions)
         return make(target, stream, self._slots, rows, estimate, settings, env.description.reproducibility)
-
-    def _placement(self, policy_version: int, env_version: int) -> Placement:
-        """Which worker an episode belongs to, if no call says so."""
-        env = self._env(env_version)
-        rows = _rows(env)
-        if env.rows_differ or self._holdings.differ_between_workers(policy_version, env_version):
-            of_rows = env.rows_differ or rows.num_episodes_per_row is not None
-            return RoundRobin(len(self._slots), rows.num_rows if of_rows else 1)
-        return Anywhere()
 
     def _next_index(self) -> int:
         """Where the next call begins that says nothing of itself."""
         holdings, lane = self._holdings, self._streams.first_lane
         versions = holdings.agents.number, holdings.envs.number
-        unit_size = _rows(self._env(holdings.envs.number)).unit_size(self._placement(*versions))
+        unit_size = self._env(holdings.envs.number).rows.unit_size(self._holdings.placement(*versions))
         return lane.first_index(LaneKind(*versions, self._config.max_episode_length), unit_size)
 
     def _begin_fragments(
@@ -369,7 +357,7 @@ class Pool:
             sequence, start = self._sequences.begin_own(kind, initial)
         else:
             sequence, start = self._sequences.begin(request.seed, kind, target.row_step_count, initial)
-        settings = CallSettings.of(request, config, lambda: self._num_running)
+        settings = CallSettings.of(request, config, self._num_calls)
         ids, reproducibility = self._sequences.ids, self._env(env_version).description.reproducibility
         return FragmentCall(target, sequence, start, policy_version, ids, self._slots, settings, reproducibility)
 
@@ -424,7 +412,3 @@ class Pool:
     def _forget_old_versions(self) -> None:
         """Has the workers forget, in the background, what neither another call nor a running one needs."""
         self._forgetting.keep(*self._holdings.to_keep())
-
-
-def _rows(env: EnvVersion) -> Rows:
-    return Rows(env.description.num_rows, env.description.num_episodes_per_row)

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from rollserve_server.errors import NotReadyError
 
-__all__ = ["Versions", "choose_version"]
+__all__ = ["Versions"]
 
 _T = TypeVar("_T")
 
@@ -56,6 +56,19 @@ class Versions(Generic[_T]):
         """Whether somebody uses a version."""
         return self._uses[number] > 0
 
+    def choose(self, wanted: int | None, name: str) -> int:
+        """The wanted version, or the current one; `name` is what of.
+
+        Raises:
+            NotReadyError: it is not there, or not any more.
+        """
+        if wanted is None:
+            return self.number
+        if wanted not in self._values:
+            text = f"{wanted} came, one of {', '.join(map(str, self))} was expected: no others are there"
+            raise NotReadyError(text, reason=f"{name.upper()}_VERSION", field=f"{name}_version")
+        return wanted
+
     def add(self, value: _T) -> None:
         """Makes a value the current version, one more than before."""
         self.number += 1
@@ -79,17 +92,3 @@ class Versions(Generic[_T]):
             idle_bytes += self._bytes_of(self._values[number])
             if number <= self.number - self._num_kept or idle_bytes > self._max_idle_bytes:
                 del self._values[number]
-
-
-def choose_version(versions: Versions[_T], wanted: int | None, name: str) -> tuple[int, _T]:
-    """The wanted version, or the current one, which has to be there; with its number.
-
-    Raises:
-        NotReadyError: it is not there, or not any more.
-    """
-    number = versions.number if wanted is None else wanted
-    value = versions.get(number)
-    if value is None:
-        text = f"{number} came, one of {', '.join(map(str, versions))} was expected: no others are there"
-        raise NotReadyError(text, reason=f"{name.upper()}_VERSION", field=f"{name}_version")
-    return number, value

@@ -18,6 +18,7 @@ from rollserve_server.sampling.orders import (
     EnvDescription,
     Message,
     Order,
+    Outcome,
     Parcel,
     Portion,
     Report,
@@ -26,6 +27,7 @@ from rollserve_server.sampling.orders import (
     WorkerIdentity,
     WorkOrder,
 )
+from rollserve_server.sampling.population_orders import Population, PopulationOrder, PopulationReport
 from rollserve_server.sampling.worker import Worker
 
 __all__ = [
@@ -40,8 +42,12 @@ __all__ = [
     "Memory",
     "Message",
     "Order",
+    "Outcome",
     "Parcel",
     "Part",
+    "Population",
+    "PopulationOrder",
+    "PopulationReport",
     "Portion",
     "Report",
     "RowProgress",

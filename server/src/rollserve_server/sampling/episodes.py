@@ -105,6 +105,12 @@ class Episode:
         """Whether it is over."""
         return self.terminated or self.truncated
 
+    @property
+    def total_reward(self) -> float:
+        """The sum of its rewards, added up from 0 step by step."""
+        rewards = [piece.block.columns_of("rewards")[0][piece.row, piece.start : piece.stop] for piece in self.pieces]
+        return float(np.add.accumulate(np.concatenate([np.zeros(1), *rewards]))[-1])
+
 
 class Recorder:
     """Writes the steps of M rows into a block, and cuts episodes, or fragments of some, out of it.

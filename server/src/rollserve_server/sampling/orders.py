@@ -25,6 +25,7 @@ __all__ = [
     "EnvDescription",
     "Message",
     "Order",
+    "Outcome",
     "Parcel",
     "Portion",
     "Report",
@@ -181,6 +182,7 @@ class Order(WorkOrder["Report"]):
             claim named EARLY, whose episodes are kept.
         is_whole: whether these are all episodes that the worker is to run of the stream: it forgets the stream once it
             has written them early.
+        tell_outcomes: whether to tell what the episodes came to that end.
     """
 
     stream: Stream
@@ -194,6 +196,24 @@ class Order(WorkOrder["Report"]):
     columns: ColumnFormat | None = PLAIN
     early: bool = False
     is_whole: bool = False
+    tell_outcomes: bool = False
+
+
+class Outcome(NamedTuple):
+    """What an episode came to.
+
+    Attributes:
+        episode_index: which episode.
+        total_reward: the sum of its rewards, added up in the order of its steps.
+        length: how many steps it has.
+        terminated, truncated: how it ended.
+    """
+
+    episode_index: int
+    total_reward: float
+    length: int
+    terminated: bool
+    truncated: bool
 
 
 @dataclass(frozen=True)
@@ -246,6 +266,7 @@ class Report:
         dropped_infos: how many values of infos were dropped, by name.
         failure: what went wrong, after which the stream is to be closed.
         is_closed: whether the worker has forgotten the stream.
+        outcomes: of the episodes that ended, if the order wants them.
     """
 
     finished: tuple[tuple[int, int, int], ...]
@@ -257,3 +278,4 @@ class Report:
     dropped_infos: Mapping[str, int]
     failure: DomainError | None = None
     is_closed: bool = False
+    outcomes: tuple[Outcome, ...] = ()

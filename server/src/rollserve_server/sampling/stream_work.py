@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rollserve_server.envs import BlockEnvs
 from rollserve_server.sampling.block_collector import BlockCollector
 from rollserve_server.sampling.collector import Collector
 from rollserve_server.sampling.encoding import EncodedMessage, Encoder, Encoding, write_messages
-from rollserve_server.sampling.orders import EARLY, Claim, Message, Parcel, Portion, Stream
+from rollserve_server.sampling.orders import EARLY, Claim, Message, Outcome, Parcel, Portion, Stream
 from rollserve_server.sampling.segments import Segment, cut_into_messages
 
 if TYPE_CHECKING:
@@ -168,6 +168,14 @@ class StreamWork:
         together = 0 < len(self._finished) == last - first + 1
         is_done = not (self._collector.num_waiting or self._collector.num_running)
         return [Claim(EARLY, first, last + 1)] if together and is_done and self._held_bytes <= _EARLY_BYTES else []
+
+    def outcomes(self, indices: Iterable[int]) -> tuple[Outcome, ...]:
+        """What finished episodes came to."""
+        return tuple(
+            Outcome(index, episode.total_reward, episode.length, episode.terminated, episode.truncated)
+            for index in indices
+            for episode in (self._finished[index],)
+        )
 
     def take_dropped_infos(self) -> dict[str, int]:
         """By name, how many values of infos were dropped since this was last asked."""

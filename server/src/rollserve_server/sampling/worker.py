@@ -12,7 +12,7 @@ import numpy as np
 import threadpoolctl
 
 from rollserve import EnvSpec
-from rollserve_server.agents import build_agent, load_agent
+from rollserve_server.agents import build_agent, build_population, load_agent
 from rollserve_server.envs import BlockEnvs, RowEnvs, episodes_per_row, make_rows, offers_rows, with_envpool
 from rollserve_server.errors import DomainError, InvalidValueError
 from rollserve_server.sampling.block_fragment_rows import BlockFragmentRows
@@ -24,6 +24,7 @@ from rollserve_server.sampling.orders import (
     EnvDescription,
     Message,
     Order,
+    Outcome,
     Parcel,
     Report,
     Stream,
@@ -31,10 +32,12 @@ from rollserve_server.sampling.orders import (
     WorkerIdentity,
     WorkOrder,
 )
+from rollserve_server.sampling.population_orders import Population, PopulationOrder, PopulationReport
+from rollserve_server.sampling.population_work import PopulationWork
 from rollserve_server.sampling.stream_work import StreamWork
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from numpy.typing import NDArray
 
@@ -65,7 +68,7 @@ class Worker:
         # By versions of agent and environment, how many rows there are, whether they are together, and how freely it
         # acts; none is kept when versions come or go.
         self._built_agents: dict[tuple[int, int, int, bool, Exploration], Agent] = {}
-        self._streams: dict[int, StreamWork | FragmentWork] = {}
+        self._streams: dict[int, StreamWork | FragmentWork | PopulationWork] = {}
         self._stopped: set[int] = set()
 
     def identity(self) -> WorkerIdentity:
@@ -76,14 +79,16 @@ class Worker:
         """Makes rows of environments, beside those that are there, and looks at what they do.
 
         Free rows of another version, of the same kind and as many, that differ in nothing but their tasks or the
-        options of resets are changed in place, and those beside them made anew.
+        options of resets are changed in place, and those beside them made anew. Versions below 0 are for evaluations:
+        nothing passes between them and the others.
 
         Raises:
             NotFoundError, InvalidValueError: see `make_rows`; or rows have other spaces than others. The error tells
                 the row.
         """
         specs = with_envpool(specs, self._config.rows)
-        envs = make_rows(specs, self._config.rows, self._take_free, self._config.max_episode_length)
+        free = self._take_free if version > 0 else None
+        envs = make_rows(specs, self._config.rows, free, self._config.max_episode_length)
         if version in self._envs:  # of an update that was not completed
             self._envs[version].close()
         is_block = isinstance(envs, BlockEnvs)
@@ -107,15 +112,32 @@ class Worker:
         self._agents[version] = load_agent(spec)
         self._built_agents.clear()
 
+    def add_population(self, population: Population, parameters: Mapping[str, np.ndarray]) -> None:
+        """Takes the parameters of the members (K, *shape), which the caller has checked, until `close_stream`."""
+        envs = self._envs[population.env_version].take_rows()
+        agent = build_population(
+            self._agents[population.policy_version],
+            parameters,
+            self._agent(population, population.env_version, envs),
+            envs.observation_space,
+            envs.action_space,
+            envs.num_rows,
+            population.exploration,
+        )
+        self._streams[population.stream_id] = PopulationWork(population, envs, agent)
+
     def retain(self, env_versions: Collection[int], policy_versions: Collection[int]) -> None:
         """Forgets all environments and agents but those of these versions.
 
-        Of the environments that are left, only those of the newest stand ready when no stream needs them.
+        Of the environments that are left, only those of the newest, and those for evaluations, stand ready when no
+        stream needs them.
         """
         for version in self._envs.keys() - set(env_versions):
             self._envs.pop(version).close()
-        for version in self._envs.keys() - {max(env_versions, default=0)}:
-            self._envs[version].close()
+        newest = max(env_versions, default=0)
+        for version, envs in self._envs.items():
+            if 0 < version < newest:
+                envs.close()
         for version in self._agents.keys() - set(policy_versions):
             del self._agents[version]
         self._built_agents.clear()
@@ -131,6 +153,8 @@ class Worker:
                 return self._sample_episodes(order)  # type: ignore[return-value]  # its kind of order says which R
             case FragmentOrder():
                 return self._sample_fragments(order)  # type: ignore[return-value]
+            case PopulationOrder():
+                return self._sample_population(order)  # type: ignore[return-value]
         raise TypeError(f"{type(order).__name__} came, an order was expected")
 
     def _sample_episodes(self, order: Order) -> tuple[Report, NDArray[np.uint8]]:
@@ -140,12 +164,15 @@ class Worker:
         steps_before = work.num_simulated_steps, work.num_idle_steps
         began = sampled = time.perf_counter()
         finished: list[tuple[int, int, int]] = []
+        outcomes: tuple[Outcome, ...] = ()
         parcels: list[Parcel] = []
         buffer, failure, is_closed = np.empty(0, np.uint8), None, False
         try:
             if order.seconds > 0:
                 buffer_bytes = self._config.buffer_bytes
                 finished = work.sample(order.seconds, order.before, buffer_bytes, lambda: stream_id in self._stopped)
+            if order.tell_outcomes:
+                outcomes = work.outcomes(index for index, _, _ in finished)
             sampled = time.perf_counter()
             worker_index = self._index if order.bind_worker else None
             early = [] if order.deliver or not order.early else work.early_claims()
@@ -170,6 +197,7 @@ class Worker:
             dropped_infos=work.take_dropped_infos(),
             failure=failure,
             is_closed=is_closed,
+            outcomes=outcomes,
         )
         return report, buffer
 
@@ -205,6 +233,11 @@ class Worker:
         )
         return report, buffer
 
+    def _sample_population(self, order: PopulationOrder) -> tuple[PopulationReport, NDArray[np.uint8]]:
+        work = self._streams[order.stream_id]
+        assert isinstance(work, PopulationWork)  # noqa: S101  # no two streams have one name
+        return work.run(order, lambda: order.stream_id in self._stopped), np.empty(0, np.uint8)
+
     def stop(self, stream_id: int) -> None:
         """Ends the work on a stream with the vector step that is being made. May be called while `work` runs."""
         self._stopped.add(stream_id)
@@ -226,8 +259,8 @@ class Worker:
 
     def _take_free(self, kind: type[_Rows], num_rows: int, specs: WorkerSpecs) -> _Rows | None:
         """See FreeRows."""
-        for version in self._envs.values():
-            envs = version.free[-1] if version.free else None
+        for number, version in self._envs.items():
+            envs = version.free[-1] if version.free and number > 0 else None
             if isinstance(envs, kind) and envs.num_rows == num_rows and envs.can_change(specs):
                 version.free.pop()
                 return envs
@@ -257,7 +290,7 @@ class Worker:
         assert isinstance(work, FragmentWork)  # noqa: S101
         return work
 
-    def _agent(self, wanted: Stream | Part, env_version: int, envs: RowEnvs | BlockEnvs) -> Agent:
+    def _agent(self, wanted: Stream | Part | Population, env_version: int, envs: RowEnvs | BlockEnvs) -> Agent:
         """An agent for the rows. Streams may share it: what it has is written and read within a step."""
         together = isinstance(envs, BlockEnvs)
         version, exploration = wanted.policy_version, wanted.exploration

@@ -1,0 +1,146 @@
+"""Messages of evaluations, to and from what the pool takes and gives."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from rollserve.reproducibility import reproducibility_to_proto
+from rollserve.tensors import named_tensors_from_proto
+from rollserve.v1 import evaluation_pb2
+from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.errors import InvalidValueError
+from rollserve_server.gateway.agent_messages import exploration_from_proto
+from rollserve_server.gateway.fields import in_range, of_field
+from rollserve_server.gateway.summaries import summary_of
+from rollserve_server.gateway.translate import (
+    account_to_proto,
+    column_format_from_proto,
+    environment_from_proto,
+    message_limit_from_proto,
+)
+from rollserve_server.pool import (
+    EpisodeDelivery,
+    Evaluation,
+    EvaluationOptions,
+    EvaluationRequest,
+    PopulationRequest,
+)
+
+__all__ = [
+    "evaluation_request_from_proto",
+    "evaluation_to_proto",
+    "population_evaluation_to_proto",
+    "population_request_from_proto",
+]
+
+_MOST_EPISODES = 1 << 17
+"""So that the answer is below what clients of gRPC take by default."""
+_MOST_FIRST_INDEX, _MOST_STEPS = 1 << 62, 1 << 50
+
+_OptionalField = Literal["policy_version", "environment_version", "seed", "max_episode_length", "sampler_run"]
+
+
+def evaluation_request_from_proto(request: pb.EvaluateRequest, allowed_paths: Collection[Path]) -> EvaluationRequest:
+    """What is to be evaluated.
+
+    Raises:
+        InvalidValueError: a field is out of range or malformed.
+        NotAllowedError: see `check_paths`.
+    """
+    num_episodes = in_range("episode_count", request.episode_count, 1, _MOST_EPISODES)
+    delivery = None
+    if request.HasField("episodes"):
+        with of_field("episodes"):
+            limit = message_limit_from_proto(request.episodes)
+            delivery = EpisodeDelivery(limit, column_format_from_proto(request.episodes))
+    return EvaluationRequest(num_episodes, _options_from_proto(request.options, allowed_paths), delivery)
+
+
+def population_request_from_proto(
+    request: pb.EvaluatePopulationRequest, allowed_paths: Collection[Path]
+) -> PopulationRequest:
+    """The population that is to be evaluated; raises as `evaluation_request_from_proto`."""
+    with of_field("parameters"):
+        parameters = named_tensors_from_proto(request.parameters.tensors)
+    num_members = max((len(value) for value in parameters.values() if value.ndim), default=1)
+    most = max(_MOST_EPISODES // max(num_members, 1), 1)
+    if num_members > _MOST_EPISODES:
+        raise InvalidValueError.of("parameters", f"{num_members} members", f"at most {_MOST_EPISODES}")
+    return PopulationRequest(
+        parameters=parameters,
+        num_episodes=in_range("episode_count", request.episode_count, 1, most),
+        options=_options_from_proto(request.options, allowed_paths),
+        shares_episodes=not request.different_episodes,
+    )
+
+
+def evaluation_to_proto(evaluation: Evaluation) -> evaluation_pb2.Evaluation:
+    """The end of an evaluation."""
+    _, returns, lengths, terminated, truncated = zip(*evaluation.outcomes, strict=True)
+    account = evaluation.account
+    return evaluation_pb2.Evaluation(
+        returns=returns,
+        lengths=lengths,
+        terminated=terminated,
+        truncated=truncated,
+        return_summary=summary_of(np.array(returns)),
+        length_summary=summary_of(np.array(lengths)),
+        policy_version=account.policy_version,
+        environment_version=account.env_version,
+        seed=account.seed,
+        first_episode_index=account.first_episode_index,
+        reproducibility=reproducibility_to_proto(evaluation.reproducibility),
+        account=account_to_proto(account),
+    )
+
+
+def population_evaluation_to_proto(evaluation: Evaluation) -> evaluation_pb2.PopulationEvaluation:
+    """The end of an evaluation of a population."""
+    account = evaluation.account
+    return evaluation_pb2.PopulationEvaluation(
+        returns=[outcome.total_reward for outcome in evaluation.outcomes],
+        lengths=[outcome.length for outcome in evaluation.outcomes],
+        member_count=evaluation.num_members,
+        episode_count=len(evaluation.outcomes) // evaluation.num_members,
+        step_count=sum(outcome.length for outcome in evaluation.outcomes),
+        policy_version=account.policy_version,
+        environment_version=account.env_version,
+        seed=account.seed,
+        first_episode_index=account.first_episode_index,
+        reproducibility=reproducibility_to_proto(evaluation.reproducibility),
+        account=account_to_proto(account),
+    )
+
+
+def _options_from_proto(options: pb.EvaluationOptions, allowed_paths: Collection[Path]) -> EvaluationOptions:
+    with of_field("options"):
+        env = None
+        if options.HasField("environment"):
+            if options.HasField("environment_version"):
+                expected = "none beside an environment"
+                raise InvalidValueError.of("environment_version", options.environment_version, expected)
+            with of_field("environment"):
+                env = environment_from_proto(options.environment, allowed_paths)
+        if options.HasField("max_episode_length"):
+            in_range("max_episode_length", options.max_episode_length, 1, _MOST_STEPS)
+        with of_field("exploration"):
+            exploration = exploration_from_proto(options.exploration)
+        return EvaluationOptions(
+            policy_version=_optional(options, "policy_version"),
+            env_version=_optional(options, "environment_version"),
+            env=env,
+            seed=_optional(options, "seed"),
+            first_index=in_range("first_episode_index", options.first_episode_index, 0, _MOST_FIRST_INDEX),
+            max_episode_length=_optional(options, "max_episode_length"),
+            exploration=exploration,
+            run=options.sampler_run if options.HasField("sampler_run") else None,
+        )
+
+
+def _optional(options: pb.EvaluationOptions, name: _OptionalField) -> int | None:
+    """The value of a field, or None if it is not set."""
+    return getattr(options, name) if options.HasField(name) else None

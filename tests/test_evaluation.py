@@ -1,0 +1,408 @@
+"""Evaluations: the episodes that a sampling call would bring, beside everything else."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cutting_proxy import cutting_proxy
+from pools import CARTPOLE, adds_up, calls_of, evaluate, kill_one, pool_of, sample, until
+from support import equal
+
+import rollserve
+from rollserve.v1 import evaluation_pb2
+from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.agents import MlpSpec, RandomSpec
+from rollserve_server.errors import EnvFailedError, NotReadyError
+from rollserve_server.gateway.summaries import students_t
+from rollserve_server.local import LocalServer
+from rollserve_server.pool import AtLeast, Backend, Beginning, Exactly, InProcessBackend, Pool, Progress
+from rollserve_server.pool.ray_backend import RayBackend
+
+NATIVE = rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=8, num_episodes_per_row=3)
+RAGGED = rollserve.EnvSpec("sample_envs:Ragged")
+SAMPLE_ENVS = {"allowed_modules": frozenset({"sample_envs"})}
+
+
+def cartpole_agent(seed: int = 1) -> MlpSpec:
+    space = rollserve.spaces.Box(np.float32(-1), np.float32(1), (4,), np.dtype(np.float32))
+    agent = rollserve.MlpAgent.initial(space, rollserve.spaces.Discrete(2), seed=seed)
+    parameters = {name: 10 * value if name == "2/weight" else value for name, value in agent.parameters.items()}
+    return MlpSpec(agent.layer_sizes, agent.activation, agent.head, parameters)
+
+
+def added_up(batch: rollserve.EpisodeBatch) -> list[float]:
+    """Of each episode the sum of its rewards, step by step."""
+    returns = []
+    for episode in batch.split():
+        total = 0.0
+        for reward in episode.rewards.tolist():
+            total += reward
+        returns.append(total)
+    return returns
+
+
+ENVS = [
+    CARTPOLE,
+    NATIVE,
+    rollserve.EnvSpec("HalfCheetah-v5", {"max_episode_steps": 60}),
+    rollserve.EnvSpec("sample_envs:Nested"),
+]
+
+
+@pytest.mark.parametrize("env", ENVS, ids=["rows", "native", "continuous", "nested"])
+def test_what_sampled_episodes_come_to(sampler: rollserve.Sampler, env: rollserve.EnvSpec) -> None:
+    updated = sampler.update_env(env)
+    agent: rollserve.Agent = rollserve.RandomAgent()
+    if env is not ENVS[-1]:
+        agent = rollserve.MlpAgent.initial(updated.observation_space, updated.action_space, seed=2)
+    version = sampler.update_agent(agent)
+    result = sampler.evaluate(30, seed=3, return_episodes=True)
+    assert result.episodes is not None
+    sampled = sampler.obtain_samples(3000, seed=3)
+    assert equal(result.episodes, rollserve.EpisodeBatch.concatenate(*sampled.split()[:30]))
+    assert result.returns.tolist() == added_up(result.episodes)
+    assert np.array_equal(result.lengths, result.episodes.lengths)
+    assert np.array_equal(result.terminated, result.episodes.terminated)
+    assert np.array_equal(result.truncated, result.episodes.truncated)
+    told = result.policy_version, result.env_version, result.seed, result.first_episode_index, result.reproducibility
+    assert told == (version, updated.env_version, 3, 0, updated.reproducibility)
+    assert result.account.num_episodes == 30
+    alone = sampler.evaluate(30, seed=3)
+    assert alone.episodes is None
+    assert np.array_equal(alone.returns, result.returns)
+    assert alone.account.num_discarded_steps == alone.lengths.sum() == result.account.num_steps
+    assert all(adds_up(each.account) for each in (result, alone))
+    later = sampler.evaluate(20, seed=3, first_episode_index=10)
+    assert np.array_equal(later.returns, result.returns[10:])
+
+
+def test_what_numbers_are_like(sampler: rollserve.Sampler) -> None:
+    result = sampler.evaluate(12)
+    for values, summary in ((result.returns, result.return_summary), (result.lengths, result.length_summary)):
+        assert summary.mean == pytest.approx(values.mean())
+        assert summary.std == pytest.approx(values.std(ddof=1))
+        margin = 2.200985160 * values.std(ddof=1) / 12**0.5
+        assert summary.confidence_interval == pytest.approx((values.mean() - margin, values.mean() + margin))
+    single = sampler.evaluate(1).return_summary
+    assert (single.std, single.confidence_interval) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "expected"),
+    # As tables have them.
+    [(1, 12.7062047), (2, 4.30265273), (3, 3.18244631), (4, 2.77644511), (10, 2.22813885), (101, 1.98373100),
+     (1000, 1.96233908), (131071, 1.95998217)],
+)  # fmt: skip
+def test_students_t(degrees: int, expected: float) -> None:
+    assert students_t(degrees) == pytest.approx(expected, rel=1e-6)
+
+
+def test_all_versions_run_the_same_episodes(sampler: rollserve.Sampler) -> None:
+    version = sampler.status().policy_version
+    first = sampler.evaluate(10)
+    sampler.update_agent(rollserve.ConstantAgent(np.array(1)))
+    other = sampler.evaluate(10, return_episodes=True)
+    assert other.episodes is not None
+    assert other.seed == first.seed != sampler.status().seed
+    again = sampler.evaluate(10, policy_version=version)
+    assert again.policy_version == version != other.policy_version
+    assert np.array_equal(first.returns, again.returns)
+    assert not np.array_equal(first.returns, other.returns)
+    assert np.array_equal(first.returns, sampler.evaluate(10, policy_version=version, seed=first.seed).returns)
+
+
+def test_how_freely_it_acts(sampler: rollserve.Sampler) -> None:
+    best = sampler.evaluate(10, deterministic=True, return_episodes=True).episodes
+    assert best is not None
+    assert not best.agent_infos["log_prob"].any()
+    freely = sampler.evaluate(10, temperature=[1, 9], return_episodes=True)
+    expected = sampler.obtain_samples(400, seed=freely.seed, temperature=[1, 9])
+    assert freely.episodes is not None
+    assert equal(freely.episodes, rollserve.EpisodeBatch.concatenate(*expected.split()[:10]))
+
+
+async def test_another_environment(backend: Backend) -> None:
+    short = rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 5})
+    async with pool_of(backend, num_workers=2) as pool:
+        await pool.update_agent([cartpole_agent()])
+        before = pool.status()
+        result = await evaluate(pool, 9, env=short)
+        assert [outcome.length for outcome in result.outcomes] == [5] * 9
+        assert result.account.env_version == 0
+        after = pool.status()
+        assert (after.env_version, after.env_specs) == (before.env_version, before.env_specs)
+        with pytest.raises(NotReadyError, match="one of 1 was expected") as info:
+            await sample(pool, AtLeast(1), env_version=-1)
+        assert info.value.reason == "ENVIRONMENT_VERSION"
+        own = await evaluate(pool, 9, seed=5)
+        assert own.account.env_version == 1
+        batch = await sample(pool, AtLeast(1000), seed=5)
+        assert [outcome.length for outcome in own.outcomes] == batch.lengths[:9].tolist()
+
+
+async def test_environments_stand_ready_and_apart() -> None:
+    """This one shows how many episodes its copy has had."""
+    env = rollserve.EnvSpec("sample_envs:Curriculum")
+
+    async def first_observations(pool: Pool, **options: Any) -> list[float]:
+        batch = await sample(pool, Exactly(1), **options)
+        return batch.observations[:1, 0].tolist()  # type: ignore[no-any-return]
+
+    async with pool_of(InProcessBackend(), env, num_workers=1, num_rows=1, **SAMPLE_ENVS) as pool:
+        await pool.update_agent([RandomSpec()])
+        (before,) = await first_observations(pool)
+        lengths = [outcome.length for outcome in (await evaluate(pool, 7, seed=1)).outcomes]
+        assert await first_observations(pool) == [before + 1]
+        await pool.update_agent([RandomSpec()])
+        again = await evaluate(pool, 7, seed=1)
+        assert [outcome.length for outcome in again.outcomes] == lengths
+        assert pool._holdings.evaluation_envs.number == 1
+        assert await first_observations(pool) == [before + 2]
+
+
+@pytest.mark.parametrize("env", [CARTPOLE, NATIVE], ids=["rows", "native"])
+async def test_nothing_of_the_sampler_is_disturbed(backend: Backend, env: rollserve.EnvSpec) -> None:
+    async def calls(pool: Pool, between: Callable[[], Any]) -> list[rollserve.EpisodeBatch]:
+        batches = []
+        for target in (AtLeast(500), Exactly(3), AtLeast(300)):
+            batches.append(await sample(pool, target))
+            await between()
+        return batches
+
+    async with pool_of(backend, env) as pool, pool_of(backend, env) as other:
+        for each in (pool, other):
+            await each.update_agent([cartpole_agent()])
+
+        async def evaluations() -> None:
+            results = await asyncio.gather(*(evaluate(pool, 20, env=own) for own in (None, NATIVE, None)))
+            assert results[0].outcomes == results[2].outcomes
+            assert all(adds_up(result.account) for result in results)
+
+        async def nothing() -> None: ...
+
+        disturbed, expected = await calls(pool, evaluations), await calls(other, nothing)
+        assert all(equal(ours, theirs) for ours, theirs in zip(disturbed, expected, strict=True))
+        for ours, theirs in zip(disturbed, expected, strict=True):
+            assert ours.account is not None
+            assert theirs.account is not None
+            assert adds_up(ours.account)
+            assert (ours.account.first_episode_index, ours.account.seed) == (
+                theirs.account.first_episode_index,
+                theirs.account.seed,
+            )
+        counters, others = pool.status().counters, other.status().counters
+        assert (counters.num_completed_calls, counters.num_steps, counters.num_episodes) == (
+            others.num_completed_calls,
+            others.num_steps,
+            others.num_episodes,
+        )
+        assert pool.status().next_index == other.status().next_index
+
+
+async def test_an_evaluation_needs_no_turn(backend: Backend) -> None:
+    slow = rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": 0.005, "length": 10})
+    async with pool_of(backend, slow, num_rows=1, progress_seconds=0.01, **SAMPLE_ENVS) as pool:
+        await pool.update_agent([RandomSpec()])
+        calls = calls_of(pool)
+        sampling = [asyncio.create_task(sample(pool, AtLeast(10**9))) for _ in range(5)]
+        await until(lambda: len(calls) == 4)
+        parts: list[object] = []
+        result = await evaluate(pool, 5, parts=parts)
+        assert [outcome.length for outcome in result.outcomes] == [10] * 5
+        assert isinstance(parts[0], Beginning)
+        assert {type(part) for part in parts[1:]} <= {Progress}
+        assert not any(task.done() for task in sampling)
+        for task in sampling:
+            task.cancel()
+        await asyncio.gather(*sampling, return_exceptions=True)
+
+
+async def test_evaluations_take_turns_and_can_be_cancelled(backend: Backend) -> None:
+    slow = rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": 0.02, "length": 1000})
+    async with pool_of(backend, slow, num_workers=1, num_rows=1, progress_seconds=0.05, **SAMPLE_ENVS) as pool:
+        await pool.update_agent([RandomSpec()])
+        running = [asyncio.create_task(evaluate(pool, 100)) for _ in range(2)]
+        await asyncio.sleep(0.3)
+        parts: list[object] = []
+        third = asyncio.create_task(evaluate(pool, 2, parts=parts, max_episode_length=3))
+        await asyncio.sleep(0.3)
+        assert not third.done()
+        for each in running:
+            each.cancel()
+        results = await asyncio.gather(*running, return_exceptions=True)
+        assert all(isinstance(result, asyncio.CancelledError) for result in results)
+        assert [(outcome.length, outcome.truncated) for outcome in (await third).outcomes] == [(3, True)] * 2
+        signs = [part for part in parts if isinstance(part, Progress)]
+        assert signs[0] == Progress(0)
+        assert isinstance(parts[-1], Beginning | Progress)
+        # The worker has stopped what was cancelled: else this would take long.
+        batch = await sample(pool, AtLeast(1), max_episode_length=2)
+        assert batch.lengths.tolist()[0] == 2
+
+
+@pytest.mark.parametrize("env", [CARTPOLE, NATIVE, RAGGED], ids=["rows", "native", "ragged"])
+async def test_however_many_workers_and_whoever_is_killed(ray_backend: RayBackend, env: rollserve.EnvSpec) -> None:
+    spec = RandomSpec() if env is RAGGED else cartpole_agent()
+    async with pool_of(InProcessBackend(), env, num_workers=1, num_rows=3, **SAMPLE_ENVS) as pool:
+        await pool.update_agent([spec])
+        expected = await evaluate(pool, 600, seed=4)
+    assert [outcome.episode_index for outcome in expected.outcomes] == list(range(600))
+    async with pool_of(ray_backend, env, num_workers=3, num_rows=8, **SAMPLE_ENVS) as pool:
+        await pool.update_agent([spec])
+        assert (await evaluate(pool, 600, seed=4)).outcomes == expected.outcomes
+        running = asyncio.create_task(evaluate(pool, 600, seed=4))
+        await asyncio.sleep(0.05)
+        kill_one(pool, random.Random(1))
+        result = await running
+        assert result.outcomes == expected.outcomes
+        assert adds_up(result.account)
+        # Whoever is in the place of the lost one has the environments, too.
+        await until(lambda: all(worker.healthy for worker in pool.status().workers))
+        result = await evaluate(pool, 600, seed=4)
+        assert result.outcomes == expected.outcomes
+        assert all(worker.num_simulated_steps for worker in result.account.workers)
+
+
+async def test_workers_that_differ(backend: Backend) -> None:
+    """Episodes belong to workers, as those of a sampling call do."""
+    async with pool_of(backend) as pool:
+        await pool.update_agent([cartpole_agent(1), RandomSpec()], per_worker=True)
+        specs = [CARTPOLE, rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 7})]
+        await pool.update_env(specs, per_worker=True)
+        result = await evaluate(pool, 11, seed=2)
+        batch = await sample(pool, AtLeast(2000), seed=2)
+        assert [outcome.length for outcome in result.outcomes] == batch.lengths[:11].tolist()
+        assert max(outcome.length for outcome in result.outcomes[1::2]) <= 7
+
+
+async def test_what_fails_leaves_everything_as_it_was(backend: Backend) -> None:
+    async with pool_of(backend, **SAMPLE_ENVS) as pool:
+        with pytest.raises(NotReadyError) as info:
+            await evaluate(pool, 1)
+        assert info.value.reason == "NO_AGENT"
+        await pool.update_agent([cartpole_agent()])
+        with pytest.raises(NotReadyError, match="does not fit the environment: mlp") as info:
+            await evaluate(pool, 1, env=rollserve.EnvSpec("Pendulum-v1"))
+        assert info.value.reason == "AGENT_MISFIT"
+        await pool.update_agent([RandomSpec()])
+        with pytest.raises(EnvFailedError, match="broken by design"):
+            await evaluate(pool, 20, env=rollserve.EnvSpec("sample_envs:FailsForSomeSeeds"))
+        status = pool.status()
+        assert (status.counters.num_failed_calls, status.counters.num_completed_calls) == (0, 0)
+        assert len((await evaluate(pool, 5)).outcomes) == 5
+
+
+INVALID = [
+    ({"episode_count": 0}, "episode_count: 0 came, a number from 1 to 131072"),
+    ({"episode_count": 1 << 18}, "episode_count: 262144 came"),
+    ({"options": {"seed": 1, "first_episode_index": 1 << 63}}, "options.first_episode_index: 9223372036854775808 came"),
+    ({"options": {"max_episode_length": 0}}, "options.max_episode_length: 0 came"),
+    ({"options": {"policy_version": 10**6}}, "options.policy_version: 1000000 came, one of"),
+    ({"options": {"environment_version": -1}}, "options.environment_version: -1 came, one of"),
+    ({"options": {"sampler_run": "x"}}, "options.sampler_run: 'x' came"),
+    (
+        {"options": {"environment": {"id": "CartPole-v1"}, "environment_version": 1}},
+        "options.environment_version: 1 came, none beside an environment",
+    ),
+    ({"options": {"environment": {"id": "Nope-v0"}}}, "options.environment.id: 'Nope-v0' came"),
+    ({"options": {"environment": {"id": "os:Nope"}}}, "options.environment.id: module 'os' came"),
+    (
+        {"options": {"environment": {"id": "CartPole-v1", "kwargs_json": "{"}}},
+        "options.environment.kwargs_json: '{' came, a JSON object",
+    ),
+    (
+        {"options": {"environment": {"id": "CartPole-v1", "kwargs_json": '{"nope": 1}'}}},
+        "options.environment.kwargs_json: refused by CartPole-v1",
+    ),
+    ({"options": {"exploration": {"epsilons": [0.5]}}}, "options.exploration.epsilons: 0.5 came"),
+    ({"options": {"exploration": {"temperatures": [0]}}}, "options.exploration.temperatures[0]: 0.0 came"),
+    ({"episodes": {"max_message_bytes": 1}}, "episodes.max_message_bytes: 1 came"),
+    ({"episodes": {"accept_compression": [0]}}, "episodes.accept_compression: one that is not set came"),
+    ({"sampler": "x"}, "sampler: 'x' came"),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), INVALID, ids=[message for _, message in INVALID])
+def test_bad_input(sampler: rollserve.Sampler, fields: dict[str, Any], message: str) -> None:
+    before = sampler.status()
+    request = pb.EvaluateRequest(**{"episode_count": 1, **fields})
+    with pytest.raises(Exception, match=re.escape(message)):
+        list(sampler._stub.Evaluate(request))
+    after = sampler.status()
+    assert (after.env_version, after.policy_version) == (before.env_version, before.policy_version)
+    assert after.counters.num_failed_calls == before.counters.num_failed_calls
+
+
+def test_arguments_that_cannot_be_sent(sampler: rollserve.Sampler) -> None:
+    with pytest.raises(TypeError, match="unexpected options: prefetch"):
+        sampler.evaluate(1, prefetch=True)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="env: int came, an id or an EnvSpec"):
+        sampler.evaluate(1, env=3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="num_episodes: str came"):
+        sampler.evaluate("1")  # type: ignore[arg-type]
+    with pytest.raises(rollserve.InvalidArgumentError, match="seed: -1 came"):
+        sampler.evaluate(1, seed=-1)
+
+
+def test_an_evaluation_that_breaks_is_repeated(sampler: rollserve.Sampler, server: LocalServer) -> None:
+    expected = sampler.evaluate(300, return_episodes=True, env="CartPole-v1")
+    with (
+        cutting_proxy(server.address, num_cuts=1, max_bytes=100_000, seed=2) as proxy,
+        rollserve.connect(proxy.address) as distant,
+    ):
+        distant.status()
+        result = distant.evaluate(300, return_episodes=True, env="CartPole-v1")
+        assert proxy.num_cuts > 0
+    assert np.array_equal(result.returns, expected.returns)
+    assert result.episodes is not None
+    assert expected.episodes is not None
+    assert equal(result.episodes, expected.episodes)
+
+
+async def test_the_asynchronous_client_does_the_same(sampler: rollserve.Sampler, server: LocalServer) -> None:
+    expected = sampler.evaluate(9, deterministic=True)
+    async with rollserve.aconnect(server.address) as asynchronous:
+        result = await asynchronous.evaluate(9, deterministic=True)
+        assert np.array_equal(result.returns, expected.returns)
+        with pytest.raises(rollserve.InvalidArgumentError, match="episode_count: 0 came"):
+            await asynchronous.evaluate(0)
+        sampler.update_env("sample_envs:Slow", kwargs={"step_seconds": 0.1, "length": 1000})
+        sampler.update_agent(rollserve.RandomAgent())
+        with pytest.raises(rollserve.DeadlineError, match="no progress"):
+            await asynchronous.evaluate(1, timeout=0.4)
+        task = asyncio.create_task(asynchronous.evaluate(1))
+        await asyncio.sleep(0.3)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    with pytest.raises(rollserve.DeadlineError, match="no progress"):
+        sampler.evaluate(1, timeout=0.4)
+    assert sampler.evaluate(2, max_episode_length=1).lengths.tolist() == [1, 1]
+
+
+def test_on_the_command_line(sampler: rollserve.Sampler, server: LocalServer) -> None:
+    rollserve_command = Path(sys.executable).with_name("rollserve")
+    command = [rollserve_command, "evaluate", server.address, "--episodes", "20", "--deterministic"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stderr
+    result = sampler.evaluate(20, deterministic=True)
+    lines = shown.stdout.splitlines()
+    assert lines[0].startswith(f"return {result.return_summary}, min {result.returns.min():g}, ")
+    assert lines[1].startswith(f"length {result.length_summary}, ")
+    assert lines[2].startswith(f"20 episodes, policy version {result.policy_version}, ")
+
+
+def test_a_message_says_how_many_numbers_it_has() -> None:
+    """So that nobody takes fewer returns for all."""
+    message = evaluation_pb2.PopulationEvaluation(returns=[1, 2, 3], lengths=[1, 2, 3], member_count=2, episode_count=2)
+    with pytest.raises(ValueError, match="reshape"):
+        rollserve.evaluation.population_evaluation_from_proto(message)

@@ -1,0 +1,326 @@
+"""Populations: each member comes to what it would by itself, however many act at a time and wherever."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from onnx_models import categorical, mlp_parameters
+from pools import CARTPOLE, adds_up, evaluate, evaluate_population, kill_one, pool_of, sample, until
+
+import rollserve
+from rollserve.agents import agent_to_proto
+from rollserve.tensors import named_tensors_to_proto
+from rollserve.v1 import agent_pb2
+from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.agents import (
+    Exploration,
+    MlpSpec,
+    OnnxModel,
+    RandomSpec,
+    build_agent,
+    build_population,
+    check_population,
+)
+from rollserve_server.errors import EnvFailedError, InvalidValueError
+from rollserve_server.gateway.agent_messages import mlp_from_proto
+from rollserve_server.local import LocalServer
+from rollserve_server.pool import AtLeast, Backend, Evaluation, InProcessBackend
+from rollserve_server.pool.ray_backend import RayBackend
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "evolution.py"
+NATIVE = rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=8)
+HALF_CHEETAH = rollserve.EnvSpec("HalfCheetah-v5", {"max_episode_steps": 40})
+BOX4 = rollserve.spaces.Box(np.float32(-1), np.float32(1), (4,), np.dtype(np.float32))
+BOX17 = rollserve.spaces.Box(np.float32(-1), np.float32(1), (17,), np.dtype(np.float32))
+BOX6 = rollserve.spaces.Box(np.float32(-1), np.float32(1), (6,), np.dtype(np.float32))
+
+Parameters = Mapping[str, np.ndarray]
+
+
+def spec_of(agent: rollserve.MlpAgent, parameters: Parameters | None = None) -> MlpSpec:
+    """The agent as the gateway reads it."""
+    return mlp_from_proto(agent_to_proto(agent).mlp, parameters or agent.parameters)
+
+
+def cartpole_agent() -> rollserve.MlpAgent:
+    return rollserve.MlpAgent.initial(BOX4, rollserve.spaces.Discrete(2), hidden_sizes=(16,), seed=1)
+
+
+def members_of(parameters: Parameters, num_members: int, seed: int = 0) -> dict[str, np.ndarray]:
+    source = np.random.default_rng(seed)
+    return {
+        name: value + 0.5 * source.standard_normal((num_members, *value.shape), np.float32)
+        for name, value in parameters.items()
+    }
+
+
+def member_of(members: Parameters, member: int) -> dict[str, np.ndarray]:
+    return {name: value[member] for name, value in members.items()}
+
+
+def returns_of(evaluation: Evaluation) -> list[float]:
+    return [outcome.total_reward for outcome in evaluation.outcomes]
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize("case", ["CartPole", "HalfCheetah"])
+def test_each_member_as_by_itself(sampler: rollserve.Sampler, case: str, deterministic: bool) -> None:
+    if case == "CartPole":
+        sampler.update_env("CartPole-v1")
+        agent = cartpole_agent()
+    else:
+        sampler.update_env(HALF_CHEETAH)
+        agent = rollserve.MlpAgent.initial(BOX17, BOX6, hidden_sizes=(64, 64), seed=1)
+    version = sampler.update_agent(agent)
+    members = members_of(agent.parameters, 6)
+    options: Any = {"seed": 3, "deterministic": deterministic, "max_episode_length": 100}
+    result = sampler.evaluate_population(members, 3, **options)
+    apart = sampler.evaluate_population(members, 3, same_episodes=False, first_episode_index=2, **options)
+    assert result.returns.shape == result.lengths.shape == (len(result), 3) == (6, 3)
+    assert (result.policy_version, result.seed, result.first_episode_index) == (version, 3, 0)
+    assert sampler.status().policy_version == version
+    assert result.num_steps == result.lengths.sum() == result.account.num_discarded_steps
+    assert adds_up(result.account)
+    assert np.array_equal(result.mean_returns, result.returns.mean(axis=1))
+    for member in range(6):
+        sampler.update_agent(member_of(members, member))
+        alone = sampler.evaluate(3, **options)
+        assert np.array_equal(result.returns[member], alone.returns)
+        assert np.array_equal(result.lengths[member], alone.lengths)
+        alone = sampler.evaluate(3, first_episode_index=2 + 3 * member, **options)
+        assert np.array_equal(apart.returns[member], alone.returns)
+    assert len({float(each) for each in result.mean_returns}) > 3
+    if case == "CartPole":  # the default seed is that of evaluations
+        assert sampler.evaluate_population(members, 1).seed == sampler.evaluate(1).seed
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "categorical": {},
+    "without hidden layers": {"hidden_sizes": ()},
+    "layer norm": {"layer_norm": True, "activation": "relu"},
+    "shared value": {"value": "shared", "activation": "gelu"},
+    "separate value": {"value": "separate"},
+    "gaussian": {"head": "diagonal_gaussian"},
+    "squashed, predicted": {"head": "squashed_gaussian", "predicted_log_std": True},
+    "epsilon greedy": {"head": "epsilon_greedy"},
+}
+
+
+@pytest.mark.parametrize("exploration", [Exploration(), Exploration(deterministic=True)], ids=["chance", "best"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_stacked_agents_give_the_same_bits(shape: str, exploration: Exploration) -> None:
+    options = {"hidden_sizes": (24, 40), **SHAPES[shape]}
+    observation_space = spaces.Box(-1, 1, (17,), np.float32)
+    action_space: Any = spaces.Box(-1, 1, (6,), np.float32) if "head" in options else spaces.Discrete(5)
+    client_space: Any = BOX6 if "head" in options else rollserve.spaces.Discrete(5)
+    if shape == "epsilon greedy":
+        action_space, client_space = spaces.Discrete(5), rollserve.spaces.Discrete(5)
+    made = rollserve.MlpAgent.initial(BOX17, client_space, seed=1, **options)
+    spec = spec_of(made)
+    members = members_of(made.parameters, 5)
+    assert check_population(spec, members) == 5
+    num_rows = 7
+    base = build_agent(spec, observation_space, action_space, num_rows, exploration=exploration)
+    population = build_population(spec, members, base, observation_space, action_space, num_rows, exploration)
+    assert population.side_by_side
+    rows = [0, 1, 1, 4, 2, 4, 3]
+    for row, member in enumerate(rows):
+        population.begin(row, 4 - member)  # and then another one
+        population.begin(row, member)
+    source = np.random.default_rng(2)
+    for _ in range(20):
+        observations = source.standard_normal((num_rows, 17)).astype(np.float32)
+        noise = np.zeros((num_rows, population.noise_width))
+        population.draw_noise(source, noise)
+        (actions,), _ = population.act([observations], noise)
+        actions = actions.copy()
+        for row, member in enumerate(rows):
+            alone = build_agent(
+                spec_of(made, member_of(members, member)), observation_space, action_space, 3, exploration=exploration
+            )
+            (expected,), _ = alone.act(
+                [np.repeat(observations[row : row + 1], 3, 0)], np.repeat(noise[row : row + 1], 3, 0)
+            )
+            assert actions[row].tobytes() == expected[1].tobytes()
+
+
+async def test_however_many_workers_and_whoever_is_killed(ray_backend: RayBackend) -> None:
+    agent = cartpole_agent()
+    members = members_of(agent.parameters, 400)  # enough to go through Ray's object store
+    async with pool_of(InProcessBackend(), num_workers=1, num_rows=5) as pool:
+        await pool.update_agent([spec_of(agent)])
+        expected = await evaluate_population(pool, members, 5, seed=1)
+    async with pool_of(ray_backend, num_workers=3, num_rows=16) as pool:
+        await pool.update_agent([spec_of(agent)])
+        result = await evaluate_population(pool, members, 5, seed=1)
+        assert result.outcomes == expected.outcomes
+        assert sum(worker.num_simulated_steps > 0 for worker in result.account.workers) == 3
+        running = asyncio.create_task(evaluate_population(pool, members, 5, seed=1))
+        await asyncio.sleep(0.15)
+        kill_one(pool, random.Random(2))
+        result = await running
+        assert result.outcomes == expected.outcomes
+        assert adds_up(result.account)
+        assert result.account.num_retried_episodes > 0
+        await until(lambda: all(worker.healthy for worker in pool.status().workers))
+        few = {name: value[:7] for name, value in members.items()}
+        assert (await evaluate_population(pool, few, 5, seed=1)).outcomes == expected.outcomes[:35]
+
+
+async def test_rows_that_are_stepped_together_are_stepped_one_by_one(backend: Backend) -> None:
+    agent = cartpole_agent()
+    members = members_of(agent.parameters, 5)
+    async with pool_of(backend, CARTPOLE) as pool, pool_of(backend, NATIVE) as native:
+        for each in (pool, native):
+            await each.update_agent([spec_of(agent)])
+        expected = await evaluate_population(pool, members, 4, seed=1)
+        assert (await evaluate_population(native, members, 4, seed=1)).outcomes == expected.outcomes
+        own = await evaluate_population(pool, members, 4, seed=1, env=NATIVE)
+        assert own.outcomes == expected.outcomes
+        assert (own.account.env_version, expected.account.env_version) == (0, 1)
+        status = native.status()
+        assert (status.env_version, status.env.num_episodes_per_row) == (1, 8)
+
+
+async def test_models_act_one_after_the_other(backend: Backend) -> None:
+    """Parameters that do not come are the agent's own."""
+    model = OnnxModel(categorical((4, 8, 2)).SerializeToString(), {}, {}, "categorical", ())
+    parameters = mlp_parameters((4, 8, 2))
+    biases = members_of({"1.bias": parameters["1.bias"]}, 6)
+    async with pool_of(backend, num_rows=3) as pool:
+        await pool.update_agent([model])
+        result = await evaluate_population(pool, biases, 4, seed=1)
+        for member in range(6):
+            await pool.update_agent([member_of(biases, member)])
+            alone = await evaluate(pool, 4, seed=1)
+            assert returns_of(alone) == returns_of(result)[4 * member : 4 * member + 4]
+        assert len(set(returns_of(result))) > 3
+
+
+async def test_some_parameters_of_an_mlp(backend: Backend) -> None:
+    agent = cartpole_agent()
+    biases = members_of({"1/bias": agent.parameters["1/bias"]}, 3)
+    async with pool_of(backend) as pool:
+        await pool.update_agent([spec_of(agent)])
+        result = await evaluate_population(pool, biases, 4, seed=1)
+        await pool.update_agent([{**agent.parameters, **member_of(biases, 2)}])
+        assert returns_of(await evaluate(pool, 4, seed=1)) == returns_of(result)[8:]
+        assert returns_of(await evaluate_population(pool, biases, 4, seed=1, policy_version=1)) == returns_of(result)
+
+
+async def test_failures_and_cancellation(backend: Backend) -> None:
+    agent = rollserve.MlpAgent.initial(
+        rollserve.spaces.Box(np.float32(-1), np.float32(1), (1,), np.dtype(np.float32)),
+        rollserve.spaces.Discrete(2),
+        seed=1,
+    )
+    members = members_of(agent.parameters, 8)
+    failing = rollserve.EnvSpec("sample_envs:FailsForSomeSeeds")
+    slow = rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": 0.02, "length": 1000})
+    async with pool_of(backend, slow, num_workers=1, allowed_modules=frozenset({"sample_envs"})) as pool:
+        await pool.update_agent([spec_of(agent)])
+        with pytest.raises(
+            EnvFailedError, match=r"member \d, episode \d+ \(environment seed \d+\), after 0 steps: .*broken"
+        ):
+            await evaluate_population(pool, members, 20, env=failing)
+        running = asyncio.create_task(evaluate_population(pool, members, 20))
+        await asyncio.sleep(0.2)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        result = await evaluate_population(pool, members, 2, max_episode_length=2)
+        assert [(outcome.length, outcome.truncated) for outcome in result.outcomes] == [(2, True)] * 16
+        batch = await sample(pool, AtLeast(1), max_episode_length=2)
+        assert batch.lengths[0] == 2
+
+
+async def test_where_workers_or_rows_differ(backend: Backend) -> None:
+    agent = cartpole_agent()
+    members = members_of(agent.parameters, 2)
+    async with pool_of(backend) as pool:
+        await pool.update_agent([spec_of(agent), RandomSpec()], per_worker=True)
+        with pytest.raises(InvalidValueError, match="parameters: some came, but workers have agents of their own"):
+            await evaluate_population(pool, members, 1)
+        await pool.update_agent([spec_of(agent)])
+        await pool.update_env([CARTPOLE, CARTPOLE], per_worker=True)
+        with pytest.raises(
+            InvalidValueError, match=r"options\.environment: none came, but those of the sampler differ"
+        ):
+            await evaluate_population(pool, members, 1)
+        assert len((await evaluate_population(pool, members, 1, env=CARTPOLE)).outcomes) == 2
+
+
+WEIGHT = np.zeros((3, 2, 16), np.float32)
+INVALID: list[tuple[Mapping[str, np.ndarray], dict[str, Any], str]] = [
+    ({}, {}, "parameters: none came, at least one parameter of the members was expected"),
+    ({"2/bias": np.zeros((3, 2), np.float32)}, {}, "parameters: '2/bias' is unknown"),
+    ({"1/weight": np.zeros(())}, {}, "parameters['1/weight'].shape: () came"),
+    ({"1/weight": np.zeros((0, 2, 16), np.float32)}, {}, "parameters['1/weight'].shape: (0, 2, 16) came"),
+    ({"1/weight": np.zeros((2, 16), np.float32)}, {}, "parameters['1/weight'].shape: (2, 16) came, (2, 2, 16)"),
+    (
+        {"1/weight": WEIGHT, "1/bias": np.zeros((2, 2), np.float32)},
+        {},
+        "parameters['1/bias'].shape: (2, 2) came, (3, 2) was expected",
+    ),
+    ({"1/weight": WEIGHT.astype(np.float64)}, {}, "parameters['1/weight'].data_type: float64 came, float32"),
+    (
+        {"1/weight": np.where(np.arange(96).reshape(3, 2, 16) == 50, np.nan, WEIGHT).astype(np.float32)},
+        {},
+        "parameters['1/weight'][1, 1, 2]: nan came, a finite number was expected",
+    ),
+    ({"1/weight": WEIGHT}, {"episode_count": 0}, "episode_count: 0 came, a number from 1 to 43690"),
+    ({"1/weight": WEIGHT}, {"episode_count": 1 << 16}, "episode_count: 65536 came"),
+    (
+        {"1/weight": WEIGHT},
+        {"options": {"environment": {"id": "CartPole-v1", "vectorization": 3}}},
+        "options.environment: rows of EnvPool came",
+    ),
+    ({"1/weight": WEIGHT}, {"options": {"exploration": {"epsilons": [0]}}}, "options.exploration.epsilons: 0.0 came"),
+]
+
+
+@pytest.mark.parametrize(("parameters", "fields", "message"), INVALID, ids=[message for *_, message in INVALID])
+def test_bad_input(sampler: rollserve.Sampler, parameters: Parameters, fields: dict[str, Any], message: str) -> None:
+    sampler.update_agent(cartpole_agent())
+    tensors = agent_pb2.Parameters(tensors=named_tensors_to_proto(parameters))
+    request = pb.EvaluatePopulationRequest(**{"parameters": tensors, "episode_count": 1, **fields})
+    with pytest.raises(Exception, match=re.escape(message)):
+        list(sampler._stub.EvaluatePopulation(request))
+
+
+def test_agents_without_parameters(sampler: rollserve.Sampler) -> None:
+    sampler.update_agent(rollserve.RandomAgent())
+    with pytest.raises(rollserve.InvalidArgumentError, match="parameters: some came, but an agent of kind random"):
+        sampler.evaluate_population({"1/weight": WEIGHT}, 1)
+    with pytest.raises(TypeError, match="parameters: list came"):
+        sampler.evaluate_population([WEIGHT], 1)  # type: ignore[arg-type]
+
+
+async def test_the_asynchronous_client_does_the_same(sampler: rollserve.Sampler, server: LocalServer) -> None:
+    agent = cartpole_agent()
+    sampler.update_agent(agent)
+    members = members_of(agent.parameters, 3)
+    expected = sampler.evaluate_population(members, 2)
+    async with rollserve.aconnect(server.address) as asynchronous:
+        result = await asynchronous.evaluate_population(members, 2)
+    assert np.array_equal(result.returns, expected.returns)
+
+
+def test_an_evolution_strategy_learns_cartpole(server: LocalServer, sampler: rollserve.Sampler) -> None:
+    command = [sys.executable, EXAMPLE, "--server", server.address]
+    shown = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    assert re.match(r"generation +1: mean return +\d+\.\d, best +\d+\.\d\n", shown.stdout)
+    found = re.fullmatch(r"evolution: return (\d+(\.\d+)?) ± .*", shown.stdout.splitlines()[-1])
+    assert found is not None
+    assert float(found[1]) >= 475
