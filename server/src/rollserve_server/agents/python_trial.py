@@ -10,7 +10,7 @@ import numpy as np
 
 from rollserve_server.agents.python_calls import PolicyCalls, described_info
 from rollserve_server.agents.python_loading import AGENT_REFUSED, make_policy
-from rollserve_server.agents.trial import RefusedError, answer, find_batching
+from rollserve_server.agents.trial import RefusedError, answer, changed, find_batching
 from rollserve_server.agents.trying import NUM_TRIED_ROWS, random_values
 from rollserve_server.envs import leaves_of_space
 from rollserve_server.errors import AgentFailedError, DomainError, NotFoundError
@@ -40,7 +40,7 @@ def try_out(
         trial = _Trial(factory, observation_space, action_space, parameters)
         calls, trials = trial.calls, [trial]
         with contextlib.suppress(DomainError):  # it need not take any numbers
-            trials.append(_Trial(factory, observation_space, action_space, _changed(parameters)))
+            trials.append(_Trial(factory, observation_space, action_space, changed(parameters)))
         return {
             "noise_width": calls.noise_width,
             "states": [(state.name, state.initial.dtype.str, state.initial.shape) for state in calls.states],
@@ -100,17 +100,6 @@ class _Trial:
     def _act(self, chosen: np.ndarray) -> PolicyResult:
         observations = [column[chosen] for column in self._observations]
         return self.calls.act(observations, self._noise[chosen], [column[chosen] for column in self._states])
-
-
-def _changed(parameters: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-    """Other numbers of the same types and shapes: sums of zeros do not tell in which order they are added."""
-    generator = np.random.default_rng(0)
-    return {
-        name: (value + generator.normal(scale=0.5, size=value.shape)).astype(value.dtype)
-        if value.dtype.kind == "f"
-        else value
-        for name, value in parameters.items()
-    }
 
 
 def _bits(trials: Sequence[_Trial], chosen: np.ndarray) -> Sequence[bytes]:

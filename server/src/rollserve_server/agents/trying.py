@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import pickle
 import signal
 import subprocess
@@ -20,8 +21,11 @@ if TYPE_CHECKING:
 
 __all__ = ["NUM_TRIED_ROWS", "TrialError", "TrialSettings", "random_values", "run_trial"]
 
+_log = logging.getLogger(__name__)
+
 NUM_TRIED_ROWS = 80
 """How many observations an agent is tried with."""
+_MOST_LOGGED = 4000
 _FAR = 1e4
 """Bounds beyond are as good as none."""
 
@@ -96,6 +100,7 @@ def run_trial(
         raise TrialError(f"it did not end its trial within {settings.seconds} s of a processor's time")
     answer = _read(ended.stdout)
     if answer is None:
+        _log.debug("trial broken off", extra={"output": ended.stderr[-_MOST_LOGGED:].decode(errors="replace")})
         raise TrialError(f"it ended the process that tried it, {_manner(ended.returncode)}")
     if "error" in answer:
         raise TrialError(str(answer["error"]), answer)
