@@ -20,6 +20,7 @@ def test_public_names() -> None:
     assert sorted(rollserve.__all__) == [
         "Account",
         "Agent",
+        "AgentVersion",
         "AsyncSampleStream",
         "AsyncSampler",
         "CancelledError",
@@ -31,6 +32,7 @@ def test_public_names() -> None:
         "EnvUpdate",
         "EpisodeBatch",
         "EpisodeBuffer",
+        "HeldAgent",
         "InvalidArgumentError",
         "LimitError",
         "MlpAgent",
