@@ -275,6 +275,15 @@ def test_a_row_does_not_depend_on_its_neighbours(activation: str) -> None:
         assert act(chosen) == [expected[row] for row in chosen], num_rows
 
 
+def test_a_model_of_zeros_says_nothing_of_those_to_come() -> None:
+    """Sums of zeros have the same bits in any order; those of later parameters do not."""
+    space, actions_space = gym_spaces.Box(-1, 1, (17,), np.float32), gym_spaces.Box(-1, 1, (3,), np.float32)
+    made = gaussian((17, 7, 3), activation="Elu")
+    for tensor in made.graph.initializer:
+        tensor.CopyFrom(numpy_helper.from_array(np.zeros_like(numpy_helper.to_array(tensor)), tensor.name))
+    assert prepared(made, space, actions_space, "diagonal_gaussian").batching == (8, 64)
+
+
 def test_rows_that_belong_together_in_the_graph_are_run_one_by_one() -> None:
     """A model that normalizes over the batch would make rows depend on each other."""
     nodes = [

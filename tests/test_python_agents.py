@@ -143,7 +143,6 @@ def test_the_example_on_a_server(installed: dict[str, str], tmp_path: Path) -> N
 
 def test_actions_that_are_held(installed: dict[str, str], tmp_path: Path) -> None:
     """States go from step to step, and begin anew with each episode."""
-    pytest.skip("until those who sample hold states")
     options = ("--env", "CartPole-v1", "--workers", "1", "--backend", "in-process", "--vectorization")
     for kind in ("rows", "native"):
         log = tmp_path / f"{kind}.log"
