@@ -15,7 +15,7 @@ import pytest
 from gymnasium import spaces as gym_spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 from onnx_models import FLOAT, INT64, categorical, gaussian, mlp_forward, mlp_parameters, model, node
 from pools import pool_of, sample
 from support import equal
