@@ -112,9 +112,9 @@ def measure(
     few = {name: value[: max(options.members // 16, 2)] for name, value in members.items()}
     ways = Ways(sampler, workload, options.episodes)
     named: dict[str, tuple[Callable[[Members], tuple[np.ndarray, int]], Members]] = {
-        "evaluate_population": (ways.population, members),
-        "update_agent + evaluate": (ways.evaluate, few),
-        "update_agent + obtain_exact_episodes": (ways.obtain, few),
+        "all in one call": (ways.population, members),
+        "evaluate, one by one": (ways.evaluate, few),
+        "obtain, one by one": (ways.obtain, few),
     }
     speeds: dict[str, list[tuple[float, float]]] = {name: [] for name in named}
     for round_ in range(options.rounds + 1):
@@ -127,8 +127,8 @@ def measure(
             if round_:  # the first one is to warm up
                 speeds[name].append((len(returns) / seconds, num_steps / seconds))
         if env.reproducibility is rollserve.Reproducibility.EPISODE:
-            first = found["evaluate_population"][: len(found["update_agent + evaluate"])]
-            assert np.array_equal(first, found["update_agent + evaluate"]), "the ways differ"  # noqa: S101
+            first = found["all in one call"][: len(found["evaluate, one by one"])]
+            assert np.array_equal(first, found["evaluate, one by one"]), "the ways differ"  # noqa: S101
     return {
         name: (statistics.median(sets for sets, _ in each), statistics.median(steps for _, steps in each))
         for name, each in speeds.items()
@@ -173,7 +173,7 @@ def main() -> None:
             if "Cheetah" in workload.name and importlib.util.find_spec("mujoco") is None:
                 continue
             figures[workload.name] = speeds = measure(sampler, workload, options)
-            first, _ = speeds["evaluate_population"]
+            first, _ = speeds["all in one call"]
             for name, (sets, steps) in speeds.items():
                 table.add_row(workload.name, name, f"{sets:,.0f}", f"{steps:,.0f}", f"{first / sets:.1f}")
     Console().print(table)
