@@ -53,6 +53,7 @@ def test_public_names() -> None:
         "ServerError",
         "StepType",
         "StoppedError",
+        "Summary",
         "Task",
         "UnavailableError",
         "Vectorization",
