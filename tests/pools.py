@@ -33,6 +33,7 @@ from rollserve_server.pool import (
     Target,
 )
 from rollserve_server.pool.call import Call
+from rollserve_server.pool.population_call import PopulationCall
 
 CARTPOLE = rollserve.EnvSpec("CartPole-v1")
 CONFIG = PoolConfig(
@@ -128,6 +129,19 @@ def calls_of(pool: Pool) -> list[Call]:
         return calls[-1]
 
     pool._begin_call = begin_and_tell  # type: ignore[method-assign]
+    return calls
+
+
+def population_calls_of(pool: Pool) -> list[PopulationCall]:
+    """The same of those that evaluate populations."""
+    calls: list[PopulationCall] = []
+    begin = pool._evaluations._begin_population
+
+    async def begin_and_tell(*arguments: Any) -> PopulationCall:
+        calls.append(await begin(*arguments))
+        return calls[-1]
+
+    pool._evaluations._begin_population = begin_and_tell  # type: ignore[method-assign]
     return calls
 
 

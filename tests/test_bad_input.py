@@ -15,7 +15,7 @@ from google.rpc import error_details_pb2, status_pb2
 import rollserve
 from rollserve.agents import agent_to_proto
 from rollserve.tensors import tensor_to_proto
-from rollserve.v1 import agent_pb2, environment_pb2, tensor_pb2
+from rollserve.v1 import agent_pb2, environment_pb2, evaluation_pb2, tensor_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.local import LocalServer
@@ -632,6 +632,8 @@ def test_a_step_that_does_not_fit_into_a_message(stub: SamplerServiceStub, sampl
     sampler.update_agent(rollserve.RandomAgent())
     error = refused(stub.ObtainSamples, pb.ObtainSamplesRequest(step_count=1))
     check(error, EXHAUSTED, "MESSAGE_TOO_SMALL", "options.max_message_bytes", "4190208 came", "takes 10")
+    error = refused(stub.Evaluate, pb.EvaluateRequest(episode_count=1, episodes=evaluation_pb2.EpisodeDelivery()))
+    check(error, EXHAUSTED, "MESSAGE_TOO_SMALL", "episodes.max_message_bytes", "4190208 came", "takes 10")
     with rollserve.connect(sampler_address(stub), max_message_bytes=12 << 20) as patient:
         batch = patient.obtain_samples(3)
     assert np.array_equal(batch.observations[:, 0], [0, 1, 0, 1])

@@ -15,7 +15,17 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from onnx_models import categorical, mlp_parameters
-from pools import CARTPOLE, adds_up, evaluate, evaluate_population, kill_one, pool_of, sample, until
+from pools import (
+    CARTPOLE,
+    adds_up,
+    evaluate,
+    evaluate_population,
+    kill_one,
+    pool_of,
+    population_calls_of,
+    sample,
+    until,
+)
 
 import rollserve
 from rollserve.agents import agent_to_proto
@@ -165,8 +175,9 @@ async def test_however_many_workers_and_whoever_is_killed(ray_backend: RayBacken
         result = await evaluate_population(pool, members, 5, seed=1)
         assert result.outcomes == expected.outcomes
         assert sum(worker.num_simulated_steps > 0 for worker in result.account.workers) == 3
+        calls = population_calls_of(pool)
         running = asyncio.create_task(evaluate_population(pool, members, 5, seed=1))
-        await asyncio.sleep(0.15)
+        await until(lambda: bool(calls and calls[0].account.num_simulated_steps))
         kill_one(pool, random.Random(2))
         result = await running
         assert result.outcomes == expected.outcomes

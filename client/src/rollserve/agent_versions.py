@@ -80,15 +80,20 @@ def parameters_request(
 
     Raises:
         TypeError: an argument is of another type.
+        ValueError: there is no such version ever, or `names` is empty.
         InvalidArgumentError: a number is out of the range of those that can be sent, or a name is no text.
     """
     if version is not None:
         check_integer("version", version, 64, signed=True)
+        if version < 1:
+            raise ValueError(f"version: {version} came, a version from 1 on was expected, or None for the current one")
     if worker is not None:
         check_integer("worker", worker, 32, signed=False)
     if isinstance(names, str):
         raise TypeError("names: str came, a sequence of names was expected")
     check_type("names", names or (), Sequence, "a sequence of names")
+    if names is not None and not len(names):
+        raise ValueError("names: none came, at least one was expected, or None for all")
     for name in names or ():
         check_text("names", name)
     return pb.GetAgentParametersRequest(

@@ -18,8 +18,8 @@ from rollserve.evaluating import EvaluationReader, PopulationReader, Reader, rec
 from rollserve.joining import Joining
 from rollserve.messages import StreamReader
 from rollserve.requests import Reception
-from rollserve.resumption import Backoff
-from rollserve.sampler import channel_options, is_passing
+from rollserve.resumption import Backoff, is_passing
+from rollserve.sampler import channel_options
 from rollserve.status import SamplerStatus, status_from_proto
 from rollserve.stub import RawStreamsStub
 from rollserve.time_limits import DEFAULT_TIMEOUT, TimeLimits, answer_error, countable

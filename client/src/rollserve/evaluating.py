@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from rollserve.account import account_from_proto
 from rollserve.agents import parameters_to_proto
@@ -25,7 +26,7 @@ from rollserve.evaluation import (
 )
 from rollserve.joining import join_batches
 from rollserve.requests import exploration_of
-from rollserve.resumption import REPEATABLE, Backoff
+from rollserve.resumption import REPEATABLE, Backoff, is_passing
 from rollserve.time_limits import countable
 from rollserve.v1 import episode_batch_pb2, evaluation_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
@@ -105,7 +106,7 @@ class Reader(Generic[_Result]):
         """
         try:
             return self._read(response) != "beginning"
-        except ValueError as error:
+        except (ValueError, DecodeError) as error:
             raise malformed_error(str(error)) from error
 
     def _read(self, response: bytes) -> str | None:
@@ -279,7 +280,7 @@ async def receive_async(method: Callable[..., Any], reader: Reader[_Result], lim
 
 def _may_pass(error: grpc.RpcError, reader: Reader[Any]) -> bool:
     """Whether the same call may succeed later, with the same result."""
-    return error.code() is grpc.StatusCode.UNAVAILABLE and reader.can_repeat
+    return is_passing(error) and reader.can_repeat
 
 
 def _options(options: EvaluationOptions) -> pb.EvaluationOptions:

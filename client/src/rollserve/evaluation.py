@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,10 @@ class Summary:
         if self.confidence_interval is None:
             return f"{self.mean:.6g}"
         low, high = self.confidence_interval
-        return f"{self.mean:.6g} ± {(high - low) / 2:.2g}"
+        half = (high - low) / 2
+        # Two digits of what is not sure, and as many places of the mean.
+        num_places = max(0, 1 - math.floor(math.log10(half))) if 0 < half < math.inf else 2
+        return f"{self.mean:.{num_places}f} ± {half:.{num_places}f}"
 
 
 @dataclass(frozen=True, eq=False)

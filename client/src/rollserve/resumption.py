@@ -8,6 +8,7 @@ import random
 import time
 from typing import TYPE_CHECKING
 
+import grpc
 import numpy as np
 
 from rollserve.v1 import episode_batch_pb2
@@ -17,13 +18,18 @@ if TYPE_CHECKING:
     from rollserve.account import Account
     from rollserve.episode_batch import EpisodeBatch
 
-__all__ = ["REPEATABLE", "Backoff", "Request", "Resumption"]
+__all__ = ["REPEATABLE", "Backoff", "Request", "Resumption", "is_passing"]
 
 Request = pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest
 """What asks for a stream."""
 
 REPEATABLE = (episode_batch_pb2.REPRODUCIBILITY_EPISODE, episode_batch_pb2.REPRODUCIBILITY_BLOCK)
 """The classes of what comes again if it is asked for again."""
+
+
+def is_passing(error: grpc.RpcError) -> bool:
+    """Whether the same call may succeed later."""
+    return error.code() is grpc.StatusCode.UNAVAILABLE
 
 
 class Resumption:

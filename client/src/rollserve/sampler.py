@@ -16,7 +16,7 @@ from rollserve.evaluating import EvaluationReader, PopulationReader, receive
 from rollserve.joining import Joining
 from rollserve.messages import StreamReader
 from rollserve.requests import Reception
-from rollserve.resumption import Backoff
+from rollserve.resumption import Backoff, is_passing
 from rollserve.status import SamplerStatus, status_from_proto
 from rollserve.stub import RawStreamsStub
 from rollserve.time_limits import DEFAULT_TIMEOUT, TimeLimits, answer_error, countable
@@ -38,9 +38,12 @@ if TYPE_CHECKING:
     from rollserve.requests import AgentUpdate, EnvUpdate, RowEnvUpdates, SamplingOptions
     from rollserve.resumption import Request
 
-__all__ = ["SampleStream", "Sampler", "channel_options", "connect", "is_passing"]
+__all__ = ["SampleStream", "Sampler", "channel_options", "connect"]
 
 _Result = TypeVar("_Result")
+
+_USUAL_MESSAGE_BYTES = 4 << 20
+"""What clients of gRPC take unless they are told otherwise."""
 
 
 def connect(
@@ -451,13 +454,8 @@ class SampleStream(Iterator["EpisodeBatch"]):
         self._call.cancel()
 
 
-def is_passing(error: grpc.RpcError) -> bool:
-    """Whether the same call may succeed later."""
-    return error.code() is grpc.StatusCode.UNAVAILABLE
-
-
 def channel_options(max_message_bytes: int | None) -> list[tuple[str, int]]:
-    """The options of a channel that takes messages of that size."""
+    """The options of a channel that takes messages of streams of that size, and others of usual size."""
     if max_message_bytes is None:
         return []
-    return [("grpc.max_receive_message_length", max_message_bytes)]
+    return [("grpc.max_receive_message_length", max(max_message_bytes, _USUAL_MESSAGE_BYTES))]

@@ -140,8 +140,8 @@ class EpisodeDelivery(google.protobuf.message.Message):
     ACCEPT_COMPRESSION_FIELD_NUMBER: builtins.int
     ACCEPT_FRAME_STACKS_FIELD_NUMBER: builtins.int
     max_message_bytes: builtins.int
-    """The size that no message may exceed, in bytes. Not set: 4 MiB less 4 KiB. INVALID_ARGUMENT below 4 KiB or over 256
-    MiB.
+    """The size that no message may exceed, in bytes, but for the last one, which is always below 4 MiB. Not set: 4 MiB less
+    4 KiB. INVALID_ARGUMENT below 4 KiB or over 256 MiB.
     """
     accept_frame_stacks: builtins.bool
     """Whether observations that are stacks of frames may come with each frame once."""

@@ -992,8 +992,8 @@ class EvaluateResponse(google.protobuf.message.Message):
     @property
     def beginning(self) -> rollserve.v1.episode_batch_pb2.Beginning:
         """The start of the stream: what its episodes are a function of. The environment's version is 0 for one that the
-        request brought. If the stream breaks, the same request with this seed, run and versions has the same answer,
-        unless the class is WORKER.
+        request brought. If the stream breaks, the same request with this seed, run and versions (but for that 0) has the
+        same answer, unless the class is WORKER.
         """
 
     @property

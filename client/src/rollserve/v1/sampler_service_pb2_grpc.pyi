@@ -136,7 +136,7 @@ class SamplerServiceStub:
     answers with their returns. It takes nothing of the sampler's own: no episode of its sequence, none of the turns of
     sampling calls, and nothing that is kept for them; but the workers share their time. Two evaluations run at a time,
     of either kind; more wait for their turn in the order of their arrival. A stream of its beginning, progress, the
-    episodes if they are wanted, and the evaluation.
+    episodes if they are wanted, and the evaluation. While the call waits for its turn, progress comes before the beginning.
     Reasons: INVALID_VALUE, ENV_REFUSED, all of NOT_FOUND, of PERMISSION_DENIED and of FAILED_PRECONDITION,
     MESSAGE_TOO_SMALL, WORKER_LOST, ENV_FAILED.
     """
@@ -147,8 +147,8 @@ class SamplerServiceStub:
     ]
     """Does the same for many parameter sets of one agent at once, for searches such as evolution strategies: K members with
     so many episodes each, spread over the workers. The returns are those that Evaluate gives after an update with a
-    member's parameters, in the order of the members, however many workers there are. A stream of its beginning,
-    progress, and the evaluation.
+    member's parameters, where rows are stepped one by one, in the order of the members, however many workers there are.
+    A stream of its beginning, progress, and the evaluation; progress may come first, as of Evaluate.
 
     Episodes run in rows that are stepped one by one, so the environment has to offer that, as all but EnvPool's do. Of
     an MLP, members act side by side in the rows of a worker; of other agents, one after the other, which is slower.
@@ -272,7 +272,7 @@ class SamplerServiceAsyncStub:
     answers with their returns. It takes nothing of the sampler's own: no episode of its sequence, none of the turns of
     sampling calls, and nothing that is kept for them; but the workers share their time. Two evaluations run at a time,
     of either kind; more wait for their turn in the order of their arrival. A stream of its beginning, progress, the
-    episodes if they are wanted, and the evaluation.
+    episodes if they are wanted, and the evaluation. While the call waits for its turn, progress comes before the beginning.
     Reasons: INVALID_VALUE, ENV_REFUSED, all of NOT_FOUND, of PERMISSION_DENIED and of FAILED_PRECONDITION,
     MESSAGE_TOO_SMALL, WORKER_LOST, ENV_FAILED.
     """
@@ -283,8 +283,8 @@ class SamplerServiceAsyncStub:
     ]
     """Does the same for many parameter sets of one agent at once, for searches such as evolution strategies: K members with
     so many episodes each, spread over the workers. The returns are those that Evaluate gives after an update with a
-    member's parameters, in the order of the members, however many workers there are. A stream of its beginning,
-    progress, and the evaluation.
+    member's parameters, where rows are stepped one by one, in the order of the members, however many workers there are.
+    A stream of its beginning, progress, and the evaluation; progress may come first, as of Evaluate.
 
     Episodes run in rows that are stepped one by one, so the environment has to offer that, as all but EnvPool's do. Of
     an MLP, members act side by side in the rows of a worker; of other agents, one after the other, which is slower.
@@ -424,7 +424,7 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         answers with their returns. It takes nothing of the sampler's own: no episode of its sequence, none of the turns of
         sampling calls, and nothing that is kept for them; but the workers share their time. Two evaluations run at a time,
         of either kind; more wait for their turn in the order of their arrival. A stream of its beginning, progress, the
-        episodes if they are wanted, and the evaluation.
+        episodes if they are wanted, and the evaluation. While the call waits for its turn, progress comes before the beginning.
         Reasons: INVALID_VALUE, ENV_REFUSED, all of NOT_FOUND, of PERMISSION_DENIED and of FAILED_PRECONDITION,
         MESSAGE_TOO_SMALL, WORKER_LOST, ENV_FAILED.
         """
@@ -437,8 +437,8 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[collections.abc.Iterator[rollserve.v1.sampler_service_pb2.EvaluatePopulationResponse], collections.abc.AsyncIterator[rollserve.v1.sampler_service_pb2.EvaluatePopulationResponse]]:
         """Does the same for many parameter sets of one agent at once, for searches such as evolution strategies: K members with
         so many episodes each, spread over the workers. The returns are those that Evaluate gives after an update with a
-        member's parameters, in the order of the members, however many workers there are. A stream of its beginning,
-        progress, and the evaluation.
+        member's parameters, where rows are stepped one by one, in the order of the members, however many workers there are.
+        A stream of its beginning, progress, and the evaluation; progress may come first, as of Evaluate.
 
         Episodes run in rows that are stepped one by one, so the environment has to offer that, as all but EnvPool's do. Of
         an MLP, members act side by side in the rows of a worker; of other agents, one after the other, which is slower.

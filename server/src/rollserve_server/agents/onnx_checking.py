@@ -183,8 +183,9 @@ def _match_outputs(
                 raise InvalidValueError(text, field="model.output")
     told = {*names, *(port.role for port in states)}
     for position, name in enumerate(model.infos):
-        if name not in described or name in told or name in model.infos[:position]:
+        if name not in described or name in told or name in model.infos[:position] or name.startswith("_"):
             expected = f"another one of the outputs {listed(described)}, that is not called like what is told anyway,"
+            expected = f"{expected} nor begins with '_',"
             raise InvalidValueError.of(f"infos[{position}]", repr(name), expected)
         names[name] = name
     if unused := [name for name in described if name not in names.values()]:

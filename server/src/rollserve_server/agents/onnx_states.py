@@ -34,6 +34,9 @@ def state_ports(names: Mapping[str, str], inputs: Mapping[str, Declared]) -> lis
         if name not in inputs:
             text = f"an input {name!r} for {role!r} is missing, {listed(inputs)} came"
             raise InvalidValueError(text, field="model.input")
+        if role.removeprefix(STATE).startswith("_"):
+            text = f"{role!r} came, but names that begin with '_' are those of masks"
+            raise InvalidValueError(text, field="model.input")
         dtype, axes = inputs[name]
         field = f"model.input[{name!r}]"
         if dtype.kind != "f":

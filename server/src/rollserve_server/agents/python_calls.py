@@ -10,6 +10,7 @@ import numpy as np
 
 from rollserve.tensors import dtype_to_proto
 from rollserve_server.agents.agent import InfoSpec, StateSpec
+from rollserve_server.agents.onnx_states import STATE
 from rollserve_server.agents.parameters import listed
 from rollserve_server.agents.python_loading import AGENT_REFUSED
 from rollserve_server.envs import leaves_of_space
@@ -210,4 +211,7 @@ def _dtype(what: str, array: np.ndarray) -> np.dtype:
 def _name(what: str, name: object) -> str:
     if not isinstance(name, str) or not name or name != name.encode(errors="replace").decode():
         raise AgentFailedError(f"{what}: the name {name!a} came, a text was expected")
+    if name.startswith(("_", STATE)):
+        text = f"those that begin with '_' or {STATE!r} are taken: by masks, and by states of each step"
+        raise AgentFailedError(f"{what}: the name {name!r} came, but {text}")
     return name

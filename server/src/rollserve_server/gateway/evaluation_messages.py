@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from rollserve.v1 import evaluation_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.gateway.agent_messages import exploration_from_proto
-from rollserve_server.gateway.fields import in_range, of_field
+from rollserve_server.gateway.fields import MOST_FIRST_INDEX, MOST_STEPS, in_range, of_field, optional
 from rollserve_server.gateway.summaries import summary_of
 from rollserve_server.gateway.translate import (
     account_to_proto,
@@ -39,9 +38,6 @@ __all__ = [
 
 _MOST_EPISODES = 1 << 17
 """So that the answer is below what clients of gRPC take by default."""
-_MOST_FIRST_INDEX, _MOST_STEPS = 1 << 62, 1 << 50
-
-_OptionalField = Literal["policy_version", "environment_version", "seed", "max_episode_length", "sampler_run"]
 
 
 def evaluation_request_from_proto(request: pb.EvaluateRequest, allowed_paths: Collection[Path]) -> EvaluationRequest:
@@ -126,21 +122,16 @@ def _options_from_proto(options: pb.EvaluationOptions, allowed_paths: Collection
             with of_field("environment"):
                 env = environment_from_proto(options.environment, allowed_paths)
         if options.HasField("max_episode_length"):
-            in_range("max_episode_length", options.max_episode_length, 1, _MOST_STEPS)
+            in_range("max_episode_length", options.max_episode_length, 1, MOST_STEPS)
         with of_field("exploration"):
             exploration = exploration_from_proto(options.exploration)
         return EvaluationOptions(
-            policy_version=_optional(options, "policy_version"),
-            env_version=_optional(options, "environment_version"),
+            policy_version=optional(options, "policy_version"),
+            env_version=optional(options, "environment_version"),
             env=env,
-            seed=_optional(options, "seed"),
-            first_index=in_range("first_episode_index", options.first_episode_index, 0, _MOST_FIRST_INDEX),
-            max_episode_length=_optional(options, "max_episode_length"),
+            seed=optional(options, "seed"),
+            first_index=in_range("first_episode_index", options.first_episode_index, 0, MOST_FIRST_INDEX),
+            max_episode_length=optional(options, "max_episode_length"),
             exploration=exploration,
             run=options.sampler_run if options.HasField("sampler_run") else None,
         )
-
-
-def _optional(options: pb.EvaluationOptions, name: _OptionalField) -> int | None:
-    """The value of a field, or None if it is not set."""
-    return getattr(options, name) if options.HasField(name) else None

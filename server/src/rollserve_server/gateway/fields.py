@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from rollserve_server.errors import InvalidValueError, within
 
-__all__ = ["in_range", "of_field"]
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+__all__ = ["MOST_FIRST_INDEX", "MOST_STEPS", "in_range", "of_field", "optional"]
+
+MOST_STEPS, MOST_FIRST_INDEX = 1 << 50, 1 << 62
 
 
 def in_range(field: str, value: int, least: int, most: int) -> int:
@@ -25,3 +31,8 @@ def of_field(field: str) -> Iterator[None]:
             yield
         except ValueError as error:
             raise InvalidValueError(str(error)) from error
+
+
+def optional(message: Message, name: str) -> Any:
+    """The value of a field, or None if it is not set."""
+    return getattr(message, name) if message.HasField(name) else None

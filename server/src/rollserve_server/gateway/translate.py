@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -38,8 +38,7 @@ from rollserve_server.gateway.agent_messages import (
     mlp_from_proto,
     python_from_proto,
 )
-from rollserve_server.gateway.fields import in_range as _in_range
-from rollserve_server.gateway.fields import of_field as _within
+from rollserve_server.gateway.fields import MOST_FIRST_INDEX, MOST_STEPS, in_range, of_field, optional
 from rollserve_server.pool import (
     Account,
     AtLeast,
@@ -78,17 +77,8 @@ _DEFAULT_MESSAGE_BYTES = (4 << 20) - (4 << 10)
 _LEAST_MESSAGE_BYTES, _MOST_MESSAGE_BYTES = 4 << 10, 256 << 20
 _MOST_WRAPPERS = 64
 _MOST_ROWS, _MOST_EPISODES_PER_ROW = 4096, 1 << 16
-_MOST_STEPS, _MOST_EPISODES, _MOST_FIRST_INDEX = 1 << 50, 1 << 40, 1 << 62
+_MOST_EPISODES = 1 << 40
 """More than anybody waits for; indices stay below 2**63, which is all that many languages have."""
-
-_OptionalField = Literal[
-    "expected_policy_version",
-    "min_policy_version",
-    "policy_version",
-    "environment_version",
-    "seed",
-    "max_episode_length",
-]
 
 
 def agent_updates_from_proto(
@@ -102,12 +92,12 @@ def agent_updates_from_proto(
     """
     match request.WhichOneof("update"):
         case "all_workers":
-            with _within("all_workers"):
+            with of_field("all_workers"):
                 return [_agent_update_from_proto(request.all_workers, allowed_paths)], False
         case "per_worker":
             updates = []
             for position, update in enumerate(request.per_worker.updates):
-                with _within(f"per_worker.updates[{position}]"):
+                with of_field(f"per_worker.updates[{position}]"):
                     updates.append(_agent_update_from_proto(update, allowed_paths))
             return updates, True
         case _:
@@ -125,12 +115,12 @@ def env_updates_from_proto(
     """
     match request.WhichOneof("update"):
         case "all_workers":
-            with _within("all_workers"):
+            with of_field("all_workers"):
                 return [_env_update_from_proto(request.all_workers, allowed_paths)], False
         case "per_worker":
             updates = []
             for position, update in enumerate(request.per_worker.updates):
-                with _within(f"per_worker.updates[{position}]"):
+                with of_field(f"per_worker.updates[{position}]"):
                     updates.append(_env_update_from_proto(update, allowed_paths))
             return updates, True
         case _:
@@ -147,13 +137,13 @@ def sample_request_from_proto(
     """
     target: Target | Fragments
     if isinstance(request, pb.ObtainSamplesRequest):
-        num_steps = _in_range("step_count", request.step_count, 1, _MOST_STEPS)
+        num_steps = in_range("step_count", request.step_count, 1, MOST_STEPS)
         target = _fragments_from_proto(request, num_steps) if request.HasField("fragments") else AtLeast(num_steps)
     else:
-        count = _in_range("episode_count_per_worker", request.episode_count_per_worker, 1, _MOST_EPISODES)
+        count = in_range("episode_count_per_worker", request.episode_count_per_worker, 1, _MOST_EPISODES)
         target = Exactly(count, request.skip_episode_count)
     options = request.options
-    with _within("options"):
+    with of_field("options"):
         limit, columns = message_limit_from_proto(options), column_format_from_proto(options)
         columns = dataclasses.replace(columns, all_states=options.return_states)
     if options.HasField("first_episode_index") and not options.HasField("seed"):
@@ -162,19 +152,19 @@ def sample_request_from_proto(
         came, expected = "prefetch beside a seed or fragments", "whole episodes of the sampler's own sequence"
         raise InvalidValueError.of("options.prefetch", came, expected)
     if options.HasField("max_episode_length"):
-        _in_range("options.max_episode_length", options.max_episode_length, 1, _MOST_STEPS)
-    with _within("options.exploration"):
+        in_range("options.max_episode_length", options.max_episode_length, 1, MOST_STEPS)
+    with of_field("options.exploration"):
         exploration = exploration_from_proto(options.exploration)
     return SampleRequest(
         target=target,
         max_message_bytes=limit,
-        expected_policy_version=_optional(options, "expected_policy_version"),
-        min_policy_version=_optional(options, "min_policy_version"),
-        policy_version=_optional(options, "policy_version"),
-        env_version=_optional(options, "environment_version"),
-        seed=_optional(options, "seed"),
-        first_index=_in_range("options.first_episode_index", options.first_episode_index, 0, _MOST_FIRST_INDEX),
-        max_episode_length=_optional(options, "max_episode_length"),
+        expected_policy_version=optional(options, "expected_policy_version"),
+        min_policy_version=optional(options, "min_policy_version"),
+        policy_version=optional(options, "policy_version"),
+        env_version=optional(options, "environment_version"),
+        seed=optional(options, "seed"),
+        first_index=in_range("options.first_episode_index", options.first_episode_index, 0, MOST_FIRST_INDEX),
+        max_episode_length=optional(options, "max_episode_length"),
         run=options.sampler_run if options.HasField("sampler_run") else None,
         prefetch=options.prefetch,
         columns=None if options.blackhole else columns,
@@ -192,7 +182,7 @@ def message_limit_from_proto(
     """
     if not message.HasField("max_message_bytes"):
         return _DEFAULT_MESSAGE_BYTES
-    return _in_range("max_message_bytes", message.max_message_bytes, _LEAST_MESSAGE_BYTES, _MOST_MESSAGE_BYTES)
+    return in_range("max_message_bytes", message.max_message_bytes, _LEAST_MESSAGE_BYTES, _MOST_MESSAGE_BYTES)
 
 
 def beginning_to_proto(
@@ -328,14 +318,14 @@ def _fragments_from_proto(request: pb.ObtainSamplesRequest, num_steps: int) -> F
         raise InvalidValueError.of("options.first_episode_index", request.options.first_episode_index, expected)
     clock = None
     if fragments.HasField("row_step_count"):
-        clock = _in_range("fragments.row_step_count", fragments.row_step_count, 0, _MOST_FIRST_INDEX)
+        clock = in_range("fragments.row_step_count", fragments.row_step_count, 0, MOST_FIRST_INDEX)
     return Fragments(num_steps, fragments.skip_step_count, fragments.soft_horizon, clock)
 
 
 def _agent_update_from_proto(update: pb.AgentUpdate, allowed_paths: Collection[Path]) -> AgentUpdate:
     match update.WhichOneof("update"):
         case "agent":
-            with _within("agent"):
+            with of_field("agent"):
                 return _agent_from_proto(update.agent, allowed_paths)
         case "parameters":
             return _parameters_from_proto(update.parameters)
@@ -346,21 +336,21 @@ def _agent_update_from_proto(update: pb.AgentUpdate, allowed_paths: Collection[P
 def _agent_from_proto(agent: agent_pb2.Agent, allowed_paths: Collection[Path]) -> AgentSource:
     match agent.WhichOneof("kind"):
         case "mlp":
-            with _within("mlp"):
+            with of_field("mlp"):
                 return mlp_from_proto(agent.mlp, _parameters_from_proto(agent.mlp.parameters))
         case "random":
             return RandomSpec()
         case "constant":
-            with _within("constant.action"):
+            with of_field("constant.action"):
                 return ConstantSpec(named_tensors_from_proto(agent.constant.action))
         case "onnx":
-            with _within("onnx"):
+            with of_field("onnx"):
                 return _onnx_from_proto(agent.onnx)
         case "python":
-            with _within("python"):
+            with of_field("python"):
                 return python_from_proto(agent.python, _parameters_from_proto(agent.python.parameters), allowed_paths)
         case "pickled":
-            with _within("pickled"):
+            with of_field("pickled"):
                 return PythonSource(
                     PickledFactory(agent.pickled.data), _parameters_from_proto(agent.pickled.parameters)
                 )
@@ -384,7 +374,7 @@ def _onnx_from_proto(onnx: agent_pb2.OnnxAgent) -> OnnxModel:
 
 
 def _parameters_from_proto(parameters: agent_pb2.Parameters) -> Mapping[str, np.ndarray]:
-    with _within("parameters"):
+    with of_field("parameters"):
         return named_tensors_from_proto(parameters.tensors)
 
 
@@ -393,7 +383,7 @@ def _env_update_from_proto(update: environment_pb2.EnvironmentUpdate, allowed_pa
         case "per_row":
             updates = []
             for position, element in enumerate(update.per_row.updates):
-                with _within(f"per_row.updates[{position}]"):
+                with of_field(f"per_row.updates[{position}]"):
                     updates.append(_row_update_from_proto(element, allowed_paths))
             return RowUpdates(tuple(updates))
         case None:
@@ -418,11 +408,11 @@ def _one_env_update_from_proto(
     update: environment_pb2.EnvironmentUpdate, allowed_paths: Collection[Path]
 ) -> EnvSpec | EnvChange:
     if update.HasField("environment"):
-        with _within("environment"):
+        with of_field("environment"):
             return environment_from_proto(update.environment, allowed_paths)
-    with _within("change"):
+    with of_field("change"):
         for field in ("kwargs_json", "reset_options_json"):
-            with _within(field):
+            with of_field(field):
                 kwargs_from_json(getattr(update.change, field))
         change = env_change_from_proto(update.change)
         check_paths(change, allowed_paths)
@@ -438,21 +428,16 @@ def environment_from_proto(environment: environment_pb2.Environment, allowed_pat
     """
     if len(environment.wrappers) > _MOST_WRAPPERS:
         raise InvalidValueError.of("wrappers", len(environment.wrappers), f"at most {_MOST_WRAPPERS}")
-    _in_range("row_count", environment.row_count, 0, _MOST_ROWS)
-    _in_range("episodes_per_row", environment.episodes_per_row, 0, _MOST_EPISODES_PER_ROW)
+    in_range("row_count", environment.row_count, 0, _MOST_ROWS)
+    in_range("episodes_per_row", environment.episodes_per_row, 0, _MOST_EPISODES_PER_ROW)
     texts = {"kwargs_json": environment.kwargs_json, "reset_options_json": environment.reset_options_json}
     texts |= {f"wrappers[{i}].kwargs_json": wrapper.kwargs_json for i, wrapper in enumerate(environment.wrappers)}
     for field, text in texts.items():
-        with _within(field):
+        with of_field(field):
             kwargs_from_json(text)
     spec = env_spec_from_proto(environment)
     check_paths(spec, allowed_paths)
     return spec
-
-
-def _optional(options: pb.SamplingOptions, name: _OptionalField) -> int | None:
-    """The value of a field, or None if it is not set."""
-    return getattr(options, name) if options.HasField(name) else None
 
 
 def _duration(seconds: float) -> Duration:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from rollserve_server.errors import OverLimitError
 from rollserve_server.pool.call import Call
 from rollserve_server.pool.deliveries import ignore_answer
 
@@ -56,7 +57,11 @@ class EvaluationCall(Call):
         """See Call."""
         # Of an episode that ran again, what counts is what is delivered.
         self._outcomes.update((outcome.episode_index, outcome) for outcome in report.outcomes)
-        super()._take(worker, report)
+        try:
+            super()._take(worker, report)
+        except OverLimitError as error:  # of a message: in these requests its limit stands elsewhere
+            error.field = "episodes.max_message_bytes"
+            raise
 
     def _end(self) -> None:
         """See Call."""
