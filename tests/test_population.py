@@ -83,14 +83,19 @@ def returns_of(evaluation: Evaluation) -> list[float]:
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
-@pytest.mark.parametrize("case", ["CartPole", "HalfCheetah"])
+@pytest.mark.parametrize("case", ["CartPole", "HalfCheetah", "recurrent", "python"])
 def test_each_member_as_by_itself(sampler: rollserve.Sampler, case: str, deterministic: bool) -> None:
-    if case == "CartPole":
-        sampler.update_env("CartPole-v1")
-        agent = cartpole_agent()
-    else:
-        sampler.update_env(HALF_CHEETAH)
+    sampler.update_env(HALF_CHEETAH if case == "HalfCheetah" else "CartPole-v1")
+    agent: rollserve.MlpAgent | rollserve.PythonAgent
+    if case == "HalfCheetah":
         agent = rollserve.MlpAgent.initial(BOX17, BOX6, hidden_sizes=(64, 64), seed=1)
+    elif case == "recurrent":
+        discrete = rollserve.spaces.Discrete(2)
+        agent = rollserve.MlpAgent.initial(BOX4, discrete, hidden_sizes=(8,), core="gru", core_size=12, seed=1)
+    elif case == "python":
+        agent = rollserve.PythonAgent("matrix", {}, {"first": np.eye(4, 8), "second": np.ones((8, 2))})
+    else:
+        agent = cartpole_agent()
     version = sampler.update_agent(agent)
     members = members_of(agent.parameters, 6)
     options: Any = {"seed": 3, "deterministic": deterministic, "max_episode_length": 100}
