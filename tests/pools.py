@@ -18,7 +18,7 @@ from rollserve.joining import join_batches
 from rollserve.messages import StreamReader
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.envs import RowSettings
-from rollserve_server.gateway.translate import account_to_proto
+from rollserve_server.gateway.sampling_messages import account_to_proto
 from rollserve_server.pool import (
     Account,
     Backend,

@@ -1,25 +1,40 @@
-"""Messages about how an agent acts, to what the pool takes."""
+"""Messages of agents, and of how they act, to what the pool takes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rollserve.environments import kwargs_from_json
+from rollserve.tensors import named_tensors_from_proto
 from rollserve.v1 import agent_pb2
-from rollserve_server.agents import CoreSpec, Exploration, HeadSettings, InstalledFactory, MlpSpec, PythonSource
+from rollserve_server.agents import (
+    AgentSource,
+    ConstantSpec,
+    CoreSpec,
+    Exploration,
+    HeadSettings,
+    InstalledFactory,
+    MlpSpec,
+    OnnxModel,
+    PickledFactory,
+    PythonSource,
+    RandomSpec,
+)
 from rollserve_server.envs import check_arguments
 from rollserve_server.errors import InvalidValueError
+from rollserve_server.gateway.fields import of_field
 
 if TYPE_CHECKING:
     import numpy as np
 
     from rollserve.v1 import sampler_service_pb2 as pb
     from rollserve_server.agents import Activation, HeadKind, Value
+    from rollserve_server.pool import AgentUpdate
 
-__all__ = ["check_model_head", "exploration_from_proto", "mlp_from_proto", "python_from_proto"]
+__all__ = ["agent_updates_from_proto", "exploration_from_proto", "mlp_from_proto"]
 
 _ACTIVATIONS: Mapping[agent_pb2.Activation.ValueType, Activation] = {
     agent_pb2.ACTIVATION_TANH: "tanh",
@@ -61,13 +76,13 @@ def mlp_from_proto(mlp: agent_pb2.MlpAgent, parameters: Mapping[str, np.ndarray]
     )
 
 
-def check_model_head(onnx: agent_pb2.OnnxAgent, head: str) -> None:
+def _check_model_head(onnx: agent_pb2.OnnxAgent, head: str) -> None:
     """Raises InvalidValueError if the head of a model has settings, which are an MLP's."""
     for field, value in getattr(onnx, head).ListFields():
         raise InvalidValueError.of(f"{head}.{field.name}", value, "none: a model gives log_std as it is to be,")
 
 
-def python_from_proto(
+def _python_from_proto(
     python: agent_pb2.PythonAgent, parameters: Mapping[str, np.ndarray], allowed_paths: Collection[Path]
 ) -> PythonSource:
     """An agent that is installed, with its parameters.
@@ -146,3 +161,82 @@ def _core_from_proto(mlp: agent_pb2.MlpAgent) -> CoreSpec | None:
             return CoreSpec("lstm", mlp.lstm.size)
         case _:
             return None
+
+
+def agent_updates_from_proto(
+    request: pb.UpdateAgentRequest, allowed_paths: Collection[Path]
+) -> tuple[Sequence[AgentUpdate], bool]:
+    """The updates, and whether there is to be one for each worker.
+
+    Raises:
+        InvalidValueError: a part is missing or malformed.
+        NotAllowedError: see `check_arguments`.
+    """
+    match request.WhichOneof("update"):
+        case "all_workers":
+            with of_field("all_workers"):
+                return [_agent_update_from_proto(request.all_workers, allowed_paths)], False
+        case "per_worker":
+            updates = []
+            for position, update in enumerate(request.per_worker.updates):
+                with of_field(f"per_worker.updates[{position}]"):
+                    updates.append(_agent_update_from_proto(update, allowed_paths))
+            return updates, True
+        case _:
+            raise InvalidValueError.of("update", "none", "all_workers or per_worker")
+
+
+def _agent_update_from_proto(update: pb.AgentUpdate, allowed_paths: Collection[Path]) -> AgentUpdate:
+    match update.WhichOneof("update"):
+        case "agent":
+            with of_field("agent"):
+                return _agent_from_proto(update.agent, allowed_paths)
+        case "parameters":
+            return _parameters_from_proto(update.parameters)
+        case _:
+            raise InvalidValueError.of("update", "none", "agent or parameters")
+
+
+def _agent_from_proto(agent: agent_pb2.Agent, allowed_paths: Collection[Path]) -> AgentSource:
+    match agent.WhichOneof("kind"):
+        case "mlp":
+            with of_field("mlp"):
+                return mlp_from_proto(agent.mlp, _parameters_from_proto(agent.mlp.parameters))
+        case "random":
+            return RandomSpec()
+        case "constant":
+            with of_field("constant.action"):
+                return ConstantSpec(named_tensors_from_proto(agent.constant.action))
+        case "onnx":
+            with of_field("onnx"):
+                return _onnx_from_proto(agent.onnx)
+        case "python":
+            with of_field("python"):
+                return _python_from_proto(agent.python, _parameters_from_proto(agent.python.parameters), allowed_paths)
+        case "pickled":
+            with of_field("pickled"):
+                return PythonSource(
+                    PickledFactory(agent.pickled.data), _parameters_from_proto(agent.pickled.parameters)
+                )
+        case _:
+            raise InvalidValueError.of("kind", "none", "mlp, random, constant, onnx, python or pickled")
+
+
+def _onnx_from_proto(onnx: agent_pb2.OnnxAgent) -> OnnxModel:
+    head = onnx.WhichOneof("head")
+    if head is None:
+        expected = "categorical, diagonal_gaussian, squashed_gaussian or actions"
+        raise InvalidValueError.of("head", "none", expected)
+    _check_model_head(onnx, head)
+    return OnnxModel(
+        data=onnx.model,
+        inputs=dict(onnx.inputs),
+        outputs=dict(onnx.outputs),
+        head=head,
+        infos=tuple(onnx.infos),
+    )
+
+
+def _parameters_from_proto(parameters: agent_pb2.Parameters) -> Mapping[str, np.ndarray]:
+    with of_field("parameters"):
+        return named_tensors_from_proto(parameters.tensors)

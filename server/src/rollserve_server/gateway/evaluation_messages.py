@@ -13,14 +13,14 @@ from rollserve.v1 import evaluation_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.gateway.agent_messages import exploration_from_proto
+from rollserve_server.gateway.env_messages import environment_from_proto
 from rollserve_server.gateway.fields import MOST_FIRST_INDEX, MOST_STEPS, in_range, of_field, optional
-from rollserve_server.gateway.summaries import summary_of
-from rollserve_server.gateway.translate import (
+from rollserve_server.gateway.sampling_messages import (
     account_to_proto,
     column_format_from_proto,
-    environment_from_proto,
     message_limit_from_proto,
 )
+from rollserve_server.gateway.summaries import summary_of
 from rollserve_server.pool import (
     EpisodeDelivery,
     Evaluation,

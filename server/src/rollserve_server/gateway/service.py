@@ -15,7 +15,9 @@ from rollserve.parameter_updates import read_parameters_update
 from rollserve.v1 import agent_versions_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import DomainError, InvalidValueError, NotFoundError
-from rollserve_server.gateway import evaluation_messages, translate
+from rollserve_server.gateway import evaluation_messages, sampling_messages
+from rollserve_server.gateway.agent_messages import agent_updates_from_proto
+from rollserve_server.gateway.env_messages import env_updated_to_proto, env_updates_from_proto
 from rollserve_server.gateway.errors import abort, abort_unexpected
 from rollserve_server.gateway.version_messages import agent_versions_to_proto, chosen_parameters, parameter_messages
 from rollserve_server.pool import Account, Beginning, Delivery, Evaluation, Pool, Progress
@@ -81,7 +83,7 @@ class SamplerService:
         else:
             request = _parsed(pb.UpdateAgentRequest, data)
             pool = self._pool(request.sampler)
-            updates, per_worker = translate.agent_updates_from_proto(request, self._allowed_paths)
+            updates, per_worker = agent_updates_from_proto(request, self._allowed_paths)
             skip_if_identical = request.skip_if_identical
         if skip_if_identical:
             current = await pool.agent_versions.current_if_same(updates, per_worker=per_worker)
@@ -95,17 +97,17 @@ class SamplerService:
         """UpdateEnv."""
         request = _parsed(pb.UpdateEnvRequest, data)
         pool = self._pool(request.sampler)
-        updates, per_worker = translate.env_updates_from_proto(request, self._allowed_paths)
+        updates, per_worker = env_updates_from_proto(request, self._allowed_paths)
         updated = await pool.update_env(updates, per_worker=per_worker)
         env = ",".join(dict.fromkeys(spec.id for spec in updated.specs))
         _log.info("environment updated", extra={"env": env, "env_version": updated.version})
-        return translate.env_updated_to_proto(updated)
+        return env_updated_to_proto(updated)
 
     async def get_sampler(self, data: bytes) -> pb.GetSamplerResponse:
         """GetSampler."""
         request = _parsed(pb.GetSamplerRequest, data)
         status = self._pool(request.sampler).status()
-        return translate.status_to_proto(request.sampler or DEFAULT_SAMPLER, status)
+        return sampling_messages.status_to_proto(request.sampler or DEFAULT_SAMPLER, status)
 
     async def list_agent_versions(self, data: bytes) -> agent_versions_pb2.ListAgentVersionsResponse:
         """ListAgentVersions."""
@@ -118,21 +120,21 @@ class SamplerService:
         """GetAgentParameters: serialized messages."""
         versions = self._pool(request.sampler).agent_versions
         version, parameters = versions.parameters(request.policy_version or None, request.worker_index)
-        limit = translate.message_limit_from_proto(request)
+        limit = sampling_messages.message_limit_from_proto(request)
         for message in parameter_messages(version, chosen_parameters(parameters, request.names), limit):
             yield message.SerializeToString()
 
     async def obtain(self, request: _SampleRequest) -> AsyncGenerator[bytes, None]:
         """ObtainSamples and ObtainExactEpisodes, whose responses have the same fields: serialized messages."""
         pool = self._pool(request.sampler)
-        sample_request = translate.sample_request_from_proto(request)
+        sample_request = sampling_messages.sample_request_from_proto(request)
         async with contextlib.AsyncExitStack() as stack:
             ring = stack.enter_context(self._rings.lent(wanted=request.options.accept_shared_memory))
             items = await stack.enter_async_context(contextlib.aclosing(pool.sample(sample_request)))
             async for item in items:
                 match item:
                     case Beginning():
-                        beginning = translate.beginning_to_proto(item, ring.offer() if ring else None)
+                        beginning = sampling_messages.beginning_to_proto(item, ring.offer() if ring else None)
                         yield pb.ObtainSamplesResponse(beginning=beginning).SerializeToString()
                     case Delivery():
                         for message in item.messages:
@@ -141,11 +143,13 @@ class SamplerService:
                             response = pb.ObtainSamplesResponse(shared=shared)
                             yield response.SerializeToString() if shared else data.tobytes()
                     case Progress():
-                        yield pb.ObtainSamplesResponse(progress=translate.progress_to_proto(item)).SerializeToString()
+                        yield pb.ObtainSamplesResponse(
+                            progress=sampling_messages.progress_to_proto(item)
+                        ).SerializeToString()
                     case Account():
                         fields = {"steps": item.num_steps, "episodes": item.num_episodes}
                         _log.debug("sampled", extra={**fields, "seconds": round(item.elapsed_seconds, 3)})
-                        account = translate.account_to_proto(item)
+                        account = sampling_messages.account_to_proto(item)
                         account.shared_message_bytes = ring.num_message_bytes if ring else 0
                         yield pb.ObtainSamplesResponse(account=account).SerializeToString()
 
@@ -189,8 +193,8 @@ class SamplerService:
 def _sign_to_proto(item: Beginning | Progress) -> dict[str, Any]:
     """The fields of a response that say how far an evaluation is."""
     if isinstance(item, Beginning):
-        return {"beginning": translate.beginning_to_proto(item)}
-    return {"progress": translate.progress_to_proto(item)}
+        return {"beginning": sampling_messages.beginning_to_proto(item)}
+    return {"progress": sampling_messages.progress_to_proto(item)}
 
 
 def _answer(method: Callable[[bytes], Awaitable[Message]]) -> Callable[[bytes, _Context], Awaitable[bytes]]:

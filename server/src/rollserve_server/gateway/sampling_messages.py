@@ -1,42 +1,29 @@
-"""Requests to what the pool takes, and what it gives to responses."""
+"""Messages of sampling calls and of a sampler's state, to and from what the pool takes and gives."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from google.protobuf.duration_pb2 import Duration
 
 from rollserve.environments import (
-    EnvSpec,
-    env_change_from_proto,
-    env_spec_from_proto,
     env_spec_to_proto,
-    kwargs_from_json,
 )
 from rollserve.reproducibility import reproducibility_to_proto
 from rollserve.spaces import space_to_proto
-from rollserve.tensors import named_tensors_from_proto
 from rollserve.v1 import (
-    agent_pb2,
     agent_versions_pb2,
-    environment_pb2,
     episode_batch_pb2,
     evaluation_pb2,
     tensor_pb2,
 )
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server import __version__
-from rollserve_server.agents import AgentSource, ConstantSpec, OnnxModel, PickledFactory, PythonSource, RandomSpec
-from rollserve_server.envs import check_paths, describe_space
+from rollserve_server.envs import describe_space
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.gateway.agent_messages import (
-    check_model_head,
     exploration_from_proto,
-    mlp_from_proto,
-    python_from_proto,
 )
 from rollserve_server.gateway.fields import MOST_FIRST_INDEX, MOST_STEPS, in_range, of_field, optional
 from rollserve_server.pool import (
@@ -46,26 +33,18 @@ from rollserve_server.pool import (
     Exactly,
     Fragments,
     Progress,
-    RowUpdates,
     SampleRequest,
     Target,
 )
 from rollserve_server.sampling import COMPRESSIONS, ColumnFormat
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from rollserve import EnvChange
-    from rollserve_server.pool import AgentUpdate, EnvUpdate, EnvUpdated, PoolStatus
+    from rollserve_server.pool import PoolStatus
 
 __all__ = [
     "account_to_proto",
-    "agent_updates_from_proto",
     "beginning_to_proto",
     "column_format_from_proto",
-    "env_updated_to_proto",
-    "env_updates_from_proto",
-    "environment_from_proto",
     "message_limit_from_proto",
     "progress_to_proto",
     "sample_request_from_proto",
@@ -75,56 +54,8 @@ __all__ = [
 _DEFAULT_MESSAGE_BYTES = (4 << 20) - (4 << 10)
 """Just below what gRPC's clients take by default."""
 _LEAST_MESSAGE_BYTES, _MOST_MESSAGE_BYTES = 4 << 10, 256 << 20
-_MOST_WRAPPERS = 64
-_MOST_ROWS, _MOST_EPISODES_PER_ROW = 4096, 1 << 16
 _MOST_EPISODES = 1 << 40
 """More than anybody waits for; indices stay below 2**63, which is all that many languages have."""
-
-
-def agent_updates_from_proto(
-    request: pb.UpdateAgentRequest, allowed_paths: Collection[Path]
-) -> tuple[Sequence[AgentUpdate], bool]:
-    """The updates, and whether there is to be one for each worker.
-
-    Raises:
-        InvalidValueError: a part is missing or malformed.
-        NotAllowedError: see `check_arguments`.
-    """
-    match request.WhichOneof("update"):
-        case "all_workers":
-            with of_field("all_workers"):
-                return [_agent_update_from_proto(request.all_workers, allowed_paths)], False
-        case "per_worker":
-            updates = []
-            for position, update in enumerate(request.per_worker.updates):
-                with of_field(f"per_worker.updates[{position}]"):
-                    updates.append(_agent_update_from_proto(update, allowed_paths))
-            return updates, True
-        case _:
-            raise InvalidValueError.of("update", "none", "all_workers or per_worker")
-
-
-def env_updates_from_proto(
-    request: pb.UpdateEnvRequest, allowed_paths: Collection[Path]
-) -> tuple[Sequence[EnvUpdate], bool]:
-    """The updates, and whether there is to be one for each worker.
-
-    Raises:
-        InvalidValueError: a part is missing or malformed.
-        NotAllowedError: see `check_paths`.
-    """
-    match request.WhichOneof("update"):
-        case "all_workers":
-            with of_field("all_workers"):
-                return [_env_update_from_proto(request.all_workers, allowed_paths)], False
-        case "per_worker":
-            updates = []
-            for position, update in enumerate(request.per_worker.updates):
-                with of_field(f"per_worker.updates[{position}]"):
-                    updates.append(_env_update_from_proto(update, allowed_paths))
-            return updates, True
-        case _:
-            raise InvalidValueError.of("update", "none", "all_workers or per_worker")
 
 
 def sample_request_from_proto(
@@ -205,18 +136,6 @@ def beginning_to_proto(
 def progress_to_proto(progress: Progress) -> episode_batch_pb2.Progress:
     """How far a call is."""
     return episode_batch_pb2.Progress(simulated_step_count=progress.num_simulated_steps)
-
-
-def env_updated_to_proto(updated: EnvUpdated) -> pb.UpdateEnvResponse:
-    """The response to an update of the environments."""
-    return pb.UpdateEnvResponse(
-        environment_version=updated.version,
-        observation_space=space_to_proto(describe_space(updated.description.observation_space)),
-        action_space=space_to_proto(describe_space(updated.description.action_space)),
-        reproducibility=reproducibility_to_proto(updated.description.reproducibility),
-        row_count=updated.description.num_rows,
-        episodes_per_row=updated.description.num_episodes_per_row or 0,
-    )
 
 
 def account_to_proto(account: Account) -> episode_batch_pb2.Account:
@@ -320,124 +239,6 @@ def _fragments_from_proto(request: pb.ObtainSamplesRequest, num_steps: int) -> F
     if fragments.HasField("row_step_count"):
         clock = in_range("fragments.row_step_count", fragments.row_step_count, 0, MOST_FIRST_INDEX)
     return Fragments(num_steps, fragments.skip_step_count, fragments.soft_horizon, clock)
-
-
-def _agent_update_from_proto(update: pb.AgentUpdate, allowed_paths: Collection[Path]) -> AgentUpdate:
-    match update.WhichOneof("update"):
-        case "agent":
-            with of_field("agent"):
-                return _agent_from_proto(update.agent, allowed_paths)
-        case "parameters":
-            return _parameters_from_proto(update.parameters)
-        case _:
-            raise InvalidValueError.of("update", "none", "agent or parameters")
-
-
-def _agent_from_proto(agent: agent_pb2.Agent, allowed_paths: Collection[Path]) -> AgentSource:
-    match agent.WhichOneof("kind"):
-        case "mlp":
-            with of_field("mlp"):
-                return mlp_from_proto(agent.mlp, _parameters_from_proto(agent.mlp.parameters))
-        case "random":
-            return RandomSpec()
-        case "constant":
-            with of_field("constant.action"):
-                return ConstantSpec(named_tensors_from_proto(agent.constant.action))
-        case "onnx":
-            with of_field("onnx"):
-                return _onnx_from_proto(agent.onnx)
-        case "python":
-            with of_field("python"):
-                return python_from_proto(agent.python, _parameters_from_proto(agent.python.parameters), allowed_paths)
-        case "pickled":
-            with of_field("pickled"):
-                return PythonSource(
-                    PickledFactory(agent.pickled.data), _parameters_from_proto(agent.pickled.parameters)
-                )
-        case _:
-            raise InvalidValueError.of("kind", "none", "mlp, random, constant, onnx, python or pickled")
-
-
-def _onnx_from_proto(onnx: agent_pb2.OnnxAgent) -> OnnxModel:
-    head = onnx.WhichOneof("head")
-    if head is None:
-        expected = "categorical, diagonal_gaussian, squashed_gaussian or actions"
-        raise InvalidValueError.of("head", "none", expected)
-    check_model_head(onnx, head)
-    return OnnxModel(
-        data=onnx.model,
-        inputs=dict(onnx.inputs),
-        outputs=dict(onnx.outputs),
-        head=head,
-        infos=tuple(onnx.infos),
-    )
-
-
-def _parameters_from_proto(parameters: agent_pb2.Parameters) -> Mapping[str, np.ndarray]:
-    with of_field("parameters"):
-        return named_tensors_from_proto(parameters.tensors)
-
-
-def _env_update_from_proto(update: environment_pb2.EnvironmentUpdate, allowed_paths: Collection[Path]) -> EnvUpdate:
-    match update.WhichOneof("update"):
-        case "per_row":
-            updates = []
-            for position, element in enumerate(update.per_row.updates):
-                with of_field(f"per_row.updates[{position}]"):
-                    updates.append(_row_update_from_proto(element, allowed_paths))
-            return RowUpdates(tuple(updates))
-        case None:
-            raise InvalidValueError.of("update", "none", "environment, change or per_row")
-        case _:
-            return _one_env_update_from_proto(update, allowed_paths)
-
-
-def _row_update_from_proto(
-    update: environment_pb2.EnvironmentUpdate, allowed_paths: Collection[Path]
-) -> EnvSpec | EnvChange | None:
-    match update.WhichOneof("update"):
-        case "per_row":
-            raise InvalidValueError.of("per_row", "another per_row", "environment, change or nothing")
-        case None:
-            return None
-        case _:
-            return _one_env_update_from_proto(update, allowed_paths)
-
-
-def _one_env_update_from_proto(
-    update: environment_pb2.EnvironmentUpdate, allowed_paths: Collection[Path]
-) -> EnvSpec | EnvChange:
-    if update.HasField("environment"):
-        with of_field("environment"):
-            return environment_from_proto(update.environment, allowed_paths)
-    with of_field("change"):
-        for field in ("kwargs_json", "reset_options_json"):
-            with of_field(field):
-                kwargs_from_json(getattr(update.change, field))
-        change = env_change_from_proto(update.change)
-        check_paths(change, allowed_paths)
-        return change
-
-
-def environment_from_proto(environment: environment_pb2.Environment, allowed_paths: Collection[Path]) -> EnvSpec:
-    """An environment.
-
-    Raises:
-        InvalidValueError: a part is malformed or out of range.
-        NotAllowedError: see `check_paths`.
-    """
-    if len(environment.wrappers) > _MOST_WRAPPERS:
-        raise InvalidValueError.of("wrappers", len(environment.wrappers), f"at most {_MOST_WRAPPERS}")
-    in_range("row_count", environment.row_count, 0, _MOST_ROWS)
-    in_range("episodes_per_row", environment.episodes_per_row, 0, _MOST_EPISODES_PER_ROW)
-    texts = {"kwargs_json": environment.kwargs_json, "reset_options_json": environment.reset_options_json}
-    texts |= {f"wrappers[{i}].kwargs_json": wrapper.kwargs_json for i, wrapper in enumerate(environment.wrappers)}
-    for field, text in texts.items():
-        with of_field(field):
-            kwargs_from_json(text)
-    spec = env_spec_from_proto(environment)
-    check_paths(spec, allowed_paths)
-    return spec
 
 
 def _duration(seconds: float) -> Duration:
