@@ -119,6 +119,19 @@ def test_each_member_as_by_itself(sampler: rollserve.Sampler, case: str, determi
         assert sampler.evaluate_population(members, 1).seed == sampler.evaluate(1).seed
 
 
+def test_members_that_begin_with_memories_of_their_own(sampler: rollserve.Sampler) -> None:
+    """What a policy remembers before an episode's first action may come from its parameters, here one number."""
+    sampler.update_env("CartPole-v1")
+    sampler.update_agent(rollserve.PythonAgent("counting", {}, {"first": np.array(5)}))
+    members = {"first": np.arange(4)}
+    result = sampler.evaluate_population(members, 8, seed=1)
+    for member in range(4):
+        sampler.update_agent({"first": members["first"][member]})
+        assert np.array_equal(result.returns[member], sampler.evaluate(8, seed=1).returns)
+    assert np.array_equal(result.returns[0], result.returns[2])
+    assert not np.array_equal(result.returns[0], result.returns[1])
+
+
 SHAPES: dict[str, dict[str, Any]] = {
     "categorical": {},
     "without hidden layers": {"hidden_sizes": ()},

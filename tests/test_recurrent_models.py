@@ -146,6 +146,16 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], None], dict[str, Any], str]]
         {},
         r"model.input\['state/h'\]: the fixed batch axis 1 came",
     ),
+    "more than anybody remembers": (
+        set_("inputs", "state/h", ["N", 50_000_000]),
+        {},
+        r"model.input: 50000000 numbers of each row came, at most 65536 of noise and states in all was expected",
+    ),
+    "a name of a mask": (
+        lambda fields: None,
+        {"inputs": {"state/_h": "state/h"}, "outputs": {"next_state/_h": "next_state/h"}},
+        r"model.input: 'state/_h' came, but names that begin with '_' are those of masks",
+    ),
     "a role that is none": (
         lambda fields: None,
         {"inputs": {"states/h": "state/h"}},

@@ -910,7 +910,8 @@ class EvaluationOptions(google.protobuf.message.Message):
     def environment(self) -> rollserve.v1.environment_pb2.Environment:
         """If set, another environment to act in, the same on all workers, such as the sampler's without wrappers that change
         rewards. As in UpdateEnv; the agent has to fit it, else FAILED_PRECONDITION (AGENT_MISFIT). The sampler's own stays
-        as it is. INVALID_ARGUMENT beside `environment_version`. The last two that evaluations acted in stand ready.
+        as it is. INVALID_ARGUMENT beside `environment_version`. Of those that were made
+        for evaluations, the last two stand ready.
         """
 
     @property

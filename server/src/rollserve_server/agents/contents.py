@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve_server.agents.python_specs import PythonSource, PythonSpec
+from rollserve_server.agents.python_specs import PickledFactory, PythonSource, PythonSpec
 from rollserve_server.agents.specs import OnnxModel, OnnxSpec
 
 if TYPE_CHECKING:
@@ -46,8 +46,12 @@ def content_hash(spec: AgentSpec) -> str:
 
 def content_bytes(spec: AgentSpec) -> int:
     """How much memory an agent takes, but for little things."""
-    graph_bytes = len(spec.graph) if isinstance(spec, OnnxSpec) else 0
-    return graph_bytes + sum(value.nbytes for value in parameters_of(spec).values())
+    code_bytes = 0
+    if isinstance(spec, OnnxSpec):
+        code_bytes = len(spec.graph)
+    elif isinstance(spec, PythonSpec) and isinstance(spec.factory, PickledFactory):
+        code_bytes = len(spec.factory.data)
+    return code_bytes + sum(value.nbytes for value in parameters_of(spec).values())
 
 
 def model_digest(model: OnnxModel) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Trial", "try_out"]
 
+_MOST_BESIDE = 1 << 16
+"""They are made here, for all rows of the trial, and then by each worker, for all of its own."""
 _SCRIPT = Path(__file__).with_name("onnx_trial.py")
 
 
@@ -54,8 +57,12 @@ def try_out(
         settings: what limits the trial.
 
     Raises:
-        InvalidValueError: it cannot be used; the field is `model`.
+        InvalidValueError: it cannot be used; the field is `model`, or its inputs.
     """
+    num_beside = sum(math.prod(port.shape) for port in inputs[len(leaves) :])
+    if num_beside > _MOST_BESIDE:
+        came, expected = f"{num_beside} numbers of each row", f"at most {_MOST_BESIDE} of noise and states in all"
+        raise InvalidValueError.of("model.input", came, expected)
     arguments = {
         "graph": parts.graph,
         "parameters": dict(parts.parameters),

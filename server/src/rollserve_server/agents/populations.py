@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rollserve_server.agents.agent import Agent
-from rollserve_server.agents.building import build_agent, kind_of, with_parameters
+from rollserve_server.agents.building import build_agent, kind_of, parameters_bytes, with_parameters
 from rollserve_server.agents.heads import build_head
 from rollserve_server.agents.mlp import Flattener
 from rollserve_server.agents.parameters import check_names, check_parameters
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from rollserve_server.agents.specs import AgentSpec
 
 __all__ = ["PopulationAgent", "build_population", "check_population"]
+
+_MOST_STACKED_BYTES = 256 << 20
+"""How much the parameters of members may take that act side by side: each row has its own."""
 
 
 class PopulationAgent(Agent, Protocol):
@@ -90,7 +93,8 @@ def build_population(
         num_rows: how many rows there are.
         exploration: how freely the members act.
     """
-    if isinstance(spec, MlpSpec) and not agent.states:
+    is_small = num_rows * parameters_bytes(spec) <= _MOST_STACKED_BYTES
+    if isinstance(spec, MlpSpec) and not agent.states and is_small:
         flattener = Flattener(leaves_of_space(observation_space))
         head = build_head(spec.head, action_space, None, spec.settings, exploration)
 
@@ -125,6 +129,7 @@ class _OneByOne:
         """See PopulationAgent."""
         if member != self._member:
             self._agent, self._member = self._build(member), member
+            self.states = self._agent.states  # which may begin otherwise
 
     def act(
         self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()
@@ -149,4 +154,4 @@ def _parameter_shapes(spec: AgentSpec) -> Mapping[str, tuple[np.dtype, tuple[int
 
 def _merged(spec: MlpSpec | Any, stacked: Mapping[str, np.ndarray], member: int) -> Mapping[str, np.ndarray]:
     """All parameters of a member: its own, and else the agent's."""
-    return {**spec.parameters, **{name: values[member] for name, values in stacked.items()}}
+    return {**spec.parameters, **{name: values[member, ...] for name, values in stacked.items()}}

@@ -30,6 +30,7 @@ _COMPARED_ROWS = 64
 _TILE_ROWS = 8
 """Matrix products of numpy differ with the number of rows, but not with what is in the others of so many."""
 _NUM_REPEATED = 16
+_MOST_PRINTED_BYTES, _MOST_WRITTEN_BYTES = 1 << 20, 1 << 30
 
 _Run = Callable[[np.ndarray], Sequence[bytes]]
 
@@ -115,5 +116,7 @@ def _limit(memory_bytes: int, seconds: int, writes_files: bool) -> None:
     # Of memory only what is written to counts: libraries reserve far more addresses than they use.
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))  # at the second one it is killed
-    for what in [resource.RLIMIT_CORE] if writes_files else [resource.RLIMIT_CORE, resource.RLIMIT_FSIZE]:
-        resource.setrlimit(what, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # What it prints goes into a file, too.
+    most_bytes = _MOST_WRITTEN_BYTES if writes_files else _MOST_PRINTED_BYTES
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
 import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -85,26 +88,38 @@ def run_trial(
         "writes_files": writes_files,
     }
     most_seconds = settings.patience * settings.seconds
-    # Without -P, Python would take the modules beside the program for others.
-    try:
-        ended = subprocess.run(  # noqa: S603
-            [sys.executable, "-P", *program],
-            input=pickle.dumps((limits, dict(arguments)), protocol=5),
-            capture_output=True,
-            timeout=most_seconds,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise TrialError(f"it did not end its trial within {most_seconds} s") from None
-    if ended.returncode == -signal.SIGXCPU:
+    with tempfile.TemporaryFile() as printed:
+        status, output = _run(program, pickle.dumps((limits, dict(arguments)), protocol=5), printed, most_seconds)
+        printed.seek(max(printed.seek(0, os.SEEK_END) - _MOST_LOGGED, 0))
+        last_words = printed.read().decode(errors="replace")
+    if status is None:
+        raise TrialError(f"it did not end its trial within {most_seconds} s")
+    if status == -signal.SIGXCPU:
         raise TrialError(f"it did not end its trial within {settings.seconds} s of a processor's time")
-    answer = _read(ended.stdout)
+    answer = _read(output)
     if answer is None:
-        _log.debug("trial broken off", extra={"output": ended.stderr[-_MOST_LOGGED:].decode(errors="replace")})
-        raise TrialError(f"it ended the process that tried it, {_manner(ended.returncode)}")
+        _log.debug("trial broken off", extra={"output": last_words})
+        raise TrialError(f"it ended the process that tried it, {_manner(status)}")
     if "error" in answer:
         raise TrialError(str(answer["error"]), answer)
     return answer
+
+
+def _run(program: Sequence[str], given: bytes, printed: IO[bytes], most_seconds: float) -> tuple[int | None, bytes]:
+    """Runs Python; returns its status, None if the time was over, and its answer. All that it began ends with it."""
+    # Without -P, Python would take the modules beside the program for others.
+    command = [sys.executable, "-P", *program]
+    with subprocess.Popen(  # noqa: S603
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=printed, start_new_session=True
+    ) as process:
+        try:
+            output, _ = process.communicate(given, timeout=most_seconds)
+        except subprocess.TimeoutExpired:
+            return None, b""
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return process.returncode, output
 
 
 def random_values(leaf: Leaf, generator: np.random.Generator) -> np.ndarray:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Leaf",
+    "any_value",
     "assemble_rows",
     "batch_of_leaves",
     "describe_space",
@@ -205,3 +206,16 @@ def _name(path: tuple[str | int, ...]) -> str:
 def _unsupported(path: tuple[str | int, ...], kind: str) -> InvalidValueError:
     expected = "a Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple space was expected"
     return InvalidValueError(f"its space {_name(path)!r} is a {kind} space, {expected}", field="id")
+
+
+def any_value(leaf: Leaf) -> np.ndarray:
+    """A value of the leaf, (*shape): zeros where they are in its space."""
+    space: Any = leaf.space
+    match space:
+        case gym_spaces.Discrete() | gym_spaces.MultiDiscrete():
+            value = space.start
+        case gym_spaces.Box():
+            value = np.clip(0, space.low, space.high)
+        case _:
+            value = 0
+    return np.broadcast_to(value, leaf.shape).astype(leaf.dtype)

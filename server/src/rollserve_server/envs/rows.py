@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollserve import Reproducibility
-from rollserve_server.envs.leaves import assemble_rows, leaves_of_space, store_observation
+from rollserve_server.envs.leaves import any_value, assemble_rows, leaves_of_space, store_observation
 from rollserve_server.envs.making import make_env, set_task
 from rollserve_server.envs.purity import QUICK_SECONDS, Trace, classify, trace_episode
 from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs, specs_of_rows
@@ -79,7 +79,10 @@ class RowEnvs:
                 with at_row(row):
                     self._envs.append(make_env(self._specs[row]))
                     self._check_spaces(row)
-            self.observations = [np.zeros((num_rows, *leaf.shape), leaf.dtype) for leaf in self.observation_leaves]
+            # Agents also see rows that have had no episode yet.
+            self.observations = [
+                np.repeat(any_value(leaf)[np.newaxis], num_rows, axis=0) for leaf in self.observation_leaves
+            ]
         except BaseException:
             self.close()
             raise

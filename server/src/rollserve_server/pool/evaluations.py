@@ -119,7 +119,10 @@ class Evaluations:
                 async for sign in signs:
                     yield sign
             queued_seconds = time.monotonic() - arrived
-            setting = await self._prepare(request.options, stack, None)
+            preparing = self._begin_preparing(request.options, stack, None)
+            while not await self._is_done(preparing):
+                yield Progress(0)
+            setting = await preparing
             call = self._begin_call(request, setting)
             call.account.queued_seconds = queued_seconds
             async with self._running(call, setting) as items:
@@ -136,7 +139,10 @@ class Evaluations:
                 async for sign in signs:
                     yield sign
             queued_seconds = time.monotonic() - arrived
-            setting = await self._prepare(request.options, stack, self._one_by_one)
+            preparing = self._begin_preparing(request.options, stack, self._one_by_one)
+            while not await self._is_done(preparing):
+                yield Progress(0)
+            setting = await preparing
             call = await self._begin_population(request, setting)
             call.account.queued_seconds = queued_seconds
             async with self._running(call, setting) as items:
@@ -144,6 +150,27 @@ class Evaluations:
                 async for item in items:
                     yield item
         yield Evaluation(call.outcomes, call.account, call.reproducibility, call.num_members)
+
+    def _begin_preparing(
+        self,
+        options: EvaluationOptions,
+        stack: AsyncExitStack,
+        change: Callable[[Sequence[WorkerSpecs], EnvVersion | None], Sequence[WorkerSpecs]] | None,
+    ) -> asyncio.Task[_Setting]:
+        """`_prepare`, which ends with the stack at the latest."""
+        preparing = asyncio.create_task(self._prepare(options, stack, change))
+
+        async def give_up() -> None:
+            preparing.cancel()
+            await asyncio.gather(preparing, return_exceptions=True)
+
+        stack.push_async_callback(give_up)
+        return preparing
+
+    async def _is_done(self, preparing: asyncio.Task[_Setting]) -> bool:
+        """Whether it is, after the time that calls are silent for at most."""
+        done, _ = await asyncio.wait({preparing}, timeout=self._config.progress_seconds)
+        return bool(done)
 
     async def _prepare(
         self,

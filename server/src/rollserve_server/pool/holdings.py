@@ -16,9 +16,9 @@ from rollserve_server.agents import (
     OnnxSettings,
     PythonSettings,
     check_exploration,
+    content_bytes,
     is_same,
     kind_of,
-    parameters_bytes,
     prepare_agent,
     with_parameters,
 )
@@ -136,7 +136,7 @@ class Holdings:
                     agents.append(await asyncio.to_thread(self._prepared, agent, self.description))
             version = self.agents.number + 1
             spread = self._spread(agents)
-            if len(agents) == 1 and parameters_bytes(agents[0]) >= _SHARED_FROM:
+            if len(agents) == 1 and content_bytes(agents[0]) >= _SHARED_FROM:
                 spread = self._spread([await self._slots.share(agents[0])])
             spread_fields = self._spread(fields)
 

@@ -37,11 +37,12 @@ class RowStates:
         self._specs = specs
         self._num_rows = num_rows
         self.columns = [np.repeat(spec.initial[np.newaxis], num_rows, axis=0) for spec in specs]
-        wanted = [(spec.name, spec.initial.dtype, spec.initial.shape) for spec in specs]
+        wanted = {spec.name: (spec.initial.dtype, spec.initial.shape) for spec in specs}
         for row, memory in enumerate(before):
-            if wanted == [(name, state.dtype, state.shape) for name, state in memory]:
-                for column, (_, state) in zip(self.columns, memory, strict=True):
-                    column[row] = state
+            if wanted == {name: (state.dtype, state.shape) for name, state in memory}:
+                states = dict(memory)
+                for column, spec in zip(self.columns, specs, strict=True):
+                    column[row] = states[spec.name]
 
     def begin(self, rows: int | Sequence[int] | NDArray[np.int64]) -> None:
         """Gives rows the initial states, as at an episode's start."""

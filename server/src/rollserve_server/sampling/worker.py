@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -37,7 +38,7 @@ from rollserve_server.sampling.population_work import PopulationWork
 from rollserve_server.sampling.stream_work import StreamWork
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -115,16 +116,17 @@ class Worker:
     def add_population(self, population: Population, parameters: Mapping[str, np.ndarray]) -> None:
         """Takes the parameters of the members (K, *shape), which the caller has checked, until `close_stream`."""
         envs = self._envs[population.env_version].take_rows()
-        agent = build_population(
-            self._agents[population.policy_version],
-            parameters,
-            self._agent(population, population.env_version, envs),
-            envs.observation_space,
-            envs.action_space,
-            envs.num_rows,
-            population.exploration,
-        )
-        self._streams[population.stream_id] = PopulationWork(population, envs, agent)
+        with self._giving_back_unless_done(population.env_version, envs):
+            agent = build_population(
+                self._agents[population.policy_version],
+                parameters,
+                self._agent(population, population.env_version, envs),
+                envs.observation_space,
+                envs.action_space,
+                envs.num_rows,
+                population.exploration,
+            )
+            self._streams[population.stream_id] = PopulationWork(population, envs, agent)
 
     def retain(self, env_versions: Collection[int], policy_versions: Collection[int]) -> None:
         """Forgets all environments and agents but those of these versions.
@@ -247,9 +249,7 @@ class Worker:
         self._stopped.discard(stream_id)
         work = self._streams.pop(stream_id, None)
         if work is not None:
-            version = self._envs.get(work.stream.env_version)
-            if version is None or not version.give_back(work.envs):
-                work.envs.close()
+            self._give_back(work.stream.env_version, work.envs)
 
     def close(self) -> None:
         """Closes all environments."""
@@ -266,12 +266,26 @@ class Worker:
                 return envs
         return None
 
+    def _give_back(self, env_version: int, envs: RowEnvs | BlockEnvs) -> None:
+        version = self._envs.get(env_version)
+        if version is None or not version.give_back(envs):
+            envs.close()
+
+    @contextlib.contextmanager
+    def _giving_back_unless_done(self, env_version: int, envs: RowEnvs | BlockEnvs) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._give_back(env_version, envs)
+            raise
+
     def _open(self, stream: Stream) -> StreamWork:
         work = self._streams.get(stream.stream_id)
         if work is None:
             envs = self._envs[stream.env_version].take(stream.max_episode_length)
-            agent = self._agent(stream, stream.env_version, envs)
-            work = self._streams[stream.stream_id] = StreamWork(stream, envs, agent)
+            with self._giving_back_unless_done(stream.env_version, envs):
+                agent = self._agent(stream, stream.env_version, envs)
+                work = self._streams[stream.stream_id] = StreamWork(stream, envs, agent)
         assert isinstance(work, StreamWork)  # noqa: S101  # no two streams have one name
         return work
 
