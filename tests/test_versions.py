@@ -79,6 +79,11 @@ def test_the_oldest_version_that_may_act(sampler: rollserve.Sampler) -> None:
         assert caught.value.reason == "POLICY_VERSION"
     with pytest.raises(rollserve.PreconditionError, match=f"min_policy_version: {new} came, .* would act is {old}"):
         sampler.obtain_samples(1, min_policy_version=new, policy_version=old)
+    with pytest.raises(rollserve.PreconditionError, match=text):
+        sampler.evaluate(1, min_policy_version=new + 1)
+    with pytest.raises(rollserve.PreconditionError, match=rf"options\.expected_policy_version: {old} came"):
+        sampler.evaluate(1, expected_policy_version=old)
+    assert sampler.evaluate(1, expected_policy_version=new, min_policy_version=new).policy_version == new
     with pytest.raises(rollserve.PreconditionError, match="expected_policy_version"):
         sampler.obtain_samples(1, min_policy_version=new, expected_policy_version=old)
 

@@ -48,6 +48,8 @@ class EvaluationOptions(TypedDict, total=False):
 
     Keys:
         policy_version: the version to evaluate, one of the last few, instead of the current one.
+        expected_policy_version: fail if the current version is another.
+        min_policy_version: fail if the version that would act is older.
         env: another environment to act in, an id or a spec, such as the sampler's own without wrappers that change
             rewards. The sampler's own stays as it is.
         env_version: the version of the sampler's environment to act in, instead of the current one; not beside `env`.
@@ -65,6 +67,8 @@ class EvaluationOptions(TypedDict, total=False):
     """
 
     policy_version: int | None
+    expected_policy_version: int | None
+    min_policy_version: int | None
     env: str | EnvSpec | None
     env_version: int | None
     seed: int | None
@@ -79,7 +83,13 @@ class EvaluationOptions(TypedDict, total=False):
 
 
 _UNSIGNED_OPTIONS = ("seed", "first_episode_index")
-_SIGNED_OPTIONS = ("policy_version", "env_version", "max_episode_length")
+_SIGNED_OPTIONS = (
+    "policy_version",
+    "expected_policy_version",
+    "min_policy_version",
+    "env_version",
+    "max_episode_length",
+)
 
 
 class Reader(Generic[_Result]):
@@ -129,6 +139,7 @@ class Reader(Generic[_Result]):
         options = self.request.options
         options.seed = beginning.seed
         options.policy_version = beginning.policy_version
+        options.ClearField("expected_policy_version")  # it was, and may be another by then
         options.sampler_run = beginning.sampler_run
         if not options.HasField("environment"):
             options.environment_version = beginning.environment_version
@@ -299,6 +310,8 @@ def _options(options: EvaluationOptions) -> pb.EvaluationOptions:
         check_type("env", env, EnvSpec, "an id or an EnvSpec")
     return pb.EvaluationOptions(
         policy_version=options.get("policy_version"),
+        expected_policy_version=options.get("expected_policy_version"),
+        min_policy_version=options.get("min_policy_version"),
         environment_version=options.get("env_version"),
         environment=None if env is None else env_spec_to_proto(env),
         seed=options.get("seed"),

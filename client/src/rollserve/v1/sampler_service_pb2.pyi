@@ -889,6 +889,8 @@ class EvaluationOptions(google.protobuf.message.Message):
     MAX_EPISODE_LENGTH_FIELD_NUMBER: builtins.int
     EXPLORATION_FIELD_NUMBER: builtins.int
     SAMPLER_RUN_FIELD_NUMBER: builtins.int
+    EXPECTED_POLICY_VERSION_FIELD_NUMBER: builtins.int
+    MIN_POLICY_VERSION_FIELD_NUMBER: builtins.int
     policy_version: builtins.int
     """If set, the version of the policy to evaluate, instead of the current one; see SamplingOptions."""
     environment_version: builtins.int
@@ -906,6 +908,10 @@ class EvaluationOptions(google.protobuf.message.Message):
     """If set, the `sampler_run` of an evaluation that is to be repeated; FAILED_PRECONDITION (SAMPLER_RUN) if the server was
     started anew since.
     """
+    expected_policy_version: builtins.int
+    """If set, the policy version that the caller counts on; see SamplingOptions."""
+    min_policy_version: builtins.int
+    """If set, the oldest policy version that may act; see SamplingOptions."""
     @property
     def environment(self) -> rollserve.v1.environment_pb2.Environment:
         """If set, another environment to act in, the same on all workers, such as the sampler's without wrappers that change
@@ -929,13 +935,19 @@ class EvaluationOptions(google.protobuf.message.Message):
         max_episode_length: builtins.int | None = ...,
         exploration: global___Exploration | None = ...,
         sampler_run: builtins.str | None = ...,
+        expected_policy_version: builtins.int | None = ...,
+        min_policy_version: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_max_episode_length", b"_max_episode_length", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "environment", b"environment", "environment_version", b"environment_version", "exploration", b"exploration", "max_episode_length", b"max_episode_length", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_max_episode_length", b"_max_episode_length", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "environment", b"environment", "environment_version", b"environment_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_max_episode_length", b"_max_episode_length", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "environment", b"environment", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "max_episode_length", b"max_episode_length", "min_policy_version", b"min_policy_version", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_max_episode_length", b"_max_episode_length", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "environment", b"environment", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "min_policy_version", b"min_policy_version", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_environment_version", b"_environment_version"]) -> typing.Literal["environment_version"] | None: ...
     @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_expected_policy_version", b"_expected_policy_version"]) -> typing.Literal["expected_policy_version"] | None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_max_episode_length", b"_max_episode_length"]) -> typing.Literal["max_episode_length"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_min_policy_version", b"_min_policy_version"]) -> typing.Literal["min_policy_version"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_policy_version", b"_policy_version"]) -> typing.Literal["policy_version"] | None: ...
     @typing.overload

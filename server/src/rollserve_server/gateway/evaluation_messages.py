@@ -127,6 +127,8 @@ def _options_from_proto(options: pb.EvaluationOptions, allowed_paths: Collection
             exploration = exploration_from_proto(options.exploration)
         return EvaluationOptions(
             policy_version=optional(options, "policy_version"),
+            expected_policy_version=optional(options, "expected_policy_version"),
+            min_policy_version=optional(options, "min_policy_version"),
             env_version=optional(options, "environment_version"),
             env=env,
             seed=optional(options, "seed"),

@@ -37,6 +37,8 @@ class EvaluationOptions:
         max_episode_length: how many steps an episode may have; None for what the pool allows.
         exploration: how freely the agent acts.
         run: the run of the pool that versions are of; None for this one.
+        expected_policy_version: fail if the current one is another; None for any.
+        min_policy_version: fail if the one that would act is older; None for any.
     """
 
     policy_version: int | None = None
@@ -47,6 +49,8 @@ class EvaluationOptions:
     max_episode_length: int | None = None
     exploration: Exploration = AS_THE_AGENT_SAYS
     run: str | None = None
+    expected_policy_version: int | None = None
+    min_policy_version: int | None = None
 
 
 @dataclass(frozen=True)

@@ -188,10 +188,7 @@ class Evaluations:
         holdings = self._holdings
         stack.callback(lambda: self._forgetting.keep(*holdings.to_keep()))
         check_run(options.run, self._run)
-        if not holdings.agents.number:
-            raise NotReadyError("there is no agent yet: call UpdateAgent first", reason="NO_AGENT")
-        with within("options"):
-            policy_version = holdings.agents.choose(options.policy_version, "policy")
+        policy_version = holdings.choose_policy(options)
         stack.enter_context(holdings.agents.using(policy_version))
         holdings.check_exploration(policy_version, options.exploration)
         env_version, own = 0, None

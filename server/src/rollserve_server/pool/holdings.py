@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
     from rollserve_server.agents import Exploration
     from rollserve_server.pool.backend import WorkerHandle
+    from rollserve_server.pool.config import SampleRequest
+    from rollserve_server.pool.evaluation import EvaluationOptions
     from rollserve_server.pool.slots import Slots
 
 __all__ = ["AgentUpdate", "EnvVersion", "Holdings"]
@@ -234,6 +236,25 @@ class Holdings:
             of_rows = env.rows_differ or env.rows.num_episodes_per_row is not None
             return RoundRobin(len(self._slots), env.rows.num_rows if of_rows else 1)
         return Anywhere()
+
+    def choose_policy(self, wanted: SampleRequest | EvaluationOptions) -> int:
+        """The version of the agents that a call is to act with.
+
+        Raises:
+            NotReadyError: there is no agent, it has not the expected version or is too old, or the version is not held.
+        """
+        agents = self.agents
+        if not agents.number:
+            raise NotReadyError("there is no agent yet: call UpdateAgent first", reason="NO_AGENT")
+        with within("options"):
+            if wanted.expected_policy_version not in (None, agents.number):
+                text = f"{wanted.expected_policy_version} came, but the current version is {agents.number}"
+                raise NotReadyError(text, reason="POLICY_VERSION", field="expected_policy_version")
+            version = agents.choose(wanted.policy_version, "policy")
+            if wanted.min_policy_version is not None and version < wanted.min_policy_version:
+                text = f"{wanted.min_policy_version} came, but the version that would act is {version}"
+                raise NotReadyError(text, reason="POLICY_VERSION", field="min_policy_version")
+        return version
 
     def check_exploration(self, policy_version: int, exploration: Exploration) -> None:
         """Raises InvalidValueError if agents, which are held, cannot act like that."""

@@ -276,19 +276,9 @@ class Pool:
     def _choose_versions(self, request: SampleRequest) -> tuple[int, int]:
         """The versions of the agent and the environment that a call is to sample with."""
         check_run(request.run, self._run)
-        agents, envs = self._holdings.agents, self._holdings.envs
-        if not agents.number:
-            raise NotReadyError("there is no agent yet: call UpdateAgent first", reason="NO_AGENT")
-        if request.expected_policy_version not in (None, agents.number):
-            text = f"{request.expected_policy_version} came, but the current version is {agents.number}"
-            raise NotReadyError(text, reason="POLICY_VERSION", field="options.expected_policy_version")
+        policy_version = self._holdings.choose_policy(request)
         with within("options"):
-            policy_version = agents.choose(request.policy_version, "policy")
-            env_version = envs.choose(request.env_version, "environment")
-        if request.min_policy_version is not None and policy_version < request.min_policy_version:
-            text = f"{request.min_policy_version} came, but the version that would act is {policy_version}"
-            raise NotReadyError(text, reason="POLICY_VERSION", field="options.min_policy_version")
-        return policy_version, env_version
+            return policy_version, self._holdings.envs.choose(request.env_version, "environment")
 
     async def _check_fit(self, policy_version: int, env_version: int) -> None:
         misfit = await self._holdings.misfit(policy_version, env_version)
