@@ -32,7 +32,8 @@ from rollserve.evaluating import EvaluationOptions
 from rollserve.evaluation import Evaluation, PopulationEvaluation, Summary
 from rollserve.reproducibility import Reproducibility
 from rollserve.requests import EnvUpdate, SamplingOptions
-from rollserve.sampler import Sampler, SampleStream, connect
+from rollserve.sample_stream import SampleStream
+from rollserve.sampler import Sampler, connect
 from rollserve.status import Counters, SamplerStatus, WorkerStatus
 
 __version__ = importlib.metadata.version("rollserve")

@@ -251,7 +251,7 @@ class AsyncSampler:
 
 
 class AsyncSampleStream(AsyncIterator["EpisodeBatch"]):
-    """As `rollserve.sampler.SampleStream`, for `async for`."""
+    """As `rollserve.SampleStream`, for `async for`."""
 
     def __init__(self, method: Callable[..., Any], request: Request, limits: TimeLimits) -> None:
         self._method = method

@@ -21,7 +21,7 @@ from rollserve.agents import RandomAgent
 from rollserve.errors import InvalidArgumentError, RollserveError, UnavailableError
 from rollserve.joining import Joining
 from rollserve.progress import ProgressBar
-from rollserve.sampler import Sampler, SampleStream, connect
+from rollserve.sampler import Sampler, connect
 from rollserve.spaces import Space
 from rollserve.time_limits import DEFAULT_TIMEOUT
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rollserve.environments import EnvSpec
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.requests import SamplingOptions
+    from rollserve.sample_stream import SampleStream
     from rollserve.status import SamplerStatus
 
 __all__ = ["main"]
