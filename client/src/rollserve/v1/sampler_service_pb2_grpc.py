@@ -238,7 +238,8 @@ class SamplerServiceServicer(object):
         answers with their returns. It takes nothing of the sampler's own: no episode of its sequence, none of the turns of
         sampling calls, and nothing that is kept for them; but the workers share their time. Two evaluations run at a time,
         of either kind; more wait for their turn in the order of their arrival. A stream of its beginning, progress, the
-        episodes if they are wanted, and the evaluation. While the call waits for its turn, progress comes before the beginning.
+        episodes if they are wanted, and the evaluation. While the call waits for its turn, or for
+        environments to be made, progress comes before the beginning.
         Reasons: INVALID_VALUE, ENV_REFUSED, all of NOT_FOUND, of PERMISSION_DENIED and of FAILED_PRECONDITION,
         MESSAGE_TOO_SMALL, WORKER_LOST, ENV_FAILED.
         """
