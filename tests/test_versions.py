@@ -265,6 +265,10 @@ def test_parameters_that_are_not_there(stub: SamplerServiceStub, sampler: rollse
         sampler.agent_parameters(names=["0/bias", "nope"])
     with pytest.raises(TypeError, match="names: str came"):
         sampler.agent_parameters(names="0/bias")
+    with pytest.raises(ValueError, match="names: none came"):
+        sampler.agent_parameters(names=[])
+    with pytest.raises(ValueError, match="version: 0 came"):
+        sampler.agent_parameters(0)
     with pytest.raises(TypeError, match="version: str came"):
         sampler.agent_parameters("1")  # type: ignore[arg-type]
     with pytest.raises(rollserve.InvalidArgumentError, match="worker: -1 came"):

@@ -80,13 +80,13 @@ def parameters_request(
 
     Raises:
         TypeError: an argument is of another type.
-        ValueError: there is no such version ever, or `names` is empty.
+        ValueError: the version is 0, or `names` is empty.
         InvalidArgumentError: a number is out of the range of those that can be sent, or a name is no text.
     """
     if version is not None:
         check_integer("version", version, 64, signed=True)
-        if version < 1:
-            raise ValueError(f"version: {version} came, a version from 1 on was expected, or None for the current one")
+        if version == 0:  # on the wire, that is the current one
+            raise ValueError("version: 0 came, a version was expected, which begin with 1, or None for the current one")
     if worker is not None:
         check_integer("worker", worker, 32, signed=False)
     if isinstance(names, str):
