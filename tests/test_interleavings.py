@@ -14,7 +14,7 @@ from support import equal
 
 import rollserve
 from rollserve_server.agents import RandomSpec
-from rollserve_server.pool import AtLeast, Fragments, InProcessBackend, Target, WorkerHandle
+from rollserve_server.pool import AtLeast, Exactly, Fragments, InProcessBackend, Target, WorkerHandle
 from rollserve_server.sampling import Order, Worker, WorkerConfig, WorkOrder
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class _ShuffledWorker:
         for _ in range(self._random.choice([0, 0, 1, 5, 20, 100])):
             await asyncio.sleep(0)
         if isinstance(order, Order) and order.seconds > 0:
-            order = dataclasses.replace(order, seconds=self._random.choice([1e-9, 1e-9, 1e-3]))
+            order = dataclasses.replace(order, seconds=self._random.choice([1e-9, 1e-9, 1e-3, 1.0]))
         return self._worker.work(order)
 
 
@@ -91,6 +91,7 @@ async def _report(answer: asyncio.Future[tuple[_R, NDArray[np.uint8]]]) -> _R:
         pytest.param(NATIVE, AtLeast(300), {}, id="blocks"),
         pytest.param(NATIVE, AtLeast(300), {"worker_buffer_bytes": 4000, "window_bytes": 3000}, id="blocks, full"),
         pytest.param(ROWS, AtLeast(300), {"worker_buffer_bytes": 4000, "window_bytes": 3000}, id="rows, full"),
+        pytest.param(ROWS, Exactly(20), {"worker_buffer_bytes": 2000, "window_bytes": 2000}, id="exactly, full"),
         pytest.param(ROWS, Fragments(240), {"window_bytes": 3000}, id="fragments, full"),
     ],
 )

@@ -23,7 +23,7 @@ from rollserve_server.pool.deliveries import (
 from rollserve_server.pool.open_stream import InFlight, OpenStream
 from rollserve_server.pool.placement import Anywhere, Blocks
 from rollserve_server.pool.plan import Plan
-from rollserve_server.sampling import EARLY, Order, Portion
+from rollserve_server.sampling import EARLY, Claim, Order, Portion
 
 if TYPE_CHECKING:
     from rollserve_server.pool.backend import WorkerHandle
@@ -166,8 +166,11 @@ class Call(Deliveries):
         # The first answer often brings it all.
         is_first = not (self.stream.in_flight[worker] or self._has_answered[worker])
         ahead = not (is_first or self._has_answered[worker])
-        if not (begin or begin_again or deliver or (samples and not stuck and not ahead)):
+        release = () if plan.complete else tuple(self.stream.releases[worker])
+        if not (begin or begin_again or deliver or release or (samples and not stuck and not ahead)):
             return None
+        if release:
+            self.stream.releases[worker].clear()
         return Order(
             stream=self.stream.stream,
             begin=tuple(map(self._portion, begin)),
@@ -180,6 +183,7 @@ class Call(Deliveries):
             columns=self._settings.columns,
             # Of calls whose episodes are bound to their workers, each worker's are known beforehand.
             early=bool(begin) and isinstance(self.stream.placement, Blocks),
+            release=release,
             is_whole=is_first and plan.has_begun_all_of(worker),
         )
 
@@ -224,6 +228,7 @@ class Call(Deliveries):
             in_flight.report.add_done_callback(ignore_answer)
         stream.in_flight[worker].clear()
         self._early.pop(worker, None)
+        stream.releases[worker].clear()
         stream.handles[worker] = None
         lost = self._claims.lose(worker) + self._plan.lose(worker)
         written = sum(written.num_steps for written in self._claims.held_of(worker))
@@ -257,6 +262,8 @@ class Call(Deliveries):
             early = self._early.pop(planned.worker, None)
             if early is not None and (early.parcel.start[0], early.parcel.stop[0]) == (planned.start, planned.stop):
                 self._take_written(early._replace(parcel=dataclasses.replace(early.parcel, claim_id=claim_id)))
+                if self.stream.handles[planned.worker] is not None:  # else it has forgotten all of the stream
+                    self.stream.releases[planned.worker].append(Claim(claim_id, planned.start, planned.stop))
         return bool(planned_claims)
 
     async def _next_delivery(self) -> Delivery | None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.backend import Payload, WorkerHandle
     from rollserve_server.pool.placement import Placement
     from rollserve_server.pool.plan import Ledger
-    from rollserve_server.sampling import Order, Report, Stream
+    from rollserve_server.sampling import Claim, Order, Report, Stream
 
 __all__ = ["InFlight", "OpenStream"]
 
@@ -36,6 +36,7 @@ class OpenStream:
         handles: of each place in the pool, the worker that has a part in the stream.
         in_flight: of each worker, orders that have not been answered, with their answers to come.
         held_steps: of each worker, steps that it made and that are not delivered.
+        releases: of each worker, claims of episodes that it keeps although they are taken, because it wrote them early.
     """
 
     stream: Stream
@@ -44,12 +45,19 @@ class OpenStream:
     handles: list[WorkerHandle | None]
     in_flight: list[deque[InFlight]]
     held_steps: list[int]
+    releases: list[list[Claim]]
 
     @classmethod
     def begin(cls, stream: Stream, placement: Placement, ledger: Ledger, num_workers: int) -> OpenStream:
         """A stream that no worker has a part in yet."""
         return cls(
-            stream, placement, ledger, [None] * num_workers, [deque() for _ in range(num_workers)], [0] * num_workers
+            stream,
+            placement,
+            ledger,
+            handles=[None] * num_workers,
+            in_flight=[deque() for _ in range(num_workers)],
+            held_steps=[0] * num_workers,
+            releases=[[] for _ in range(num_workers)],
         )
 
     @property

@@ -180,6 +180,7 @@ class Order(WorkOrder["Report"]):
             any bytes.
         early: whether to write what it has of the stream without being asked, if that has ended then and is small: as a
             claim named EARLY, whose episodes are kept.
+        release: claims of episodes that were written early, and are delivered: they need not be kept any more.
         is_whole: whether these are all episodes that the worker is to run of the stream: it forgets the stream once it
             has written them early.
         tell_outcomes: whether to tell what the episodes came to that end.
@@ -195,6 +196,7 @@ class Order(WorkOrder["Report"]):
     seconds: float
     columns: ColumnFormat | None = PLAIN
     early: bool = False
+    release: tuple[Claim, ...] = ()
     is_whole: bool = False
     tell_outcomes: bool = False
 

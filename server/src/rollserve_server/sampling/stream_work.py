@@ -147,7 +147,7 @@ class StreamWork:
         buffer = write_messages(messages)
         for claim, parcel in zip(claims, parcels, strict=False):
             if parcel.complete and claim.claim_id != EARLY:
-                self._release(claim)
+                self.release(claim)
         return parcels, buffer
 
     def discard(self, claims: Sequence[Claim]) -> list[Parcel]:
@@ -159,7 +159,7 @@ class StreamWork:
             start, stop = (claim.start, claim.first_step), (claim.stop, 0)
             parcels.append(Parcel(claim.claim_id, (message,), start, stop, complete=True))
             if claim.claim_id != EARLY:
-                self._release(claim)
+                self.release(claim)
         return parcels
 
     def early_claims(self) -> list[Claim]:
@@ -168,6 +168,13 @@ class StreamWork:
         together = 0 < len(self._finished) == last - first + 1
         is_done = not (self._collector.num_waiting or self._collector.num_running)
         return [Claim(EARLY, first, last + 1)] if together and is_done and self._held_bytes <= _EARLY_BYTES else []
+
+    def release(self, claim: Claim) -> None:
+        """Forgets episodes that are written: there is room for others."""
+        for index in range(claim.start, claim.stop):
+            episode = self._finished.pop(index)
+            self._collector.release(episode)
+            self._held_bytes -= episode.num_bytes
 
     def outcomes(self, indices: Iterable[int]) -> tuple[Outcome, ...]:
         """What finished episodes came to."""
@@ -188,12 +195,6 @@ class StreamWork:
         goal_bytes, all_states = self._encoder.goal_bytes, columns.all_states
         messages = cut_into_messages(episodes, max_message_bytes, claim.first_step, goal_bytes, all_states=all_states)
         return _Writer(messages, (claim.start, claim.first_step))
-
-    def _release(self, claim: Claim) -> None:
-        for index in range(claim.start, claim.stop):
-            episode = self._finished.pop(index)
-            self._collector.release(episode)
-            self._held_bytes -= episode.num_bytes
 
 
 class _Writer:

@@ -162,6 +162,8 @@ class Worker:
     def _sample_episodes(self, order: Order) -> tuple[Report, NDArray[np.uint8]]:
         stream_id = order.stream.stream_id
         work = self._open(order.stream)
+        for claim in order.release:
+            work.release(claim)
         work.enqueue(order.begin, order.begin_again)
         steps_before = work.num_simulated_steps, work.num_idle_steps
         began = sampled = time.perf_counter()
