@@ -25,7 +25,7 @@ from rollserve_server.agents import (
 )
 from rollserve_server.envs import check_arguments
 from rollserve_server.errors import InvalidValueError
-from rollserve_server.gateway.fields import of_field
+from rollserve_server.gateway.fields import of_field, updates_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -172,18 +172,7 @@ def agent_updates_from_proto(
         InvalidValueError: a part is missing or malformed.
         NotAllowedError: see `check_arguments`.
     """
-    match request.WhichOneof("update"):
-        case "all_workers":
-            with of_field("all_workers"):
-                return [_agent_update_from_proto(request.all_workers, allowed_paths)], False
-        case "per_worker":
-            updates = []
-            for position, update in enumerate(request.per_worker.updates):
-                with of_field(f"per_worker.updates[{position}]"):
-                    updates.append(_agent_update_from_proto(update, allowed_paths))
-            return updates, True
-        case _:
-            raise InvalidValueError.of("update", "none", "all_workers or per_worker")
+    return updates_of(request, lambda update: _agent_update_from_proto(update, allowed_paths))
 
 
 def _agent_update_from_proto(update: pb.AgentUpdate, allowed_paths: Collection[Path]) -> AgentUpdate:

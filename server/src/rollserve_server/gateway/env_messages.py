@@ -18,7 +18,7 @@ from rollserve.v1 import environment_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.envs import check_paths, describe_space
 from rollserve_server.errors import InvalidValueError
-from rollserve_server.gateway.fields import in_range, of_field
+from rollserve_server.gateway.fields import in_range, of_field, updates_of
 from rollserve_server.pool import RowUpdates
 
 if TYPE_CHECKING:
@@ -40,18 +40,7 @@ def env_updates_from_proto(
         InvalidValueError: a part is missing or malformed.
         NotAllowedError: see `check_paths`.
     """
-    match request.WhichOneof("update"):
-        case "all_workers":
-            with of_field("all_workers"):
-                return [_env_update_from_proto(request.all_workers, allowed_paths)], False
-        case "per_worker":
-            updates = []
-            for position, update in enumerate(request.per_worker.updates):
-                with of_field(f"per_worker.updates[{position}]"):
-                    updates.append(_env_update_from_proto(update, allowed_paths))
-            return updates, True
-        case _:
-            raise InvalidValueError.of("update", "none", "all_workers or per_worker")
+    return updates_of(request, lambda update: _env_update_from_proto(update, allowed_paths))
 
 
 def env_updated_to_proto(updated: EnvUpdated) -> pb.UpdateEnvResponse:

@@ -135,5 +135,5 @@ def _options_from_proto(options: pb.EvaluationOptions, allowed_paths: Collection
             first_index=in_range("first_episode_index", options.first_episode_index, 0, MOST_FIRST_INDEX),
             max_episode_length=optional(options, "max_episode_length"),
             exploration=exploration,
-            run=options.sampler_run if options.HasField("sampler_run") else None,
+            run=optional(options, "sampler_run"),
         )

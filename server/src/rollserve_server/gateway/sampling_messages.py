@@ -96,7 +96,7 @@ def sample_request_from_proto(
         seed=optional(options, "seed"),
         first_index=in_range("options.first_episode_index", options.first_episode_index, 0, MOST_FIRST_INDEX),
         max_episode_length=optional(options, "max_episode_length"),
-        run=options.sampler_run if options.HasField("sampler_run") else None,
+        run=optional(options, "sampler_run"),
         prefetch=options.prefetch,
         columns=None if options.blackhole else columns,
         exploration=exploration,
