@@ -21,6 +21,8 @@ __all__ = ["EvaluationCall"]
 class EvaluationCall(Call):
     """See Call. Its stream is for it alone: what was begun beyond its end is thrown away."""
 
+    num_members = 1
+
     def __init__(self, *arguments: Any) -> None:
         """Takes what Call takes."""
         super().__init__(*arguments)

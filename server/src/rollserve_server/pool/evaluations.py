@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -49,6 +49,9 @@ _SEED_KEY = (0,)
 """What the seed of evaluations derives from the pool's by; no other seed does by that."""
 
 _Items = AsyncGenerator[Beginning | Delivery | Progress | Evaluation, None]
+_AnyCall = EvaluationCall | PopulationCall
+_Change = Callable[[Sequence["WorkerSpecs"], "EnvVersion | None"], Sequence["WorkerSpecs"]]
+"""What is made of the specs of environments, given also those of the pool if they are its own."""
 
 
 @dataclass(frozen=True)
@@ -111,42 +114,40 @@ class Evaluations:
         self._seed = int(words[0]) << 32 | int(words[1])
         self._closing: set[asyncio.Future[None]] = set()
 
-    async def evaluate(self, request: EvaluationRequest) -> _Items:
+    def evaluate(self, request: EvaluationRequest) -> _Items:
         """See `Pool.evaluate`."""
-        arrived = time.monotonic()
-        async with contextlib.AsyncExitStack() as stack:
-            async with self._turns.waiting(stack) as signs:
-                async for sign in signs:
-                    yield sign
-            queued_seconds = time.monotonic() - arrived
-            preparing = self._begin_preparing(request.options, stack, None)
-            while not await self._is_done(preparing):
-                yield Progress(0)
-            setting = await preparing
-            call = self._begin_call(request, setting)
-            call.account.queued_seconds = queued_seconds
-            async with self._running(call, setting) as items:
-                yield self._beginning(setting, request.options)
-                async for item in items:
-                    yield item
-        yield Evaluation(call.outcomes, call.account, call.reproducibility)
+        return self._evaluate(request.options, None, lambda setting: self._begin_call(request, setting))
 
-    async def evaluate_population(self, request: PopulationRequest) -> _Items:
+    def evaluate_population(self, request: PopulationRequest) -> _Items:
         """See `Pool.evaluate_population`."""
+        return self._evaluate(
+            request.options, self._one_by_one, lambda setting: self._begin_population(request, setting)
+        )
+
+    async def _evaluate(
+        self, options: EvaluationOptions, change: _Change | None, begin: Callable[[_Setting], Awaitable[_AnyCall]]
+    ) -> _Items:
+        """Runs an evaluation of either kind.
+
+        Args:
+            options: what is asked for.
+            change: see `_prepare`.
+            begin: makes the call.
+        """
         arrived = time.monotonic()
         async with contextlib.AsyncExitStack() as stack:
             async with self._turns.waiting(stack) as signs:
                 async for sign in signs:
                     yield sign
             queued_seconds = time.monotonic() - arrived
-            preparing = self._begin_preparing(request.options, stack, self._one_by_one)
-            while not await self._is_done(preparing):
+            preparing = self._begin_preparing(options, stack, change)
+            while not (await asyncio.wait({preparing}, timeout=self._config.progress_seconds))[0]:
                 yield Progress(0)
             setting = await preparing
-            call = await self._begin_population(request, setting)
+            call = await begin(setting)
             call.account.queued_seconds = queued_seconds
             async with self._running(call, setting) as items:
-                yield self._beginning(setting, request.options)
+                yield self._beginning(setting, options)
                 async for item in items:
                     yield item
         yield Evaluation(call.outcomes, call.account, call.reproducibility, call.num_members)
@@ -155,7 +156,7 @@ class Evaluations:
         self,
         options: EvaluationOptions,
         stack: AsyncExitStack,
-        change: Callable[[Sequence[WorkerSpecs], EnvVersion | None], Sequence[WorkerSpecs]] | None,
+        change: _Change | None,
     ) -> asyncio.Task[_Setting]:
         """`_prepare`, which ends with the stack at the latest."""
         preparing = asyncio.create_task(self._prepare(options, stack, change))
@@ -167,23 +168,18 @@ class Evaluations:
         stack.push_async_callback(give_up)
         return preparing
 
-    async def _is_done(self, preparing: asyncio.Task[_Setting]) -> bool:
-        """Whether it is, after the time that calls are silent for at most."""
-        done, _ = await asyncio.wait({preparing}, timeout=self._config.progress_seconds)
-        return bool(done)
-
     async def _prepare(
         self,
         options: EvaluationOptions,
         stack: AsyncExitStack,
-        change: Callable[[Sequence[WorkerSpecs], EnvVersion | None], Sequence[WorkerSpecs]] | None,
+        change: _Change | None,
     ) -> _Setting:
         """Chooses versions, which are kept as long as the stack, and has the workers make environments.
 
         Args:
             options: what is asked for.
             stack: of the call.
-            change: what is made of the environments' specs, given also those of the pool if they are its own.
+            change: what is made of the environments' specs; None to leave them.
         """
         holdings = self._holdings
         stack.callback(lambda: self._forgetting.keep(*holdings.to_keep()))
@@ -249,7 +245,7 @@ class Evaluations:
             self._run,
         )
 
-    def _begin_call(self, request: EvaluationRequest, setting: _Setting) -> EvaluationCall:
+    async def _begin_call(self, request: EvaluationRequest, setting: _Setting) -> EvaluationCall:
         options, description = request.options, setting.env.description
         limit = options.max_episode_length or self._config.max_episode_length
         stream = Stream(
@@ -308,7 +304,7 @@ class Evaluations:
 
     @contextlib.asynccontextmanager
     async def _running(
-        self, call: EvaluationCall | PopulationCall, setting: _Setting
+        self, call: _AnyCall, setting: _Setting
     ) -> AsyncGenerator[AsyncGenerator[Delivery | Progress, None], None]:
         """Runs a call, and has the workers forget it."""
         call.account.env_version = setting.env_version  # their own number is nobody else's affair
@@ -321,7 +317,7 @@ class Evaluations:
             self._close(call)
             self._slots.count_simulated(call.account)
 
-    def _close(self, call: EvaluationCall | PopulationCall) -> None:
+    def _close(self, call: _AnyCall) -> None:
         for handle, in_flight in zip(call.handles, call.in_flight, strict=True):
             if handle is not None:
                 if in_flight:
