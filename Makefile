@@ -7,7 +7,7 @@ READY := $(VENV)/ready
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench bench-peers protos serve lock clean
+.PHONY: help setup demo test check chaos soak fuzz bench bench-peers protos serve lock clean
 
 help: ## list what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,15 @@ check: $(READY) ## look for mistakes: format, lint, types, protos
 	protos/generate.sh $(VENV)/generated
 	diff -r -x __init__.py -x __pycache__ $(VENV)/generated/rollserve/v1 client/src/rollserve/v1
 
+chaos: $(READY) ## have everything fail for ten minutes, and compare all that comes; SECONDS=60 OPTIONS='--seed 3'
+	PYTHONPATH=tests $(BIN)/python -m faults.chaos --seconds $(or $(SECONDS),600) $(OPTIONS)
+
+soak: $(READY) ## look for an hour at what grows under a steady load; SECONDS=600 for less
+	PYTHONPATH=tests $(BIN)/python -m faults.soak --seconds $(or $(SECONDS),3600) $(OPTIONS)
+
+fuzz: $(READY) ## send a hundred thousand requests that nobody should send; COUNT=1000 for fewer
+	PYTHONPATH=tests $(BIN)/python -m faults.fuzzing --count $(or $(COUNT),100000) $(OPTIONS)
+
 bench: $(READY) ## measure the whole service, in minutes; WORKLOADS=w1,w5 for a part
 	$(BIN)/python -m benchmarks.service $(if $(WORKLOADS),--workloads $(WORKLOADS)) $(OPTIONS)
 
@@ -64,5 +73,5 @@ lock: ## write constraints.txt anew, with the newest versions that the projects 
 
 clean: ## remove what was made here
 	rm -rf $(VENV) .venv-protos .venv-peers .mypy_cache .pytest_cache .ruff_cache .hypothesis demo.png demo-server.log \
-		bench.json bench.png bench-peers.json bench-peers.png batch.npz MUJOCO_LOG.TXT
+		bench.json bench.png bench-peers.json bench-peers.png batch.npz MUJOCO_LOG.TXT chaos-run soak-run fuzz-run
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -70,7 +70,7 @@ class Ways:
         self._sampler = sampler
         self._num_episodes = num_episodes
         self._options = {"deterministic": True, "max_episode_length": workload.most_steps, "seed": 1}
-        self._num_workers = len(sampler.status().workers)
+        self._num_workers = sampler.status().num_workers
 
     def population(self, members: Members) -> tuple[np.ndarray, int]:
         """All in one call."""

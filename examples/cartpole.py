@@ -132,7 +132,7 @@ def train(sampler: rollserve.Sampler, display: Display, curve: Curve, seed: int)
 
 def evaluate(sampler: rollserve.Sampler) -> tuple[np.ndarray, int]:
     """The returns of fresh episodes of the agent that is there, and how many steps they took."""
-    num_workers = len(sampler.status().workers)
+    num_workers = sampler.status().num_workers
     batch = sampler.obtain_exact_episodes(-(-NUM_EVALUATION_EPISODES // num_workers))
     return batch.returns[:NUM_EVALUATION_EPISODES], batch.num_steps
 

@@ -35,6 +35,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
         "7",
         "--allow-module",
         "sample_envs",
+        "--straggler-factor",  # machines that run tests may be slow enough for anything
+        "0",
     )
     with local_server(*options, log=log, environment=server_environment()) as running:
         yield running

@@ -33,6 +33,11 @@ class CuttingProxy:
         for each in self._sockets:
             _shut(each)
 
+    def cut(self) -> None:
+        """Breaks all connections that are there."""
+        for each in self._sockets[1:]:
+            _shut(each)
+
     def _accept(self) -> None:
         while True:
             try:

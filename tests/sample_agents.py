@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from charges import go_off, hang
 from gymnasium import Space
 
 Columns = Mapping[str, np.ndarray]
@@ -120,6 +121,21 @@ class Faulty(Still):
             "raises later": lambda: {}["nothing"] if falling.any() and _is_worker() else (actions, infos, {}),
         }
         return faults.get(self.fault, lambda: (actions, infos, {}))()
+
+
+class Hanging(Still):
+    """Hangs at an `action`, or when it is made, an `agent`, if a charge of that name lies there."""
+
+    def __init__(self, observation_space: Space[Any], action_space: Space[Any], folder: str) -> None:
+        super().__init__(observation_space, action_space)
+        self._folder = folder
+        if _is_worker() and go_off(folder, "agent"):
+            hang()
+
+    def act(self, observations: Any, noise: np.ndarray, states: Columns) -> Any:
+        if _is_worker() and go_off(self._folder, "action"):
+            hang()
+        return super().act(observations, noise, states)
 
 
 def _is_worker() -> bool:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sys
+import threading
 import time
+import uuid
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
+from charges import go_off, hang
 from gymnasium import spaces
 
 
@@ -205,6 +210,22 @@ class Ragged(gymnasium.Env[np.ndarray, int]):
         return np.array([self._state, self._step])
 
 
+class Watched(Ragged):
+    """Takes its time for each step, and has a file of its own in a folder until it is closed."""
+
+    def __init__(self, folder: str, step_seconds: float = 0.0, most: int = 12) -> None:
+        super().__init__(most)
+        self._seconds, self._file = step_seconds, Path(folder, f"{os.getpid()}.{uuid.uuid4().hex}")
+        self._file.touch()
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(self._seconds)
+        return super().step(action)
+
+    def close(self) -> None:
+        self._file.unlink(missing_ok=True)
+
+
 class Unseeded(gymnasium.Env[np.ndarray, int]):
     """Draws from a generator that no reset seeds."""
 
@@ -326,6 +347,31 @@ class Slow(gymnasium.Env[np.ndarray, int]):
         return np.zeros(1, np.float32), 1.0, False, self._step >= self._length, {}
 
 
+class SlowInPlaces(gymnasium.Env[np.ndarray, int]):
+    """Takes its time for each step in those workers that a file names, by their process or the name of their thread."""
+
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, path: str, step_seconds: float = 0.1, most_steps: int = 20) -> None:
+        self._path, self._step_seconds, self._most_steps = Path(path), step_seconds, most_steps
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._left = int(self.np_random.integers(1, self._most_steps + 1))
+        return self._observation(), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        places = self._path.read_text().split()
+        if {str(os.getpid()), threading.current_thread().name.partition("_")[0]}.intersection(places):
+            time.sleep(self._step_seconds)
+        self._left -= 1
+        return self._observation(), float(action), self._left == 0, False, {}
+
+    def _observation(self) -> np.ndarray:
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32)
+
+
 class Shapes(gymnasium.Env[np.ndarray, int]):
     """An info whose shape differs from episode to episode, and one whose dtype does."""
 
@@ -438,6 +484,77 @@ class Recall(gymnasium.Env[int, int]):
         return 0, float(over and action == self._cue - 1), over, False, {}
 
 
+class Flaky(gymnasium.Env[np.ndarray, int]):
+    """A walk that is a function of its seed and its actions, and raises now and then, whatever the walk is.
+
+    Arguments:
+        at: where it raises: `step`, `reset`, `close`, or `anywhere`, at random.
+        one_in: of so many seeds, it is one whose episodes raise; of so many steps, where it is at random.
+        times: how often an episode raises before it goes well; -1 for always. Files in `folder` count that.
+        refusals: how many environments cannot be made after the first that raised.
+        length: the most steps of an episode.
+        pure: whether the walk is such a function.
+    """
+
+    observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float64)
+    action_space = spaces.Discrete(2)
+
+    def __init__(
+        self,
+        folder: str = "",
+        at: str = "step",
+        one_in: int = 4,
+        times: int = 0,
+        refusals: int = 0,
+        length: int = 12,
+        pure: bool = True,
+    ) -> None:
+        self._folder, self._at, self._one_in, self._times = folder, at, one_in, times
+        self._length, self._pure = length, pure
+        if refusals and os.path.exists(os.path.join(folder, "raised")) and burns(folder, "refused", refusals):
+            raise RuntimeError("refused by design")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._made, self._last = 0, int(self.np_random.integers(1, self._length + 1))
+        self._place = self.np_random.standard_normal(3)
+        # Small ones are those of a first look at the environment.
+        self._is_look = seed is None or seed <= 1000
+        self._name = str(seed) if seed is not None and not self._is_look and seed % self._one_in == 0 else ""
+        self._raises_at = (seed or 0) // self._one_in % self._last
+        self._burn("reset")
+        return self._place.copy(), {"last": self._last}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self._made == self._raises_at:
+            self._burn("step")
+        if self._at == "anywhere" and not self._is_look and random.randrange(self._one_in) == 0:
+            raise RuntimeError("broken by design")
+        self._made += 1
+        self._place += (action - 0.5) * self.np_random.standard_normal(3)
+        if not self._pure:
+            self._place += random.random()
+        return self._place.copy(), float(self._place[0]), self._made == self._last, False, {"made": self._made}
+
+    def close(self) -> None:
+        if self._at == "close":
+            raise RuntimeError("broken by design")
+
+    def _burn(self, at: str) -> None:
+        if self._name and self._at in (at, "close") and burns(self._folder, self._name, self._times):
+            if self._folder:
+                burns(self._folder, "raised", 1)
+            raise RuntimeError("broken by design")
+
+
+def burns(folder: str, name: str, times: int) -> bool:
+    """Whether this is one of the first so many times, in whichever process; always for -1."""
+    if times <= 0:
+        return times < 0
+    with open(os.path.join(folder, name), "ab") as file:
+        return file.tell() < times and file.write(b".") > 0
+
+
 class NotAnEnvironment:
     """Is none."""
 
@@ -515,6 +632,45 @@ class CoinRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
 
 gymnasium.register("Coins-v0", vector_entry_point=CoinRows)
+
+
+class FlakyCoinRows(CoinRows):
+    """Coins of blocks of which some raise, as of Flaky; never before their fourth step."""
+
+    def __init__(
+        self,
+        num_envs: int,
+        folder: str = "",
+        at: str = "step",
+        one_in: int = 2,
+        times: int = 0,
+        num_steps: int = 40,
+        mode: str = "NextStep",
+    ) -> None:
+        super().__init__(num_envs, num_steps, mode)
+        self._folder, self._at, self._one_in, self._times = folder, at, one_in, times
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        result = super().reset(seed=seed, options=options)
+        self._name = str(seed) if seed is not None and seed > 1000 and seed % self._one_in == 0 else ""
+        self._raises_at, self._num_made = 3 + (seed or 0) // self._one_in % 30, 0
+        self._burn("reset")
+        return result
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        if self._num_made == self._raises_at:
+            self._burn("step")
+        if self._at == "anywhere" and random.randrange(self._one_in) == 0:
+            raise RuntimeError("broken by design")
+        self._num_made += 1
+        return super().step(actions)
+
+    def _burn(self, at: str) -> None:
+        if self._name and self._at == at and burns(self._folder, self._name, self._times):
+            raise RuntimeError("broken by design")
+
+
+gymnasium.register("FlakyCoins-v0", vector_entry_point=FlakyCoinRows)
 
 
 class ScreenRows(CoinRows):
@@ -601,3 +757,89 @@ class Screens(gymnasium.Env[Any, Any]):
         screen = np.zeros(self._screen.shape, np.uint8)
         screen.flat[self.np_random.integers(0, screen.size, 5)] = 1 + action
         return {"screen": screen, "numbers": np.full(3, self._step, np.float32)} if self._nested else screen
+
+
+_QUICK_LOOK_SEEDS = (0, 1)
+"""Of the episodes that a worker runs when it makes an environment."""
+
+
+class Hanging(gymnasium.Env[np.ndarray, int]):
+    """Random walks that hang at `construction`, `reset`, `step` or `native step` where a charge of that name lies."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float64)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        if go_off(folder, "construction"):
+            hang()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._is_looked_at = seed in _QUICK_LOOK_SEEDS
+        if not self._is_looked_at and go_off(self._folder, "reset"):
+            hang()
+        self._steps_left = 5 + int(self.np_random.integers(0, 20))
+        return self.np_random.random(1), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._steps_left -= 1
+        if self._steps_left == 3 and not self._is_looked_at:
+            if go_off(self._folder, "step"):
+                hang()
+            if go_off(self._folder, "native step"):
+                hang(native=True)
+        return self.np_random.random(1) + action, float(action), self._steps_left == 0, False, {}
+
+
+class HangingRows(CoinRows):
+    """Coins that hang at a `step`, all rows at once."""
+
+    def __init__(self, num_envs: int, folder: str) -> None:
+        super().__init__(num_envs, num_steps=30)
+        self._folder = folder
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self._is_looked_at = seed in _QUICK_LOOK_SEEDS
+        return super().reset(seed=seed, options=options)
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        if not self._is_looked_at and go_off(self._folder, "step"):
+            hang()
+        return super().step(actions)
+
+
+gymnasium.register("HangingRows-v0", vector_entry_point=HangingRows)
+
+
+class Licensed(Ends):
+    """Can be made only on workers that got a `license`, each of which is for one of them."""
+
+    def __init__(self, folder: str, length: int = 3) -> None:
+        super().__init__(length)
+        mine = Path(folder, f"worker {os.getpid()} {threading.current_thread().name}")
+        if not mine.exists():
+            if not go_off(folder, "license"):
+                raise FileNotFoundError("no license on this machine")
+            mine.touch()
+
+
+class Greedy(Ragged):
+    """Takes memory in every eighth episode or so: far more than a group of processes, which it joins first, may have.
+
+    Only while a file is there, which it removes unless it is to go on.
+    """
+
+    def __init__(self, flag: str, group: str, goes_on: bool = False) -> None:
+        super().__init__()
+        self._flag, self._group, self._goes_on = Path(flag), Path(group), goes_on
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, infos = super().reset(seed=seed)
+        if self._state < 1 / 8 and self._flag.exists():
+            if not self._goes_on:
+                self._flag.unlink()
+            (self._group / "cgroup.procs").write_text(str(os.getpid()))
+            taken = [np.ones(1 << 24, np.uint8) for _ in range(256)]
+            del taken
+        return observation, infos

@@ -14,6 +14,7 @@ from support import read_batch
 import rollserve
 from rollserve_server.agents import RandomSpec
 from rollserve_server.envs import RowSettings
+from rollserve_server.errors import EnvFailedError
 from rollserve_server.sampling import Claim, Order, Portion, Report, Stream, Worker, WorkerConfig
 
 
@@ -88,6 +89,8 @@ class Sampling:
         )
         if report.failure is not None:
             raise report.failure
+        if report.env_failures:
+            raise EnvFailedError(report.env_failures[0].text)
         return report, buffer.tobytes()
 
 

@@ -21,6 +21,7 @@ from rollserve.joining import join_batches
 from rollserve.messages import StreamReader
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.agents import AgentSpec, MlpSpec, RandomSpec
+from rollserve_server.errors import WorkerLostError
 from rollserve_server.pool import (
     AtLeast,
     Backend,
@@ -33,7 +34,9 @@ from rollserve_server.pool import (
     Target,
     WorkerHandle,
 )
+from rollserve_server.pool.journal import Journal
 from rollserve_server.pool.ray_backend import RayBackend
+from rollserve_server.pulse import Beat
 from rollserve_server.sampling import Worker, WorkerConfig, WorkOrder
 
 _P = ParamSpec("_P")
@@ -93,6 +96,12 @@ class SlowBackend:
     def create_worker(self, worker_index: int, config: WorkerConfig) -> WorkerHandle:
         return SlowWorker(self._backend.create_worker(worker_index, config), self._random)
 
+    async def open_journal(self) -> Journal:
+        return await self._backend.open_journal()
+
+    def find_worker(self, worker_index: int) -> None:
+        return None
+
     def default_num_workers(self) -> int:
         return self._backend.default_num_workers()
 
@@ -119,8 +128,11 @@ class SlowWorker:
     def stop(self, stream_id: int) -> None:
         self._worker.stop(stream_id)
 
-    def kill(self) -> None:
-        self._worker.kill()
+    async def beat(self) -> Beat:
+        return await self._worker.beat()
+
+    def kill(self, error: WorkerLostError | None = None) -> None:
+        self._worker.kill(error)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +24,14 @@ def test_a_log_goes_on_from_any_of_its_steps(data: st.DataObject) -> None:
         actions = actions[:start] + new
         assert log.first(len(actions))[0].tolist() == actions
         assert copied.first(len(before))[0].tolist() == before
+
+
+def test_a_log_goes_on_wherever_it_was_kept() -> None:
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(ActionLog([np.arange(4)]), protocol=5, buffer_callback=buffers.append)
+    log = pickle.loads(data, buffers=[bytes(buffer) for buffer in buffers])  # which nobody can write to
+    log.go_on(2, [np.array([7, 8])])
+    assert log.first(4)[0].tolist() == [0, 1, 7, 8]
 
 
 def progress(index: int, num_steps: int, new: list[int]) -> RowProgress:

@@ -14,7 +14,9 @@ from support import equal
 
 import rollserve
 from rollserve_server.agents import RandomSpec
+from rollserve_server.errors import WorkerLostError
 from rollserve_server.pool import AtLeast, Exactly, Fragments, InProcessBackend, Target, WorkerHandle
+from rollserve_server.pulse import Beat
 from rollserve_server.sampling import Order, Worker, WorkerConfig, WorkOrder
 
 if TYPE_CHECKING:
@@ -57,7 +59,10 @@ class _ShuffledWorker:
     def stop(self, stream_id: int) -> None:
         self._worker.stop(stream_id)
 
-    def kill(self) -> None:
+    async def beat(self) -> Beat:
+        return self._worker.beat()
+
+    def kill(self, error: WorkerLostError | None = None) -> None:
         pass
 
     async def _work_later(self, order: WorkOrder[_R], last: asyncio.Future[Any] | None) -> tuple[_R, NDArray[np.uint8]]:

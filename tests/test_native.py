@@ -247,7 +247,7 @@ async def test_no_limit_of_the_request() -> None:
 
 
 async def test_an_error_is_told_and_the_next_call_has_another_environment() -> None:
-    async with pool_of(InProcessBackend(), coins(fails_after=300), num_workers=1, **ALLOWED) as pool:
+    async with pool_of(InProcessBackend(), coins(fails_after=300), num_workers=1, env_retries=0, **ALLOWED) as pool:
         await pool.update_agent([RandomSpec()])
         await sample(pool, AtLeast(50))
         with pytest.raises(EnvFailedError, match=r"the block of episode \d+ .*RuntimeError: the purse is empty"):

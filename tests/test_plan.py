@@ -17,7 +17,8 @@ from rollserve_server.pool.plan import AtLeast, Exactly, InAll, Ledger, Plan, Pl
 class Workers:
     """Workers that run episodes of given lengths, a step of each row at a time, in an order drawn at random.
 
-    Now and then one is lost, with all that it had not been told to deliver.
+    Now and then one is lost, with all that it had not been told to deliver, and now and then one begins what others are
+    late with, as it is drawn.
     """
 
     def __init__(
@@ -28,8 +29,11 @@ class Workers:
         seed: int,
         num_deaths: int = 0,
         unit_size: int = 1,
+        num_copies: int = 0,
     ) -> None:
         self._unit_size = unit_size
+        self._num_copies = num_copies
+        self.num_copied = 0
         self.num_rows = num_rows
         self.num_lost_steps = 0
         self.queues: list[list[int]] = [[] for _ in range(num_workers)]
@@ -63,34 +67,59 @@ class Workers:
             for indices in plan.begin(worker, self.num_rows + 2 - plan.num_open[worker]):
                 assert self.begun.isdisjoint(indices)
                 # Of a unit, all is begun at once that is not delivered.
-                assert self._unit_size == 1 or indices.stop == plan.unit_of(indices.start).stop
+                is_whole = indices.stop == plan.unit_of(indices.start).stop
+                assert self._unit_size == 1 or is_whole or self.num_copied
                 self.begun.update(indices)
                 self.queues[worker] += indices
+            if self.num_copied < self._num_copies:
+                self._copy(worker, plan)
             finished, num_steps = self._work(worker)
             self.num_steps += num_steps
             estimate.observe(num_steps, [self._length(index) for index in finished])
             plan.simulate(num_steps)
             for index in finished:
                 self._finished[worker][index] = self._length(index)
-                plan.finish(index, self._length(index), 100 * self._length(index))
+                plan.finish(index, self._length(index), 100 * self._length(index), worker)
+                self._drop_superfluous(plan)
             claims += self._claim(plan)
         raise AssertionError("the plan came to no end")
 
     def _claim(self, plan: Plan) -> list[PlannedClaim]:
         claims = plan.claim()
+        self._drop_superfluous(plan)
         for claim in claims:
             for index in range(claim.start, claim.stop):
                 del self._finished[claim.worker][index]
         return claims
 
     def _die(self, worker: int, plan: Plan) -> None:
-        held = {*self.queues[worker], *self.running[worker], *self._finished[worker]}
+        elsewhere = {index for other in range(len(self.queues)) if other != worker for index in self._held(other)}
+        held = self._held(worker) - elsewhere
         assert set(plan.lose(worker)) == held
         self.num_lost_steps += sum(self.running[worker].values()) + sum(self._finished[worker].values())
         self.begun -= held
         for of_worker in (self.queues[worker], self.running[worker], self._finished[worker]):
             of_worker.clear()
         self._absent.add(worker)
+
+    def _held(self, worker: int) -> set[int]:
+        return {*self.queues[worker], *self.running[worker], *self._finished[worker]}
+
+    def _copy(self, worker: int, plan: Plan) -> None:
+        for indices in plan.begin_copies(worker, lambda index: self._random.random() < 0.5, self.num_rows):
+            assert self._held(worker).isdisjoint(indices)
+            holders = [self._held(other) for other in range(len(self.queues))]
+            assert all(sum(index in held for held in holders) == 1 for index in indices)
+            self.queues[worker] += indices
+            self.num_copied += len(indices)
+
+    def _drop_superfluous(self, plan: Plan) -> None:
+        for worker, index in plan.superfluous:
+            assert index in self._held(worker)
+            if index in self.queues[worker]:
+                self.queues[worker].remove(index)
+            self.num_lost_steps += self.running[worker].pop(index, 0) + self._finished[worker].pop(index, 0)
+        plan.superfluous.clear()
 
     def _work(self, worker: int) -> tuple[list[int], int]:
         queue, running = self.queues[worker], self.running[worker]
@@ -150,6 +179,7 @@ LENGTHS = st.one_of(
     seed=st.integers(0, 1000),
     num_deaths=st.integers(0, 8),
     unit_size=st.sampled_from([1, 1, 2, 7]),
+    num_copies=st.sampled_from([0, 10, 1000]),
 )
 @example(
     lengths=mixed_lengths,
@@ -161,6 +191,7 @@ LENGTHS = st.one_of(
     seed=114,
     num_deaths=0,
     unit_size=1,
+    num_copies=0,
 )
 def test_at_least_is_the_shortest_prefix(
     lengths: Callable[[int], int],
@@ -172,10 +203,11 @@ def test_at_least_is_the_shortest_prefix(
     seed: int,
     num_deaths: int,
     unit_size: int,
+    num_copies: int,
 ) -> None:
     size = size and size * unit_size  # workers take turns with whole units
     placement: Placement = RoundRobin(num_workers, size) if size else Anywhere()
-    workers = Workers(num_workers, num_rows, lengths, seed, num_deaths, unit_size)
+    workers = Workers(num_workers, num_rows, lengths, seed, num_deaths, unit_size, num_copies)
     ledger, estimate = Ledger(next_index=0), LengthEstimate(limit)
     first, num_delivered = 0, 0
     for num_steps in requests:
@@ -248,6 +280,7 @@ def test_exactly_so_many_on_each_worker_and_no_more(
     seed=st.integers(0, 1000),
     num_deaths=st.integers(0, 8),
     unit_size=st.sampled_from([1, 1, 2, 7]),
+    num_copies=st.sampled_from([0, 10, 1000]),
 )
 def test_so_many_in_all_and_no_more_units_than_they_are_in(
     lengths: Callable[[int], int],
@@ -259,9 +292,10 @@ def test_so_many_in_all_and_no_more_units_than_they_are_in(
     seed: int,
     num_deaths: int,
     unit_size: int,
+    num_copies: int,
 ) -> None:
     placement: Placement = RoundRobin(num_workers, size * unit_size) if size else Anywhere()
-    workers = Workers(num_workers, num_rows, lengths, seed, num_deaths, unit_size)
+    workers = Workers(num_workers, num_rows, lengths, seed, num_deaths, unit_size, num_copies)
     ledger, estimate = Ledger(next_index=first), LengthEstimate(None)
     plan = Plan(InAll(count), placement, ledger, estimate, num_workers, unit_size=unit_size)
     assert check_claims(workers.serve(plan, estimate), first, placement) == first + count
@@ -334,3 +368,26 @@ def test_where_nothing_is_known_one_episode_on_each_worker_tells() -> None:
     plan.finish(1, 10, 1000)
     estimate.observe(0, [10])
     assert plan.begin(0, 100) != []
+
+
+def test_what_is_late_and_awaited_is_begun_once_more() -> None:
+    estimate = LengthEstimate(10)
+    plan = Plan(AtLeast(60), Anywhere(), Ledger(0), estimate, num_workers=3)
+    assert [plan.begin(worker, 2) for worker in range(3)] == [[range(2)], [range(2, 4)], [range(4, 6)]]
+    assert plan.begin_copies(2, lambda index: index == 1, 9) == []  # 0 comes first
+    assert plan.begin_copies(2, lambda index: index < 3, 2) == [range(1), range(1, 2)]
+    assert plan.begin_copies(1, lambda index: index < 3, 2) == []  # they have two workers, and 2 is its own
+    assert plan.begin_copies(0, lambda index: index < 3, 2) == [range(2, 3)]
+    plan.finish(0, 10, 1, worker=2)
+    plan.finish(1, 10, 1, worker=0)
+    assert plan.superfluous == [(0, 0), (2, 1)]
+    assert [plan.lose(worker) for worker in (1, 0)] == [[3], [1, 2]]
+    assert plan.claim(at_once=True)[0].worker == 2
+    assert plan.begin(2, 9) == [range(1, 2), range(2, 3), range(3, 4)]
+
+
+def test_nothing_is_begun_twice_that_is_bound_to_its_worker() -> None:
+    for target, placement in ((AtLeast(60), RoundRobin(2)), (Exactly(3), Blocks(0, 3))):
+        plan = Plan(target, placement, Ledger(0), LengthEstimate(10), num_workers=2)
+        assert plan.begin(0, 9) != []
+        assert plan.begin_copies(1, lambda index: True, 9) == []

@@ -22,7 +22,7 @@ assert "rollserve.v1.SamplerService" in database.get_services()
 service = DescriptorPool(database).FindServiceByName("rollserve.v1.SamplerService")
 assert sorted(method.name for method in service.methods) == [
     "Evaluate", "EvaluatePopulation", "GetAgentParameters", "GetSampler", "ListAgentVersions", "ObtainExactEpisodes",
-    "ObtainSamples", "UpdateAgent", "UpdateEnv",
+    "ObtainSamples", "ResizePool", "UpdateAgent", "UpdateEnv",
 ]
 
 def call(name, request):

@@ -8,8 +8,8 @@ from typing import Any
 import grpc
 
 import rollserve
+from rollserve.channel import channel_options
 from rollserve.requests import DEFAULT_MESSAGE_BYTES, Reception
-from rollserve.sampler import channel_options
 from rollserve.time_limits import DEFAULT_TIMEOUT
 
 __all__ = ["CountingSampler"]

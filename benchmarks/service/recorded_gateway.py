@@ -40,13 +40,16 @@ class _RecordingPool:
         self._pool = pool
         self._items: dict[ColumnFormat, list[Any]] = {}
 
-    async def sample(self, request: SampleRequest) -> AsyncGenerator[Any, None]:
+    async def sample(self, request: SampleRequest, *_: object) -> AsyncGenerator[Any, None]:
         """As of a pool."""
         if request.columns not in self._items:
             async with contextlib.aclosing(self._pool.sample(request)) as items:
                 self._items[request.columns] = [item async for item in items]
         for item in self._items[request.columns]:
             yield item
+
+    def drain(self, error: Exception) -> None:
+        """Has nothing that waits."""
 
 
 async def _serve(ready: threading.Event, ports: list[int], done: asyncio.Event) -> None:

@@ -9,7 +9,7 @@
 import importlib.metadata
 
 from rollserve import spaces
-from rollserve.account import Account, WorkerAccount
+from rollserve.account import Account, EpisodeFailure, WorkerAccount
 from rollserve.agent_versions import AgentVersion, HeldAgent
 from rollserve.agents import Agent, ConstantAgent, MlpAgent, OnnxAgent, PickledAgent, PythonAgent, RandomAgent
 from rollserve.allocator import hold_on_to_memory
@@ -53,6 +53,7 @@ __all__ = [
     "EnvUpdate",
     "EpisodeBatch",
     "EpisodeBuffer",
+    "EpisodeFailure",
     "Evaluation",
     "EvaluationOptions",
     "HeldAgent",

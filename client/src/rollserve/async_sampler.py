@@ -12,6 +12,7 @@ import grpc.aio
 
 from rollserve import requests
 from rollserve.agent_versions import agent_versions_from_proto, aread_parameters, parameters_request
+from rollserve.channel import channel_options
 from rollserve.checks import check_connection, check_seconds
 from rollserve.errors import closed_error
 from rollserve.evaluating import EvaluationReader, PopulationReader, Reader, receive_async
@@ -19,7 +20,6 @@ from rollserve.joining import Joining
 from rollserve.messages import StreamReader
 from rollserve.requests import Reception
 from rollserve.resumption import Backoff, is_passing
-from rollserve.sampler import channel_options
 from rollserve.status import SamplerStatus, status_from_proto
 from rollserve.stub import RawStreamsStub
 from rollserve.time_limits import DEFAULT_TIMEOUT, TimeLimits, answer_error, countable
@@ -109,6 +109,12 @@ class AsyncSampler:
         request = requests.update_env_request(self._name, env, kwargs, wrappers, per_worker)
         return requests.env_update_from_proto(await self._call(self._stub.UpdateEnv, request, timeout))
 
+    async def resize(self, num_workers: int, *, timeout: float | None = None) -> int:
+        """As `rollserve.Sampler.resize`."""
+        request = requests.resize_request(self._name, num_workers)
+        response: pb.ResizePoolResponse = await self._call(self._stub.ResizePool, request, timeout)
+        return response.previous_worker_count
+
     async def obtain_samples(
         self, num_steps: int, *, out: EpisodeBuffer | None = None, **options: Unpack[SamplingOptions]
     ) -> EpisodeBatch:
@@ -135,13 +141,18 @@ class AsyncSampler:
         *,
         soft_horizon: bool = False,
         row_step_count: int | None = None,
+        fraction_of_workers: float | None = None,
         out: EpisodeBuffer | None = None,
         **options: Unpack[SamplingOptions],
     ) -> EpisodeBatch:
         """As `rollserve.Sampler.obtain_fragments`."""
         requests.check_joinable(options.get("blackhole"))
         async with self.stream_fragments(
-            num_steps, soft_horizon=soft_horizon, row_step_count=row_step_count, **options
+            num_steps,
+            soft_horizon=soft_horizon,
+            row_step_count=row_step_count,
+            fraction_of_workers=fraction_of_workers,
+            **options,
         ) as stream:
             return await stream.join(out=out)
 
@@ -156,11 +167,12 @@ class AsyncSampler:
         *,
         soft_horizon: bool = False,
         row_step_count: int | None = None,
+        fraction_of_workers: float | None = None,
         **options: Unpack[SamplingOptions],
     ) -> AsyncSampleStream:
         """As `rollserve.Sampler.stream_fragments`, for `async for`."""
         request = requests.fragments_request(
-            self._name, num_steps, soft_horizon, row_step_count, self._reception, options
+            self._name, num_steps, soft_horizon, row_step_count, fraction_of_workers, self._reception, options
         )
         return AsyncSampleStream(self._opened(self._stub.ObtainSamples), request, self._time_limits(options))
 

@@ -1,4 +1,4 @@
-"""The command line `rollserve`: looks at a sampler, samples from it, and evaluates its agent."""
+"""The command line `rollserve`: looks at a sampler, samples from it, evaluates its agent, and resizes it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.requests import SamplingOptions
     from rollserve.sample_stream import SampleStream
-    from rollserve.status import SamplerStatus
+    from rollserve.status import SamplerStatus, WorkerStatus
 
 __all__ = ["main"]
 
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rollserve",
-        description="Look at a sampler of a Rollserve server, and sample from it.",
+        description="Look at a sampler of a Rollserve server, sample from it, and change its size.",
         epilog=_EXIT_STATUSES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -112,10 +112,21 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="exactly so many steps, a multiple of the number of rows; episodes go on from call to call",
     )
+    sample.add_argument(
+        "--fraction-of-workers",
+        type=float,
+        metavar="X",
+        help="with --fragments: the part of the workers that has to make all its steps, before the others stop",
+    )
     sample.add_argument("--out", type=Path, metavar="FILE.npz", help="where to write the episodes; no ending is added")
     sample.add_argument("--seed", type=int, metavar="N", help="the root seed of the episodes")
     sample.add_argument("--policy-version", type=int, metavar="N", help="the version that is to act")
     sample.add_argument("--min-policy-version", type=int, metavar="N", help="the oldest version that may act")
+    sample.add_argument(
+        "--skip-failed-episodes",
+        action="store_true",
+        help="go on without episodes whose environments raise errors in every attempt",
+    )
     sample.add_argument("--deterministic", action="store_true", help="act without any chance")
     for name, meaning in _EXPLORATIONS.items():
         help_text = f"{meaning}; of several, each episode has one"
@@ -135,6 +146,15 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--deterministic", action="store_true", help="act without any chance")
     evaluate.add_argument("--seed", type=int, metavar="N", help="the root seed; else the same for every evaluation")
     evaluate.set_defaults(run=_evaluate)
+
+    resize = commands.add_parser(
+        "resize",
+        parents=[common],
+        help="change the number of workers",
+        description="Add workers, or take some away, while the sampler runs. Calls that are running keep theirs.",
+    )
+    resize.add_argument("workers", type=int, metavar="N", help="how many there are to be")
+    resize.set_defaults(run=_resize)
     return parser
 
 
@@ -157,17 +177,21 @@ def _sample(sampler: Sampler, options: argparse.Namespace) -> None:
     if options.random_agent:
         sampler.update_agent(RandomAgent())
     began = time.monotonic()
-    stream_steps = sampler.stream_fragments if options.fragments else sampler.stream_samples
     chosen: SamplingOptions = {
         "seed": options.seed,
         "policy_version": options.policy_version,
         "min_policy_version": options.min_policy_version,
+        "skip_failed_episodes": options.skip_failed_episodes,
         "deterministic": options.deterministic,
         "temperature": options.temperature,
         "noise_scale": options.noise_scale,
         "epsilon": options.epsilon,
     }
-    with stream_steps(options.steps, **chosen) as stream:
+    if options.fragments:
+        opened = sampler.stream_fragments(options.steps, fraction_of_workers=options.fraction_of_workers, **chosen)
+    else:
+        opened = sampler.stream_samples(options.steps, **chosen)
+    with opened as stream:
         batch = _receive(stream, options.steps)
     seconds = time.monotonic() - began
     print(_summary(batch, seconds))
@@ -187,6 +211,11 @@ def _evaluate(sampler: Sampler, options: argparse.Namespace) -> None:
         f"{len(result)} episodes, policy version {result.policy_version}, environment version {result.env_version}, "
         f"seed {result.seed}"
     )
+
+
+def _resize(sampler: Sampler, options: argparse.Namespace) -> None:
+    previous = sampler.resize(options.workers)
+    print(f"{options.workers} workers, {previous} before")
 
 
 def _check_writable(path: Path) -> None:
@@ -225,6 +254,9 @@ def _summary(batch: EpisodeBatch, seconds: float) -> str:
             f"policy version {account.policy_version}, environment version {account.env_version}, "
             f"seed {account.seed}, first episode {account.first_episode_index}"
         )
+        if account.num_retried_episodes or account.num_failed_episodes:
+            lines.append(f"{account.num_retried_episodes} episodes ran again, {account.num_failed_episodes} left out")
+        lines += [f"left out: {failure.text}" for failure in account.episode_failures if failure.skipped]
     return "\n".join(lines)
 
 
@@ -249,13 +281,20 @@ def _describe(status: SamplerStatus) -> str:
         f"{counters.num_cancelled_calls} cancelled",
         f"delivered: {counters.num_episodes} episodes, {counters.num_steps} steps, {counters.message_bytes} bytes; "
         f"simulated: {counters.num_simulated_steps} steps",
+        f"faults: {counters.num_env_failures} errors of environments, {counters.num_retried_episodes} episodes run "
+        f"again, {counters.num_failed_episodes} left out",
     ]
-    lines += [
-        f"worker {worker.worker_index}: {'healthy' if worker.healthy else 'lost'}, {worker.num_rows} rows, "
-        f"{worker.num_simulated_steps} steps, process {worker.process_id} on {worker.host}"
-        for worker in status.workers
-    ]
-    return "\n".join(lines)
+    return "\n".join([*lines, *map(_describe_worker, status.workers)])
+
+
+def _describe_worker(worker: WorkerStatus) -> str:
+    health = "given up for now" if worker.has_failed else "healthy" if worker.healthy else "lost"
+    health = "leaving" if worker.leaving else health
+    text = f"worker {worker.worker_index}: {health}, {worker.num_rows} rows, {worker.num_simulated_steps} steps, "
+    text += f"process {worker.process_id} on {worker.host}"
+    if worker.num_restarts:
+        text += f"; replaced {worker.num_restarts} times, at last because: {worker.last_failure}"
+    return text
 
 
 def _describe_envs(specs: Sequence[EnvSpec]) -> str:

@@ -64,6 +64,7 @@ class EvaluationOptions(TypedDict, total=False):
         temperature: as of `rollserve.SamplingOptions`, like the next two.
         noise_scale: see there.
         epsilon: see there.
+        skip_failed_episodes: see there; not for populations.
     """
 
     policy_version: int | None
@@ -80,6 +81,7 @@ class EvaluationOptions(TypedDict, total=False):
     temperature: float | Sequence[float] | None
     noise_scale: float | Sequence[float] | None
     epsilon: float | Sequence[float] | None
+    skip_failed_episodes: bool | None
 
 
 _UNSIGNED_OPTIONS = ("seed", "first_episode_index")
@@ -301,8 +303,9 @@ def _options(options: EvaluationOptions) -> pb.EvaluationOptions:
     for name, value in options.items():
         if value is not None and name in (*_UNSIGNED_OPTIONS, *_SIGNED_OPTIONS):
             check_integer(name, value, 64, signed=name in _SIGNED_OPTIONS)
-    if options.get("deterministic") is not None:
-        check_flag("deterministic", options["deterministic"])
+    for name in ("deterministic", "skip_failed_episodes"):
+        if options.get(name) is not None:
+            check_flag(name, options.get(name))
     env = options.get("env")
     if isinstance(env, str):
         env = EnvSpec(env)
@@ -318,4 +321,5 @@ def _options(options: EvaluationOptions) -> pb.EvaluationOptions:
         first_episode_index=options.get("first_episode_index") or 0,
         max_episode_length=options.get("max_episode_length"),
         exploration=exploration_of(options),
+        skip_failed_episodes=options.get("skip_failed_episodes") or False,
     )

@@ -33,6 +33,7 @@ __all__ = [
     "exact_episodes_request",
     "exploration_of",
     "fragments_request",
+    "resize_request",
     "samples_request",
     "update_agent_request",
     "update_env_request",
@@ -65,6 +66,7 @@ class SamplingOptions(TypedDict, total=False):
         min_policy_version: fail with a PreconditionError if the version that would act is older.
         policy_version: the version that is to act, one of the last few, instead of the current one.
         env_version: the version of the environment to act in, instead of the current one.
+        expected_num_workers: fail with a PreconditionError if there are more or fewer workers, as after a `resize`.
         timeout: seconds without progress after which the call ends with a DeadlineError; as given to `connect` unless
             given here.
         deadline: seconds that the whole call may take before it ends with a DeadlineError; no limit unless given.
@@ -84,6 +86,9 @@ class SamplingOptions(TypedDict, total=False):
             `state/NAME` for each of its states. Those that segments begin with come anyway. False unless given.
         blackhole: whether to throw away what is sampled, to measure the sampling alone. For streams only: no batch
             comes, and the account tells how much it was. False unless given.
+        skip_failed_episodes: whether to go on without episodes whose environments raise errors in every attempt, which
+            would else fail the call: their indices stay empty, and `account.num_failed_episodes` counts them. Not for
+            fragments. False unless given.
     """
 
     seed: int | None
@@ -93,6 +98,7 @@ class SamplingOptions(TypedDict, total=False):
     min_policy_version: int | None
     policy_version: int | None
     env_version: int | None
+    expected_num_workers: int | None
     timeout: float | None
     deadline: float | None
     compression: Compression | Sequence[Compression] | None
@@ -104,6 +110,7 @@ class SamplingOptions(TypedDict, total=False):
     noise_scale: float | Sequence[float] | None
     epsilon: float | Sequence[float] | None
     return_states: bool | None
+    skip_failed_episodes: bool | None
 
 
 _UNSIGNED_OPTIONS = ("seed", "first_episode_index")
@@ -115,7 +122,7 @@ _SIGNED_OPTIONS = (
     "env_version",
 )
 """Options that are sent as integers of 64 bits."""
-_FLAGS = ("frames_once", "prefetch", "blackhole", "deterministic", "return_states")
+_FLAGS = ("frames_once", "prefetch", "blackhole", "deterministic", "return_states", "skip_failed_episodes")
 """Options that are truth values."""
 _EXPLORATION_OPTIONS = ("temperature", "noise_scale", "epsilon")
 
@@ -218,6 +225,12 @@ def update_env_request(
     return pb.UpdateEnvRequest(sampler=sampler, all_workers=_env_update("env", env))
 
 
+def resize_request(sampler: str, num_workers: int) -> pb.ResizePoolRequest:
+    """The request for so many workers; raises as `samples_request` does."""
+    check_integer("num_workers", num_workers, 32, signed=False)
+    return pb.ResizePoolRequest(sampler=sampler, worker_count=num_workers)
+
+
 def samples_request(
     sampler: str, num_steps: int, reception: Reception, options: SamplingOptions
 ) -> pb.ObtainSamplesRequest:
@@ -236,6 +249,7 @@ def fragments_request(
     num_steps: int,
     soft_horizon: bool,
     row_step_count: int | None,
+    fraction_of_workers: float | None,
     reception: Reception,
     options: SamplingOptions,
 ) -> pb.ObtainSamplesRequest:
@@ -244,7 +258,12 @@ def fragments_request(
     check_flag("soft_horizon", soft_horizon)
     if row_step_count is not None:
         check_integer("row_step_count", row_step_count, 64, signed=False)
-    request.fragments.CopyFrom(pb.Fragments(row_step_count=row_step_count, soft_horizon=soft_horizon))
+    if fraction_of_workers is not None:
+        check_type("fraction_of_workers", fraction_of_workers, numbers.Real, "a number")
+        fraction_of_workers = float(fraction_of_workers)
+    request.fragments.CopyFrom(
+        pb.Fragments(row_step_count=row_step_count, soft_horizon=soft_horizon, fraction_of_workers=fraction_of_workers)
+    )
     return request
 
 
@@ -286,6 +305,8 @@ def _sampling_options(reception: Reception, options: SamplingOptions) -> pb.Samp
     for name, value in options.items():
         if value is not None and name in (*_UNSIGNED_OPTIONS, *_SIGNED_OPTIONS):
             check_integer(name, value, 64, signed=name in _SIGNED_OPTIONS)
+        if value is not None and name == "expected_num_workers":
+            check_integer(name, value, 32, signed=False)
         if value is not None and name in _FLAGS:
             check_flag(name, value)
     compression = options.get("compression")
@@ -297,6 +318,7 @@ def _sampling_options(reception: Reception, options: SamplingOptions) -> pb.Samp
         min_policy_version=options.get("min_policy_version"),
         policy_version=options.get("policy_version"),
         environment_version=options.get("env_version"),
+        worker_count=options.get("expected_num_workers"),
         max_message_bytes=reception.max_message_bytes,
         accept_compression=reception.compressions if compression is None else compressions_to_proto(compression),
         accept_frame_stacks=options.get("frames_once") is not False,
@@ -305,6 +327,7 @@ def _sampling_options(reception: Reception, options: SamplingOptions) -> pb.Samp
         accept_shared_memory=reception.shared_memory,
         exploration=exploration_of(options),
         return_states=options.get("return_states") or False,
+        skip_failed_episodes=options.get("skip_failed_episodes") or False,
     )
 
 

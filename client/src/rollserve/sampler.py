@@ -9,6 +9,7 @@ import grpc
 
 from rollserve import requests
 from rollserve.agent_versions import agent_versions_from_proto, parameters_request, read_parameters
+from rollserve.channel import channel_options
 from rollserve.checks import check_connection, check_seconds
 from rollserve.errors import closed_error
 from rollserve.evaluating import EvaluationReader, PopulationReader, receive
@@ -32,12 +33,9 @@ if TYPE_CHECKING:
     from rollserve.evaluation import Evaluation, PopulationEvaluation
     from rollserve.requests import AgentUpdate, EnvUpdate, RowEnvUpdates, SamplingOptions
 
-__all__ = ["Sampler", "channel_options", "connect"]
+__all__ = ["Sampler", "connect"]
 
 _Result = TypeVar("_Result")
-
-_USUAL_MESSAGE_BYTES = 4 << 20
-"""What clients of gRPC take unless they are told otherwise."""
 
 
 def connect(
@@ -153,6 +151,24 @@ class Sampler:
         request = requests.update_env_request(self._name, env, kwargs, wrappers, per_worker)
         return requests.env_update_from_proto(self._call(self._stub.UpdateEnv, request, timeout))
 
+    def resize(self, num_workers: int, *, timeout: float | None = None) -> int:
+        """Adds workers behind the last one, or takes away those of the highest indices, while the sampler runs.
+
+        Calls that are running keep the workers that they began with; calls that begin later have the new ones. Whole
+        episodes of `obtain_samples` and evaluations stay the same. Another number of workers has other exact episodes
+        and other fragments: those go on in a new sequence.
+
+        Args:
+            num_workers: how many there are to be, from 1 to 10,000.
+            timeout: see the class. The server itself gives up when workers have not started in the time that it is set
+                to, 120 seconds unless it is set otherwise. Nothing has changed then.
+
+        Returns:
+            How many there were.
+        """
+        request = requests.resize_request(self._name, num_workers)
+        return self._call(self._stub.ResizePool, request, timeout).previous_worker_count
+
     def obtain_samples(
         self, num_steps: int, *, out: EpisodeBuffer | None = None, **options: Unpack[SamplingOptions]
     ) -> EpisodeBatch:
@@ -194,6 +210,7 @@ class Sampler:
         *,
         soft_horizon: bool = False,
         row_step_count: int | None = None,
+        fraction_of_workers: float | None = None,
         out: EpisodeBuffer | None = None,
         **options: Unpack[SamplingOptions],
     ) -> EpisodeBatch:
@@ -215,12 +232,20 @@ class Sampler:
             row_step_count: with `seed`, where its rows are to stand at the beginning, in steps that each has made, as
                 `account.row_step_count` says: where they are now, or where they were before the last call, to repeat
                 it. Unless given, a seed begins at its first step.
+            fraction_of_workers: which part of the workers has to make all their steps, over 0 and up to 1. As soon as
+                so many have, the others stop where they are, and the batch has what came: fewer steps than were asked
+                for, by `account.num_missing_steps`. Their rows go on from there with the next call. Such a call is not
+                taken up again if its connection breaks: it has not happened, as one that fails. Unless given, all.
             out: as of `obtain_samples`.
             options: as of `obtain_samples`, but for `first_episode_index` and `prefetch`.
         """
         requests.check_joinable(options.get("blackhole"))
         with self.stream_fragments(
-            num_steps, soft_horizon=soft_horizon, row_step_count=row_step_count, **options
+            num_steps,
+            soft_horizon=soft_horizon,
+            row_step_count=row_step_count,
+            fraction_of_workers=fraction_of_workers,
+            **options,
         ) as stream:
             return stream.join(out=out)
 
@@ -238,6 +263,7 @@ class Sampler:
         *,
         soft_horizon: bool = False,
         row_step_count: int | None = None,
+        fraction_of_workers: float | None = None,
         **options: Unpack[SamplingOptions],
     ) -> SampleStream:
         """What `obtain_fragments` returns, message by message as it comes. A fragment may go on in the next one.
@@ -245,7 +271,7 @@ class Sampler:
         Arguments as of `obtain_fragments`, and `blackhole` as of `stream_samples`.
         """
         request = requests.fragments_request(
-            self._name, num_steps, soft_horizon, row_step_count, self._reception, options
+            self._name, num_steps, soft_horizon, row_step_count, fraction_of_workers, self._reception, options
         )
         return SampleStream(self._opened(self._stub.ObtainSamples), request, self._time_limits(options))
 
@@ -352,10 +378,3 @@ class Sampler:
                 raise closed_error("sampler") from None
 
         return call
-
-
-def channel_options(max_message_bytes: int | None) -> list[tuple[str, int]]:
-    """The options of a channel that takes messages of streams of that size, and others of usual size."""
-    if max_message_bytes is None:
-        return []
-    return [("grpc.max_receive_message_length", max(max_message_bytes, _USUAL_MESSAGE_BYTES))]

@@ -26,7 +26,13 @@ class WorkerStatus:
         num_rows: how many environments it steps at once.
         num_simulated_steps: steps that it has simulated.
         process_id: its process.
-        host: the machine that it runs on.
+        host: the machine that it runs on; empty while it has never started.
+        leaving: whether a `resize` has taken it away, and calls that began before still use it.
+        has_failed: whether it was lost as often as the server allows within an hour, and is left out until that is
+            over; one that is neither healthy nor has failed is being replaced.
+        num_restarts: how often it was replaced, or that was tried.
+        last_failure: what the last one in its place was lost for, or could not be started for; empty if that never
+            happened.
     """
 
     worker_index: int
@@ -35,11 +41,22 @@ class WorkerStatus:
     num_simulated_steps: int
     process_id: int
     host: str
+    leaving: bool = False
+    has_failed: bool = False
+    num_restarts: int = 0
+    last_failure: str = ""
 
 
 @dataclass(frozen=True)
 class Counters:
-    """What a sampler has done since its start: calls by their end, and what they delivered."""
+    """What a sampler has done since its start: calls by their end, what they delivered, and what went wrong on the way.
+
+    Attributes:
+        num_env_failures: errors that environments raised in episodes, of calls and evaluations that have ended.
+        num_retried_episodes: episodes of those that ran again.
+        num_failed_episodes: episodes that those went on without.
+        num_worker_restarts: how often workers were replaced, or that was tried; also those that are gone.
+    """
 
     num_completed_calls: int
     num_failed_calls: int
@@ -49,6 +66,10 @@ class Counters:
     num_simulated_steps: int
     message_bytes: int
     uptime_seconds: float
+    num_env_failures: int = 0
+    num_retried_episodes: int = 0
+    num_failed_episodes: int = 0
+    num_worker_restarts: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,8 +90,9 @@ class SamplerStatus:
         num_episodes_per_row: how many episodes of each row make a block, if that is what comes again; else None.
         seed: the root seed of the sampler's own sequence of episodes.
         next_episode_index: the index in that sequence that the next call begins with.
-        workers: the workers.
+        workers: the workers, in the order of their indices; behind them those that are leaving.
         counters: what it has done.
+        min_healthy_workers: how many workers have to be healthy for a call or an update to begin.
     """
 
     sampler: str
@@ -87,6 +109,12 @@ class SamplerStatus:
     next_episode_index: int
     workers: Sequence[WorkerStatus]
     counters: Counters
+    min_healthy_workers: int = 0
+
+    @property
+    def num_workers(self) -> int:
+        """How many workers there are for calls that begin now."""
+        return sum(not worker.leaving for worker in self.workers)
 
 
 def status_from_proto(message: pb.GetSamplerResponse) -> SamplerStatus:
@@ -99,6 +127,10 @@ def status_from_proto(message: pb.GetSamplerResponse) -> SamplerStatus:
             num_simulated_steps=worker.simulated_step_count,
             process_id=worker.process_id,
             host=worker.host,
+            leaving=worker.health == pb.WORKER_HEALTH_LEAVING,
+            has_failed=worker.health == pb.WORKER_HEALTH_FAILED,
+            num_restarts=worker.restart_count,
+            last_failure=worker.last_failure,
         )
         for worker in message.workers
     )
@@ -111,6 +143,10 @@ def status_from_proto(message: pb.GetSamplerResponse) -> SamplerStatus:
         num_simulated_steps=message.counters.simulated_step_count,
         message_bytes=message.counters.message_bytes,
         uptime_seconds=message.counters.uptime.ToNanoseconds() / 1e9,
+        num_env_failures=message.counters.environment_failure_count,
+        num_retried_episodes=message.counters.retried_episode_count,
+        num_failed_episodes=message.counters.failed_episode_count,
+        num_worker_restarts=message.counters.worker_restart_count,
     )
     return SamplerStatus(
         sampler=message.sampler,
@@ -127,4 +163,5 @@ def status_from_proto(message: pb.GetSamplerResponse) -> SamplerStatus:
         next_episode_index=message.next_episode_index,
         workers=workers,
         counters=counters,
+        min_healthy_workers=message.min_healthy_worker_count,
     )

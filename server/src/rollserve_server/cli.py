@@ -92,7 +92,13 @@ def _metavar(name: str, field: pydantic.fields.FieldInfo) -> str | None:
         return None
     if choices := [arg for arg in get_args(field.annotation) if isinstance(arg, str)]:
         return "|".join(choices)
-    named = {"env": "ID", "listen": "HOST:PORT", "ray_address": "ADDRESS", "allow_path": "PATH"}
+    named = {
+        "env": "ID",
+        "listen": "HOST:PORT",
+        "ray_address": "ADDRESS",
+        "ray_namespace": "NAME",
+        "allow_path": "PATH",
+    }
     if name in named:
         return named[name]
     if name in _LISTS:

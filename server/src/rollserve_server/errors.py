@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 __all__ = [
     "AgentFailedError",
+    "ClientStalledError",
     "DomainError",
     "EnvFailedError",
     "EpisodeFailedError",
@@ -18,6 +19,9 @@ __all__ = [
     "NotFoundError",
     "NotReadyError",
     "OverLimitError",
+    "SamplerLostError",
+    "StoppingError",
+    "TooFewWorkersError",
     "WorkerLostError",
     "at_row",
     "within",
@@ -115,7 +119,7 @@ class OverLimitError(DomainError):
 
 
 class WorkerLostError(DomainError):
-    """A worker's process is gone.
+    """A worker's process is gone, or was given up because it hangs: the reason is then `WORKER_HUNG`.
 
     Attributes:
         worker_index: which worker.
@@ -123,9 +127,33 @@ class WorkerLostError(DomainError):
 
     reason = "WORKER_LOST"
 
-    def __init__(self, text: str, worker_index: int) -> None:
-        super().__init__(text)
+    def __init__(self, text: str, worker_index: int, *, reason: str | None = None) -> None:
+        super().__init__(text, reason=reason)
         self.worker_index = worker_index
+
+
+class ClientStalledError(DomainError):
+    """The client has not taken what is there for it, or not sent what it began to, for too long."""
+
+    reason = "CLIENT_STALLED"
+
+
+class StoppingError(DomainError):
+    """The server is stopping."""
+
+    reason = "SERVER_STOPPING"
+
+
+class TooFewWorkersError(DomainError):
+    """Fewer workers are there than the operator wants calls to begin with."""
+
+    reason = "TOO_FEW_WORKERS"
+
+
+class SamplerLostError(DomainError):
+    """Another server has the sampler now, or what keeps its state cannot be reached."""
+
+    reason = "SAMPLER_TAKEN"
 
 
 class EpisodeFailedError(DomainError):

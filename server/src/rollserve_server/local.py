@@ -50,6 +50,8 @@ def local_server(
 ) -> Iterator[LocalServer]:
     """Starts a server on a free port of this machine, and ends it at the end of the block.
 
+    It ends by itself when this process is killed.
+
     Args:
         options: of `rollserve-server`, such as `--env`, `CartPole-v1`.
         log: where its log goes; to this process's standard error unless given.
@@ -60,9 +62,10 @@ def local_server(
     """
     with tempfile.TemporaryDirectory(prefix="rollserve-") as folder, contextlib.ExitStack() as stack:
         port_file = Path(folder, "port")
-        command = [sys.executable, "-m", "rollserve_server", *options]
+        command = [sys.executable, "-m", "rollserve_server", "--listen", "127.0.0.1:0", "--port-file", str(port_file)]
+        command += ["--end-with-parent", str(os.getpid())]
         process = subprocess.Popen(  # noqa: S603  # the options are the caller's own
-            [*command, "--listen", "127.0.0.1:0", "--port-file", str(port_file)],
+            [*command, *options],
             stderr=None if log is None else stack.enter_context(log.open("wb")),
             env={**os.environ, **(environment or {})},
         )

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from rollserve.environments import kwargs_from_json
 
@@ -101,6 +101,13 @@ class Settings(BaseModel):
     workers: int | None = Field(
         default=None, ge=1, le=10_000, description="How many workers. Without it, one for each core."
     )
+    max_workers: int | None = Field(
+        default=None,
+        ge=1,
+        le=10_000,
+        description="How many workers clients may ask for with ResizePool. Without it, as many as Ray has room for; "
+        "one that is started here has room for any number.",
+    )
     vectorization: Literal["auto", "rows", "native", "envpool"] = Field(
         default="auto",
         description="How the rows of environments that do not say otherwise are stepped: rows, one by one, or native, "
@@ -139,6 +146,16 @@ class Settings(BaseModel):
         description="How many calls may sample at the same time; more wait for their turn. Each has environments of "
         "its own.",
     )
+    max_stalled_calls: int = Field(
+        default=4,
+        ge=0,
+        le=64,
+        description="How many calls more there may be whose clients take nothing of what is there for them: such a "
+        "call does not count while others wait. When one more is needed, the one that was left for longest is ended.",
+    )
+    max_waiting_calls: int = Field(
+        default=64, ge=0, le=100_000, description="How many calls may wait for their turn; more are refused."
+    )
     keep_versions: int = Field(
         default=4,
         ge=1,
@@ -167,6 +184,34 @@ class Settings(BaseModel):
         description="An existing Ray cluster to put the workers on, such as auto or 10.0.0.1:6379. Without it the "
         "server starts Ray on this machine, and ends it.",
     )
+    ray_namespace: str = Field(
+        default="rollserve",
+        min_length=1,
+        max_length=255,
+        description="Of a Ray cluster that is there: the namespace that the sampler is in, with its workers and what "
+        "it knows. It outlives a server that is killed, and the next one in the same namespace goes on with it.",
+    )
+    adopt: bool = Field(
+        default=True,
+        description="Whether to go on with a sampler that an earlier server has left in the namespace. With false, "
+        "that is ended and another one begun.",
+    )
+    keep_workers: bool = Field(
+        default=False,
+        description="Whether to leave the sampler to the next server on SIGTERM or Ctrl-C, too, on a Ray cluster that "
+        "is there.",
+    )
+    orphan_seconds: float = Field(
+        default=600.0,
+        gt=0,
+        description="How long a sampler without a server stays on a Ray cluster, before its workers are ended.",
+    )
+    end_with_parent: int | None = Field(
+        default=None,
+        ge=1,
+        description="The id of the process that starts the server: when that has ended, the server stops as on "
+        "SIGTERM.",
+    )
     worker_num_cpus: float = Field(default=1.0, ge=0, description="Cores that Ray reserves for each worker.")
     worker_num_gpus: float = Field(default=0.0, ge=0, description="GPUs that Ray reserves for each worker.")
     worker_memory_bytes: int | None = Field(
@@ -193,6 +238,12 @@ class Settings(BaseModel):
         ge=1,
         description="How much of a call's result may be on its way from the workers to the client.",
     )
+    gateway_buffer_bytes: int = Field(
+        default=1 << 30,
+        ge=1,
+        description="How much of the results of all calls together may be on its way from the workers to clients: each "
+        "has an equal share of it at the most.",
+    )
     shared_memory_bytes: int = Field(
         default=0,
         ge=0,
@@ -206,6 +257,67 @@ class Settings(BaseModel):
         "the time that bulk data takes. With false they give it back to the system. Only where the C library is glibc.",
     )
     max_request_bytes: int = Field(default=256 << 20, ge=4096, lt=2**31, description="The largest request to be taken.")
+    max_pending_request_bytes: int = Field(
+        default=1536 << 20,
+        ge=1,
+        description="How many bytes of requests that bring agents or environments there may be: a third while they "
+        "are received, a third for updates that are worked on, where more wait, and a third for evaluations that run, "
+        "where more are refused. Each third is enough for the largest request, whatever is set.",
+    )
+    max_rpcs: int = Field(
+        default=1000,
+        ge=1,
+        le=100_000,
+        description="How many RPCs of all kinds may run at the same time, health checks among them; more are refused.",
+    )
+    max_connections: int = Field(
+        default=1000, ge=1, le=1_000_000, description="How many connections clients may have; more are closed."
+    )
+    max_connection_rpcs: int = Field(
+        default=256,
+        ge=1,
+        le=100_000,
+        description="How many RPCs may run at the same time over one connection; more wait in the client.",
+    )
+    client_stall_seconds: float = Field(
+        default=600.0,
+        gt=0,
+        le=1e6,
+        description="How long a client may take nothing of what is there for it, or send nothing of what it began to, "
+        "before its call is ended.",
+    )
+    keepalive_seconds: float = Field(
+        default=20.0,
+        ge=0,
+        le=1e6,
+        description="After how long without any sign of life a client is asked for one. With 0 never.",
+    )
+    keepalive_timeout_seconds: float = Field(
+        default=10.0,
+        gt=0,
+        le=1e6,
+        description="How long it may take to give one, before its connection is closed and its calls are ended.",
+    )
+    max_connection_idle_seconds: float = Field(
+        default=3600.0,
+        ge=0,
+        le=1e6,
+        description="How long a connection may be without RPCs before it is closed. With 0 for ever.",
+    )
+    max_connection_age_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        le=1e6,
+        description="How long a connection takes new RPCs: clients connect anew then, and may reach another server. "
+        "Those that run go on. With 0 for ever.",
+    )
+    max_connection_age_grace_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        le=1e6,
+        description="How long RPCs may go on over a connection that takes no more, before it is closed. With 0 for "
+        "ever.",
+    )
     max_model_bytes: int = Field(
         default=192 << 20,
         ge=1,
@@ -222,7 +334,59 @@ class Settings(BaseModel):
         description="What ONNX Runtime runs models with, the best first. Can be given more than once; in the "
         "environment variable, separated by commas. What is said of equal results holds for the CPU's alone.",
     )
+    straggler_factor: float = Field(
+        default=3.0,
+        ge=0,
+        description="An episode that takes so many times as long as most others did, and at least a second, is begun a "
+        "second time by a worker that has nothing else to do for the call which waits for it: the one that ends first "
+        "counts, and is the same. Only where any worker may run any episode. With 0, calls wait as long as it takes.",
+    )
     start_seconds: float = Field(default=120.0, gt=0, description="How long workers may take to start.")
+    env_retries: int = Field(
+        default=3,
+        ge=0,
+        le=100,
+        description="How often an episode runs again, in an environment that is made anew, whose environment raised an "
+        "error, before the call fails or goes on without it.",
+    )
+    step_seconds: float = Field(
+        default=60.0,
+        gt=0,
+        description="How long a step of an environment, or an action of an agent, may take; of rows that are stepped "
+        "all at once, a step of all. A worker in which one takes longer hangs: it is replaced, and what it was doing "
+        "is done again elsewhere.",
+    )
+    reset_seconds: float = Field(
+        default=300.0,
+        gt=0,
+        description="The same for a reset of an environment, and for making or closing an environment or an agent.",
+    )
+    unit_retries: int = Field(
+        default=3,
+        ge=0,
+        le=1000,
+        description="How often an episode, or what else is run as a whole, is run again because its worker was lost or "
+        "hung, before that is taken to be its own fault and the call fails.",
+    )
+    worker_restarts_per_hour: int = Field(
+        default=60,
+        ge=1,
+        le=100_000,
+        description="How often each worker may be replaced within an hour. One that is lost more often is left out "
+        "until the hour is over.",
+    )
+    min_healthy_workers: int = Field(
+        default=0,
+        ge=0,
+        le=10_000,
+        description="How many workers have to be there for a call or an update to begin: with fewer, it fails at once "
+        "with UNAVAILABLE. With 0, it waits until one is there, for up to --start-seconds.",
+    )
+    check_observations: bool = Field(
+        default=False,
+        description="Whether an observation outside its space, or that is no number, is an error of its environment. "
+        "Many environments give such ones in good order, so they are passed through unless this is set.",
+    )
     grace_seconds: float = Field(
         default=10.0, ge=0, description="How long running calls may go on after SIGTERM or Ctrl-C."
     )
@@ -251,6 +415,14 @@ class Settings(BaseModel):
     def _check_gpus(cls, value: float) -> float:
         if value > 1 and not value.is_integer():
             raise ValueError("a whole number, or a part of one GPU, was expected")
+        return value
+
+    @field_validator("max_workers")
+    @classmethod
+    def _check_max_workers(cls, value: int | None, info: ValidationInfo) -> int | None:
+        least = info.data.get("workers")
+        if value is not None and least is not None and value < least:
+            raise ValueError(f"at least {least}, the number of workers, was expected")
         return value
 
     @field_validator("worker_resources")

@@ -290,8 +290,10 @@ class Beginning(google.protobuf.message.Message):
     A client whose stream breaks can get the rest, and only that, with another call that names the same run, seed and
     versions in its options and goes on behind the last episode that came whole. For ObtainSamples that is a call with this
     episode's index plus 1 as `first_episode_index`, for as many steps as are missing. For ObtainExactEpisodes it is the
-    same call again, with this `first_episode_index` and the number of whole episodes as `skip_episode_count`. For fragments
-    it is the same call again, with this `row_step_count` and the number of steps that came as `skip_step_count`.
+    same call again, with this `first_episode_index` and as `skip_episode_count` the number of whole episodes, those counted
+    that were left out before the last of them: its index plus 1, minus this one. For fragments it is the same call again,
+    with this `row_step_count` and the number of steps that came as `skip_step_count`. These two are to name this
+    `worker_count`, too: with another number of workers, they would be other episodes.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -305,6 +307,7 @@ class Beginning(google.protobuf.message.Message):
     ROW_COUNT_FIELD_NUMBER: builtins.int
     ROW_STEP_COUNT_FIELD_NUMBER: builtins.int
     SHARED_MEMORY_FIELD_NUMBER: builtins.int
+    WORKER_COUNT_FIELD_NUMBER: builtins.int
     seed: builtins.int
     """The root seed of the sequence of episodes. All 64 bits count: in JavaScript, take it as a string or BigInt."""
     first_episode_index: builtins.int
@@ -321,6 +324,8 @@ class Beginning(google.protobuf.message.Message):
     """For fragments, how many rows all workers have: what `step_count` has to be a multiple of. 0 for whole episodes."""
     row_step_count: builtins.int
     """For fragments, how many steps each row made in this sequence before this call."""
+    worker_count: builtins.int
+    """How many workers the call has, to its end. 0 from servers that do not tell."""
     @property
     def shared_memory(self) -> global___SharedMemory:
         """Memory that the stream's messages may come through. Only with the call's `accept_shared_memory`."""
@@ -337,9 +342,10 @@ class Beginning(google.protobuf.message.Message):
         row_count: builtins.int = ...,
         row_step_count: builtins.int = ...,
         shared_memory: global___SharedMemory | None = ...,
+        worker_count: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["shared_memory", b"shared_memory"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["environment_version", b"environment_version", "first_episode_index", b"first_episode_index", "policy_version", b"policy_version", "reproducibility", b"reproducibility", "row_count", b"row_count", "row_step_count", b"row_step_count", "sampler_run", b"sampler_run", "seed", b"seed", "shared_memory", b"shared_memory"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["environment_version", b"environment_version", "first_episode_index", b"first_episode_index", "policy_version", b"policy_version", "reproducibility", b"reproducibility", "row_count", b"row_count", "row_step_count", b"row_step_count", "sampler_run", b"sampler_run", "seed", b"seed", "shared_memory", b"shared_memory", "worker_count", b"worker_count"]) -> None: ...
 
 global___Beginning = Beginning
 
@@ -433,6 +439,22 @@ class Account(google.protobuf.message.Message):
         ) -> None: ...
         def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
 
+    @typing.final
+    class RetryReasonsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     STEP_COUNT_FIELD_NUMBER: builtins.int
     EPISODE_COUNT_FIELD_NUMBER: builtins.int
     SIMULATED_STEP_COUNT_FIELD_NUMBER: builtins.int
@@ -459,6 +481,11 @@ class Account(google.protobuf.message.Message):
     DISCARDED_EPISODE_COUNT_FIELD_NUMBER: builtins.int
     PREFETCHED_STEP_COUNT_FIELD_NUMBER: builtins.int
     SHARED_MESSAGE_BYTES_FIELD_NUMBER: builtins.int
+    FAILED_EPISODE_COUNT_FIELD_NUMBER: builtins.int
+    RETRY_REASONS_FIELD_NUMBER: builtins.int
+    EPISODE_FAILURES_FIELD_NUMBER: builtins.int
+    STRAGGLER_EPISODE_COUNT_FIELD_NUMBER: builtins.int
+    MISSING_STEP_COUNT_FIELD_NUMBER: builtins.int
     step_count: builtins.int
     """Steps delivered."""
     episode_count: builtins.int
@@ -480,12 +507,13 @@ class Account(google.protobuf.message.Message):
     cancelled_step_count: builtins.int
     """Steps thrown away of calls that were cancelled or failed, since the account before."""
     lost_step_count: builtins.int
-    """Steps thrown away because the worker that held them is gone, and so simulated again. For fragments, also steps that
-    were simulated once more to bring rows to where they stood, and those that `skip_step_count` leaves out; if the call
-    is cancelled or fails they count as cancelled.
+    """Steps thrown away because the worker that held them is gone, or their environment raised an error, and so simulated
+    again unless their episode was given up; or because another worker was sooner with the same (see
+    `straggler_episode_count`). For fragments, also steps that were simulated once more to bring rows to where they stood,
+    and those that `skip_step_count` leaves out; if the call is cancelled or fails they count as cancelled.
     """
     retried_episode_count: builtins.int
-    """Episodes that ran again because their worker was lost; of fragments, one for each of its rows."""
+    """Episodes that ran again, or a second time; `retry_reasons` says why. Of fragments, one for each row that was made anew."""
     seed: builtins.int
     """The root seed of the sequence of episodes. All 64 bits count: in JavaScript, take it as a string or BigInt."""
     first_episode_index: builtins.int
@@ -516,6 +544,16 @@ class Account(google.protobuf.message.Message):
     """
     shared_message_bytes: builtins.int
     """How many bytes of messages came through shared memory; the others were sent."""
+    failed_episode_count: builtins.int
+    """Episodes that the call went on without, because their environments raised errors in every attempt. Only with
+    `skip_failed_episodes`.
+    """
+    straggler_episode_count: builtins.int
+    """Episodes that were begun a second time on another worker, because the first took far longer than others did: the one
+    that ended first counts, and is the same.
+    """
+    missing_step_count: builtins.int
+    """For fragments with `fraction_of_workers`, how many of the steps that were asked for were not made."""
     @property
     def dropped_infos(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
         """By name, how many values of environment infos could not be delivered: they were no numbers, or not of one shape."""
@@ -539,6 +577,17 @@ class Account(google.protobuf.message.Message):
     @property
     def elapsed(self) -> google.protobuf.duration_pb2.Duration:
         """From its turn to this message: waiting and sending."""
+
+    @property
+    def retry_reasons(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """Why episodes ran again, by constants: `environment_failed`, their environment raised an error; `worker_lost`, their
+        worker's process is gone; `worker_hung`, it was replaced because something in it took too long; `straggler`, see
+        `straggler_episode_count`. There may be others. The values add up to `retried_episode_count`.
+        """
+
+    @property
+    def episode_failures(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___EpisodeFailure]:
+        """The first 64 episodes whose environments raised errors, in the order of their first ones."""
 
     def __init__(
         self,
@@ -569,11 +618,52 @@ class Account(google.protobuf.message.Message):
         discarded_episode_count: builtins.int = ...,
         prefetched_step_count: builtins.int = ...,
         shared_message_bytes: builtins.int = ...,
+        failed_episode_count: builtins.int = ...,
+        retry_reasons: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
+        episode_failures: collections.abc.Iterable[global___EpisodeFailure] | None = ...,
+        straggler_episode_count: builtins.int = ...,
+        missing_step_count: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["elapsed", b"elapsed", "queued", b"queued", "sending", b"sending", "waiting", b"waiting"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["broken_off_episode_count", b"broken_off_episode_count", "cancelled_step_count", b"cancelled_step_count", "carried_step_count", b"carried_step_count", "discarded_episode_count", b"discarded_episode_count", "discarded_step_count", b"discarded_step_count", "dropped_infos", b"dropped_infos", "elapsed", b"elapsed", "environment_version", b"environment_version", "episode_count", b"episode_count", "first_episode_index", b"first_episode_index", "idle_step_count", b"idle_step_count", "kept_step_count", b"kept_step_count", "lost_step_count", b"lost_step_count", "policy_version", b"policy_version", "prefetched_step_count", b"prefetched_step_count", "queued", b"queued", "retried_episode_count", b"retried_episode_count", "row_step_count", b"row_step_count", "seed", b"seed", "sending", b"sending", "shared_message_bytes", b"shared_message_bytes", "simulated_step_count", b"simulated_step_count", "step_count", b"step_count", "superseded_step_count", b"superseded_step_count", "waiting", b"waiting", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["broken_off_episode_count", b"broken_off_episode_count", "cancelled_step_count", b"cancelled_step_count", "carried_step_count", b"carried_step_count", "discarded_episode_count", b"discarded_episode_count", "discarded_step_count", b"discarded_step_count", "dropped_infos", b"dropped_infos", "elapsed", b"elapsed", "environment_version", b"environment_version", "episode_count", b"episode_count", "episode_failures", b"episode_failures", "failed_episode_count", b"failed_episode_count", "first_episode_index", b"first_episode_index", "idle_step_count", b"idle_step_count", "kept_step_count", b"kept_step_count", "lost_step_count", b"lost_step_count", "missing_step_count", b"missing_step_count", "policy_version", b"policy_version", "prefetched_step_count", b"prefetched_step_count", "queued", b"queued", "retried_episode_count", b"retried_episode_count", "retry_reasons", b"retry_reasons", "row_step_count", b"row_step_count", "seed", b"seed", "sending", b"sending", "shared_message_bytes", b"shared_message_bytes", "simulated_step_count", b"simulated_step_count", "step_count", b"step_count", "straggler_episode_count", b"straggler_episode_count", "superseded_step_count", b"superseded_step_count", "waiting", b"waiting", "workers", b"workers"]) -> None: ...
 
 global___Account = Account
+
+@typing.final
+class EpisodeFailure(google.protobuf.message.Message):
+    """An episode whose environment raised an error."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    EPISODE_INDEX_FIELD_NUMBER: builtins.int
+    WORKER_INDEX_FIELD_NUMBER: builtins.int
+    ATTEMPT_COUNT_FIELD_NUMBER: builtins.int
+    SKIPPED_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
+    episode_index: builtins.int
+    """The index of the episode; of rows that are stepped together, the lowest of those of the block that had not ended. In a
+    population, k * M + j for episode j of member k.
+    """
+    worker_index: builtins.int
+    """The worker that ran it last."""
+    attempt_count: builtins.int
+    """How often it failed there. If its worker is lost, the count begins anew."""
+    skipped: builtins.bool
+    """Whether the call went on without it. Else it went well in the end, or it is beyond the call's last episode."""
+    text: builtins.str
+    """Where it was and what the environment said last, shortened to 256 characters."""
+    def __init__(
+        self,
+        *,
+        episode_index: builtins.int = ...,
+        worker_index: builtins.int = ...,
+        attempt_count: builtins.int = ...,
+        skipped: builtins.bool = ...,
+        text: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attempt_count", b"attempt_count", "episode_index", b"episode_index", "skipped", b"skipped", "text", b"text", "worker_index", b"worker_index"]) -> None: ...
+
+global___EpisodeFailure = EpisodeFailure
 
 @typing.final
 class WorkerAccount(google.protobuf.message.Message):
@@ -587,6 +677,7 @@ class WorkerAccount(google.protobuf.message.Message):
     EPISODE_COUNT_FIELD_NUMBER: builtins.int
     SAMPLING_FIELD_NUMBER: builtins.int
     ENCODING_FIELD_NUMBER: builtins.int
+    MISSING_STEP_COUNT_FIELD_NUMBER: builtins.int
     worker_index: builtins.int
     """The number of the worker."""
     simulated_step_count: builtins.int
@@ -595,6 +686,8 @@ class WorkerAccount(google.protobuf.message.Message):
     """Steps delivered that it simulated."""
     episode_count: builtins.int
     """Episodes delivered that it simulated."""
+    missing_step_count: builtins.int
+    """Steps of its share in a call for fragments that it did not make, because enough other workers were done."""
     @property
     def sampling(self) -> google.protobuf.duration_pb2.Duration:
         """Time spent stepping environments and evaluating the policy."""
@@ -612,8 +705,9 @@ class WorkerAccount(google.protobuf.message.Message):
         episode_count: builtins.int = ...,
         sampling: google.protobuf.duration_pb2.Duration | None = ...,
         encoding: google.protobuf.duration_pb2.Duration | None = ...,
+        missing_step_count: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["encoding", b"encoding", "sampling", b"sampling"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["encoding", b"encoding", "episode_count", b"episode_count", "sampling", b"sampling", "simulated_step_count", b"simulated_step_count", "step_count", b"step_count", "worker_index", b"worker_index"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["encoding", b"encoding", "episode_count", b"episode_count", "missing_step_count", b"missing_step_count", "sampling", b"sampling", "simulated_step_count", b"simulated_step_count", "step_count", b"step_count", "worker_index", b"worker_index"]) -> None: ...
 
 global___WorkerAccount = WorkerAccount

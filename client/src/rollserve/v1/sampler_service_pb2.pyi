@@ -40,6 +40,10 @@ class _WorkerHealthEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     """Its process is gone, and another is being started in its place. Its episodes run elsewhere meanwhile, or wait for
     it if they are bound to it.
     """
+    WORKER_HEALTH_FAILED: _WorkerHealth.ValueType  # 3
+    """It was lost as often as the server allows within an hour, and is left out until the hour is over."""
+    WORKER_HEALTH_LEAVING: _WorkerHealth.ValueType  # 4
+    """ResizePool has taken it away. It goes once the calls are over that began with it, and takes no others."""
 
 class WorkerHealth(_WorkerHealth, metaclass=_WorkerHealthEnumTypeWrapper):
     """Whether a worker takes work."""
@@ -52,6 +56,10 @@ WORKER_HEALTH_LOST: WorkerHealth.ValueType  # 2
 """Its process is gone, and another is being started in its place. Its episodes run elsewhere meanwhile, or wait for
 it if they are bound to it.
 """
+WORKER_HEALTH_FAILED: WorkerHealth.ValueType  # 3
+"""It was lost as often as the server allows within an hour, and is left out until the hour is over."""
+WORKER_HEALTH_LEAVING: WorkerHealth.ValueType  # 4
+"""ResizePool has taken it away. It goes once the calls are over that began with it, and takes no others."""
 global___WorkerHealth = WorkerHealth
 
 @typing.final
@@ -265,6 +273,52 @@ class UpdateEnvResponse(google.protobuf.message.Message):
 global___UpdateEnvResponse = UpdateEnvResponse
 
 @typing.final
+class ResizePoolRequest(google.protobuf.message.Message):
+    """Asks for another number of workers."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SAMPLER_FIELD_NUMBER: builtins.int
+    WORKER_COUNT_FIELD_NUMBER: builtins.int
+    sampler: builtins.str
+    """The sampler's name; empty for `default`."""
+    worker_count: builtins.int
+    """How many workers there are to be, from 1 to 10,000, else INVALID_ARGUMENT. RESOURCE_EXHAUSTED (TOO_MANY_WORKERS) for
+    more than the server is set to have. If there are as many already, nothing is done.
+    """
+    def __init__(
+        self,
+        *,
+        sampler: builtins.str = ...,
+        worker_count: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["sampler", b"sampler", "worker_count", b"worker_count"]) -> None: ...
+
+global___ResizePoolRequest = ResizePoolRequest
+
+@typing.final
+class ResizePoolResponse(google.protobuf.message.Message):
+    """Tells that calls which begin now use so many workers."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    WORKER_COUNT_FIELD_NUMBER: builtins.int
+    PREVIOUS_WORKER_COUNT_FIELD_NUMBER: builtins.int
+    worker_count: builtins.int
+    """How many workers there are."""
+    previous_worker_count: builtins.int
+    """How many there were before."""
+    def __init__(
+        self,
+        *,
+        worker_count: builtins.int = ...,
+        previous_worker_count: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["previous_worker_count", b"previous_worker_count", "worker_count", b"worker_count"]) -> None: ...
+
+global___ResizePoolResponse = ResizePoolResponse
+
+@typing.final
 class ObtainSamplesRequest(google.protobuf.message.Message):
     """Asks for at least a number of steps, or for exactly that many."""
 
@@ -323,6 +377,8 @@ class Fragments(google.protobuf.message.Message):
     the same names, types and shapes. With any other policy, those episodes go on with its initial states. An episode that
     begins without a reset, after a soft horizon, begins with the initial states too.
 
+    ResizePool ends all sequences: the number of rows is another one.
+
     A call that fails, is cancelled or breaks off has not happened: the rows stand where they did before. But if an
     environment raised an error in the sampler's own sequence, the next call begins another, under another seed. Rows that
     are lost with their worker, or that have gone on, are brought back by a reset with the seed of their episode and the
@@ -336,6 +392,7 @@ class Fragments(google.protobuf.message.Message):
     ROW_STEP_COUNT_FIELD_NUMBER: builtins.int
     SKIP_STEP_COUNT_FIELD_NUMBER: builtins.int
     SOFT_HORIZON_FIELD_NUMBER: builtins.int
+    FRACTION_OF_WORKERS_FIELD_NUMBER: builtins.int
     row_step_count: builtins.int
     """Only with `options.seed`, else INVALID_ARGUMENT: how many steps each row has made in the sequence of that seed, as
     `row_step_count` of a Beginning says. FAILED_PRECONDITION (ROW_STEP_COUNT) unless the sequence stands there, or did
@@ -351,15 +408,28 @@ class Fragments(google.protobuf.message.Message):
     is truncated, and the row's next episode begins where it stands, with the same `environment_seeds` and without
     `episode_infos`. Environments that end by themselves are reset. INVALID_ARGUMENT without such a limit.
     """
+    fraction_of_workers: builtins.float
+    """Which part of the workers has to make all their steps, over 0 and up to 1, else INVALID_ARGUMENT: as soon as so many
+    have (rounded up), the others stop with the step that they are in, and the call brings what they have. What they lack
+    is `missing_step_count` of the account; a worker that has made no step yet, or does not answer within a second,
+    brings nothing. Its rows stand where they stopped, and make the call's next steps with the next call: so rows may be
+    ahead of others, and `row_step_count` counts what was asked for. Each row still brings each of its steps once. What
+    such a call brings depends on time: it is of class WORKER, so that nobody goes on with it after an interruption, and
+    INVALID_ARGUMENT beside a `skip_step_count`. Not set, or 1: all workers make all their steps.
+    """
     def __init__(
         self,
         *,
         row_step_count: builtins.int | None = ...,
         skip_step_count: builtins.int = ...,
         soft_horizon: builtins.bool = ...,
+        fraction_of_workers: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_row_step_count", b"_row_step_count", "row_step_count", b"row_step_count"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_row_step_count", b"_row_step_count", "row_step_count", b"row_step_count", "skip_step_count", b"skip_step_count", "soft_horizon", b"soft_horizon"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_fraction_of_workers", b"_fraction_of_workers", "_row_step_count", b"_row_step_count", "fraction_of_workers", b"fraction_of_workers", "row_step_count", b"row_step_count"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_fraction_of_workers", b"_fraction_of_workers", "_row_step_count", b"_row_step_count", "fraction_of_workers", b"fraction_of_workers", "row_step_count", b"row_step_count", "skip_step_count", b"skip_step_count", "soft_horizon", b"soft_horizon"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_fraction_of_workers", b"_fraction_of_workers"]) -> typing.Literal["fraction_of_workers"] | None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_row_step_count", b"_row_step_count"]) -> typing.Literal["row_step_count"] | None: ...
 
 global___Fragments = Fragments
@@ -386,6 +456,8 @@ class SamplingOptions(google.protobuf.message.Message):
     EXPLORATION_FIELD_NUMBER: builtins.int
     RETURN_STATES_FIELD_NUMBER: builtins.int
     MIN_POLICY_VERSION_FIELD_NUMBER: builtins.int
+    SKIP_FAILED_EPISODES_FIELD_NUMBER: builtins.int
+    WORKER_COUNT_FIELD_NUMBER: builtins.int
     expected_policy_version: builtins.int
     """If set, the policy version that the caller counts on; FAILED_PRECONDITION if the current one is another."""
     policy_version: builtins.int
@@ -414,8 +486,8 @@ class SamplingOptions(google.protobuf.message.Message):
     environment's rows are stepped at once by its own code, and that takes no limit.
     """
     sampler_run: builtins.str
-    """If set, the `sampler_run` of a stream that is to be taken up again; FAILED_PRECONDITION if the server was started anew
-    since, for the versions of then are gone.
+    """If set, the `sampler_run` of a stream that is to be taken up again; FAILED_PRECONDITION if the sampler was begun anew
+    since, for the versions of then are gone. One on a Ray cluster goes on with the next server.
     """
     max_message_bytes: builtins.int
     """The size that no message of the stream may exceed, in bytes, as gRPC counts it. Not set: 4 MiB less 4 KiB, which
@@ -449,6 +521,17 @@ class SamplingOptions(google.protobuf.message.Message):
     """If set, the oldest policy version that may act; FAILED_PRECONDITION (POLICY_VERSION) if the one that would, the current
     one or `policy_version`, is older.
     """
+    skip_failed_episodes: builtins.bool
+    """Whether to go on without episodes whose environments raise errors in every attempt, instead of failing: they have no
+    steps, and their indices stay empty. Else, and also where nothing would be left or 256 in a row would be left out, the
+    call fails with ENV_FAILED. At least `step_count` steps come all the same; of an exact number of episodes, fewer do.
+    Of rows that are stepped together, the episodes of the block are left out that had not ended. See
+    `failed_episode_count` of Account. INVALID_ARGUMENT for fragments, whose rows go on from call to call.
+    """
+    worker_count: builtins.int
+    """If set, the number of workers that the caller counts on, such as `worker_count` of a Beginning for what exact episodes
+    and fragments are; FAILED_PRECONDITION (WORKER_COUNT) if there are more or fewer.
+    """
     @property
     def accept_compression(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[rollserve.v1.tensor_pb2.Compression.ValueType]:
         """In which ways the columns of batches may come compressed, the best one first. The server takes the first that it
@@ -478,9 +561,11 @@ class SamplingOptions(google.protobuf.message.Message):
         exploration: global___Exploration | None = ...,
         return_states: builtins.bool = ...,
         min_policy_version: builtins.int | None = ...,
+        skip_failed_episodes: builtins.bool = ...,
+        worker_count: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "min_policy_version", b"min_policy_version", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "accept_compression", b"accept_compression", "accept_frame_stacks", b"accept_frame_stacks", "accept_shared_memory", b"accept_shared_memory", "blackhole", b"blackhole", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "min_policy_version", b"min_policy_version", "policy_version", b"policy_version", "prefetch", b"prefetch", "return_states", b"return_states", "sampler_run", b"sampler_run", "seed", b"seed"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "_worker_count", b"_worker_count", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "min_policy_version", b"min_policy_version", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed", "worker_count", b"worker_count"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "_worker_count", b"_worker_count", "accept_compression", b"accept_compression", "accept_frame_stacks", b"accept_frame_stacks", "accept_shared_memory", b"accept_shared_memory", "blackhole", b"blackhole", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "min_policy_version", b"min_policy_version", "policy_version", b"policy_version", "prefetch", b"prefetch", "return_states", b"return_states", "sampler_run", b"sampler_run", "seed", b"seed", "skip_failed_episodes", b"skip_failed_episodes", "worker_count", b"worker_count"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_environment_version", b"_environment_version"]) -> typing.Literal["environment_version"] | None: ...
     @typing.overload
@@ -499,6 +584,8 @@ class SamplingOptions(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_sampler_run", b"_sampler_run"]) -> typing.Literal["sampler_run"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_seed", b"_seed"]) -> typing.Literal["seed"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_worker_count", b"_worker_count"]) -> typing.Literal["worker_count"] | None: ...
 
 global___SamplingOptions = SamplingOptions
 
@@ -717,6 +804,7 @@ class GetSamplerResponse(google.protobuf.message.Message):
     COUNTERS_FIELD_NUMBER: builtins.int
     REPRODUCIBILITY_FIELD_NUMBER: builtins.int
     EPISODES_PER_ROW_FIELD_NUMBER: builtins.int
+    MIN_HEALTHY_WORKER_COUNT_FIELD_NUMBER: builtins.int
     sampler: builtins.str
     """The sampler's name."""
     server_version: builtins.str
@@ -726,7 +814,8 @@ class GetSamplerResponse(google.protobuf.message.Message):
     policy_version: builtins.int
     """The version of the policy; 0 before there is one."""
     seed: builtins.int
-    """The root seed of the sampler's own sequence of episodes, another one after a call has broken off. All 64 bits count:
+    """The root seed of the sampler's own sequence of episodes, another one after a call has broken off, or when another
+    server goes on with the sampler. All 64 bits count:
     in JavaScript, a string or BigInt.
     """
     next_episode_index: builtins.int
@@ -737,6 +826,10 @@ class GetSamplerResponse(google.protobuf.message.Message):
     """What of the environments' episodes comes again."""
     episodes_per_row: builtins.int
     """How many episodes of each row make a block, if the class is BLOCK, else 0."""
+    min_healthy_worker_count: builtins.int
+    """How many workers have to be healthy for a call or an update to begin: with fewer it fails at once, with UNAVAILABLE
+    (TOO_FEW_WORKERS). With 0 it waits for a while.
+    """
     @property
     def environments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.environment_pb2.Environment]:
         """One environment for all; or one for each worker; or, after an update per row, one for each row of each worker: all
@@ -759,7 +852,7 @@ class GetSamplerResponse(google.protobuf.message.Message):
 
     @property
     def workers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Worker]:
-        """The workers, in the order of their indices."""
+        """The workers, in the order of their indices; behind them those that are leaving."""
 
     @property
     def counters(self) -> global___Counters:
@@ -782,9 +875,10 @@ class GetSamplerResponse(google.protobuf.message.Message):
         counters: global___Counters | None = ...,
         reproducibility: rollserve.v1.episode_batch_pb2.Reproducibility.ValueType = ...,
         episodes_per_row: builtins.int = ...,
+        min_healthy_worker_count: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["action_space", b"action_space", "counters", b"counters", "observation_space", b"observation_space"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agent_kinds", b"agent_kinds", "counters", b"counters", "environment_version", b"environment_version", "environments", b"environments", "episodes_per_row", b"episodes_per_row", "next_episode_index", b"next_episode_index", "observation_space", b"observation_space", "policy_version", b"policy_version", "reproducibility", b"reproducibility", "sampler", b"sampler", "seed", b"seed", "server_version", b"server_version", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["action_space", b"action_space", "agent_kinds", b"agent_kinds", "counters", b"counters", "environment_version", b"environment_version", "environments", b"environments", "episodes_per_row", b"episodes_per_row", "min_healthy_worker_count", b"min_healthy_worker_count", "next_episode_index", b"next_episode_index", "observation_space", b"observation_space", "policy_version", b"policy_version", "reproducibility", b"reproducibility", "sampler", b"sampler", "seed", b"seed", "server_version", b"server_version", "workers", b"workers"]) -> None: ...
 
 global___GetSamplerResponse = GetSamplerResponse
 
@@ -800,8 +894,10 @@ class Worker(google.protobuf.message.Message):
     SIMULATED_STEP_COUNT_FIELD_NUMBER: builtins.int
     PROCESS_ID_FIELD_NUMBER: builtins.int
     HOST_FIELD_NUMBER: builtins.int
+    RESTART_COUNT_FIELD_NUMBER: builtins.int
+    LAST_FAILURE_FIELD_NUMBER: builtins.int
     worker_index: builtins.int
-    """The number of the worker, from 0."""
+    """The number of the worker, from 0. One that is leaving may have the same as another that came since."""
     health: global___WorkerHealth.ValueType
     """Whether it takes work."""
     row_count: builtins.int
@@ -809,9 +905,13 @@ class Worker(google.protobuf.message.Message):
     simulated_step_count: builtins.int
     """Steps that it has simulated."""
     process_id: builtins.int
-    """Its process on its machine."""
+    """Its process on its machine; 0 while it has never started."""
     host: builtins.str
-    """The machine that it runs on."""
+    """The machine that it runs on; empty while it has never started."""
+    restart_count: builtins.int
+    """How often another one was started in its place, or that was tried: it was lost, hung, or could not be started."""
+    last_failure: builtins.str
+    """What the last one in its place was lost for, or could not be started for, for people; empty if that never happened."""
     def __init__(
         self,
         *,
@@ -821,8 +921,10 @@ class Worker(google.protobuf.message.Message):
         simulated_step_count: builtins.int = ...,
         process_id: builtins.int = ...,
         host: builtins.str = ...,
+        restart_count: builtins.int = ...,
+        last_failure: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["health", b"health", "host", b"host", "process_id", b"process_id", "row_count", b"row_count", "simulated_step_count", b"simulated_step_count", "worker_index", b"worker_index"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["health", b"health", "host", b"host", "last_failure", b"last_failure", "process_id", b"process_id", "restart_count", b"restart_count", "row_count", b"row_count", "simulated_step_count", b"simulated_step_count", "worker_index", b"worker_index"]) -> None: ...
 
 global___Worker = Worker
 
@@ -840,6 +942,10 @@ class Counters(google.protobuf.message.Message):
     SIMULATED_STEP_COUNT_FIELD_NUMBER: builtins.int
     MESSAGE_BYTES_FIELD_NUMBER: builtins.int
     UPTIME_FIELD_NUMBER: builtins.int
+    WORKER_RESTART_COUNT_FIELD_NUMBER: builtins.int
+    ENVIRONMENT_FAILURE_COUNT_FIELD_NUMBER: builtins.int
+    RETRIED_EPISODE_COUNT_FIELD_NUMBER: builtins.int
+    FAILED_EPISODE_COUNT_FIELD_NUMBER: builtins.int
     completed_call_count: builtins.int
     """Sampling calls that were answered in full."""
     failed_call_count: builtins.int
@@ -854,6 +960,14 @@ class Counters(google.protobuf.message.Message):
     """Steps simulated."""
     message_bytes: builtins.int
     """Bytes of messages delivered."""
+    worker_restart_count: builtins.int
+    """How often workers were replaced, or that was tried: the sum of `Worker.restart_count`, also of workers that are gone."""
+    environment_failure_count: builtins.int
+    """Errors that environments raised in episodes, of calls and evaluations that have ended."""
+    retried_episode_count: builtins.int
+    """Episodes of those that ran again, for any reason."""
+    failed_episode_count: builtins.int
+    """Episodes that those went on without, because of `skip_failed_episodes`."""
     @property
     def uptime(self) -> google.protobuf.duration_pb2.Duration:
         """The age of the sampler."""
@@ -869,9 +983,13 @@ class Counters(google.protobuf.message.Message):
         simulated_step_count: builtins.int = ...,
         message_bytes: builtins.int = ...,
         uptime: google.protobuf.duration_pb2.Duration | None = ...,
+        worker_restart_count: builtins.int = ...,
+        environment_failure_count: builtins.int = ...,
+        retried_episode_count: builtins.int = ...,
+        failed_episode_count: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["uptime", b"uptime"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cancelled_call_count", b"cancelled_call_count", "completed_call_count", b"completed_call_count", "episode_count", b"episode_count", "failed_call_count", b"failed_call_count", "message_bytes", b"message_bytes", "simulated_step_count", b"simulated_step_count", "step_count", b"step_count", "uptime", b"uptime"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cancelled_call_count", b"cancelled_call_count", "completed_call_count", b"completed_call_count", "environment_failure_count", b"environment_failure_count", "episode_count", b"episode_count", "failed_call_count", b"failed_call_count", "failed_episode_count", b"failed_episode_count", "message_bytes", b"message_bytes", "retried_episode_count", b"retried_episode_count", "simulated_step_count", b"simulated_step_count", "step_count", b"step_count", "uptime", b"uptime", "worker_restart_count", b"worker_restart_count"]) -> None: ...
 
 global___Counters = Counters
 
@@ -891,6 +1009,7 @@ class EvaluationOptions(google.protobuf.message.Message):
     SAMPLER_RUN_FIELD_NUMBER: builtins.int
     EXPECTED_POLICY_VERSION_FIELD_NUMBER: builtins.int
     MIN_POLICY_VERSION_FIELD_NUMBER: builtins.int
+    SKIP_FAILED_EPISODES_FIELD_NUMBER: builtins.int
     policy_version: builtins.int
     """If set, the version of the policy to evaluate, instead of the current one; see SamplingOptions."""
     environment_version: builtins.int
@@ -912,6 +1031,10 @@ class EvaluationOptions(google.protobuf.message.Message):
     """If set, the policy version that the caller counts on; see SamplingOptions."""
     min_policy_version: builtins.int
     """If set, the oldest policy version that may act; see SamplingOptions."""
+    skip_failed_episodes: builtins.bool
+    """Whether to go on without episodes whose environments raise errors in every attempt; see SamplingOptions. The
+    evaluation is then of fewer; its `account` names them. INVALID_ARGUMENT for populations.
+    """
     @property
     def environment(self) -> rollserve.v1.environment_pb2.Environment:
         """If set, another environment to act in, the same on all workers, such as the sampler's without wrappers that change
@@ -937,9 +1060,10 @@ class EvaluationOptions(google.protobuf.message.Message):
         sampler_run: builtins.str | None = ...,
         expected_policy_version: builtins.int | None = ...,
         min_policy_version: builtins.int | None = ...,
+        skip_failed_episodes: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_max_episode_length", b"_max_episode_length", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "environment", b"environment", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "max_episode_length", b"max_episode_length", "min_policy_version", b"min_policy_version", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_max_episode_length", b"_max_episode_length", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "environment", b"environment", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "min_policy_version", b"min_policy_version", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_max_episode_length", b"_max_episode_length", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "environment", b"environment", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "min_policy_version", b"min_policy_version", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed", "skip_failed_episodes", b"skip_failed_episodes"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_environment_version", b"_environment_version"]) -> typing.Literal["environment_version"] | None: ...
     @typing.overload

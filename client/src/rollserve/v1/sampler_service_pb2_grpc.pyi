@@ -23,7 +23,7 @@ class SamplerServiceStub:
 
     A sampler is a pool of workers with one agent and one environment each. Deadlines and cancellation are gRPC's own; a
     call that ends either way stops its work, and leaves the sampler ready for the next. Cancel a stream that is not read
-    to its end, and set a deadline: one that is only left alone holds the sampler.
+    to its end, and set a deadline: one that is only left alone goes on being there for minutes.
 
     Errors are gRPC statuses whose message begins with the path of the field that is at fault, and says what came and
     what was expected. Two details come with the status: `google.rpc.ErrorInfo` with domain `rollserve` and a constant
@@ -43,19 +43,30 @@ class SamplerServiceStub:
     FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; AGENT_FAILED, it
     failed in an episode, or gave what is no number or no action, and the text says where; POLICY_VERSION, its version is
     not the expected one, too old, or not there any more; ENVIRONMENT_VERSION, that version is not there any more;
-    SAMPLER_RUN, the server was started anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be
-    brought there.
+    SAMPLER_RUN, the sampler was begun anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be
+    brought there; WORKER_COUNT, there are more or fewer workers than the call counts on; WORKERS_DIFFER, workers have
+    agents or environments of their own.
     RESOURCE_EXHAUSTED: MODEL_TOO_LARGE, a model or a pickle is over the server's limit; MESSAGE_TOO_SMALL, a single step,
     or the name of a parameter, does not fit into a message; FRAGMENTS_TOO_LARGE, a worker does not hold so many steps;
-    the text says what would fit.
-    UNAVAILABLE: WORKER_LOST, a worker's process is gone and could not be replaced in time, or one after the other was
-    lost with the same episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run
-    again. Without a reason: the server is starting, stopping or out of reach.
-    INTERNAL: ENV_FAILED, an environment raised an error; the text has it. INTERNAL, a fault of the server; its log has
-    more.
+    the text says what would fit. TOO_MANY_WORKERS, the operator allows no more; TOO_MANY_CALLS, too many wait for their
+    turn already; TOO_MANY_REQUEST_BYTES, the requests of evaluations that run take as much memory as they may;
+    TOO_MANY_STALLED_CALLS, so does what clients do not take of calls that have ended; REQUEST_TOO_LARGE, more than 4 MiB
+    came where neither agents nor environments do. Without a reason: there are too many RPCs.
+    UNAVAILABLE: WORKER_LOST and WORKER_HUNG, a worker's process is gone, or was ended because something in it took too long,
+    and could not be replaced in time; or one could not be added in time, or one after the other was lost with the same
+    episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run again. TOO_FEW_WORKERS,
+    fewer are healthy than the operator wants. CLIENT_STALLED, the client took nothing of what was there for it, or sent
+    nothing, for too long (10 minutes unless the server is set otherwise, a second if the call's place is needed): the rest
+    can be asked for. SERVER_STOPPING, it begins no more calls, or those that run have had their time. SAMPLER_TAKEN, another
+    server has the sampler now; JOURNAL_LOST, what outlives the server cannot be written. Without a reason: the server is
+    starting, stopping or out of reach.
+    INTERNAL: ENV_FAILED, an environment raised an error in every attempt at an episode; the text has it. An error in one
+    that is made anew is followed by another attempt, 3 times unless the server is set otherwise, which costs time only.
+    INTERNAL, a fault of the server; its log has more.
 
     Several calls may sample at the same time, each as if alone (4 unless the server is set otherwise; more wait for their
-    turn in the order of their arrival).
+    turn in the order of their arrival). While a client takes nothing of what is there for it, another call may have the
+    turn of its own.
 
     An update that fails has changed nothing. A sampling call in the sampler's own sequence that is cancelled or breaks off
     ends that sequence, so that it can be taken up again: the next call begins another, under another seed. If it fails
@@ -82,6 +93,24 @@ class SamplerServiceStub:
     they have. Calls that are running finish in the old ones. If the spaces change so that the agent does not fit any more,
     sampling needs a new agent first.
     Reasons: INVALID_VALUE, ENV_REFUSED, all of NOT_FOUND, all of PERMISSION_DENIED, WORKER_LOST.
+    """
+
+    ResizePool: grpc.UnaryUnaryMultiCallable[
+        rollserve.v1.sampler_service_pb2.ResizePoolRequest,
+        rollserve.v1.sampler_service_pb2.ResizePoolResponse,
+    ]
+    """Adds workers, or takes some away, while the sampler runs. Indices stay positions: workers are added behind the last
+    one, and those of the highest indices go. Answers once the added ones hold all that the others do, or once calls that
+    begin use those that go no more. Calls that are running keep the workers that they began with to their end: only then
+    these are closed, and GetSampler shows them as LEAVING until they are gone. Updates wait for a change of the number of
+    workers, and it for them; of several, one comes after the other. A change that fails, or whose call ends early, has
+    changed nothing.
+
+    Whole episodes of ObtainSamples stay the same, and those of evaluations. Another number of workers has other exact
+    episodes and other fragments: all sequences of fragments end, and the next call without a seed begins another, under
+    another seed. What workers had sampled ahead of calls is thrown away.
+    Reasons: INVALID_VALUE, TOO_MANY_WORKERS (see --max-workers), WORKERS_DIFFER, WORKER_LOST (a worker could not be
+    started in the time that the server is set to, 120 s, as where the cluster has no room for it).
     """
 
     ObtainSamples: grpc.UnaryStreamMultiCallable[
@@ -161,7 +190,7 @@ class SamplerServiceAsyncStub:
 
     A sampler is a pool of workers with one agent and one environment each. Deadlines and cancellation are gRPC's own; a
     call that ends either way stops its work, and leaves the sampler ready for the next. Cancel a stream that is not read
-    to its end, and set a deadline: one that is only left alone holds the sampler.
+    to its end, and set a deadline: one that is only left alone goes on being there for minutes.
 
     Errors are gRPC statuses whose message begins with the path of the field that is at fault, and says what came and
     what was expected. Two details come with the status: `google.rpc.ErrorInfo` with domain `rollserve` and a constant
@@ -181,19 +210,30 @@ class SamplerServiceAsyncStub:
     FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; AGENT_FAILED, it
     failed in an episode, or gave what is no number or no action, and the text says where; POLICY_VERSION, its version is
     not the expected one, too old, or not there any more; ENVIRONMENT_VERSION, that version is not there any more;
-    SAMPLER_RUN, the server was started anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be
-    brought there.
+    SAMPLER_RUN, the sampler was begun anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be
+    brought there; WORKER_COUNT, there are more or fewer workers than the call counts on; WORKERS_DIFFER, workers have
+    agents or environments of their own.
     RESOURCE_EXHAUSTED: MODEL_TOO_LARGE, a model or a pickle is over the server's limit; MESSAGE_TOO_SMALL, a single step,
     or the name of a parameter, does not fit into a message; FRAGMENTS_TOO_LARGE, a worker does not hold so many steps;
-    the text says what would fit.
-    UNAVAILABLE: WORKER_LOST, a worker's process is gone and could not be replaced in time, or one after the other was
-    lost with the same episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run
-    again. Without a reason: the server is starting, stopping or out of reach.
-    INTERNAL: ENV_FAILED, an environment raised an error; the text has it. INTERNAL, a fault of the server; its log has
-    more.
+    the text says what would fit. TOO_MANY_WORKERS, the operator allows no more; TOO_MANY_CALLS, too many wait for their
+    turn already; TOO_MANY_REQUEST_BYTES, the requests of evaluations that run take as much memory as they may;
+    TOO_MANY_STALLED_CALLS, so does what clients do not take of calls that have ended; REQUEST_TOO_LARGE, more than 4 MiB
+    came where neither agents nor environments do. Without a reason: there are too many RPCs.
+    UNAVAILABLE: WORKER_LOST and WORKER_HUNG, a worker's process is gone, or was ended because something in it took too long,
+    and could not be replaced in time; or one could not be added in time, or one after the other was lost with the same
+    episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run again. TOO_FEW_WORKERS,
+    fewer are healthy than the operator wants. CLIENT_STALLED, the client took nothing of what was there for it, or sent
+    nothing, for too long (10 minutes unless the server is set otherwise, a second if the call's place is needed): the rest
+    can be asked for. SERVER_STOPPING, it begins no more calls, or those that run have had their time. SAMPLER_TAKEN, another
+    server has the sampler now; JOURNAL_LOST, what outlives the server cannot be written. Without a reason: the server is
+    starting, stopping or out of reach.
+    INTERNAL: ENV_FAILED, an environment raised an error in every attempt at an episode; the text has it. An error in one
+    that is made anew is followed by another attempt, 3 times unless the server is set otherwise, which costs time only.
+    INTERNAL, a fault of the server; its log has more.
 
     Several calls may sample at the same time, each as if alone (4 unless the server is set otherwise; more wait for their
-    turn in the order of their arrival).
+    turn in the order of their arrival). While a client takes nothing of what is there for it, another call may have the
+    turn of its own.
 
     An update that fails has changed nothing. A sampling call in the sampler's own sequence that is cancelled or breaks off
     ends that sequence, so that it can be taken up again: the next call begins another, under another seed. If it fails
@@ -219,6 +259,24 @@ class SamplerServiceAsyncStub:
     they have. Calls that are running finish in the old ones. If the spaces change so that the agent does not fit any more,
     sampling needs a new agent first.
     Reasons: INVALID_VALUE, ENV_REFUSED, all of NOT_FOUND, all of PERMISSION_DENIED, WORKER_LOST.
+    """
+
+    ResizePool: grpc.aio.UnaryUnaryMultiCallable[
+        rollserve.v1.sampler_service_pb2.ResizePoolRequest,
+        rollserve.v1.sampler_service_pb2.ResizePoolResponse,
+    ]
+    """Adds workers, or takes some away, while the sampler runs. Indices stay positions: workers are added behind the last
+    one, and those of the highest indices go. Answers once the added ones hold all that the others do, or once calls that
+    begin use those that go no more. Calls that are running keep the workers that they began with to their end: only then
+    these are closed, and GetSampler shows them as LEAVING until they are gone. Updates wait for a change of the number of
+    workers, and it for them; of several, one comes after the other. A change that fails, or whose call ends early, has
+    changed nothing.
+
+    Whole episodes of ObtainSamples stay the same, and those of evaluations. Another number of workers has other exact
+    episodes and other fragments: all sequences of fragments end, and the next call without a seed begins another, under
+    another seed. What workers had sampled ahead of calls is thrown away.
+    Reasons: INVALID_VALUE, TOO_MANY_WORKERS (see --max-workers), WORKERS_DIFFER, WORKER_LOST (a worker could not be
+    started in the time that the server is set to, 120 s, as where the cluster has no room for it).
     """
 
     ObtainSamples: grpc.aio.UnaryStreamMultiCallable[
@@ -298,7 +356,7 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
 
     A sampler is a pool of workers with one agent and one environment each. Deadlines and cancellation are gRPC's own; a
     call that ends either way stops its work, and leaves the sampler ready for the next. Cancel a stream that is not read
-    to its end, and set a deadline: one that is only left alone holds the sampler.
+    to its end, and set a deadline: one that is only left alone goes on being there for minutes.
 
     Errors are gRPC statuses whose message begins with the path of the field that is at fault, and says what came and
     what was expected. Two details come with the status: `google.rpc.ErrorInfo` with domain `rollserve` and a constant
@@ -318,19 +376,30 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
     FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; AGENT_FAILED, it
     failed in an episode, or gave what is no number or no action, and the text says where; POLICY_VERSION, its version is
     not the expected one, too old, or not there any more; ENVIRONMENT_VERSION, that version is not there any more;
-    SAMPLER_RUN, the server was started anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be
-    brought there.
+    SAMPLER_RUN, the sampler was begun anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be
+    brought there; WORKER_COUNT, there are more or fewer workers than the call counts on; WORKERS_DIFFER, workers have
+    agents or environments of their own.
     RESOURCE_EXHAUSTED: MODEL_TOO_LARGE, a model or a pickle is over the server's limit; MESSAGE_TOO_SMALL, a single step,
     or the name of a parameter, does not fit into a message; FRAGMENTS_TOO_LARGE, a worker does not hold so many steps;
-    the text says what would fit.
-    UNAVAILABLE: WORKER_LOST, a worker's process is gone and could not be replaced in time, or one after the other was
-    lost with the same episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run
-    again. Without a reason: the server is starting, stopping or out of reach.
-    INTERNAL: ENV_FAILED, an environment raised an error; the text has it. INTERNAL, a fault of the server; its log has
-    more.
+    the text says what would fit. TOO_MANY_WORKERS, the operator allows no more; TOO_MANY_CALLS, too many wait for their
+    turn already; TOO_MANY_REQUEST_BYTES, the requests of evaluations that run take as much memory as they may;
+    TOO_MANY_STALLED_CALLS, so does what clients do not take of calls that have ended; REQUEST_TOO_LARGE, more than 4 MiB
+    came where neither agents nor environments do. Without a reason: there are too many RPCs.
+    UNAVAILABLE: WORKER_LOST and WORKER_HUNG, a worker's process is gone, or was ended because something in it took too long,
+    and could not be replaced in time; or one could not be added in time, or one after the other was lost with the same
+    episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run again. TOO_FEW_WORKERS,
+    fewer are healthy than the operator wants. CLIENT_STALLED, the client took nothing of what was there for it, or sent
+    nothing, for too long (10 minutes unless the server is set otherwise, a second if the call's place is needed): the rest
+    can be asked for. SERVER_STOPPING, it begins no more calls, or those that run have had their time. SAMPLER_TAKEN, another
+    server has the sampler now; JOURNAL_LOST, what outlives the server cannot be written. Without a reason: the server is
+    starting, stopping or out of reach.
+    INTERNAL: ENV_FAILED, an environment raised an error in every attempt at an episode; the text has it. An error in one
+    that is made anew is followed by another attempt, 3 times unless the server is set otherwise, which costs time only.
+    INTERNAL, a fault of the server; its log has more.
 
     Several calls may sample at the same time, each as if alone (4 unless the server is set otherwise; more wait for their
-    turn in the order of their arrival).
+    turn in the order of their arrival). While a client takes nothing of what is there for it, another call may have the
+    turn of its own.
 
     An update that fails has changed nothing. A sampling call in the sampler's own sequence that is cancelled or breaks off
     ends that sequence, so that it can be taken up again: the next call begins another, under another seed. If it fails
@@ -360,6 +429,26 @@ class SamplerServiceServicer(metaclass=abc.ABCMeta):
         they have. Calls that are running finish in the old ones. If the spaces change so that the agent does not fit any more,
         sampling needs a new agent first.
         Reasons: INVALID_VALUE, ENV_REFUSED, all of NOT_FOUND, all of PERMISSION_DENIED, WORKER_LOST.
+        """
+
+    @abc.abstractmethod
+    def ResizePool(
+        self,
+        request: rollserve.v1.sampler_service_pb2.ResizePoolRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[rollserve.v1.sampler_service_pb2.ResizePoolResponse, collections.abc.Awaitable[rollserve.v1.sampler_service_pb2.ResizePoolResponse]]:
+        """Adds workers, or takes some away, while the sampler runs. Indices stay positions: workers are added behind the last
+        one, and those of the highest indices go. Answers once the added ones hold all that the others do, or once calls that
+        begin use those that go no more. Calls that are running keep the workers that they began with to their end: only then
+        these are closed, and GetSampler shows them as LEAVING until they are gone. Updates wait for a change of the number of
+        workers, and it for them; of several, one comes after the other. A change that fails, or whose call ends early, has
+        changed nothing.
+
+        Whole episodes of ObtainSamples stay the same, and those of evaluations. Another number of workers has other exact
+        episodes and other fragments: all sequences of fragments end, and the next call without a seed begins another, under
+        another seed. What workers had sampled ahead of calls is thrown away.
+        Reasons: INVALID_VALUE, TOO_MANY_WORKERS (see --max-workers), WORKERS_DIFFER, WORKER_LOST (a worker could not be
+        started in the time that the server is set to, 120 s, as where the cluster has no room for it).
         """
 
     @abc.abstractmethod

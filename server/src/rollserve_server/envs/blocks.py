@@ -15,8 +15,10 @@ from gymnasium.vector.utils import batch_space
 from rollserve import EnvSpec, Reproducibility
 from rollserve_server.envs.leaves import Leaf, batch_of_leaves, leaves_of_batch, leaves_of_space
 from rollserve_server.envs.native import make_vector_env
+from rollserve_server.envs.observation_checks import check_observations
 from rollserve_server.envs.purity import Trace, differences, numbers_in
 from rollserve_server.errors import EnvFailedError
+from rollserve_server.pulse import Phase, here
 
 if TYPE_CHECKING:
     from gymnasium import Space
@@ -53,6 +55,7 @@ class BlockEnvs:
         stepped: (M,), bool, whether the row made a step with the last one; else it only began anew.
         at_once: whether rows begin anew with the step that ends an episode, so that each makes all steps.
         max_episode_steps: the step limit of an episode that is known, or None.
+        checks_observations: whether one that is outside its space, or no number, is an error.
     """
 
     def __init__(
@@ -73,7 +76,9 @@ class BlockEnvs:
         self.num_rows = num_rows
         self.max_episode_length = max_episode_length
         self._broken = False
+        self.checks_observations = False
         self._wants_at_once = at_once
+        self._pulse = here()
         self._env = self._make()
         try:
             self.observation_space: Space[Any] = self._env.single_observation_space
@@ -152,6 +157,7 @@ class BlockEnvs:
             if self._broken:
                 self._env = self._make()
                 self._broken = False
+            self._pulse.begin(Phase.RESET)
             options = copy.deepcopy(dict(self._spec.reset_options)) or None
             observations, infos = self._env.reset(seed=seed, options=options)
             self._store(observations)
@@ -171,12 +177,14 @@ class BlockEnvs:
         """
         batch = batch_of_leaves(self.action_space, iter([column.copy() for column in actions]))
         ended = None if self.at_once else self.terminated | self.truncated
+        self._pulse.begin(Phase.STEP)
         with self._failing("step"):
             observations, rewards, terminated, truncated, infos = self._env.step(batch)
             self._store(observations)
             self.rewards[...] = rewards
             self.terminated[...] = terminated
             self.truncated[...] = truncated
+        self._pulse.phase = Phase.WORKING
         self._stepped = True
         if ended is None:
             self._final = infos.get("final_obs")
@@ -227,15 +235,19 @@ class BlockEnvs:
 
     def close(self) -> None:
         """Closes the environment."""
+        self._pulse.begin(Phase.CLOSING)
         # What an environment raises at its end is of no interest any more.
         with contextlib.suppress(Exception):
             self._env.close()
 
     def _make(self) -> VectorEnv[Any, Any, Any]:
+        self._pulse.begin(Phase.MAKING)
         return make_vector_env(self._spec, self.num_rows, self.max_episode_length, at_once=self._wants_at_once)
 
     def _store(self, observations: Any) -> None:
         self.observations = leaves_of_batch(observations, self.observation_leaves, self.num_rows)
+        if self.checks_observations:
+            check_observations(self.observation_leaves, self.observations, range(self.num_rows))
 
     def _by_name(self) -> dict[str, np.ndarray]:
         return {leaf.name: column for leaf, column in zip(self.observation_leaves, self.observations, strict=True)}

@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 
 from rollserve_server.errors import DomainError, InvalidValueError, NotAllowedError, NotFoundError, within
+from rollserve_server.pulse import Phase, here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -80,6 +81,7 @@ def make_env(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
         NotFoundError: there is no such module, id, class or wrapper, or a package that it needs is not installed.
         InvalidValueError: the environment or a wrapper refused its arguments, or has no spaces.
     """
+    here().begin(Phase.MAKING)
     env = _make_unwrapped(spec)
     try:
         _check_spaces(spec.id, env)
@@ -100,6 +102,7 @@ def set_task(env: gymnasium.Env[Any, Any], task: Task) -> None:
     Raises:
         InvalidValueError: there is no such method, or it refuses its argument.
     """
+    here().begin(Phase.MAKING)
     method = env.get_wrapper_attr(task.method) if env.has_wrapper_attr(task.method) else None
     if not callable(method):
         text = f"{task.method!r} came, a method of the environment was expected"

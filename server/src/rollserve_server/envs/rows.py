@@ -12,9 +12,11 @@ import numpy as np
 from rollserve import Reproducibility
 from rollserve_server.envs.leaves import any_value, assemble_rows, leaves_of_space, store_observation
 from rollserve_server.envs.making import make_env, set_task
+from rollserve_server.envs.observation_checks import check_observations, unfit_rows
 from rollserve_server.envs.purity import QUICK_SECONDS, Trace, classify, trace_episode
 from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs, specs_of_rows
 from rollserve_server.errors import EnvFailedError, InvalidValueError, at_row
+from rollserve_server.pulse import Phase, here
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,6 +54,8 @@ class RowEnvs:
         rewards: (M,), float64, of each row's last step.
         terminated: (M,), bool, of each row's last step.
         truncated: (M,), bool, of each row's last step.
+        failures: of the last `step`, the errors of those rows whose environments raised any.
+        checks_observations: whether one that is outside its space, or no number, is an error.
         rows_differ: whether each row has a spec of its own, so that each episode belongs to a row.
     """
 
@@ -68,6 +72,9 @@ class RowEnvs:
         self.rows_differ = isinstance(specs, RowSpecs)
         self._specs = specs_of_rows(specs, num_rows)
         self._broken: set[int] = set()
+        self.failures: list[EnvFailedError] = []
+        self._pulse = here()
+        self.checks_observations = False
         with at_row(0):
             self._envs = [make_env(self._specs[0])]
         try:
@@ -159,11 +166,14 @@ class RowEnvs:
         try:
             if row in self._broken:
                 self._remake(row)
+            self._pulse.begin(Phase.RESET, row)
             # Environments may change what they are given.
             given = self._specs[row].reset_options
             options = copy.deepcopy(dict(given)) if given else None
             observation, info = self._envs[row].reset(seed=seed, options=options)
             self._store(observation, row)
+            if self.checks_observations:
+                check_observations(self.observation_leaves, self.observations, (row,))
         except Exception as error:
             raise self._failure("reset", row, error) from error
         return info
@@ -171,20 +181,23 @@ class RowEnvs:
     def step(self, rows: Sequence[int], actions: Sequence[np.ndarray]) -> list[tuple[int, Mapping[str, Any]]]:
         """Steps the rows, and returns the infos of those that have any.
 
+        Of rows whose environments raise an error, or show what is not as their space says, `failures` tells: those are
+        closed, and the next `reset` makes others in their place. The other rows have been stepped.
+
         Args:
             rows: which rows to step.
             actions: for each leaf of the action space (M, *A). Not kept: environments may hold on to what they are
                 given, so they get copies.
-
-        Raises:
-            EnvFailedError: an environment raised an error, or its observation is not as its space says. The rows
-                before it have been stepped.
         """
+        if self.failures:
+            self.failures = []
         row_actions = assemble_rows(self.action_space, iter([column.copy() for column in actions]))
         infos: list[tuple[int, Mapping[str, Any]]] = []
+        self._pulse.begin(Phase.STEP)
         for start in range(0, len(rows), self._num_together):
             infos += self._step_together(rows[start : start + self._num_together], row_actions)
-        return infos
+        self._pulse.phase = Phase.WORKING
+        return self._without_unfit(rows, infos) if self.checks_observations else infos
 
     def close(self) -> None:
         """Closes the environments."""
@@ -193,18 +206,30 @@ class RowEnvs:
                 _close(env)
 
     def _step_together(self, rows: Sequence[int], row_actions: Sequence[Any]) -> list[tuple[int, Mapping[str, Any]]]:
-        """Steps rows, then stores what came of it; returns and raises as `step`."""
-        envs, row = self._envs, 0
+        """Steps rows, then stores what came of it; returns as `step`."""
+        envs, pulse = self._envs, self._pulse
         outcomes: list[_Outcome] = []
-        try:
-            for row in rows:
+        for row in rows:
+            pulse.row = row
+            try:
                 outcomes.append(envs[row].step(row_actions[row]))
-        except Exception as error:
-            self._store_each(rows, outcomes)  # an error in what a row before it has shown comes first
-            raise self._failure("step", row, error) from error
+            except Exception as error:
+                self._fail(row, error)
+        if self.failures:
+            rows = [row for row in rows if row not in self._broken]
         if len(outcomes) == 1 or not self._store_all(rows, outcomes):
             self._store_each(rows, outcomes)
-        return [(row, outcome[4]) for row, outcome in zip(rows, outcomes, strict=True) if outcome[4]]
+        infos = [(row, outcome[4]) for row, outcome in zip(rows, outcomes, strict=True) if outcome[4]]
+        return [(row, info) for row, info in infos if row not in self._broken] if self.failures else infos
+
+    def _without_unfit(
+        self, rows: Sequence[int], infos: Sequence[tuple[int, Mapping[str, Any]]]
+    ) -> list[tuple[int, Mapping[str, Any]]]:
+        """Takes rows whose observations are outside their space for failed; returns the infos of the others."""
+        stepped = [row for row in rows if row not in self._broken]
+        for row, text in unfit_rows(self.observation_leaves, self.observations, stepped).items():
+            self._fail(row, ValueError(text))
+        return [(row, info) for row, info in infos if row not in self._broken]
 
     def _store_all(self, rows: Sequence[int], outcomes: Sequence[_Outcome]) -> bool:
         """Stores what came of some rows' steps at once; returns whether that is possible."""
@@ -224,19 +249,25 @@ class RowEnvs:
         return True
 
     def _store_each(self, rows: Sequence[int], outcomes: Sequence[_Outcome]) -> None:
-        """Stores what came of rows' steps one by one: of the first ones, if the others have none."""
-        for row, outcome in zip(rows, outcomes, strict=False):
+        """Stores what came of rows' steps one by one."""
+        for row, outcome in zip(rows, outcomes, strict=True):
             try:
                 observation, self.rewards[row], self.terminated[row], self.truncated[row], _ = outcome
                 self._store(observation, row)
             except Exception as error:
-                raise self._failure("step", row, error) from error
+                self._fail(row, error)
 
     def _store(self, observation: Any, row: int) -> None:
         if self._plain is not None and self._plain.takes(observation):
             self.observations[0][row] = observation
         else:
             store_observation(observation, self.observation_leaves, self.observations, row)
+
+    def _fail(self, row: int, error: Exception) -> None:
+        """Takes in that a row could not be stepped: it has not come to an end."""
+        self.failures.append(self._failure("step", row, error))
+        self.rewards[row] = 0.0
+        self.terminated[row] = self.truncated[row] = False
 
     def _failure(self, what: str, row: int, error: Exception) -> EnvFailedError:
         """The error for the caller. The environment may be broken for good, so the next reset makes a new one."""
@@ -273,6 +304,7 @@ def _differ_in_place(before: EnvSpec, after: EnvSpec) -> bool:
 
 
 def _close(env: gymnasium.Env[Any, Any]) -> None:
+    here().begin(Phase.CLOSING)
     # What an environment raises at its end is of no interest any more.
     with contextlib.suppress(Exception):
         env.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import logging
+import traceback
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
@@ -14,6 +15,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from rollserve_server.errors import (
     AgentFailedError,
+    ClientStalledError,
     DomainError,
     EnvFailedError,
     InvalidValueError,
@@ -21,6 +23,9 @@ from rollserve_server.errors import (
     NotFoundError,
     NotReadyError,
     OverLimitError,
+    SamplerLostError,
+    StoppingError,
+    TooFewWorkersError,
     WorkerLostError,
 )
 
@@ -38,6 +43,10 @@ _CODES: dict[type[DomainError], grpc.StatusCode] = {
     NotReadyError: grpc.StatusCode.FAILED_PRECONDITION,
     OverLimitError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     WorkerLostError: grpc.StatusCode.UNAVAILABLE,
+    ClientStalledError: grpc.StatusCode.UNAVAILABLE,
+    StoppingError: grpc.StatusCode.UNAVAILABLE,
+    TooFewWorkersError: grpc.StatusCode.UNAVAILABLE,
+    SamplerLostError: grpc.StatusCode.UNAVAILABLE,
     EnvFailedError: grpc.StatusCode.INTERNAL,
     AgentFailedError: grpc.StatusCode.FAILED_PRECONDITION,
 }
@@ -56,12 +65,14 @@ async def abort(context: grpc.aio.ServicerContext[object, object], error: Domain
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
         message = f"{field}: {message}"
     _log.info("call refused", extra={"code": code.name, "reason": error.reason, "error": message})
+    _let_go(error)
     await _abort(context, code, message, error.reason, details)
 
 
 async def abort_unexpected(context: grpc.aio.ServicerContext[object, object], error: Exception) -> NoReturn:
     """Ends the call because of a fault of the server: the log has it all, the client only that it happened."""
     _log.error("call failed", exc_info=error)
+    _let_go(error)
     message = "the server has a fault; its log has more"
     await _abort(context, grpc.StatusCode.INTERNAL, message, "INTERNAL", [])
 
@@ -83,6 +94,11 @@ async def _abort(
         (("rollserve-reason", reason), ("grpc-status-details-bin", status.SerializeToString())),
     )
     raise AssertionError("abort raises")
+
+
+def _let_go(error: Exception) -> None:
+    """Frees what the functions that raised an error held, such as the request: gRPC keeps how calls end for a while."""
+    traceback.clear_frames(error.__traceback__)
 
 
 def _shortened(text: str, most_bytes: int) -> str:

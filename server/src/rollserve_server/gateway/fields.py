@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
     from rollserve.v1 import sampler_service_pb2 as pb
 
-__all__ = ["MOST_FIRST_INDEX", "MOST_STEPS", "in_range", "of_field", "optional", "updates_of"]
+__all__ = ["MOST_FIRST_INDEX", "MOST_STEPS", "MOST_WORKERS", "in_range", "of_field", "optional", "updates_of"]
 
 _T = TypeVar("_T")
 
-MOST_STEPS, MOST_FIRST_INDEX = 1 << 50, 1 << 62
+MOST_STEPS, MOST_FIRST_INDEX, MOST_WORKERS = 1 << 50, 1 << 62, 10_000
 
 
 def in_range(field: str, value: int, least: int, most: int) -> int:

@@ -39,7 +39,7 @@ from rollserve_server.pool import (
 from rollserve_server.sampling import COMPRESSIONS, ColumnFormat
 
 if TYPE_CHECKING:
-    from rollserve_server.pool import PoolStatus
+    from rollserve_server.pool import FailedEpisode, PoolStatus, WorkerStatus
 
 __all__ = [
     "account_to_proto",
@@ -100,6 +100,8 @@ def sample_request_from_proto(
         prefetch=options.prefetch,
         columns=None if options.blackhole else columns,
         exploration=exploration,
+        num_workers=optional(options, "worker_count"),
+        leaves_out_failed=options.skip_failed_episodes,
     )
 
 
@@ -130,6 +132,7 @@ def beginning_to_proto(
         row_count=beginning.num_rows,
         row_step_count=beginning.row_step_count,
         shared_memory=shared_memory,
+        worker_count=beginning.num_workers,
     )
 
 
@@ -148,6 +151,7 @@ def account_to_proto(account: Account) -> episode_batch_pb2.Account:
             episode_count=worker.num_episodes,
             sampling=_duration(worker.sampling_seconds),
             encoding=_duration(worker.encoding_seconds),
+            missing_step_count=worker.num_missing_steps,
         )
         for index, worker in enumerate(account.workers)
     ]
@@ -162,6 +166,7 @@ def account_to_proto(account: Account) -> episode_batch_pb2.Account:
         lost_step_count=account.num_lost_steps,
         idle_step_count=account.num_idle_steps,
         retried_episode_count=account.num_retried_episodes,
+        retry_reasons=account.retry_reasons,
         seed=account.seed,
         first_episode_index=account.first_episode_index,
         policy_version=account.policy_version,
@@ -177,6 +182,10 @@ def account_to_proto(account: Account) -> episode_batch_pb2.Account:
         prefetched_step_count=account.num_prefetched_steps,
         discarded_step_count=account.num_discarded_steps,
         discarded_episode_count=account.num_discarded_episodes,
+        failed_episode_count=account.env_failures.num_left_out,
+        episode_failures=map(_episode_failure_to_proto, account.env_failures.told.values()),
+        straggler_episode_count=account.num_straggler_episodes,
+        missing_step_count=account.num_missing_steps,
     )
 
 
@@ -184,14 +193,16 @@ def status_to_proto(sampler: str, status: PoolStatus) -> pb.GetSamplerResponse:
     """The state of a sampler."""
     workers = [
         pb.Worker(
-            worker_index=index,
-            health=pb.WORKER_HEALTH_HEALTHY if worker.healthy else pb.WORKER_HEALTH_LOST,
+            worker_index=worker.index,
+            health=_health_to_proto(worker),
             row_count=worker.num_rows,
             simulated_step_count=worker.num_simulated_steps,
             process_id=worker.identity.process_id,
             host=worker.identity.host,
+            restart_count=worker.num_restarts,
+            last_failure=worker.last_failure,
         )
-        for index, worker in enumerate(status.workers)
+        for worker in status.workers
     ]
     counters = pb.Counters(
         completed_call_count=status.counters.num_completed_calls,
@@ -199,9 +210,13 @@ def status_to_proto(sampler: str, status: PoolStatus) -> pb.GetSamplerResponse:
         cancelled_call_count=status.counters.num_cancelled_calls,
         step_count=status.counters.num_steps,
         episode_count=status.counters.num_episodes,
-        simulated_step_count=sum(worker.num_simulated_steps for worker in status.workers),
+        simulated_step_count=status.num_simulated_steps,
         message_bytes=status.counters.message_bytes,
         uptime=_duration(status.uptime_seconds),
+        environment_failure_count=status.counters.num_env_failures,
+        retried_episode_count=status.counters.num_retried_episodes,
+        failed_episode_count=status.counters.num_failed_episodes,
+        worker_restart_count=status.num_worker_restarts,
     )
     return pb.GetSamplerResponse(
         sampler=sampler,
@@ -218,6 +233,7 @@ def status_to_proto(sampler: str, status: PoolStatus) -> pb.GetSamplerResponse:
         counters=counters,
         reproducibility=reproducibility_to_proto(status.env.reproducibility),
         episodes_per_row=status.env.num_episodes_per_row or 0,
+        min_healthy_worker_count=status.min_healthy_workers,
     )
 
 
@@ -238,7 +254,28 @@ def _fragments_from_proto(request: pb.ObtainSamplesRequest, num_steps: int) -> F
     clock = None
     if fragments.HasField("row_step_count"):
         clock = in_range("fragments.row_step_count", fragments.row_step_count, 0, MOST_FIRST_INDEX)
-    return Fragments(num_steps, fragments.skip_step_count, fragments.soft_horizon, clock)
+    fraction = fragments.fraction_of_workers if fragments.HasField("fraction_of_workers") else 1.0
+    if not 0 < fraction <= 1:
+        raise InvalidValueError.of("fragments.fraction_of_workers", fraction, "a number over 0 and up to 1")
+    return Fragments(num_steps, fragments.skip_step_count, fragments.soft_horizon, clock, fraction)
+
+
+def _episode_failure_to_proto(failed: FailedEpisode) -> episode_batch_pb2.EpisodeFailure:
+    return episode_batch_pb2.EpisodeFailure(
+        episode_index=failed.index,
+        worker_index=failed.worker,
+        attempt_count=failed.num_attempts,
+        skipped=failed.is_left_out,
+        text=failed.short_text,
+    )
+
+
+def _health_to_proto(worker: WorkerStatus) -> pb.WorkerHealth.ValueType:
+    if worker.is_leaving:
+        return pb.WORKER_HEALTH_LEAVING
+    if worker.healthy:
+        return pb.WORKER_HEALTH_HEALTHY
+    return pb.WORKER_HEALTH_FAILED if worker.given_up else pb.WORKER_HEALTH_LOST
 
 
 def _duration(seconds: float) -> Duration:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,10 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.errors import StoppingError
+from rollserve_server.gateway.client_limits import ClientLimits
+from rollserve_server.gateway.intake import Intake
+from rollserve_server.gateway.open_rpcs import OpenRpcs
 from rollserve_server.gateway.service import SamplerService
 from rollserve_server.gateway.shared_memory import Rings
 
@@ -23,6 +28,9 @@ if TYPE_CHECKING:
 __all__ = ["Gateway", "GatewayConfig"]
 
 _log = logging.getLogger(__name__)
+
+_FLUSH_SECONDS = 1.0
+"""How long clients have to hear that their calls have ended."""
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["SamplerService"].full_name
 
@@ -41,6 +49,7 @@ class GatewayConfig:
         grace_seconds: how long calls may go on after the end has begun.
         allowed_paths: files and folders that requests may name in the arguments of environments.
         shared_memory_bytes: how much shared memory streams may come through.
+        limits: what clients may take of it, and how it finds out that they are gone.
     """
 
     listen: str
@@ -48,6 +57,7 @@ class GatewayConfig:
     grace_seconds: float
     allowed_paths: tuple[Path, ...] = ()
     shared_memory_bytes: int = 0
+    limits: ClientLimits = field(default_factory=ClientLimits)
 
 
 class Gateway:
@@ -64,11 +74,21 @@ class Gateway:
             OSError: there is no shared memory here.
         """
         self._config = config
+        self._pools = pools
+        limits = config.limits
         self._server = grpc.aio.server(
-            options=[("grpc.max_receive_message_length", config.max_request_bytes), ("grpc.so_reuseport", 0)]
+            options=[
+                ("grpc.max_receive_message_length", config.max_request_bytes),
+                ("grpc.so_reuseport", 0),
+                *limits.channel_options(),
+            ],
+            maximum_concurrent_rpcs=limits.max_rpcs,
         )
         self._health = health.aio.HealthServicer()
-        service = SamplerService(pools, config.allowed_paths, Rings(config.shared_memory_bytes))
+        self._rpcs = OpenRpcs(limits.client_stall_seconds)
+        intake = Intake(config.max_request_bytes, limits.max_pending_request_bytes)
+        rings = Rings(config.shared_memory_bytes)
+        service = SamplerService(pools, config.allowed_paths, rings, self._rpcs, intake)
         self._server.add_generic_rpc_handlers((service.handler(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -89,7 +109,25 @@ class Gateway:
         for service in ("", _SERVICE):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
 
-    async def stop(self) -> None:
-        """Takes no more calls, tells so, and ends when those that run have ended or the grace is over."""
+    async def stop(self, *, at_once: bool = False) -> None:
+        """Takes no more calls, tells so, and ends when those that run have ended or the grace is over.
+
+        Calls that wait for their turn are ended at once, those that run longer than the grace then.
+
+        Args:
+            at_once: whether there is no grace.
+        """
+        grace = 0.0 if at_once else self._config.grace_seconds
         await self._health.enter_graceful_shutdown()
-        await self._server.stop(self._config.grace_seconds)
+        for pool in self._pools.values():
+            pool.drain(StoppingError("the server is stopping: it begins no more calls"))
+        # Takes no more connections and calls from now on.
+        stopping = asyncio.create_task(self._server.stop(grace + _FLUSH_SECONDS))
+        try:
+            await self._rpcs.wait_until_none(grace)
+            self._rpcs.end(StoppingError(f"the server is stopping, and has waited {grace:g} s for the call to end"))
+            # Whoever watches its health goes on doing so.
+            await asyncio.wait({stopping}, timeout=_FLUSH_SECONDS)
+            await self._server.stop(None)
+        finally:
+            stopping.cancel()

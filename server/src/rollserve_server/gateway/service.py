@@ -14,17 +14,19 @@ from google.protobuf.message import DecodeError
 from rollserve.parameter_updates import read_parameters_update
 from rollserve.v1 import agent_versions_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve_server.errors import DomainError, InvalidValueError, NotFoundError
+from rollserve_server.errors import InvalidValueError, NotFoundError
 from rollserve_server.gateway import evaluation_messages, sampling_messages
 from rollserve_server.gateway.agent_messages import agent_updates_from_proto
 from rollserve_server.gateway.env_messages import env_updated_to_proto, env_updates_from_proto
-from rollserve_server.gateway.errors import abort, abort_unexpected
+from rollserve_server.gateway.fields import MOST_WORKERS, in_range
 from rollserve_server.gateway.version_messages import agent_versions_to_proto, chosen_parameters, parameter_messages
-from rollserve_server.pool import Account, Beginning, Delivery, Evaluation, Pool, Progress
+from rollserve_server.pool import Account, Beginning, Delivery, Evaluation, Pool, Progress, Turns
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
+    from rollserve_server.gateway.intake import Intake
+    from rollserve_server.gateway.open_rpcs import OpenRpc, OpenRpcs
     from rollserve_server.gateway.shared_memory import Rings
     from rollserve_server.pool import AgentUpdate
 
@@ -37,16 +39,46 @@ _log = logging.getLogger(__name__)
 _Context = Any  # grpc.aio's is generic in the stubs only
 _M = TypeVar("_M", bound="Message")
 _SampleRequest = pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest
+_Stream = Callable[[Any, "OpenRpc"], AsyncGenerator[bytes, None]]
+
+_KINDS = {
+    "UpdateAgent": "update",
+    "UpdateEnv": "update",
+    "Evaluate": "evaluation",
+    "EvaluatePopulation": "evaluation",
+}
+"""Of RPCs whose requests bring agents, parameters or environments; those of others are small."""
+_MOST_PARAMETERS, _MOST_WAITING = 4, 64
+"""How many streams of parameters run at the same time, and how many wait."""
 
 
 class SamplerService:
     """`rollserve.v1.SamplerService`; see `protos/rollserve/v1/sampler_service.proto`."""
 
-    def __init__(self, pools: Mapping[str, Pool], allowed_paths: Collection[Path], rings: Rings) -> None:
-        """Serves the samplers of these names; for the paths, see `check_paths`."""
+    def __init__(
+        self,
+        pools: Mapping[str, Pool],
+        allowed_paths: Collection[Path],
+        rings: Rings,
+        rpcs: OpenRpcs,
+        intake: Intake,
+    ) -> None:
+        """Serves the samplers of these names.
+
+        Args:
+            pools: the samplers.
+            allowed_paths: see `check_paths`.
+            rings: memory for streams that may come through some.
+            rpcs: keeps the RPCs.
+            intake: receives requests.
+        """
         self._pools = pools
         self._allowed_paths = allowed_paths
         self._rings = rings
+        self._rpcs = rpcs
+        self._intake = intake
+        # Each holds a version's parameters for as long as it runs, also when the pool has forgotten them.
+        self._parameter_turns = Turns(_MOST_PARAMETERS, 1.0, max_stalled=_MOST_PARAMETERS, max_waiting=_MOST_WAITING)
 
     def handler(self) -> grpc.GenericRpcHandler:
         """What a server needs to route calls here."""
@@ -54,10 +86,11 @@ class SamplerService:
         unary: dict[str, Callable[[bytes], Awaitable[Message]]] = {
             "UpdateAgent": self.update_agent,
             "UpdateEnv": self.update_env,
+            "ResizePool": self.resize_pool,
             "GetSampler": self.get_sampler,
             "ListAgentVersions": self.list_agent_versions,
         }
-        streams: dict[str, tuple[Callable[[Any], AsyncGenerator[bytes, None]], type[Message]]] = {
+        streams: dict[str, tuple[_Stream, type[Message]]] = {
             "ObtainSamples": (self.obtain, pb.ObtainSamplesRequest),
             "ObtainExactEpisodes": (self.obtain, pb.ObtainExactEpisodesRequest),
             "GetAgentParameters": (self.get_agent_parameters, agent_versions_pb2.GetAgentParametersRequest),
@@ -66,11 +99,14 @@ class SamplerService:
         }
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
         # gRPC passes bytes on both ways: what cannot be parsed is an error like any other, and sampled messages come
-        # from the workers as bytes.
+        # from the workers as bytes. The one request of an RPC is taken as a stream: of those gRPC reads no more than it
+        # is asked to.
         for name, method in unary.items():
-            handlers[name] = grpc.unary_unary_rpc_method_handler(_answer(method), None, None)
+            answer = self._answer(method, _KINDS.get(name))
+            handlers[name] = grpc.stream_unary_rpc_method_handler(answer, None, None)
         for name, (stream, kind) in streams.items():
-            handlers[name] = grpc.unary_stream_rpc_method_handler(_stream(stream, kind), None, None)
+            write = self._write(stream, kind, _KINDS.get(name))
+            handlers[name] = grpc.stream_stream_rpc_method_handler(write, None, None)
         return grpc.method_handlers_generic_handler(service.full_name, handlers)
 
     async def update_agent(self, data: bytes) -> pb.UpdateAgentResponse:
@@ -103,6 +139,14 @@ class SamplerService:
         _log.info("environment updated", extra={"env": env, "env_version": updated.version})
         return env_updated_to_proto(updated)
 
+    async def resize_pool(self, data: bytes) -> pb.ResizePoolResponse:
+        """ResizePool."""
+        request = _parsed(pb.ResizePoolRequest, data)
+        pool = self._pool(request.sampler)
+        num_workers = in_range("worker_count", request.worker_count, 1, MOST_WORKERS)
+        previous = await pool.resize(num_workers)
+        return pb.ResizePoolResponse(worker_count=num_workers, previous_worker_count=previous)
+
     async def get_sampler(self, data: bytes) -> pb.GetSamplerResponse:
         """GetSampler."""
         request = _parsed(pb.GetSamplerRequest, data)
@@ -115,22 +159,24 @@ class SamplerService:
         return agent_versions_to_proto(await self._pool(request.sampler).agent_versions.listed())
 
     async def get_agent_parameters(
-        self, request: agent_versions_pb2.GetAgentParametersRequest
+        self, request: agent_versions_pb2.GetAgentParametersRequest, rpc: OpenRpc
     ) -> AsyncGenerator[bytes, None]:
         """GetAgentParameters: serialized messages."""
         versions = self._pool(request.sampler).agent_versions
-        version, parameters = versions.parameters(request.policy_version or None, request.worker_index)
         limit = sampling_messages.message_limit_from_proto(request)
-        for message in parameter_messages(version, chosen_parameters(parameters, request.names), limit):
-            yield message.SerializeToString()
+        async with contextlib.AsyncExitStack() as stack:
+            await self._parameter_turns.wait(stack, rpc)
+            version, parameters = versions.parameters(request.policy_version or None, request.worker_index)
+            for message in parameter_messages(version, chosen_parameters(parameters, request.names), limit):
+                yield message.SerializeToString()
 
-    async def obtain(self, request: _SampleRequest) -> AsyncGenerator[bytes, None]:
+    async def obtain(self, request: _SampleRequest, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """ObtainSamples and ObtainExactEpisodes, whose responses have the same fields: serialized messages."""
         pool = self._pool(request.sampler)
         sample_request = sampling_messages.sample_request_from_proto(request)
         async with contextlib.AsyncExitStack() as stack:
             ring = stack.enter_context(self._rings.lent(wanted=request.options.accept_shared_memory))
-            items = await stack.enter_async_context(contextlib.aclosing(pool.sample(sample_request)))
+            items = await stack.enter_async_context(contextlib.aclosing(pool.sample(sample_request, rpc)))
             async for item in items:
                 match item:
                     case Beginning():
@@ -139,7 +185,10 @@ class SamplerService:
                     case Delivery():
                         for message in item.messages:
                             data = item.buffer[message.offset : message.offset + message.size]
-                            shared = await ring.write(data) if ring else None
+                            shared = None
+                            if ring:
+                                with rpc.waiting():
+                                    shared = await ring.write(data)
                             response = pb.ObtainSamplesResponse(shared=shared)
                             yield response.SerializeToString() if shared else data.tobytes()
                     case Progress():
@@ -153,11 +202,11 @@ class SamplerService:
                         account.shared_message_bytes = ring.num_message_bytes if ring else 0
                         yield pb.ObtainSamplesResponse(account=account).SerializeToString()
 
-    async def evaluate(self, request: pb.EvaluateRequest) -> AsyncGenerator[bytes, None]:
+    async def evaluate(self, request: pb.EvaluateRequest, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Evaluate: serialized messages."""
         pool = self._pool(request.sampler)
         evaluation_request = evaluation_messages.evaluation_request_from_proto(request, self._allowed_paths)
-        async with contextlib.aclosing(pool.evaluate(evaluation_request)) as items:
+        async with contextlib.aclosing(pool.evaluate(evaluation_request, rpc)) as items:
             async for item in items:
                 match item:
                     case Delivery():
@@ -169,11 +218,13 @@ class SamplerService:
                     case _:
                         yield pb.EvaluateResponse(**_sign_to_proto(item)).SerializeToString()
 
-    async def evaluate_population(self, request: pb.EvaluatePopulationRequest) -> AsyncGenerator[bytes, None]:
+    async def evaluate_population(
+        self, request: pb.EvaluatePopulationRequest, rpc: OpenRpc
+    ) -> AsyncGenerator[bytes, None]:
         """EvaluatePopulation: serialized messages."""
         pool = self._pool(request.sampler)
         population_request = evaluation_messages.population_request_from_proto(request, self._allowed_paths)
-        async with contextlib.aclosing(pool.evaluate_population(population_request)) as items:
+        async with contextlib.aclosing(pool.evaluate_population(population_request, rpc)) as items:
             async for item in items:
                 if isinstance(item, Evaluation):
                     evaluation = evaluation_messages.population_evaluation_to_proto(item)
@@ -189,44 +240,60 @@ class SamplerService:
             raise NotFoundError(text, reason="SAMPLER_NOT_FOUND", field="sampler")
         return pool
 
+    def _answer(
+        self, method: Callable[[bytes], Awaitable[Message]], request_kind: str | None
+    ) -> Callable[[object, _Context], Awaitable[bytes]]:
+        """What has gRPC call the method."""
+
+        async def answer(_: object, context: _Context) -> bytes:
+            async with self._rpcs.open(context) as rpc:
+                return await answer_to(rpc)
+
+        async def answer_to(rpc: OpenRpc) -> bytes:
+            async with self._request(rpc, request_kind) as data:
+                return (await method(data)).SerializeToString()
+
+        return answer
+
+    def _write(
+        self, method: _Stream, kind: type[Message], request_kind: str | None
+    ) -> Callable[[object, _Context], Awaitable[None]]:
+        """What has gRPC call the method, and sends what it gives."""
+
+        async def write(_: object, context: _Context) -> None:
+            async with self._rpcs.open(context) as rpc:
+                await write_to(rpc)
+
+        async def write_to(rpc: OpenRpc) -> None:
+            self._rpcs.check_stuck()
+            async with (
+                self._request(rpc, request_kind) as data,
+                contextlib.aclosing(method(_parsed(kind, data), rpc)) as messages,
+            ):
+                async for message in messages:
+                    await rpc.write(message)
+
+        return write
+
+    @contextlib.asynccontextmanager
+    async def _request(self, rpc: OpenRpc, kind: str | None) -> AsyncGenerator[bytes, None]:
+        """The request of an RPC; see Intake."""
+        match kind:
+            case "update":
+                async with self._intake.update(rpc) as data:
+                    yield data
+            case "evaluation":
+                async with self._intake.evaluation(rpc) as data:
+                    yield data
+            case _:
+                yield await self._intake.small(rpc)
+
 
 def _sign_to_proto(item: Beginning | Progress) -> dict[str, Any]:
     """The fields of a response that say how far an evaluation is."""
     if isinstance(item, Beginning):
         return {"beginning": sampling_messages.beginning_to_proto(item)}
     return {"progress": sampling_messages.progress_to_proto(item)}
-
-
-def _answer(method: Callable[[bytes], Awaitable[Message]]) -> Callable[[bytes, _Context], Awaitable[bytes]]:
-    """The method from bytes to bytes, with its errors made into statuses."""
-
-    async def answer(data: bytes, context: _Context) -> bytes:
-        try:
-            return (await method(data)).SerializeToString()
-        except DomainError as error:
-            await abort(context, error)
-        except Exception as error:  # nothing unforeseen may reach the client
-            await abort_unexpected(context, error)
-
-    return answer
-
-
-def _stream(
-    method: Callable[[Any], AsyncGenerator[bytes, None]], kind: type[Message]
-) -> Callable[[bytes, _Context], AsyncGenerator[bytes, None]]:
-    """The method from bytes to bytes, with its errors made into statuses."""
-
-    async def stream(data: bytes, context: _Context) -> AsyncGenerator[bytes, None]:
-        try:
-            async with contextlib.aclosing(method(_parsed(kind, data))) as messages:
-                async for message in messages:
-                    yield message
-        except DomainError as error:
-            await abort(context, error)
-        except Exception as error:  # nothing unforeseen may reach the client
-            await abort_unexpected(context, error)
-
-    return stream
 
 
 def _parsed(kind: type[_M], data: bytes) -> _M:

@@ -6,6 +6,7 @@ from rollserve_server.pool.backend import Backend, Payload, WorkerHandle
 from rollserve_server.pool.beginning import Beginning
 from rollserve_server.pool.config import PoolConfig, SampleRequest
 from rollserve_server.pool.deliveries import Delivery, Progress
+from rollserve_server.pool.env_failures import FailedEpisode
 from rollserve_server.pool.env_updates import EnvUpdate, RowUpdates
 from rollserve_server.pool.evaluation import (
     EpisodeDelivery,
@@ -14,14 +15,17 @@ from rollserve_server.pool.evaluation import (
     EvaluationRequest,
     PopulationRequest,
 )
+from rollserve_server.pool.evaluations import MOST_EVALUATIONS
 from rollserve_server.pool.fragments import Fragments
 from rollserve_server.pool.holdings import AgentUpdate
 from rollserve_server.pool.in_process import InProcessBackend
 from rollserve_server.pool.plan import AtLeast, Exactly, InAll, Target
 from rollserve_server.pool.pool import EnvUpdated, Pool
 from rollserve_server.pool.status import Counters, PoolStatus, WorkerStatus
+from rollserve_server.pool.turns import Turns
 
 __all__ = [
+    "MOST_EVALUATIONS",
     "Account",
     "AgentUpdate",
     "AgentVersionStatus",
@@ -37,6 +41,7 @@ __all__ = [
     "EvaluationOptions",
     "EvaluationRequest",
     "Exactly",
+    "FailedEpisode",
     "Fragments",
     "InAll",
     "InProcessBackend",
@@ -49,6 +54,7 @@ __all__ = [
     "RowUpdates",
     "SampleRequest",
     "Target",
+    "Turns",
     "WorkerAccount",
     "WorkerHandle",
     "WorkerStatus",

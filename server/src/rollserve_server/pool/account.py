@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-__all__ = ["Account", "WorkerAccount"]
+from rollserve_server.pool.env_failures import EnvFailures
+
+if TYPE_CHECKING:
+    from rollserve_server.sampling import EpisodeFailure
+
+__all__ = ["ENVIRONMENT_FAILED", "WORKER_LOST", "Account", "WorkerAccount"]
+
+ENVIRONMENT_FAILED, WORKER_LOST = "environment_failed", "worker_lost"
+"""Why episodes run again."""
 
 
 @dataclass
@@ -17,6 +26,7 @@ class WorkerAccount:
     num_episodes: int = 0
     sampling_seconds: float = 0.0
     encoding_seconds: float = 0.0
+    num_missing_steps: int = 0
 
 
 @dataclass
@@ -42,6 +52,7 @@ class Account:
     num_discarded_steps: int = 0
     num_discarded_episodes: int = 0
     num_retried_episodes: int = 0
+    num_straggler_episodes: int = 0
     num_broken_off_episodes: int = 0
     row_step_count: int = 0
     message_bytes: int = 0
@@ -50,6 +61,20 @@ class Account:
     waiting_seconds: float = 0.0
     sending_seconds: float = 0.0
     elapsed_seconds: float = 0.0
+    retry_reasons: Counter[str] = field(default_factory=Counter)
+    env_failures: EnvFailures = field(default_factory=EnvFailures)
+
+    def count_retried(self, reason: str, num_episodes: int) -> None:
+        """Takes in that so many episodes run again, and why."""
+        self.num_retried_episodes += num_episodes
+        if num_episodes:
+            self.retry_reasons[reason] += num_episodes
+
+    def take_env_failure(self, worker: int, failure: EpisodeFailure) -> None:
+        """Takes in that an environment of a worker has raised an error."""
+        self.env_failures.take(worker, failure)
+        if not failure.is_final:
+            self.count_retried(ENVIRONMENT_FAILED, len(failure.indices))
 
     def add_ahead(self, ahead: Account) -> None:
         """Takes in what became of steps that were simulated between calls, but for those that workers hold."""
@@ -58,6 +83,8 @@ class Account:
         self.num_lost_steps += ahead.num_lost_steps
         self.num_idle_steps += ahead.num_idle_steps
         self.num_retried_episodes += ahead.num_retried_episodes
+        self.retry_reasons.update(ahead.retry_reasons)
+        self.env_failures.add_ahead(ahead.env_failures)
         self.dropped_infos.update(ahead.dropped_infos)
 
     @property
@@ -69,6 +96,11 @@ class Account:
     def num_steps(self) -> int:
         """Steps delivered."""
         return sum(worker.num_steps for worker in self.workers)
+
+    @property
+    def num_missing_steps(self) -> int:
+        """Of fragments, steps that were asked for and not made."""
+        return sum(worker.num_missing_steps for worker in self.workers)
 
     @property
     def num_episodes(self) -> int:

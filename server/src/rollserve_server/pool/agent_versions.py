@@ -118,9 +118,11 @@ class AgentVersions:
         if not held.number:
             raise NotReadyError("there is no agent yet: call UpdateAgent first", reason="NO_AGENT")
         number = held.choose(number, "policy")
+        agents = held.get(number) or ()
+        if len(agents) > 1:  # there may be more or fewer workers now
+            num_workers = len(agents)
         if not 0 <= worker_index < num_workers:
             raise InvalidValueError.of("worker_index", worker_index, f"a number from 0 to {num_workers - 1}")
-        agents = held.get(number) or ()
         return number, parameters_of(agents[worker_index if len(agents) > 1 else 0])
 
     async def current_if_same(self, updates: Sequence[AgentUpdate], *, per_worker: bool = False) -> int | None:

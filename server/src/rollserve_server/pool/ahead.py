@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from rollserve_server.pool.call import Call
 
 if TYPE_CHECKING:
-    from rollserve_server.pool.slots import Slots
     from rollserve_server.pool.streams import Streams
     from rollserve_server.sampling import Order
 
@@ -42,6 +41,10 @@ class Ahead(Call):
         order = None if self.stream.in_flight[worker] else super()._next_order(worker, stuck)
         return order and dataclasses.replace(order, early=False)
 
+    def _begin_copies(self, worker: int) -> bool:
+        """See Call. Nobody waits for any of it."""
+        return False
+
     def _advance_claims(self, *, at_once: bool = False) -> bool:
         """See Call. Only the call that comes knows what it claims."""
         return False
@@ -50,9 +53,8 @@ class Ahead(Call):
 class Prefetching:
     """Samples ahead of one call at a time, as long as nothing else begins."""
 
-    def __init__(self, streams: Streams, slots: Slots) -> None:
+    def __init__(self, streams: Streams) -> None:
         self._streams = streams
-        self._slots = slots
         self._ahead: Ahead | None = None
 
     def begin(self, ahead: Ahead) -> None:
@@ -71,4 +73,4 @@ class Prefetching:
             if ahead is self._ahead:  # else somebody else has waited for the same
                 self._ahead = None
                 self._streams.keep_ahead(ahead, drop=drop)
-                self._slots.count_simulated(ahead.account)
+                ahead.count_simulated()

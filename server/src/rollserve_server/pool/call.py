@@ -9,20 +9,21 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rollserve import Reproducibility
-from rollserve_server.errors import WorkerLostError
+from rollserve_server.errors import EnvFailedError, WorkerLostError
 from rollserve_server.pool.account import Account, WorkerAccount
 from rollserve_server.pool.claims import Claims, Written
 from rollserve_server.pool.deliveries import (
-    MOST_LOSSES,
     ORDERS_IN_FLIGHT,
     CallSettings,
     Deliveries,
     Delivery,
     ignore_answer,
 )
+from rollserve_server.pool.env_failures import FailedEpisode
 from rollserve_server.pool.open_stream import InFlight, OpenStream
 from rollserve_server.pool.placement import Anywhere, Blocks
 from rollserve_server.pool.plan import Plan
+from rollserve_server.pool.stragglers import Stragglers
 from rollserve_server.sampling import EARLY, Claim, Order, Portion
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from rollserve_server.pool.length_estimate import LengthEstimate
     from rollserve_server.pool.placement import Rows
     from rollserve_server.pool.plan import Target
-    from rollserve_server.pool.slots import Slots
-    from rollserve_server.sampling import Report
+    from rollserve_server.pool.team import Team
+    from rollserve_server.sampling import EpisodeFailure, Report
 
 __all__ = ["Call"]
 
@@ -40,7 +41,7 @@ class Call(Deliveries):
     """Runs one call, which has its stream for itself meanwhile.
 
     A worker that is lost on the way costs time only: its episodes run again, elsewhere if they are bound to none, and
-    are the same.
+    are the same. So are those that take far longer than others, which run a second time beside the first.
 
     Attributes:
         stream: what it delivers a part of.
@@ -50,7 +51,7 @@ class Call(Deliveries):
         self,
         target: Target,
         stream: OpenStream,
-        slots: Slots,
+        slots: Team,
         rows: Rows,
         estimate: LengthEstimate,
         settings: CallSettings,
@@ -71,17 +72,34 @@ class Call(Deliveries):
         self._estimate = estimate
         self._pinned = not isinstance(placement, Anywhere)
         num_partial_steps = stream.num_held_steps - sum(num_steps for num_steps, _ in ledger.sizes.values())
-        self._plan = Plan(target, placement, ledger, estimate, len(slots), num_partial_steps, rows.unit_size(placement))
-        self._claims = Claims(settings.window_bytes, pinned=self._pinned)
+        self._plan = Plan(
+            target,
+            placement,
+            ledger,
+            estimate,
+            len(slots),
+            num_partial_steps,
+            rows.unit_size(placement),
+            leaves_out=settings.leaves_out,
+        )
+        self._claims = Claims(settings.window_bytes, stream.claim_names, pinned=self._pinned)
         self._num_finished_last = [0] * len(slots)
         self._steps_per_second = [0.0] * len(slots)
         self._has_answered = [False] * len(slots)
         self._num_losses: Counter[int] = Counter()
+        can_repeat = not self._pinned and reproducibility is not Reproducibility.WORKER
+        factor = settings.straggler_factor if can_repeat else 0.0
+        self._stragglers = Stragglers(self._plan, self._claims, stream, estimate.pace, factor)
+        # Of each worker, what it is to run beside another.
+        self._copies: list[list[range]] = [[] for _ in slots]
         # Of each worker, what it wrote without being asked.
         self._early: dict[int, Written] = {}
 
     def _begin(self) -> None:
-        self._advance_claims()
+        try:
+            self._advance_claims()
+        except EnvFailedError as error:  # of an episode that calls before had begun
+            self._failure = error
 
     def _is_complete(self) -> bool:
         return self._plan.complete and not self._claims
@@ -95,7 +113,7 @@ class Call(Deliveries):
             try:
                 await self._drive_handle(worker, handle)
             except WorkerLostError as error:
-                self._slots.lose(worker, handle)
+                self._slots.lose(worker, handle, error)
                 self._lose(worker, error)
 
     async def _next_handle(self, worker: int) -> WorkerHandle:
@@ -103,11 +121,13 @@ class Call(Deliveries):
         known, slot = self.stream.handles[worker], self._slots[worker]
         if known is not None and not (slot.handle is known and slot.healthy):  # it was lost while no call was there
             self._lose(worker, WorkerLostError(f"worker {worker} is lost", worker))
+        elif not slot.healthy:
+            self._plan.lose(worker)  # others take its share meanwhile
         while True:
             try:
                 handle = await self._slots.ready(worker)
             except WorkerLostError:
-                if self._pinned or not any(slot.healthy for slot in self._slots):
+                if self._pinned or not self._slots.can_do_without(worker):
                     raise
             else:
                 break
@@ -124,7 +144,8 @@ class Call(Deliveries):
                 self.stream.handles[worker] = handle
                 in_flight.append(InFlight(order, *handle.work(order)))
             if not in_flight:
-                await self._wait()
+                if not self._begin_copies(worker):
+                    await self._wait(self._stragglers.seconds())
                 stuck = False
                 continue
             # If the call ends meanwhile, the answer is the next call's.
@@ -132,6 +153,7 @@ class Call(Deliveries):
             report = await asyncio.shield(coming)
             in_flight.popleft()
             self._has_answered[worker] = True
+            self.stream.drops[worker].answered(order.drop)
             for asked in order.deliver:
                 self._claims.answered(asked.claim_id)
             for parcel in report.parcels:
@@ -143,7 +165,7 @@ class Call(Deliveries):
             if report.is_closed:
                 self.stream.handles[worker] = None
             self._take(worker, report)
-            idle = not (report.num_simulated_steps or report.parcels)
+            idle = not (report.num_simulated_steps or report.parcels or report.env_failures)
             # A worker whose buffer is full may be waiting for just what would be claimed with its next episode.
             if self._advance_claims(at_once=idle) or not idle:
                 self._notify()
@@ -159,7 +181,7 @@ class Call(Deliveries):
                 something: its buffer is full, its episodes have ended, or those that have not are not needed yet.
         """
         plan, claims = self._plan, self._claims
-        begin_again = claims.to_begin(worker)
+        begin_again = claims.to_begin(worker) + self._copies[worker]
         begin = plan.begin(worker, self._rows.num_rows + self._lookahead(worker) - plan.num_open[worker])
         deliver = claims.to_ask(worker)
         samples = (not plan.complete and plan.num_open[worker] > 0) or claims.num_missing(worker) > 0
@@ -167,10 +189,14 @@ class Call(Deliveries):
         is_first = not (self.stream.in_flight[worker] or self._has_answered[worker])
         ahead = not (is_first or self._has_answered[worker])
         release = () if plan.complete else tuple(self.stream.releases[worker])
-        if not (begin or begin_again or deliver or release or (samples and not stuck and not ahead)):
+        drop = self.stream.drops[worker].take()
+        if not (begin or begin_again or deliver or release or drop or (samples and not stuck and not ahead)):
             return None
         if release:
             self.stream.releases[worker].clear()
+        self._copies[worker].clear()
+        for indices in begin:
+            self._stragglers.begin(indices)
         return Order(
             stream=self.stream.stream,
             begin=tuple(map(self._portion, begin)),
@@ -185,7 +211,16 @@ class Call(Deliveries):
             early=bool(begin) and isinstance(self.stream.placement, Blocks),
             release=release,
             is_whole=is_first and plan.has_begun_all_of(worker),
+            drop=drop,
         )
+
+    def _begin_copies(self, worker: int) -> bool:
+        """Has a worker that has nothing to do run what the call waits for too long; returns whether there is any."""
+        copies, num_episodes = self._stragglers.begin_copies(worker, self._rows.num_rows - self._plan.num_open[worker])
+        self._copies[worker] += copies
+        self.account.num_straggler_episodes += num_episodes
+        self.account.count_retried("straggler", num_episodes)
+        return num_episodes > 0
 
     def _lookahead(self, worker: int) -> int:
         """How many episodes are to wait for a worker's rows: as many as may end there during two orders."""
@@ -207,19 +242,57 @@ class Call(Deliveries):
         num_held_steps = report.num_simulated_steps - report.num_idle_steps
         self.account.num_idle_steps += report.num_idle_steps
         self.stream.held_steps[worker] += num_held_steps
-        self._estimate.observe(num_held_steps, [num_steps for _, num_steps, _ in report.finished])
-        self._plan.simulate(num_held_steps)
+        self._give_up(worker, report.num_lost_steps)
+        num_new_steps = max(num_held_steps - report.num_lost_steps, 0)
+        self._estimate.observe(num_new_steps, [num_steps for _, num_steps, _ in report.finished])
+        self._plan.simulate(num_held_steps - report.num_lost_steps)
         self._num_finished_last[worker] = len(report.finished)
         if report.num_simulated_steps:
             self._steps_per_second[worker] = report.num_simulated_steps / max(report.sampling_seconds, 1e-6)
+        drops = self.stream.drops[worker]
         for index, num_steps, num_bytes in report.finished:
-            if not self._claims.finish(index):
-                self._plan.finish(index, num_steps, num_bytes)
+            if index not in drops and not self._claims.finish(worker, index):
+                self._plan.finish(index, num_steps, num_bytes, worker)
+                self._stragglers.finish(index)
+        for env_failure in report.env_failures:
+            self._take_env_failure(worker, env_failure)
+        self._drop_superfluous()
         if report.failure is not None:
             raise report.failure
 
+    def _take_env_failure(self, worker: int, failure: EpisodeFailure) -> None:
+        """Takes in that episodes of a worker run again, or are given up. Raises the error if nothing can do without."""
+        self.account.take_env_failure(worker, failure)
+        if not failure.is_final:
+            return
+        failed = FailedEpisode.of(worker, failure)
+        for index in failure.indices:
+            if index not in self.stream.drops[worker] and not self._can_do_without(worker, index, failed):
+                raise EnvFailedError(failed.final_text, episode_index=failed.index)
+
+    def _can_do_without(self, worker: int, index: int, failed: FailedEpisode) -> bool:
+        """Takes in that a worker gave up an episode; returns whether the call may go on, as far as is known."""
+        if not self._claims.is_missing(worker, index):
+            return not self._plan.fail(index, failed)
+        # What had gone well before, and is claimed, stands in the middle of what is to be written together.
+        loser = self._claims.give_up(worker, index)
+        if loser is not None:
+            self.stream.drops[worker].add(loser.indices)
+        return loser is not None
+
     def _take_written(self, written: Written) -> None:
-        self._give_up(written.worker, self._claims.take(written))
+        losers = self._claims.take(written)
+        if losers is None:  # another worker was first
+            self._give_up(written.worker, written.num_steps)
+            return
+        for worker, indices in losers:
+            self.stream.drops[worker].add(indices)
+
+    def _drop_superfluous(self) -> None:
+        """Has workers forget what others have ended before them."""
+        for worker, index in self._plan.superfluous:
+            self.stream.drops[worker].add(range(index, index + 1))
+        self._plan.superfluous.clear()
 
     def _lose(self, worker: int, error: WorkerLostError) -> None:
         """Takes in that a worker is gone, with all that it had not written."""
@@ -229,6 +302,8 @@ class Call(Deliveries):
         stream.in_flight[worker].clear()
         self._early.pop(worker, None)
         stream.releases[worker].clear()
+        stream.drops[worker].clear()
+        self._copies[worker].clear()
         stream.handles[worker] = None
         lost = self._claims.lose(worker) + self._plan.lose(worker)
         written = sum(written.num_steps for written in self._claims.held_of(worker))
@@ -247,15 +322,19 @@ class Call(Deliveries):
             text = f"{error.text}; a part of episode {cut} was delivered, which cannot be run again: its environment is"
             raise WorkerLostError(f"{text} no function of its seed", error.worker_index)
         self._num_losses.update(lost)
-        self.account.num_retried_episodes += len(lost)
+        self.account.count_retried(error.reason.lower(), len(lost))
         worst, num_losses = max(self._num_losses.items(), key=lambda item: item[1], default=(0, 0))
-        if num_losses > MOST_LOSSES:
+        if num_losses > self._settings.unit_retries:
             text = f"{error.text}; it ran episode {worst}, which {num_losses - 1} workers were lost with before"
-            raise WorkerLostError(text, error.worker_index)
+            raise WorkerLostError(text, error.worker_index, reason=error.reason)
         self._notify()
 
     def _advance_claims(self, *, at_once: bool = False) -> bool:
-        """Claims what can be delivered next; returns whether there was anything."""
+        """Claims what can be delivered next; returns whether there was anything.
+
+        Raises:
+            EnvFailedError: next is an episode that was given up, and the call is not to go on without it.
+        """
         planned_claims = self._plan.claim(at_once=at_once)
         for planned in planned_claims:
             claim_id = self._claims.add(planned)
@@ -264,6 +343,11 @@ class Call(Deliveries):
                 self._take_written(early._replace(parcel=dataclasses.replace(early.parcel, claim_id=claim_id)))
                 if self.stream.handles[planned.worker] is not None:  # else it has forgotten all of the stream
                     self.stream.releases[planned.worker].append(Claim(claim_id, planned.start, planned.stop))
+        self.account.env_failures.leave_out(self._plan.take_left_out())
+        if (obstacle := self._plan.obstacle) is not None:
+            others = f"; like all {count} episodes before it" if (count := self._plan.num_left_out_in_a_row) else ""
+            raise EnvFailedError(f"{obstacle.final_text}{others}", episode_index=obstacle.index)
+        self._drop_superfluous()
         return bool(planned_claims)
 
     async def _next_delivery(self) -> Delivery | None:

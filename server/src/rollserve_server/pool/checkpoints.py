@@ -23,6 +23,10 @@ class ActionLog:
         """Takes the actions so far, for each leaf of the action space (steps, *A), and copies them."""
         self._columns = [column.copy() for column in columns]
 
+    def __reduce__(self) -> tuple[type[ActionLog], tuple[Sequence[np.ndarray]]]:
+        # What is read from Ray's object store cannot be written to: the constructor copies it.
+        return ActionLog, (self._columns,)
+
     @property
     def num_bytes(self) -> int:
         """How much memory it takes."""
@@ -75,7 +79,7 @@ class Checkpoint:
     """Where all rows stand after so many steps of each.
 
     Attributes:
-        clock: how many.
+        clock: how many; of calls that some rows stopped in early, as many as were asked for.
         workers: of each worker, its rows.
     """
 
@@ -120,10 +124,12 @@ class Checkpoint:
     def after(self, num_row_steps: int, progress: Sequence[Sequence[RowProgress]]) -> Checkpoint:
         """Where they stand after a call of so many steps of each, given what each worker told of its rows.
 
+        Rows of which nothing is told stand where they stood; and others may have stopped before. The count is a name.
+
         Checkpoints that came of another call after this one are of no use any more.
         """
         workers = [
-            _within_limit([_moved(*pair) for pair in zip(points, told, strict=True)])
+            _within_limit([_moved(*pair) for pair in zip(points, told, strict=True)]) if told else points
             for points, told in zip(self.workers, progress, strict=True)
         ]
         return Checkpoint(self.clock + num_row_steps, workers)

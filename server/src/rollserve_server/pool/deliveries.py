@@ -18,11 +18,10 @@ if TYPE_CHECKING:
     from rollserve_server.agents import Exploration
     from rollserve_server.pool.account import Account
     from rollserve_server.pool.config import PoolConfig, SampleRequest
-    from rollserve_server.pool.slots import Slots
+    from rollserve_server.pool.team import Team
     from rollserve_server.sampling import ColumnFormat, Message
 
 __all__ = [
-    "MOST_LOSSES",
     "ORDERS_IN_FLIGHT",
     "CallSettings",
     "Deliveries",
@@ -33,8 +32,6 @@ __all__ = [
 
 ORDERS_IN_FLIGHT = 2
 """For each worker: while it works on one, the next is already there."""
-MOST_LOSSES = 3
-"""How often the same work may be lost with its worker before it is taken to be the cause."""
 _SLICE_SECONDS = 0.02
 """How long a worker works on an order: it answers as often, and calls at the same time take turns as often."""
 _LONGER = 4
@@ -52,6 +49,11 @@ class CallSettings:
         num_calls: asked for how many calls are running.
         columns: how columns may be written; None to throw away what is sampled.
         exploration: how freely the agent acts.
+        leaves_out: whether it goes on without episodes whose environments fail again and again.
+        env_retries: how often an episode runs again whose environment raised an error.
+        straggler_factor: how many times as long as most episodes one may take before it is begun a second time; 0 for
+            as long as it takes.
+        unit_retries: how often the same work may be lost with its worker before it is taken to be the cause.
     """
 
     max_message_bytes: int
@@ -60,6 +62,10 @@ class CallSettings:
     num_calls: Callable[[], int]
     columns: ColumnFormat | None
     exploration: Exploration
+    unit_retries: int
+    leaves_out: bool = False
+    env_retries: int = 0
+    straggler_factor: float = 0.0
 
     @classmethod
     def of(cls, request: SampleRequest, config: PoolConfig, num_calls: Callable[[], int]) -> CallSettings:
@@ -71,6 +77,10 @@ class CallSettings:
             num_calls,
             request.columns,
             request.exploration,
+            config.unit_retries,
+            request.leaves_out_failed,
+            config.env_retries,
+            config.straggler_factor,
         )
 
 
@@ -103,9 +113,7 @@ class Deliveries(ABC):
         reproducibility: what of the call comes again.
     """
 
-    def __init__(
-        self, slots: Slots, settings: CallSettings, account: Account, reproducibility: Reproducibility
-    ) -> None:
+    def __init__(self, slots: Team, settings: CallSettings, account: Account, reproducibility: Reproducibility) -> None:
         self.account = account
         self.reproducibility = reproducibility
         self._slots = slots
@@ -119,7 +127,7 @@ class Deliveries(ABC):
         """Has the workers begin, and gives what is to be sent, in order. The account is whole at the block's end.
 
         Raises:
-            EnvFailedError: an environment raised an error.
+            EnvFailedError: an environment raised errors in every attempt at an episode.
             AgentFailedError: an agent did, or gave something of no use.
             OverLimitError: a step does not fit into a message, or the call is too large for a worker.
             WorkerLostError: workers are lost again and again, or for long.
@@ -137,6 +145,10 @@ class Deliveries(ABC):
             account = self.account
             account.elapsed_seconds = time.monotonic() - self._began
             account.waiting_seconds = account.elapsed_seconds - account.sending_seconds
+
+    def count_simulated(self) -> None:
+        """Counts for each worker what it simulated. To be called once, when the call has ended."""
+        self._slots.count_simulated(self.account)
 
     async def _items(self) -> AsyncGenerator[Delivery | Progress, None]:
         told_at, told_steps = time.monotonic(), 0

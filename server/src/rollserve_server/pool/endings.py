@@ -12,6 +12,7 @@ from rollserve_server.pool.streams import LaneKind
 if TYPE_CHECKING:
     from rollserve_server.pool.call import Call
     from rollserve_server.pool.fragment_call import FragmentCall
+    from rollserve_server.pool.journal import Moved
     from rollserve_server.pool.sequences import Sequences
     from rollserve_server.pool.streams import Lane, Streams
 
@@ -21,8 +22,8 @@ __all__ = ["Ending", "EpisodesEnding", "FragmentsEnding"]
 class Ending(Protocol):
     """Takes in how a call ends."""
 
-    def complete(self) -> None:
-        """It was answered in full."""
+    def complete(self) -> Moved | None:
+        """It was answered in full. Returns what rows it has moved, if they go on from there."""
         ...
 
     def cancel(self, error: BaseException) -> None:
@@ -66,9 +67,9 @@ class FragmentsEnding:
     sequences: Sequences
     call: FragmentCall
 
-    def complete(self) -> None:
+    def complete(self) -> Moved | None:
         """See Ending."""
-        self.sequences.complete(self.call)
+        return self.sequences.complete(self.call)
 
     def cancel(self, error: BaseException) -> None:
         """See Ending."""

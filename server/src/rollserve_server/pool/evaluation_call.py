@@ -30,10 +30,9 @@ class EvaluationCall(Call):
 
     @property
     def outcomes(self) -> Sequence[Outcome]:
-        """What the episodes came to that are claimed, in the order of their indices."""
-        return [
-            self._outcomes[index] for index in range(self.account.first_episode_index, self.stream.ledger.next_index)
-        ]
+        """What the episodes came to that are claimed, in the order of their indices, but for those left out."""
+        claimed = range(self.account.first_episode_index, self.stream.ledger.next_index)
+        return [self._outcomes[index] for index in claimed if index in self._outcomes]
 
     @property
     def stream_id(self) -> int:

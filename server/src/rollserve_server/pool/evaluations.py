@@ -23,13 +23,14 @@ from rollserve_server.pool.length_estimate import LengthEstimate
 from rollserve_server.pool.open_stream import OpenStream
 from rollserve_server.pool.plan import InAll, Ledger
 from rollserve_server.pool.population_call import PopulationCall
-from rollserve_server.pool.turns import Turns
+from rollserve_server.pool.turns import Receiver, Turns
 from rollserve_server.sampling import Population, Stream, Worker
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from rollserve_server.envs import WorkerSpecs
+    from rollserve_server.errors import DomainError
     from rollserve_server.pool.config import PoolConfig
     from rollserve_server.pool.evaluation import (
         EpisodeDelivery,
@@ -40,11 +41,14 @@ if TYPE_CHECKING:
     from rollserve_server.pool.forgetting import Forgetting
     from rollserve_server.pool.holdings import EnvVersion, Holdings
     from rollserve_server.pool.slots import Slots
+    from rollserve_server.pool.status import Counters
+    from rollserve_server.pool.team import Team
 
-__all__ = ["Evaluations"]
+__all__ = ["MOST_EVALUATIONS", "Evaluations"]
 
-_MOST_AT_A_TIME = 2
-"""Each has environments of its own on every worker; two, so that one which goes wrong does not hold up the next."""
+MOST_EVALUATIONS = 2
+"""At a time, and as many again whose clients take nothing. Each has environments of its own on every worker; two, so
+that one which goes wrong does not hold up the next."""
 _SEED_KEY = (0,)
 """What the seed of evaluations derives from the pool's by; no other seed does by that."""
 
@@ -89,6 +93,7 @@ class Evaluations:
         ids: Iterator[int],
         run: str,
         num_calls: Callable[[], int],
+        counters: Counters,
     ) -> None:
         """Takes parts of the pool.
 
@@ -100,7 +105,9 @@ class Evaluations:
             ids: names for streams.
             run: the name of the pool's run.
             num_calls: asked for how many calls are running, evaluations among them.
+            counters: of the pool.
         """
+        self._counters = counters
         self.num_running = 0
         self._config = config
         self._slots = slots
@@ -109,23 +116,36 @@ class Evaluations:
         self._ids = ids
         self._run = run
         self._num_calls = num_calls
-        self._turns = Turns(_MOST_AT_A_TIME, config.progress_seconds)
+        self._turns = Turns(
+            MOST_EVALUATIONS,
+            config.progress_seconds,
+            max_stalled=MOST_EVALUATIONS,
+            max_waiting=config.max_waiting_calls,
+        )
         words = np.random.SeedSequence(config.seed, spawn_key=_SEED_KEY).generate_state(2)
         self._seed = int(words[0]) << 32 | int(words[1])
         self._closing: set[asyncio.Future[None]] = set()
 
-    def evaluate(self, request: EvaluationRequest) -> _Items:
-        """See `Pool.evaluate`."""
-        return self._evaluate(request.options, None, lambda setting: self._begin_call(request, setting))
+    def drain(self, error: DomainError) -> None:
+        """See `Pool.drain`."""
+        self._turns.refuse(error)
 
-    def evaluate_population(self, request: PopulationRequest) -> _Items:
+    def evaluate(self, request: EvaluationRequest, receiver: Receiver) -> _Items:
+        """See `Pool.evaluate`."""
+        return self._evaluate(request.options, None, lambda *prepared: self._begin_call(request, *prepared), receiver)
+
+    def evaluate_population(self, request: PopulationRequest, receiver: Receiver) -> _Items:
         """See `Pool.evaluate_population`."""
         return self._evaluate(
-            request.options, self._one_by_one, lambda setting: self._begin_population(request, setting)
+            request.options, self._one_by_one, lambda *prepared: self._begin_population(request, *prepared), receiver
         )
 
     async def _evaluate(
-        self, options: EvaluationOptions, change: _Change | None, begin: Callable[[_Setting], Awaitable[_AnyCall]]
+        self,
+        options: EvaluationOptions,
+        change: _Change | None,
+        begin: Callable[[_Setting, Team], Awaitable[_AnyCall]],
+        receiver: Receiver,
     ) -> _Items:
         """Runs an evaluation of either kind.
 
@@ -133,10 +153,12 @@ class Evaluations:
             options: what is asked for.
             change: see `_prepare`.
             begin: makes the call.
+            receiver: who takes what it gives.
         """
+        self._slots.check_enough()
         arrived = time.monotonic()
         async with contextlib.AsyncExitStack() as stack:
-            async with self._turns.waiting(stack) as signs:
+            async with self._turns.waiting(stack, receiver) as signs:
                 async for sign in signs:
                     yield sign
             queued_seconds = time.monotonic() - arrived
@@ -144,10 +166,12 @@ class Evaluations:
             while not (await asyncio.wait({preparing}, timeout=self._config.progress_seconds))[0]:
                 yield Progress(0)
             setting = await preparing
-            call = await begin(setting)
+            team = stack.enter_context(self._slots.team.using())
+            self._holdings.check_size(setting.policy_version, setting.env_number, len(team))
+            call = await begin(setting, team)
             call.account.queued_seconds = queued_seconds
             async with self._running(call, setting) as items:
-                yield self._beginning(setting, options)
+                yield self._beginning(setting, options, len(team))
                 async for item in items:
                     yield item
         yield Evaluation(call.outcomes, call.account, call.reproducibility, call.num_members)
@@ -235,7 +259,7 @@ class Evaluations:
             raise InvalidValueError(f"{text}: an environment of gymnasium's was expected", field=field)
         return [dataclasses.replace(spec, vectorization="rows")]
 
-    def _beginning(self, setting: _Setting, options: EvaluationOptions) -> Beginning:
+    def _beginning(self, setting: _Setting, options: EvaluationOptions, num_workers: int) -> Beginning:
         return Beginning(
             setting.seed,
             options.first_index,
@@ -243,28 +267,32 @@ class Evaluations:
             setting.env_version,
             setting.env.description.reproducibility,
             self._run,
+            num_workers=num_workers,
         )
 
-    async def _begin_call(self, request: EvaluationRequest, setting: _Setting) -> EvaluationCall:
+    async def _begin_call(self, request: EvaluationRequest, setting: _Setting, team: Team) -> EvaluationCall:
         options, description = request.options, setting.env.description
         limit = options.max_episode_length or self._config.max_episode_length
         stream = Stream(
             next(self._ids), setting.seed, setting.policy_version, setting.env_number, limit, options.exploration
         )
-        placement = self._holdings.placement(setting.policy_version, setting.env_number)
+        placement = self._holdings.placement(setting.policy_version, setting.env_number, len(team))
         limits = [steps for steps in (description.max_episode_steps, limit) if steps]
         return EvaluationCall(
             InAll(request.num_episodes),
-            OpenStream.begin(stream, placement, Ledger(options.first_index), len(self._slots)),
-            self._slots,
+            OpenStream.begin(stream, placement, Ledger(options.first_index), team),
+            team,
             setting.env.rows,
             LengthEstimate(min(limits, default=None)),
             self._settings(options, request.delivery),
             description.reproducibility,
         )
 
-    async def _begin_population(self, request: PopulationRequest, setting: _Setting) -> PopulationCall:
+    async def _begin_population(self, request: PopulationRequest, setting: _Setting, team: Team) -> PopulationCall:
         options = request.options
+        if options.leaves_out_failed:
+            expected = "false for a population, whose members have the same number of episodes,"
+            raise InvalidValueError.of("options.skip_failed_episodes", "true", expected)
         agents = self._holdings.agents.get(setting.policy_version)
         assert agents is not None  # noqa: S101  # the call keeps them
         if len(agents) != 1:
@@ -287,7 +315,7 @@ class Evaluations:
             population,
             await self._holdings.shared(request.parameters),
             setting.env.rows.num_rows,
-            self._slots,
+            team,
             self._settings(options, None),
             setting.env.description.reproducibility,
         )
@@ -300,6 +328,10 @@ class Evaluations:
             num_calls=self._num_calls,
             columns=delivery.columns if delivery else None,
             exploration=options.exploration,
+            leaves_out=options.leaves_out_failed,
+            env_retries=self._config.env_retries,
+            straggler_factor=self._config.straggler_factor,
+            unit_retries=self._config.unit_retries,
         )
 
     @contextlib.asynccontextmanager
@@ -315,7 +347,8 @@ class Evaluations:
         finally:
             self.num_running -= 1
             self._close(call)
-            self._slots.count_simulated(call.account)
+            call.count_simulated()
+            self._counters.count_faults(call.account)
 
     def _close(self, call: _AnyCall) -> None:
         for handle, in_flight in zip(call.handles, call.in_flight, strict=True):

@@ -30,7 +30,7 @@ class Forgetting:
 
     def keep(self, envs: set[int], policies: set[int]) -> None:
         """Has all workers forget all versions but these."""
-        for slot in self._slots:
+        for slot in self._slots.everyone:
             # Nearly always nothing has changed since the call before: asking in vain would hold up a short one.
             if slot.healthy and self._told.get(slot.handle) != (envs, policies):
                 self._told[slot.handle] = envs, policies

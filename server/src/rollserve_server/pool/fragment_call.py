@@ -3,41 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from rollserve import Reproducibility
-from rollserve_server.errors import NotReadyError, WorkerLostError
-from rollserve_server.pool.account import Account, WorkerAccount
+from rollserve_server.errors import DomainError, EnvFailedError, NotReadyError, WorkerLostError
+from rollserve_server.pool.account import ENVIRONMENT_FAILED, Account, WorkerAccount
 from rollserve_server.pool.deliveries import (
-    MOST_LOSSES,
     ORDERS_IN_FLIGHT,
     CallSettings,
     Deliveries,
     Delivery,
     ignore_answer,
 )
+from rollserve_server.pool.env_failures import FailedEpisode
+from rollserve_server.pool.journal import Moved
 from rollserve_server.pool.sequences import Place
-from rollserve_server.sampling import FragmentOrder, Part, RowStream
+from rollserve_server.sampling import FragmentOrder, Part, RowStream, Worker
 
 if TYPE_CHECKING:
     from rollserve_server.pool.backend import Payload, WorkerHandle
     from rollserve_server.pool.checkpoints import Checkpoint
     from rollserve_server.pool.fragments import Fragments
     from rollserve_server.pool.sequences import RowSequence
-    from rollserve_server.pool.slots import Slots
+    from rollserve_server.pool.team import Team
     from rollserve_server.sampling import FragmentReport, Message, RowProgress, RowState
 
 __all__ = ["FragmentCall"]
+
+_STOP_SECONDS = 1.0
+"""How long a worker that is to stop may take to answer, if nothing has come from it yet."""
 
 
 class FragmentCall(Deliveries):
     """Runs one call, which has its sequence for itself meanwhile.
 
     A worker that is lost on the way costs time only: its rows are brought to where they stood, and make the same steps
-    again.
+    again. If a part of the workers is enough, the others stop as soon as those have made all their steps.
 
     Attributes:
         sequence: what its rows run.
@@ -51,7 +56,7 @@ class FragmentCall(Deliveries):
         start: Checkpoint,
         policy_version: int,
         ids: Iterator[int],
-        slots: Slots,
+        slots: Team,
         settings: CallSettings,
         reproducibility: Reproducibility,
     ) -> None:
@@ -63,15 +68,19 @@ class FragmentCall(Deliveries):
             workers=[WorkerAccount() for _ in slots],
             row_step_count=start.clock,
         )
-        super().__init__(slots, settings, account, reproducibility)
+        is_whole = target.fraction_of_workers >= 1
+        # What workers that stop have made by then is up to chance.
+        super().__init__(slots, settings, account, reproducibility if is_whole else Reproducibility.WORKER)
+        self._tells_actions = reproducibility is not Reproducibility.WORKER
         self.sequence = sequence
         self.start = start
         self._ids = ids
         self._call_id = next(ids)
         self._num_row_steps = target.num_steps // start.stride
-        self._parts = [
-            _WorkerPart(worker, self._num_row_steps * len(rows)) for worker, rows in enumerate(start.workers)
-        ]
+        self._parts = [_WorkerPart(worker, self._num_row_steps, len(rows)) for worker, rows in enumerate(start.workers)]
+        # How many workers have to make all their steps; and whether they have, so that the others stop.
+        self._num_enough = math.ceil(target.fraction_of_workers * len(slots) - 1e-9)
+        self._is_ending, self._overdue_at = False, math.inf
         self._turn = 0
         left = target.num_skipped_steps
         for part in self._parts:
@@ -80,12 +89,22 @@ class FragmentCall(Deliveries):
 
     def reached(self) -> Checkpoint:
         """Where the rows stand after a call that is complete."""
-        progress = [part.progress for part in self._parts if part.progress is not None]
-        return self.start.after(self._num_row_steps, progress)
+        return self.start.after(self._num_row_steps, self._progress())
+
+    def moved(self, *, is_known: bool) -> Moved:
+        """The same for a journal, which may know where they stood."""
+        sequence, start = self.sequence, self.start.clock if is_known else self.start
+        return Moved(sequence.number, sequence.seed, sequence.kind, start, self._num_row_steps, self._progress())
 
     def places(self) -> list[Place | None]:
         """Which workers have the rows where they stand after a call that is complete."""
-        return [part.place for part in self._parts]
+        return [None if part.is_left else part.place for part in self._parts]
+
+    def left(self) -> tuple[list[Place], list[asyncio.Future[FragmentReport]]]:
+        """Where rows are that did not stop in time, and stand elsewhere; and what those have not answered."""
+        left = [part for part in self._parts if part.is_left]
+        places = [part.place for part in left if part.place is not None]
+        return places, [in_flight.report for part in left for in_flight in part.in_flight]
 
     def open_places(self) -> list[Place]:
         """Where rows are, wherever they stand."""
@@ -94,6 +113,9 @@ class FragmentCall(Deliveries):
     def coming(self) -> list[asyncio.Future[FragmentReport]]:
         """What has been asked of workers and not been answered."""
         return [in_flight.report for part in self._parts for in_flight in part.in_flight]
+
+    def _progress(self) -> list[Sequence[RowProgress]]:
+        return [part.progress for part in self._parts if part.progress is not None]
 
     def _begin(self) -> None:
         for part, place in zip(self._parts, self.sequence.places, strict=True):
@@ -105,6 +127,8 @@ class FragmentCall(Deliveries):
         while self._turn < len(self._parts):
             part = self._parts[self._turn]
             self._check_restored(part)
+            if self._is_ending:
+                self._leave_if_overdue(part)
             if part.written or part.progress is None:
                 return False
             self._turn += 1
@@ -116,6 +140,8 @@ class FragmentCall(Deliveries):
         # What was made and is not delivered was made again.
         account.num_lost_steps = account.num_simulated_steps - account.num_steps - account.num_discarded_steps
         account.num_broken_off_episodes = sum(part.num_broken_off for part in self._parts)
+        for part, share in zip(self._parts, account.workers, strict=True):
+            share.num_missing_steps = (self._num_row_steps - part.num_row_steps) * part.num_rows
 
     async def _drive(self, worker: int) -> None:
         part = self._parts[worker]
@@ -125,12 +151,13 @@ class FragmentCall(Deliveries):
                 self._lose(part, WorkerLostError(f"worker {worker} is lost", worker))
             try:
                 await self._drive_handle(part, handle)
+                return  # nobody waits for it any more
             except WorkerLostError as error:
-                self._slots.lose(worker, handle)
+                self._slots.lose(worker, handle, error)
                 self._lose(part, error)
 
     async def _drive_handle(self, part: _WorkerPart, handle: WorkerHandle) -> None:
-        """Keeps a worker at work until it is lost."""
+        """Keeps a worker at work until it is lost, or left behind."""
         stuck = False
         while True:
             while len(part.in_flight) < ORDERS_IN_FLIGHT and (order := self._next_order(part, handle, stuck)):
@@ -141,9 +168,11 @@ class FragmentCall(Deliveries):
             # If the call ends meanwhile, somebody else takes the answer.
             _, coming, payload = part.in_flight[0]
             report = await asyncio.shield(coming)
+            if part.is_left:
+                return
             part.in_flight.popleft()
             self._take(part, report, payload)
-            stuck = not (report.num_simulated_steps or report.messages or report.rows)
+            stuck = part.place is not None and not (report.num_simulated_steps or report.messages or report.rows)
             if not stuck:
                 self._notify()
 
@@ -171,17 +200,18 @@ class FragmentCall(Deliveries):
         kind = self.sequence.kind
         stream = RowStream(part.place.stream_id, self.sequence.seed, *kind, self.start.stride)
         seconds = self._slice_seconds(has_answered=part.has_answered) if samples else 0.0
-        return FragmentOrder(stream, self._part(part), states, max(room, 0), seconds)
+        enough = part.num_needed_row_steps if self._is_ending else None
+        return FragmentOrder(stream, self._part(part), states, max(room, 0), seconds, enough)
 
     def _part(self, part: _WorkerPart) -> Part:
         return Part(
             call_id=self._call_id,
             policy_version=self.account.policy_version,
             exploration=self._settings.exploration,
-            num_row_steps=self._num_row_steps,
+            num_row_steps=part.num_row_steps,
             num_skipped_steps=part.num_skipped,
             max_message_bytes=self._settings.max_message_bytes,
-            tell_actions=self.reproducibility is not Reproducibility.WORKER,
+            tell_actions=self._tells_actions,
             columns=self._settings.columns,
         )
 
@@ -206,16 +236,65 @@ class FragmentCall(Deliveries):
         share.encoding_seconds += report.encoding_seconds
         share.num_simulated_steps += report.num_simulated_steps
         self.account.dropped_infos.update(report.dropped_infos)
+        for env_failure in report.env_failures:
+            self.account.take_env_failure(part.worker, env_failure)
         if report.failure is not None:
-            raise report.failure
+            self._take_failure(part, report, report.failure)
+            return
         part.has_answered = True
         part.num_made += report.num_simulated_steps - report.num_restoring_steps
         part.num_broken_off = part.num_unknown + report.num_broken_off
+        part.num_row_steps = report.num_row_steps
         if report.messages:
+            part.num_needed_row_steps = max(part.num_needed_row_steps, part.num_made // part.num_rows)
             part.written.append(_Written(report.messages, payload))
             part.num_written += sum(message.num_steps for message in report.messages)
         if report.rows is not None:
             part.progress = report.rows
+        if self._num_enough < len(self._parts) and not self._is_ending:
+            self._end_if_enough()
+
+    def _end_if_enough(self) -> None:
+        """Has the other workers stop once enough have made all their steps."""
+        unfinished = [part for part in self._parts if part.num_made < part.num_steps and part.progress is None]
+        if len(self._parts) - len(unfinished) < self._num_enough:
+            return
+        self._is_ending = True
+        for part in self._parts:
+            if part not in unfinished:
+                part.num_needed_row_steps = self._num_row_steps  # also if it is lost
+            elif part.place is not None and part.in_flight:
+                part.place.handle.stop(self._call_id)
+        loop = asyncio.get_running_loop()
+        self._overdue_at = loop.time() + _STOP_SECONDS
+        loop.call_at(self._overdue_at + 0.01, self._notify)
+        self._notify()
+
+    def _leave_if_overdue(self, part: _WorkerPart) -> None:
+        """Goes on without a worker that does not stop, if nothing has come from it and its rows can be made again."""
+        if part.progress is not None or asyncio.get_running_loop().time() < self._overdue_at:
+            return
+        has_stopped = part.num_row_steps < self._num_row_steps
+        can_leave = self._tells_actions and all(point.is_restorable for point in self.start.workers[part.worker])
+        if can_leave and not (has_stopped or part.num_needed_row_steps):
+            part.progress, part.num_row_steps, part.is_left = [], 0, True
+
+    def _take_failure(self, part: _WorkerPart, report: FragmentReport, failure: DomainError) -> None:
+        """Has rows made anew that an environment's error has left behind. Raises all other failures."""
+        place = part.place
+        if report.is_stranded and place is not None and part.num_strandings < self._settings.env_retries:
+            part.num_strandings += 1
+            part.failure = failure
+            self._forget_rows(part)
+            place.handle.stop(place.stream_id)
+            closing = asyncio.ensure_future(place.handle.call(Worker.close_stream, place.stream_id))
+            closing.add_done_callback(ignore_answer)
+            self._restart(part, ENVIRONMENT_FAILED)
+            return
+        final = [env_failure for env_failure in report.env_failures if env_failure.is_final]
+        if isinstance(failure, EnvFailedError) and final:
+            raise EnvFailedError(FailedEpisode.of(part.worker, final[-1]).final_text)
+        raise failure
 
     def _check_restored(self, part: _WorkerPart) -> None:
         """Raises an error if rows begin other episodes although a part of what they made before is delivered."""
@@ -225,26 +304,37 @@ class FragmentCall(Deliveries):
         text = f"{rows} cannot be brought to where they stood, but a part of what they made from there is delivered"
         if part.num_losses:
             raise WorkerLostError(text, part.worker)
+        if part.failure is not None:
+            raise EnvFailedError(f"{part.failure.text}; {text}")
         raise NotReadyError(text, reason="ROW_STEP_COUNT", field="fragments.row_step_count")
 
     def _lose(self, part: _WorkerPart, error: WorkerLostError) -> None:
         """Takes in that a worker is gone with its rows, and what it had not written."""
+        self._forget_rows(part)
+        if part.progress is None:
+            self._restart_lost(part, error)
+
+    def _forget_rows(self, part: _WorkerPart) -> None:
+        """Takes in that nothing more comes of a worker's rows."""
         for in_flight in part.in_flight:
             in_flight.report.add_done_callback(ignore_answer)
         part.in_flight.clear()
         part.place = None
-        if part.progress is None:
-            self._restart(part, error)
 
-    def _restart(self, part: _WorkerPart, error: WorkerLostError) -> None:
-        """Has a part made again, but for what is written. Raises the error if that has happened too often."""
+    def _restart(self, part: _WorkerPart, reason: str) -> None:
+        """Has a part made again, but for what is written."""
         part.progress, part.num_made, part.has_answered = None, 0, False
-        part.num_losses += 1
-        self.account.num_retried_episodes += len(self.start.workers[part.worker])
-        if part.num_losses > MOST_LOSSES:
-            text = f"{error.text}; {part.num_losses - 1} workers were lost with the same rows before"
-            raise WorkerLostError(text, error.worker_index)
+        part.num_row_steps = self._num_row_steps
+        self.account.count_retried(reason, len(self.start.workers[part.worker]))
         self._notify()
+
+    def _restart_lost(self, part: _WorkerPart, error: WorkerLostError) -> None:
+        """Has a part of a lost worker made again. Raises the error if that has happened too often."""
+        part.num_losses += 1
+        self._restart(part, error.reason.lower())
+        if part.num_losses > self._settings.unit_retries:
+            text = f"{error.text}; {part.num_losses - 1} workers were lost with the same rows before"
+            raise WorkerLostError(text, error.worker_index, reason=error.reason)
 
     async def _next_delivery(self) -> Delivery | None:
         part = self._parts[self._turn]
@@ -259,10 +349,10 @@ class FragmentCall(Deliveries):
             part.written.clear()
             part.num_written = part.num_done
             if part.place is not None:
-                self._slots.lose(part.worker, part.place.handle)
+                self._slots.lose(part.worker, part.place.handle, error)
                 self._lose(part, error)
             if part.progress is not None:
-                self._restart(part, error)
+                self._restart_lost(part, error)
             return None
         part.written.popleft()
         part.num_done += sum(message.num_steps for message in messages)
@@ -290,7 +380,8 @@ class _WorkerPart:
 
     Attributes:
         worker: which one.
-        num_steps: how many steps its rows make.
+        num_row_steps: how many steps each of its rows makes.
+        num_rows: how many rows it has.
         place: where the rows are; None if they have to be made.
         in_flight: orders that have not been answered.
         has_answered: whether the worker has answered, since the rows are in their place.
@@ -303,10 +394,15 @@ class _WorkerPart:
         num_unknown: rows that begin their next episodes, because it is not known how to bring them to where they stood.
         num_broken_off: all rows that could not be brought there.
         num_losses: how often it was lost.
+        num_strandings: how often it was made anew because of an environment's error.
+        failure: the last such error.
+        num_needed_row_steps: how many steps of each row it has to make in any case: what is written goes up to there.
+        is_left: whether nobody waits for it any more; its rows stand where they did, as far as the sequence goes.
     """
 
     worker: int
-    num_steps: int
+    num_row_steps: int
+    num_rows: int
     place: Place | None = None
     in_flight: deque[_InFlight] = field(default_factory=deque)
     has_answered: bool = False
@@ -319,6 +415,15 @@ class _WorkerPart:
     num_unknown: int = 0
     num_broken_off: int = 0
     num_losses: int = 0
+    num_strandings: int = 0
+    failure: DomainError | None = None
+    num_needed_row_steps: int = 0
+    is_left: bool = False
+
+    @property
+    def num_steps(self) -> int:
+        """How many steps its rows make."""
+        return self.num_row_steps * self.num_rows
 
     @property
     def num_waiting_bytes(self) -> int:

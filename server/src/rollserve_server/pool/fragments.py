@@ -22,12 +22,15 @@ class Fragments:
         num_skipped_steps: how many at the beginning are not delivered.
         soft_horizon: whether episodes that reach the limit of their length end without a reset.
         row_step_count: how many steps each row has made in the sequence of the seed; None for its beginning.
+        fraction_of_workers: which part of the workers has to make all their steps, over 0 and up to 1: once so many
+            have, the others stop at what they have.
     """
 
     num_steps: int
     num_skipped_steps: int = 0
     soft_horizon: bool = False
     row_step_count: int | None = None
+    fraction_of_workers: float = 1.0
 
 
 def check_fragments(request: SampleRequest, target: Fragments, num_rows: int, max_episode_length: int | None) -> None:
@@ -51,8 +54,14 @@ def check_fragments(request: SampleRequest, target: Fragments, num_rows: int, ma
     if target.num_skipped_steps > num_steps:
         expected = f"at most the number of all, {num_steps},"
         raise InvalidValueError.of("fragments.skip_step_count", target.num_skipped_steps, expected)
+    if target.num_skipped_steps and target.fraction_of_workers < 1:
+        expected = "none beside fragments.fraction_of_workers, with which no call comes again,"
+        raise InvalidValueError.of("fragments.skip_step_count", target.num_skipped_steps, expected)
     if target.soft_horizon and (request.max_episode_length or max_episode_length) is None:
         expected = "options.max_episode_length beside it, or a server with a limit,"
         raise InvalidValueError.of("fragments.soft_horizon", "a soft horizon without a limit", expected)
+    if request.leaves_out_failed:
+        expected = "false for fragments, whose rows go on from call to call,"
+        raise InvalidValueError.of("options.skip_failed_episodes", "true", expected)
     if target.row_step_count is not None and request.seed is None:
         raise InvalidValueError.of("fragments.row_step_count", "a count without a seed", "options.seed beside it")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.backend import WorkerHandle
     from rollserve_server.pool.config import SampleRequest
     from rollserve_server.pool.evaluation import EvaluationOptions
+    from rollserve_server.pool.journal import Journal
     from rollserve_server.pool.slots import Slots
 
 __all__ = ["AgentUpdate", "EnvVersion", "Holdings"]
@@ -94,6 +95,7 @@ class Holdings:
         onnx: OnnxSettings,
         python: PythonSettings,
         max_kept_agent_bytes: int,
+        journal: Journal,
     ) -> None:
         """Begins with nothing; `attach` has to follow.
 
@@ -104,12 +106,17 @@ class Holdings:
             onnx: what the operator says about models.
             python: what the operator says about agents in Python.
             max_kept_agent_bytes: how much the agents may take that are neither current nor in use.
+            journal: where each new version is written before it counts; those that it has are taken over.
         """
         self.agents: Versions[AgentVersion] = Versions(
             num_kept_versions, max_idle_bytes=max_kept_agent_bytes, bytes_of=lambda version: version.num_bytes
         )
         self.envs: Versions[EnvVersion] = Versions(num_kept_versions)
         self.evaluation_envs: Versions[EnvVersion] = Versions(_KEPT_EVALUATION_ENVS)
+        self._journal = journal
+        if journal.state is not None:
+            self.agents.restore(journal.state.agents)
+            self.envs.restore(journal.state.envs)
         self._allowed_modules = allowed_modules
         self._allowed_methods = allowed_methods
         self._onnx = onnx
@@ -147,8 +154,10 @@ class Holdings:
                     await worker.call(Worker.add_agent, version, spread[index])
 
             with self._giving("agent", version):
-                await self._slots.ask_all(add_agent)
-                self.agents.add(AgentVersion(agents))
+                await self._slots.ask_all(add_agent, each=len(agents) > 1)
+                added = AgentVersion(agents)
+                await self._journal.write(agents=(version, added))
+                self.agents.add(added)
             self._remember_misfit((version, self.envs.number), None)
         return version
 
@@ -182,9 +191,11 @@ class Holdings:
                     return await worker.call(Worker.add_env, version, spread[index])
 
             with self._giving("env", version):
-                descriptions = await self._slots.ask_all(add_env)
+                is_first = self.envs.current is None
+                descriptions = await self._slots.ask_all(add_env, each=len(specs) > 1, excuse=is_first)
                 _check_alike(descriptions, per_worker=per_worker)
                 env = EnvVersion(list(specs), _in_all(descriptions))
+                await self._journal.write(env=(version, env))
                 self.envs.add(env)
         return version, env
 
@@ -219,7 +230,7 @@ class Holdings:
                 self._check_allowed(its_specs)
             with self._giving("env", version):
                 descriptions = await self._slots.ask_all(
-                    lambda index, worker: worker.call(Worker.add_env, version, spread[index])
+                    lambda index, worker: worker.call(Worker.add_env, version, spread[index]), each=len(specs) > 1
                 )
                 self.evaluation_envs.add(EnvVersion(list(specs), _in_all(descriptions)))
         return version
@@ -228,13 +239,13 @@ class Holdings:
         """Environments, or below 0 those for evaluations; None if they are not there, or not any more."""
         return self.envs.get(number) if number > 0 else self.evaluation_envs.get(-number)
 
-    def placement(self, policy_version: int, env_number: int) -> Placement:
-        """Which worker an episode belongs to, if no call says so. Both are held."""
+    def placement(self, policy_version: int, env_number: int, num_workers: int) -> Placement:
+        """Which of so many workers an episode belongs to, if no call says so. Both are held."""
         env = self.env(env_number)
         assert env is not None  # noqa: S101
         if env.rows_differ or self.differ_between_workers(policy_version, env_number):
             of_rows = env.rows_differ or env.rows.num_episodes_per_row is not None
-            return RoundRobin(len(self._slots), env.rows.num_rows if of_rows else 1)
+            return RoundRobin(num_workers, env.rows.num_rows if of_rows else 1)
         return Anywhere()
 
     def choose_policy(self, wanted: SampleRequest | EvaluationOptions) -> int:
@@ -267,19 +278,30 @@ class Holdings:
         num_bytes = sum(value.nbytes for value in parameters.values())
         return await self._slots.share(parameters) if num_bytes >= _SHARED_FROM else parameters
 
+    async def take_over(self, index: int, worker: WorkerHandle) -> None:
+        """Brings a worker of an earlier server to hold what it is to hold, and nothing else."""
+        await worker.call(Worker.retain, *self.to_keep())
+        await self.prepare(index, worker)
+
     async def prepare(self, index: int, worker: WorkerHandle) -> None:
-        """Gives a new worker all that the others hold, also what they are given meanwhile."""
-        held: set[tuple[str, int]] = set()
+        """Gives a worker all that the others hold, also what they are given meanwhile, unless it has it already.
+
+        Raises:
+            DomainError: it cannot take it; or its environments are other ones, which they cannot be.
+        """
+        env_versions, policy_versions = await worker.call(Worker.held)
+        held = {("env", version) for version in env_versions} | {("agent", version) for version in policy_versions}
         while missing := self._held() - held:
             kind, version = min(missing)
             if kind == "env":
                 env = self.env(version)
                 if env is not None:
-                    await worker.call(Worker.add_env, version, self._spread(env.specs)[index])
+                    came = await worker.call(Worker.add_env, version, _of_worker(env.specs, index))
+                    _check_same(came, env.description)
             else:
                 agents = self.agents.get(version)
                 if agents is not None:
-                    await worker.call(Worker.add_agent, version, self._spread(agents)[index])
+                    await worker.call(Worker.add_agent, version, _of_worker(agents, index))
             held.add((kind, version))
 
     @property
@@ -303,6 +325,31 @@ class Holdings:
         """Whether workers have agents or environments of their own."""
         agents, env = self.agents.get(policy_version), self.env(env_version)
         return len(agents or ()) > 1 or (env is not None and len(env.specs) > 1)
+
+    def check_size(self, policy_version: int, env_number: int, num_workers: int) -> None:
+        """Raises NotReadyError if versions, which are held, came for each worker when there were more or fewer."""
+        agents, env = self.agents.get(policy_version), self.env(env_number)
+        held = {"policy_version": agents or (), "environment_version": env.specs if env else ()}
+        for name, values in held.items():
+            if len(values) not in (0, 1, num_workers):
+                text = f"that version is one for each of {len(values)} workers, and there are {num_workers} now"
+                raise NotReadyError(text, reason="WORKER_COUNT", field=f"options.{name}")
+
+    def check_alike(self) -> None:
+        """Raises NotReadyError if workers have agents or environments of their own."""
+        held = {"agents": self.agents.current, "environments": self.envs.current and self.envs.current.specs}
+        for name, values in held.items():
+            if len(values or ()) > 1:
+                text = (
+                    f"workers have {name} of their own, and who comes or goes has none: update all workers alike first"
+                )
+                raise NotReadyError(text, reason="WORKERS_DIFFER")
+
+    @contextlib.asynccontextmanager
+    async def unchanging(self) -> AsyncGenerator[None, None]:
+        """Has updates wait for as long as the block, which waits for any that runs."""
+        async with self._updating:
+            yield
 
     async def misfit(self, policy_version: int, env_version: int) -> DomainError | None:
         """Why the agents of a version do not fit the environments of another, if they do not. Both are held."""
@@ -414,26 +461,38 @@ class _EnvFields:
             raise
 
 
+def _of_worker(values: Sequence[_T], index: int) -> _T:
+    """A worker's value, of one for all or one for each. If it has none, any will do: no call has a use for it."""
+    return values[index if index < len(values) else 0]
+
+
 def _element(name: str, index: int, per_worker: bool) -> str:
     """The field of the request that an update comes from."""
     return f"per_worker.{name}[{index}]" if per_worker else "all_workers"
 
 
-def _in_all(descriptions: Sequence[EnvDescription]) -> EnvDescription:
+def _in_all(descriptions: Mapping[int, EnvDescription]) -> EnvDescription:
     """What is known of all workers' environments, which have the same spaces."""
-    classes = [each.reproducibility for each in descriptions]
+    first, *_ = descriptions.values()
+    classes = [each.reproducibility for each in descriptions.values()]
     reproducibility = Reproducibility.WORKER if Reproducibility.WORKER in classes else classes[0]
-    return dataclasses.replace(descriptions[0], reproducibility=reproducibility)
+    return dataclasses.replace(first, reproducibility=reproducibility)
 
 
-def _check_alike(descriptions: Sequence[EnvDescription], *, per_worker: bool) -> None:
+def _check_alike(descriptions: Mapping[int, EnvDescription], *, per_worker: bool) -> None:
     """Raises InvalidValueError unless all workers' environments have the same spaces and are stepped alike."""
-    first = _to_compare(descriptions[0])
-    for position, description in enumerate(descriptions):
-        for name, came in _to_compare(description).items():
-            if came != first[name]:
-                text = f"{name}: {came} came, {first[name]}, as of the first worker, was expected"
-                raise InvalidValueError(text, field=_element("updates", position, per_worker))
+    first, *_ = descriptions.values()
+    for position, description in descriptions.items():
+        with within(_element("updates", position, per_worker)):
+            _check_same(description, first)
+
+
+def _check_same(description: EnvDescription, first: EnvDescription) -> None:
+    """Raises InvalidValueError unless a worker's environments have the spaces of another's and are stepped alike."""
+    expected = _to_compare(first)
+    for name, came in _to_compare(description).items():
+        if came != expected[name]:
+            raise InvalidValueError(f"{name}: {came} came, {expected[name]}, as of the first worker, was expected")
 
 
 def _to_compare(description: EnvDescription) -> Mapping[str, object]:

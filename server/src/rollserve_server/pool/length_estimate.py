@@ -6,6 +6,8 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 
+from rollserve_server.pool.stragglers import Pace
+
 __all__ = ["LengthEstimate", "LengthEstimates"]
 
 _MOST_ESTIMATES = 64
@@ -19,6 +21,9 @@ class LengthEstimate:
 
     Steps divided by ends is the maximum-likelihood mean of a geometric distribution also while episodes are
     unfinished, so that the short ones, which end first, do not bias it.
+
+    Attributes:
+        pace: how long workers take for them.
     """
 
     _MOST_EPISODES = 256.0
@@ -31,6 +36,7 @@ class LengthEstimate:
         self._steps = min(max_episode_steps or 0, self._MOST_STEPS) * self._PRIOR_EPISODES
         self._episodes = self._PRIOR_EPISODES if max_episode_steps else 0.0
         self._lengths: deque[int] = deque(maxlen=int(self._MOST_EPISODES))
+        self.pace = Pace()
 
     @property
     def mean(self) -> float | None:

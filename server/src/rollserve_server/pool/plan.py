@@ -6,15 +6,16 @@ alone. Workers only decide how long it takes.
 
 from __future__ import annotations
 
-import bisect
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from rollserve_server.pool.copies import Copies
 from rollserve_server.pool.placement import Anywhere, Blocks, Placement, RoundRobin
 
 if TYPE_CHECKING:
+    from rollserve_server.pool.env_failures import FailedEpisode
     from rollserve_server.pool.length_estimate import LengthEstimate
 
 __all__ = [
@@ -83,11 +84,15 @@ class Ledger:
         next_index: the first index that is not claimed.
         workers: of each such episode, where it is.
         sizes: of each finished one, its steps and approximate bytes.
+        failed: those that were given up, because their environments failed; they are on no worker any more.
+        copies: of each that was begun a second time, and is awaited there, on which worker.
     """
 
     next_index: int
     workers: dict[int, int] = field(default_factory=dict)
     sizes: dict[int, tuple[int, int]] = field(default_factory=dict)
+    failed: dict[int, FailedEpisode] = field(default_factory=dict)
+    copies: dict[int, int] = field(default_factory=dict)
 
 
 class Plan:
@@ -97,12 +102,21 @@ class Plan:
     that are gone, and takes from `claim` what is to be delivered, until `complete`. The ledger is kept up to date, and
     what stands in it at the end is what was begun beyond the call's last episode.
 
+    Episodes that are late may be begun a second time elsewhere, see `begin_copies`: the one that ends first counts.
+
     Attributes:
         complete: whether everything that the call delivers has been claimed.
         num_open: of each worker, how many episodes were begun there that have not ended.
+        obstacle: an episode that was given up, and without which the call does not go on: it is not to, or nothing
+            would be left, or it would never end.
+        num_left_out_in_a_row: how many episodes, just before the one whose turn it is, the call goes on without.
+        superfluous: workers, and an episode that each of them has in vain, because it ended elsewhere. The caller takes
+            them out.
     """
 
     _CLAIM_BYTES = 1 << 20
+    _MOST_LEFT_OUT_IN_A_ROW = 256
+    """Where all episodes fail, a call for a number of steps would else go on for ever."""
 
     def __init__(
         self,
@@ -113,6 +127,8 @@ class Plan:
         num_workers: int,
         num_partial_steps: int = 0,
         unit_size: int = 1,
+        *,
+        leaves_out: bool = False,
     ) -> None:
         """Plans a call.
 
@@ -124,7 +140,13 @@ class Plan:
             num_workers: how many workers there are.
             num_partial_steps: the steps that the ledger's unfinished episodes have.
             unit_size: how many episodes run together, on one worker, and are begun and lost as one.
+            leaves_out: whether the call goes on without episodes that were given up.
         """
+        self._leaves_out = leaves_out
+        self._left_out: list[FailedEpisode] = []
+        self.num_left_out_in_a_row = 0
+        self.obstacle: FailedEpisode | None = None
+        self._is_rest = isinstance(target, Exactly) and target.num_skipped > 0
         self._unit_size = unit_size
         self._num_partial_steps = num_partial_steps
         self._target = target
@@ -134,9 +156,10 @@ class Plan:
         self._num_workers = num_workers
         self._first = ledger.next_index
         # Of episodes that any worker may run: those of lost workers, and the first that was never begun.
-        self._next_index = max(ledger.workers, default=self._first - 1) + 1
-        self._to_begin_again = [index for index in range(self._first, self._next_index) if index not in ledger.workers]
-        self._num_begun = len(ledger.workers)
+        known = ledger.workers.keys() | ledger.failed.keys()
+        self._next_index = max(known, default=self._first - 1) + 1
+        self._to_begin_again = [index for index in range(self._first, self._next_index) if index not in known]
+        self._num_begun = len(known)
         self._known_steps = sum(steps for steps, _ in ledger.sizes.values())
         self._next_of_worker = [self._first] * num_workers
         self._claimed_steps = 0
@@ -148,6 +171,10 @@ class Plan:
         self.num_open = [0] * num_workers
         for index, worker in ledger.workers.items():
             self.num_open[worker] += index not in ledger.sizes
+        for worker in ledger.copies.values():
+            self.num_open[worker] += 1
+        self._copies = Copies(ledger, self.num_open)
+        self.superfluous = self._copies.superfluous
 
     def begin(self, worker: int, room: int) -> list[range]:
         """The episodes that a worker is to begin now, in this order: each range is of one unit, if units have several.
@@ -179,6 +206,25 @@ class Plan:
             self._ledger.workers.update(dict.fromkeys(indices, worker))
         return ranges
 
+    def begin_copies(self, worker: int, is_late: Callable[[int], bool], room: int) -> list[range]:
+        """Episodes to begin a second time on a worker that has nothing else to do: late ones that the call waits for.
+
+        They are those that it waits for first: none behind one that is not late. Each range is of one unit. There are
+        at most `room` of them, but for what a unit has beyond; and of each there is one copy at a time.
+
+        Args:
+            worker: which one.
+            is_late: says of an episode, which runs, whether it takes far longer than others.
+            room: how many.
+        """
+        if self.complete or worker in self._absent or not isinstance(self._placement, Anywhere):
+            return []
+        return self._copies.begin(worker, self._awaited(), is_late, room, self.unit_of)
+
+    def first_open(self) -> int | None:
+        """The first episode that runs and that the call waits for, if there is one."""
+        return next(self._awaited(), None)
+
     def has_begun_all_of(self, worker: int) -> bool:
         """Whether all episodes were begun that belong to the worker; false where any worker may run any."""
         return isinstance(self._placement, Blocks) and self._next_of_worker[worker] >= self._placement.stop_of(worker)
@@ -206,15 +252,48 @@ class Plan:
             start = stop
 
     def simulate(self, num_steps: int) -> None:
-        """Takes in that so many steps were made, those of episodes that end with them included."""
-        self._num_partial_steps += num_steps
+        """Takes in that so many steps were made, those of episodes that end with them included.
 
-    def finish(self, index: int, num_steps: int, num_bytes: int) -> None:
-        """Takes in that an episode has ended, with so many steps and approximate bytes."""
+        Less than 0 if more were thrown away.
+        """
+        self._num_partial_steps = max(self._num_partial_steps + num_steps, 0)
+
+    def finish(self, index: int, num_steps: int, num_bytes: int, worker: int | None = None) -> None:
+        """Takes in that an episode has ended, with so many steps and approximate bytes.
+
+        Args:
+            index: which one.
+            num_steps: how many steps it has.
+            num_bytes: how many bytes, about.
+            worker: where it ended, if it was begun twice.
+        """
+        if index in self._ledger.copies and not self._copies.settle(index, worker):
+            return
         self._num_partial_steps = max(self._num_partial_steps - num_steps, 0)
         self.num_open[self._ledger.workers[index]] -= 1
         self._ledger.sizes[index] = (num_steps, num_bytes)
         self._known_steps += num_steps
+
+    def fail(self, index: int, failed: FailedEpisode) -> bool:
+        """Takes in that a worker gave up an episode; returns whether it is known that the call cannot do without.
+
+        Otherwise, if the call is not to go on without it, it becomes the `obstacle` once its turn comes. An episode
+        that another worker has, too, is not given up before that one does.
+        """
+        ledger, worker = self._ledger, failed.worker
+        self.num_open[worker] -= 1
+        if index in ledger.copies:
+            copy = ledger.copies.pop(index)
+            ledger.workers[index] = copy if worker != copy else ledger.workers[index]
+            return False
+        del ledger.workers[index]
+        ledger.failed[index] = failed
+        return not self._leaves_out and self._end is not None and index < self._end
+
+    def take_left_out(self) -> list[FailedEpisode]:
+        """The episodes that the call has gone on without, since this was last asked."""
+        left_out, self._left_out = self._left_out, []
+        return left_out
 
     def lose(self, worker: int) -> list[int]:
         """Takes in that a worker is gone with all its unclaimed episodes; returns those, which are to begin again.
@@ -223,9 +302,14 @@ class Plan:
         """
         self._absent.add(worker)
         ledger = self._ledger
-        lost = sorted(index for index, its_worker in ledger.workers.items() if its_worker == worker)
-        for index in lost:
+        held = sorted(index for index, its_worker in ledger.workers.items() if its_worker == worker)
+        lost = [index for index in held if index not in ledger.copies]
+        for index in [index for index, its_worker in ledger.copies.items() if its_worker == worker]:
+            del ledger.copies[index]
+        for index in held:
             del ledger.workers[index]
+            if index in ledger.copies:  # it is that one now
+                ledger.workers[index] = ledger.copies.pop(index)
             num_steps, _ = ledger.sizes.pop(index, (0, 0))
             self._known_steps -= num_steps
             # The claim that is being gathered begins anew.
@@ -255,6 +339,12 @@ class Plan:
         claims = []
         ledger, scan = self._ledger, self._scan
         while not self.complete:
+            if scan.index in ledger.failed:
+                if scan.num_bytes:
+                    claims.append(self._close_claim())
+                if not self._leave_out():
+                    break
+                continue
             worker = ledger.workers.get(scan.index)
             if scan.num_bytes and (
                 scan.num_bytes >= self._CLAIM_BYTES or (worker is not None and worker != scan.worker)
@@ -264,6 +354,7 @@ class Plan:
                 break
             num_steps, num_bytes = ledger.sizes[scan.index]
             scan.take(worker, num_bytes)
+            self.num_left_out_in_a_row = 0
             self._claimed_steps += num_steps
             if self._is_reached(scan.index):
                 claims.append(self._close_claim())
@@ -272,12 +363,26 @@ class Plan:
             claims.append(self._close_claim())
         return claims
 
+    def _awaited(self) -> Iterator[int]:
+        """Episodes that run and that the call waits for, as far as the estimate tells, in their order."""
+        ledger, index = self._ledger, self._scan.index
+        num_steps = float(self._claimed_steps)
+        while (index in ledger.workers or index in ledger.failed) and index != self._end:
+            if index in ledger.sizes:
+                num_steps += ledger.sizes[index][0]
+            elif index in ledger.workers:
+                yield index
+                num_steps += self._estimate.mean or 1
+            index += 1
+            if isinstance(self._target, AtLeast) and num_steps >= self._target.num_steps:
+                break
+
     def _num_wanted(self) -> int:
         """How many more episodes are to be begun."""
         if not isinstance(self._target, AtLeast):
             assert self._end is not None  # noqa: S101
             return self._end - self._first - self._num_begun
-        num_open = sum(self.num_open)
+        num_open = sum(self.num_open) - len(self._ledger.copies)
         missing_steps = self._target.num_steps - self._known_steps
         # What goes on for long goes on for longer: the expected length of an episode that has s steps is between the
         # mean, if all are equal, and the mean and s, if the end may come at any time.
@@ -294,8 +399,11 @@ class Plan:
         ranges = []
         while count > 0 and self._to_begin_again:
             start = self._to_begin_again[0]
-            stop = bisect.bisect_left(self._to_begin_again, self.unit_of(start).stop)
-            ranges.append(range(start, self._to_begin_again[stop - 1] + 1))  # what was lost of a unit has no gaps
+            # What was lost of a unit has no gaps, but where a part of it was begun twice or given up.
+            stop = 1
+            while self._to_begin_again[stop : stop + 1] == [start + stop] and start + stop < self.unit_of(start).stop:
+                stop += 1
+            ranges.append(range(start, start + stop))
             del self._to_begin_again[:stop]
             count -= stop
         if count > 0:
@@ -314,8 +422,8 @@ class Plan:
         index = placement.next_of(worker, max(self._next_of_worker[worker], self._ledger.next_index))
         while index < bound and room > 0:
             stop = index + 1
-            if index not in self._ledger.workers:
-                stop = self.unit_of(index).stop
+            if index not in self._ledger.workers and index not in self._ledger.failed:
+                stop = self._end_of_gap(index, self.unit_of(index).stop)
                 room -= stop - index
                 if self._unit_size == 1 and ranges and ranges[-1].stop == index:
                     ranges[-1] = range(ranges[-1].start, stop)
@@ -325,11 +433,32 @@ class Plan:
             index = placement.next_of(worker, stop)
         return ranges
 
+    def _end_of_gap(self, index: int, stop: int) -> int:
+        """The first episode from an index on that was given up, or `stop`."""
+        failed = self._ledger.failed
+        return next((other for other in range(index, stop) if other in failed), stop) if failed else stop
+
+    def _leave_out(self) -> bool:
+        """Goes on behind an episode that was given up, and whose turn it is; returns whether that is to be."""
+        ledger, index = self._ledger, self._scan.index
+        endless = self._end is None and self.num_left_out_in_a_row >= self._MOST_LEFT_OUT_IN_A_ROW
+        nothing_is_left = index + 1 == self._end and not (self._claimed_steps or self._is_rest)
+        if not self._leaves_out or endless or nothing_is_left:
+            self.obstacle = ledger.failed[index]
+            return False
+        self.num_left_out_in_a_row += 1
+        self._left_out.append(ledger.failed.pop(index))
+        self._scan.index = ledger.next_index = index + 1
+        self.complete = self._is_reached(index + 1)
+        return True
+
     def _close_claim(self) -> PlannedClaim:
         """Ends the claim that is being gathered: its episodes leave the ledger."""
         scan, ledger = self._scan, self._ledger
         claim = PlannedClaim(scan.worker, ledger.next_index, scan.index, scan.num_bytes)
         for index in range(claim.start, claim.stop):
+            if index in ledger.copies:
+                self._copies.settle(index, claim.worker)
             del ledger.workers[index], ledger.sizes[index]
         ledger.next_index = claim.stop
         scan.num_bytes = 0

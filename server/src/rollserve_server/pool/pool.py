@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
+import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, Sequence
@@ -11,42 +13,54 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from rollserve import EnvSpec
+from rollserve_server import __version__
 from rollserve_server.agents import kind_of
 from rollserve_server.errors import InvalidValueError, NotReadyError, within
+from rollserve_server.pool.adoption import agreed_config, own_seed
 from rollserve_server.pool.agent_versions import AgentVersions
 from rollserve_server.pool.ahead import Ahead, Prefetching
-from rollserve_server.pool.beginning import Beginning, check_run
+from rollserve_server.pool.beginning import Beginning, check_run, check_size
 from rollserve_server.pool.call import Call
 from rollserve_server.pool.checkpoints import Checkpoint
 from rollserve_server.pool.deliveries import CallSettings, Deliveries, Delivery, Progress
 from rollserve_server.pool.endings import Ending, EpisodesEnding, FragmentsEnding
+from rollserve_server.pool.evaluation import Evaluation
 from rollserve_server.pool.evaluations import Evaluations
 from rollserve_server.pool.forgetting import Forgetting
 from rollserve_server.pool.fragment_call import FragmentCall
 from rollserve_server.pool.fragments import Fragments, check_fragments
 from rollserve_server.pool.holdings import Holdings
+from rollserve_server.pool.journal import Figures, SamplerState
 from rollserve_server.pool.length_estimate import LengthEstimates
 from rollserve_server.pool.placement import Blocks
 from rollserve_server.pool.plan import Exactly
+from rollserve_server.pool.resizing import Resizing
 from rollserve_server.pool.sequences import SequenceKind, Sequences
 from rollserve_server.pool.slots import Slots
 from rollserve_server.pool.status import Counters, PoolStatus, WorkerStatus
 from rollserve_server.pool.streams import LaneKind, Streams
-from rollserve_server.pool.turns import Turns
+from rollserve_server.pool.turns import ATTENTIVE, Receiver, Turns
 from rollserve_server.sampling import EnvDescription, Stream, WorkerConfig
 
 if TYPE_CHECKING:
+    from rollserve_server.errors import DomainError
     from rollserve_server.pool.account import Account
     from rollserve_server.pool.backend import Backend
     from rollserve_server.pool.config import PoolConfig, SampleRequest
     from rollserve_server.pool.env_updates import EnvUpdate
-    from rollserve_server.pool.evaluation import Evaluation, EvaluationRequest, PopulationRequest
+    from rollserve_server.pool.evaluation import EvaluationRequest, PopulationRequest
     from rollserve_server.pool.holdings import AgentUpdate, EnvVersion
+    from rollserve_server.pool.journal import Journal
     from rollserve_server.pool.streams import Lane
 
 __all__ = ["EnvUpdated", "Pool"]
 
+_log = logging.getLogger(__name__)
 _Call = TypeVar("_Call", bound=Call)
+_Item = TypeVar("_Item")
+
+_EPOCH_BITS = 40
+"""Of the names of streams, so that those of several servers differ: each may have so many of its own."""
 
 
 @dataclass(frozen=True)
@@ -72,54 +86,137 @@ class Pool:
 
     Attributes:
         agent_versions: what it holds of agents.
+        is_adopted: whether an earlier server has left it.
     """
 
-    def __init__(self, config: PoolConfig, slots: Slots, holdings: Holdings) -> None:
+    def __init__(self, config: PoolConfig, slots: Slots, holdings: Holdings, journal: Journal) -> None:
         self._config = config
+        self._journal = journal
         self._slots = slots
         self._holdings = holdings
         self.agent_versions = AgentVersions(holdings, slots)
         self._estimates = LengthEstimates()
         self._num_running = 0
-        self._turns = Turns(config.max_calls, config.progress_seconds)
-        ids = itertools.count(1)
-        self._streams = Streams(config.seed, config.max_calls, ids)
-        self._sequences = Sequences(config.seed, config.max_calls, ids)
-        self._prefetching = Prefetching(self._streams, slots)
+        self._turns = Turns(
+            config.max_calls,
+            config.progress_seconds,
+            max_stalled=config.max_stalled_calls,
+            max_waiting=config.max_waiting_calls,
+        )
+        left = journal.state
+        self.is_adopted = left is not None
+        ids = itertools.count((journal.epoch - 1 << _EPOCH_BITS) + 1)
+        seed = own_seed(config.seed, journal.epoch) if left else config.seed
+        self._streams = Streams(seed, config.max_calls, ids)
+        self._sequences = Sequences(seed, config.max_calls, ids)
+        self._prefetching = Prefetching(self._streams)
+        self._resizing = Resizing(
+            slots,
+            holdings,
+            self._streams,
+            self._sequences,
+            self._prefetching,
+            config.max_workers,
+            config.min_healthy_workers,
+        )
         self._counters = Counters()
         self._forgetting = Forgetting(slots)
         self._run = secrets.token_hex(8)
         self._started = time.monotonic()
-        self._evaluations = Evaluations(config, slots, holdings, self._forgetting, ids, self._run, self._num_calls)
+        if left is not None:
+            self._sequences.restore(left.sequences)
+            self._counters = left.figures.counters
+            self._run = left.run
+            self._started -= max(time.time() - left.started_seconds, 0.0)
+        self._evaluations = Evaluations(
+            config, slots, holdings, self._forgetting, ids, self._run, self._num_calls, self._counters
+        )
 
     @classmethod
     async def start(cls, backend: Backend, config: PoolConfig, env: EnvSpec) -> Pool:
-        """A pool with its workers, all with this environment.
+        """A pool with its workers, all with this environment; or the one that an earlier server has left.
 
         Raises:
-            WorkerLostError: a worker did not start.
-            NotFoundError, InvalidValueError, NotAllowedError: the environment cannot be made.
+            SamplerLostError: another server has it.
+            WorkerLostError: a worker did not start in time, or none did.
+            NotFoundError, InvalidValueError, NotAllowedError: the environment cannot be made, or the pool that is there
+                was made otherwise.
         """
         worker_config = WorkerConfig(
-            config.rows, config.worker_buffer_bytes, config.max_episode_length, config.holds_memory
+            config.rows,
+            config.worker_buffer_bytes,
+            config.max_episode_length,
+            config.holds_memory,
+            config.env_retries,
+            config.check_observations,
         )
-        allowed = config.allowed_modules, config.allowed_methods
-        holdings = Holdings(config.num_kept_versions, *allowed, config.onnx, config.python, config.max_kept_agent_bytes)
-        slots = Slots(backend, worker_config, config.start_seconds, holdings.prepare)
-        holdings.attach(slots)
-        pool = cls(config, slots, holdings)
+        journal = await backend.open_journal()
+        left = journal.state
         try:
-            await slots.start(config.num_workers or backend.default_num_workers())
-            await pool.update_env([env])
+            if left is not None:
+                config = agreed_config(config, worker_config, env, left)
+            pool = cls._around(backend, config, worker_config, journal)
         except BaseException:
-            await slots.close()
+            await journal.close(keep=True)
+            raise
+        try:
+            await pool._start_workers(backend, env, left)
+            await journal.begin(lambda: pool._state(worker_config, env), pool._figures)
+            if left is not None:
+                version = pool._holdings.agents.number
+                _log.info("sampler adopted", extra={"epoch": journal.epoch, "policy_version": version})
+        except BaseException:
+            await pool.close(keep=left is not None)
             raise
         return pool
 
-    async def close(self) -> None:
-        """Ends the workers. Calls that run fail."""
+    @classmethod
+    def _around(cls, backend: Backend, config: PoolConfig, worker_config: WorkerConfig, journal: Journal) -> Pool:
+        """A pool without workers."""
+        holdings = Holdings(
+            config.num_kept_versions,
+            config.allowed_modules,
+            config.allowed_methods,
+            config.onnx,
+            config.python,
+            config.max_kept_agent_bytes,
+            journal,
+        )
+        slots = Slots(backend, worker_config, config.health, holdings.prepare)
+        holdings.attach(slots)
+        return cls(config, slots, holdings, journal)
+
+    async def _start_workers(self, backend: Backend, env: EnvSpec, left: SamplerState | None) -> None:
+        config, default = self._config, backend.default_num_workers()
+        num_workers = config.num_workers or min(default, config.max_workers or default)
+        if config.min_healthy_workers > num_workers:
+            whose = "the number of workers" if left is None else "the number of workers that the sampler has"
+            expected = f"at most {whose}, {num_workers},"
+            raise InvalidValueError.of("min_healthy_workers", config.min_healthy_workers, expected)
+        await self._slots.start(num_workers)
+        if left is None:
+            await self._holdings.update_env([env], per_worker=False)
+        else:
+            await self._slots.ask_all(self._holdings.take_over, each=False, excuse=True)
+            self._slots.go_on(left.figures.workers, left.figures.gone)
+
+    async def close(self, *, keep: bool = False) -> None:
+        """Ends the workers, or leaves them to the next server. Calls that run fail."""
         await self._prefetching.end(drop=True)
-        await self._slots.close()
+        if keep:
+            self._slots.leave()
+        else:
+            await self._slots.close()
+        await self._journal.close(keep=keep)
+
+    async def lost(self) -> str:
+        """Waits until the sampler is another server's; returns a text that says so."""
+        return await self._journal.lost()
+
+    def drain(self, error: DomainError) -> None:
+        """Lets no further call begin: those that wait for their turn, or come later, fail with the error."""
+        self._turns.refuse(error)
+        self._evaluations.drain(error)
 
     async def update_agent(self, updates: Sequence[AgentUpdate], *, per_worker: bool = False) -> int:
         """Gives all workers new agents, or none.
@@ -136,8 +233,10 @@ class Pool:
             OverLimitError: a model is too large.
             NotFoundError, NotAllowedError: an agent in Python is not installed, or comes as a pickle.
             NotReadyError: parameters came, and there is no agent.
-            WorkerLostError: a worker is lost and could not be replaced.
+            TooFewWorkersError: fewer workers are there than the pool wants.
+            WorkerLostError: all workers are lost or hang, or of an update for each one; and could not be replaced.
         """
+        self._slots.check_enough()
         self._forgetting.expect_new()
         await self._prefetching.end(drop=True)
         version = await self._holdings.update_agent(updates, per_worker=per_worker)
@@ -160,8 +259,9 @@ class Pool:
             InvalidValueError: not one for each worker or row, one refuses its arguments, or their spaces or numbers of
                 rows differ.
             NotFoundError, NotAllowedError: an id, module, wrapper or method is unknown or not allowed.
-            WorkerLostError: a worker is lost and could not be replaced.
+            TooFewWorkersError, WorkerLostError: see `update_agent`.
         """
+        self._slots.check_enough()
         self._forgetting.expect_new()
         await self._prefetching.end(drop=True)
         if not all(isinstance(update, EnvSpec) for update in updates):
@@ -176,23 +276,51 @@ class Pool:
             self._forget_old_versions()
         return EnvUpdated(version, self._holdings.listed(env), env.description)
 
-    async def sample(self, request: SampleRequest) -> AsyncGenerator[Beginning | Delivery | Progress | Account, None]:
+    async def resize(self, num_workers: int) -> int:
+        """Has so many workers from now on: adds some behind the last one, or takes away those of the highest indices.
+
+        Returns once those that are added hold all that the others do, or once calls that begin use no more those that
+        go. Calls that run keep the workers that they began with to their end: only then do these go.
+
+        Args:
+            num_workers: how many.
+
+        Returns:
+            How many there were.
+
+        Raises:
+            OverLimitError: more than the pool is to have.
+            NotReadyError: workers have agents or environments of their own.
+            WorkerLostError: not all did start in time. Nothing has changed then.
+        """
+        previous = await self._resizing.resize(num_workers)
+        await self._journal.write()
+        return previous
+
+    async def sample(
+        self, request: SampleRequest, receiver: Receiver = ATTENTIVE
+    ) -> AsyncGenerator[Beginning | Delivery | Progress | Account, None]:
         """Samples episodes, or fragments of some.
 
         First comes what they are a function of, then deliveries in the order of the episodes and progress between
         them, at last the account.
 
-        Closing the iterator early ends the work.
+        Closing the iterator early ends the work. While the receiver does not take what is there for it, another call
+        may have this one's turn.
 
         Raises:
             InvalidValueError: the request does not go with the pool as it is.
             NotReadyError: there is no agent, it does not fit, it has not the expected version, a version is not held
                 any more, or rows are not where they are to go on.
-            EnvFailedError, AgentFailedError, OverLimitError, WorkerLostError: see `Deliveries.running`.
+            SamplerLostError: another server has the sampler now.
+            EnvFailedError, AgentFailedError, OverLimitError, WorkerLostError: see `Deliveries.running`. Too many
+                waiting calls are an OverLimitError, too.
+            TooFewWorkersError: fewer workers are there than the pool wants.
         """
+        self._slots.check_enough()
         arrived = time.monotonic()
         async with contextlib.AsyncExitStack() as stack:
-            async with self._turns.waiting(stack) as signs:
+            async with self._turns.waiting(stack, receiver) as signs:
                 async for sign in signs:
                     yield sign
             stack.callback(self._forget_old_versions)  # those that the call was the last to use
@@ -203,6 +331,10 @@ class Pool:
                 await self._check_fit(policy_version, env_version)
                 self._holdings.check_exploration(policy_version, request.exploration)
                 await self._prefetching.end(drop=False)
+                # Nothing is awaited from here until the call is made: what is kept for it is of this team.
+                team = stack.enter_context(self._slots.team.using())
+                check_size(request.num_workers, len(team))
+                self._holdings.check_size(policy_version, env_version, len(team))
             except (NotReadyError, InvalidValueError):
                 self._counters.num_failed_calls += 1
                 raise
@@ -224,7 +356,7 @@ class Pool:
         yield account
 
     def evaluate(
-        self, request: EvaluationRequest
+        self, request: EvaluationRequest, receiver: Receiver = ATTENTIVE
     ) -> AsyncGenerator[Beginning | Delivery | Progress | Evaluation, None]:
         """Samples episodes beside everything else, for what they come to.
 
@@ -236,10 +368,10 @@ class Pool:
                 use; see `update_env`.
             NotReadyError, EnvFailedError, AgentFailedError, OverLimitError, WorkerLostError: see `sample`.
         """
-        return self._evaluations.evaluate(request)
+        return self._written(self._evaluations.evaluate(request, receiver))
 
     def evaluate_population(
-        self, request: PopulationRequest
+        self, request: PopulationRequest, receiver: Receiver = ATTENTIVE
     ) -> AsyncGenerator[Beginning | Delivery | Progress | Evaluation, None]:
         """The same for many parameter sets of an agent, without deliveries.
 
@@ -247,15 +379,26 @@ class Pool:
             InvalidValueError: also if there are no such parameters, workers differ, or rows cannot be stepped one by
                 one.
         """
-        return self._evaluations.evaluate_population(request)
+        return self._written(self._evaluations.evaluate_population(request, receiver))
 
     def status(self) -> PoolStatus:
         """The state now."""
         workers = [
-            WorkerStatus(slot.healthy, slot.identity, self._holdings.description.num_rows, slot.num_simulated_steps)
-            for slot in self._slots
+            WorkerStatus(
+                slot.index,
+                slot.healthy,
+                not self._slots.team.has(slot),
+                slot.identity,
+                self._holdings.description.num_rows,
+                slot.num_simulated_steps,
+                slot.given_up,
+                slot.restarts.count,
+                slot.last_failure,
+            )
+            for slot in self._slots.everyone
         ]
         holdings, env = self._holdings, self._holdings.envs.current
+        counted = self._slots.gone.and_those_of(*(slot.figures for slot in self._slots.everyone))
         return PoolStatus(
             env_specs=holdings.listed(env) if env else (),
             env_version=holdings.envs.number,
@@ -266,8 +409,45 @@ class Pool:
             next_index=self._next_index(),
             workers=workers,
             counters=self._counters,
+            num_simulated_steps=counted.num_simulated_steps,
+            num_worker_restarts=counted.num_restarts,
             uptime_seconds=time.monotonic() - self._started,
+            min_healthy_workers=self._config.min_healthy_workers,
         )
+
+    def _state(self, worker_config: WorkerConfig, first_env: EnvSpec) -> SamplerState:
+        """All that is to outlive this server."""
+        return SamplerState(
+            __version__,
+            self._run,
+            self._config.seed,
+            worker_config,
+            first_env,
+            time.time() - (time.monotonic() - self._started),
+            self._figures(),
+            dict(self._holdings.agents.items()),
+            dict(self._holdings.envs.items()),
+            self._sequences.states(),
+        )
+
+    def _figures(self) -> Figures:
+        env_versions, policy_versions = self._holdings.to_keep()
+        return Figures(
+            dataclasses.replace(self._counters),
+            [slot.figures for slot in self._slots],
+            self._slots.gone.and_those_of(*(slot.figures for slot in self._slots.leaving)),
+            frozenset(policy_versions),
+            frozenset(env_versions),
+            self._sequences.numbers(),
+        )
+
+    async def _written(self, items: AsyncGenerator[_Item, None]) -> AsyncGenerator[_Item, None]:
+        """What an evaluation gives; what it has counted is written before its end."""
+        async with contextlib.aclosing(items):
+            async for item in items:
+                if isinstance(item, Evaluation):
+                    await self._journal.write()
+                yield item
 
     def _num_calls(self) -> int:
         """How many calls share the workers' time."""
@@ -308,13 +488,14 @@ class Pool:
         env = self._env(env_version)
         rows = env.rows
         max_episode_length = request.max_episode_length or config.max_episode_length
-        placement = self._holdings.placement(policy_version, env_version)
+        team = self._slots.team
+        placement = self._holdings.placement(policy_version, env_version, len(team))
         seed, first, skipped = request.seed, request.first_index, 0
         if lane is not None:
             kind = LaneKind(policy_version, env_version, max_episode_length, request.exploration)
             seed, first = lane.seed, lane.first_index(kind, rows.unit_size(placement))
         if isinstance(target, Exactly):
-            num_episodes = target.num_episodes_per_worker * len(self._slots)
+            num_episodes = target.num_episodes_per_worker * len(team)
             if target.num_skipped > num_episodes:
                 expected = f"at most the number of all, {num_episodes}"
                 raise InvalidValueError.of("skip_episode_count", target.num_skipped, expected)
@@ -322,34 +503,35 @@ class Pool:
         assert seed is not None  # noqa: S101  # either the request has one, or the lane
         self._streams.drop_outdated(self._holdings.agents.number, self._holdings.envs.number)
         wanted = Stream(0, seed, policy_version, env_version, max_episode_length, request.exploration)
-        stream = self._streams.open(wanted, first + skipped, placement, len(self._slots))
+        stream = self._streams.open(wanted, first + skipped, placement, team)
         settings = CallSettings.of(request, config, self._num_calls)
         max_episode_steps, env_versions = env.description.max_episode_steps, self._holdings.envs
         estimate = self._estimates.of(env_version, max_episode_steps, max_episode_length, env_versions)
-        return make(target, stream, self._slots, rows, estimate, settings, env.description.reproducibility)
+        return make(target, stream, team, rows, estimate, settings, env.description.reproducibility)
 
     def _next_index(self) -> int:
         """Where the next call begins that says nothing of itself."""
         holdings, lane = self._holdings, self._streams.first_lane
         versions = holdings.agents.number, holdings.envs.number
-        unit_size = self._env(holdings.envs.number).rows.unit_size(self._holdings.placement(*versions))
+        placement = holdings.placement(*versions, len(self._slots))
+        unit_size = self._env(holdings.envs.number).rows.unit_size(placement)
         return lane.first_index(LaneKind(*versions, self._config.max_episode_length), unit_size)
 
     def _begin_fragments(
         self, request: SampleRequest, target: Fragments, policy_version: int, env_version: int
     ) -> FragmentCall:
-        config = self._config
+        config, team = self._config, self._slots.team
         num_rows = self._env(env_version).description.num_rows
-        check_fragments(request, target, len(self._slots) * num_rows, config.max_episode_length)
+        check_fragments(request, target, len(team) * num_rows, config.max_episode_length)
         kind = SequenceKind(env_version, request.max_episode_length or config.max_episode_length, target.soft_horizon)
-        initial = Checkpoint.initial(len(self._slots), num_rows)
+        initial = Checkpoint.initial(len(team), num_rows)
         if request.seed is None:
             sequence, start = self._sequences.begin_own(kind, initial)
         else:
             sequence, start = self._sequences.begin(request.seed, kind, target.row_step_count, initial)
         settings = CallSettings.of(request, config, self._num_calls)
         ids, reproducibility = self._sequences.ids, self._env(env_version).description.reproducibility
-        return FragmentCall(target, sequence, start, policy_version, ids, self._slots, settings, reproducibility)
+        return FragmentCall(target, sequence, start, policy_version, ids, team, settings, reproducibility)
 
     def _env(self, version: int) -> EnvVersion:
         """A version of the environments, which has been checked."""
@@ -368,6 +550,7 @@ class Pool:
             self._run,
             num_rows=call.start.stride if isinstance(call, FragmentCall) else 0,
             row_step_count=account.row_step_count,
+            num_workers=len(account.workers),
         )
 
     @contextlib.asynccontextmanager
@@ -390,14 +573,16 @@ class Pool:
         else:
             self._streams.take_dropped(call.account)
             self._sequences.take_dropped(call.account)
-            ending.complete()
+            moved = ending.complete()
             counters.num_completed_calls += 1
             counters.num_steps += call.account.num_steps
             counters.num_episodes += call.account.num_episodes
             counters.message_bytes += call.account.message_bytes
         finally:
             self._num_running -= 1
-            self._slots.count_simulated(call.account)
+            call.count_simulated()
+            counters.count_faults(call.account)
+        await self._journal.write(moved=moved)
 
     def _forget_old_versions(self) -> None:
         """Has the workers forget, in the background, what neither another call nor a running one needs."""

@@ -6,38 +6,40 @@ import asyncio
 import bisect
 import itertools
 import math
+import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rollserve_server.errors import WorkerLostError
+from rollserve import Reproducibility
+from rollserve_server.errors import EnvFailedError, WorkerLostError
 from rollserve_server.pool.account import Account, WorkerAccount
 from rollserve_server.pool.deliveries import (
-    MOST_LOSSES,
     ORDERS_IN_FLIGHT,
     CallSettings,
     Deliveries,
     Delivery,
     ignore_answer,
 )
+from rollserve_server.pool.env_failures import FailedEpisode
+from rollserve_server.pool.stragglers import Pace
 from rollserve_server.sampling import Population, PopulationOrder, PopulationReport, Worker
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from rollserve import Reproducibility
     from rollserve_server.pool.backend import WorkerHandle
-    from rollserve_server.pool.slots import Slots
+    from rollserve_server.pool.team import Team
     from rollserve_server.sampling import Outcome
 
 __all__ = ["PopulationCall"]
 
 
 class PopulationCall(Deliveries):
-    """Runs all units of a population. A worker that is lost on the way costs time only.
+    """Runs all units of a population. A worker that is lost on the way, or far slower than others, costs time only.
 
     Attributes:
-        handles: of each place in the pool, the worker that has a part in it.
+        handles: of each place in the team, the worker that has a part in it.
         in_flight: of each worker, what is to come of orders that have not been answered.
     """
 
@@ -46,7 +48,7 @@ class PopulationCall(Deliveries):
         population: Population,
         parameters: Mapping[str, np.ndarray],
         num_rows: int,
-        slots: Slots,
+        slots: Team,
         settings: CallSettings,
         reproducibility: Reproducibility,
     ) -> None:
@@ -70,6 +72,12 @@ class PopulationCall(Deliveries):
         self._num_finished_last = [0] * len(slots)
         self._has_answered = [False] * len(slots)
         self._num_losses: Counter[int] = Counter()
+        self._pace = Pace()
+        can_repeat = reproducibility is not Reproducibility.WORKER
+        self._straggler_factor = settings.straggler_factor if can_repeat else 0.0
+        # Of units that run, when a worker was told to begin them; of each worker, what it is to run beside another.
+        self._begun_at: dict[int, float] = {}
+        self._copies: list[list[int]] = [[] for _ in slots]
 
     @property
     def outcomes(self) -> Sequence[Outcome]:
@@ -96,22 +104,25 @@ class PopulationCall(Deliveries):
         return None
 
     def _end(self) -> None:
+        self.account.num_lost_steps += sum(self._held_steps)  # of units that ended elsewhere
         for report in itertools.chain.from_iterable(self.in_flight):
             report.add_done_callback(ignore_answer)
 
     async def _drive(self, worker: int) -> None:
+        if not self._slots[worker].healthy:
+            self._units.lose(worker)  # others take its share meanwhile
         while True:
             try:
                 handle = await self._slots.ready(worker)
             except WorkerLostError:
-                if not any(slot.healthy for slot in self._slots):
+                if not self._slots.can_do_without(worker):
                     raise
                 continue
             self._units.regain(worker)
             try:
                 await self._drive_handle(worker, handle)
             except WorkerLostError as error:
-                self._slots.lose(worker, handle)
+                self._slots.lose(worker, handle, error)
                 self._lose(worker, error)
 
     async def _drive_handle(self, worker: int, handle: WorkerHandle) -> None:
@@ -125,7 +136,8 @@ class PopulationCall(Deliveries):
                 report, _ = handle.work(order)
                 in_flight.append(report)
             if not in_flight:
-                await self._wait()
+                if not self._begin_copies(worker):
+                    await self._wait(self._seconds_to_late())
                 continue
             self._take(worker, await asyncio.shield(in_flight[0]))
             in_flight.popleft()
@@ -138,25 +150,60 @@ class PopulationCall(Deliveries):
         # The first answer often brings it all.
         is_first = not (self.in_flight[worker] or self._has_answered[worker])
         goes_on = units.num_open[worker] > 0 and (is_first or self._has_answered[worker])
+        begin += [range(unit, unit + 1) for unit in self._copies[worker]]
+        self._copies[worker].clear()
         if not (begin or goes_on):
             return None
+        now = time.monotonic()
+        for indices in begin:
+            for unit in indices:
+                self._begun_at.setdefault(unit, now)
         seconds = self._slice_seconds(has_answered=self._has_answered[worker])
         return PopulationOrder(self._population.stream_id, tuple(begin), seconds)
+
+    def _begin_copies(self, worker: int) -> bool:
+        """Has a worker that has nothing to do run what others take too long for; returns whether there is anything."""
+        late_after = self._pace.late_after(self._straggler_factor)
+        if late_after is None:
+            return False
+        begun_at, before = self._begun_at, time.monotonic() - late_after
+        room = self._num_rows - self._units.num_open[worker]
+        copies = self._units.begin_copies(worker, lambda unit: begun_at[unit] < before, room)
+        self._copies[worker] += copies
+        self.account.num_straggler_episodes += len(copies)
+        self.account.count_retried("straggler", len(copies))
+        return bool(copies)
+
+    def _seconds_to_late(self) -> float | None:
+        """After how many seconds to look for late units again; None if there is nothing to wait for but a change."""
+        late_after = self._pace.late_after(self._straggler_factor)
+        if late_after is None or not self._begun_at:
+            return None
+        left = min(self._begun_at.values()) + late_after - time.monotonic()
+        return left if left > 0 else late_after
 
     def _take(self, worker: int, report: PopulationReport) -> None:
         """Takes in what a worker did."""
         share, account = self.account.workers[worker], self.account
         share.sampling_seconds += report.sampling_seconds
         share.num_simulated_steps += report.num_simulated_steps
-        num_steps = sum(outcome.length for outcome in report.outcomes)
-        account.num_discarded_steps += num_steps
-        account.num_discarded_episodes += len(report.outcomes)
-        self._held_steps[worker] += report.num_simulated_steps - num_steps
+        account.num_lost_steps += report.num_lost_steps
+        self._held_steps[worker] += report.num_simulated_steps - report.num_lost_steps
         self._num_finished_last[worker] = len(report.outcomes)
         self._has_answered[worker] = True
         for outcome in report.outcomes:
-            self._units.finish(worker, outcome.episode_index)
-            self._outcomes[outcome.episode_index] = outcome
+            unit = outcome.episode_index
+            if unit not in self._outcomes:  # else another worker was first, and these steps are lost
+                account.num_discarded_steps += outcome.length
+                account.num_discarded_episodes += 1
+                self._held_steps[worker] -= outcome.length
+                self._pace.observe(time.monotonic() - self._begun_at.pop(unit))
+            self._units.finish(worker, unit)
+            self._outcomes[unit] = outcome
+        for env_failure in report.env_failures:
+            account.take_env_failure(worker, env_failure)
+            if env_failure.is_final and not all(unit in self._outcomes for unit in env_failure.indices):
+                raise EnvFailedError(FailedEpisode.of(worker, env_failure).final_text)
         if report.failure is not None:
             raise report.failure
 
@@ -166,18 +213,21 @@ class PopulationCall(Deliveries):
             report.add_done_callback(ignore_answer)
         self.in_flight[worker].clear()
         self.handles[worker] = None
+        self._copies[worker].clear()
         self._has_answered[worker] = False
         lost = self._units.lose(worker)
         self._num_losses.update(lost)
+        for unit in lost:
+            del self._begun_at[unit]
         account = self.account
-        account.num_retried_episodes += len(lost)
+        account.count_retried(error.reason.lower(), len(lost))
         account.num_lost_steps += self._held_steps[worker]
         self._held_steps[worker] = 0
         worst, num_losses = max(self._num_losses.items(), key=lambda item: item[1], default=(0, 0))
-        if num_losses > MOST_LOSSES:
+        if num_losses > self._settings.unit_retries:
             episode = f"an episode of member {self._population.member_of(worst)}"
             text = f"{error.text}; it ran {episode}, which {num_losses - 1} workers were lost with before"
-            raise WorkerLostError(text, error.worker_index)
+            raise WorkerLostError(text, error.worker_index, reason=error.reason)
         self._notify()
 
 
@@ -192,6 +242,7 @@ class _Units:
         self._next, self._stop = 0, num_units
         self._to_begin_again: list[int] = []
         self._running: list[set[int]] = [set() for _ in range(num_workers)]
+        self._twice: set[int] = set()
         self._absent: set[int] = set()
 
     @property
@@ -215,14 +266,27 @@ class _Units:
             self._running[worker].update(units)
         return [units for units in ranges if units]
 
+    def begin_copies(self, worker: int, is_late: Callable[[int], bool], room: int) -> list[int]:
+        """Late units of other workers, at most as many as there is room for, that a worker is to run beside them."""
+        elsewhere = set().union(*self._running) - self._running[worker] - self._twice
+        copies = list(itertools.islice(filter(is_late, sorted(elsewhere)), max(room, 0)))
+        self._running[worker].update(copies)
+        self._twice.update(copies)
+        return copies
+
     def finish(self, worker: int, unit: int) -> None:
-        """Takes in that a unit has ended."""
+        """Takes in that a unit has ended, wherever else it runs."""
         self._running[worker].discard(unit)
+        if unit in self._twice:
+            self._twice.discard(unit)
+            for units in self._running:
+                units.discard(unit)
 
     def lose(self, worker: int) -> list[int]:
         """Takes in that a worker is gone; returns what it was running, which is to begin again."""
         self._absent.add(worker)
-        lost = sorted(self._running[worker])
+        lost = sorted(self._running[worker] - self._twice)
+        self._twice -= self._running[worker]
         self._running[worker].clear()
         for unit in lost:
             bisect.insort(self._to_begin_again, unit)

@@ -1,8 +1,10 @@
-"""Workers as actors of Ray: the only module that knows Ray."""
+"""Workers as actors of Ray: the only module that knows Ray, with the others whose names begin with `ray_`."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import copy
 import dataclasses
 import logging
 import math
@@ -15,7 +17,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from rollserve import hold_on_to_memory
-from rollserve_server.errors import DomainError, WorkerLostError
+from rollserve_server.errors import DomainError, SamplerLostError, WorkerLostError
+from rollserve_server.pool.journal import NoJournal
+from rollserve_server.pool.ray_watch import ClusterWatch
 from rollserve_server.sampling import Worker
 
 # Ray reads these when it is imported: it reports to nobody, leaves the way that Python was started alone, does not
@@ -24,18 +28,26 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
 os.environ.setdefault("RAY_DISABLE_DOCKER_CPU_WARNING", "1")
 os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
+os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")  # nor start a cluster of its own when it has lost this one
 
 import ray
 import ray._private.worker
 import ray.exceptions
 
+from rollserve_server.pool.ray_journal import RayJournal
+from rollserve_server.pool.ray_losses import KernelKills, domain_error, putting
+from rollserve_server.pool.ray_names import WorkerNames, end_actors
+from rollserve_server.pool.ray_room import check_room, hint_of, small_store
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from rollserve_server.pool.journal import Journal
+    from rollserve_server.pulse import Beat
     from rollserve_server.sampling import WorkerConfig, WorkOrder
 
-__all__ = ["RayBackend", "RayOptions"]
+__all__ = ["DetachedOptions", "RayBackend", "RayOptions"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -69,6 +81,23 @@ class RayOptions:
     resources: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
+@dataclasses.dataclass(frozen=True)
+class DetachedOptions:
+    """How a sampler outlives its server, on a cluster that does so.
+
+    Attributes:
+        namespace: of Ray's; each sampler has one for itself.
+        orphan_seconds: how long it stays without a server.
+        adopt: whether to go on with one that is there; else that is ended.
+        adopt_seconds: how long a worker of an earlier server may take to end what it does for that.
+    """
+
+    namespace: str = "rollserve"
+    orphan_seconds: float = 600.0
+    adopt: bool = True
+    adopt_seconds: float = 30.0
+
+
 class RayBackend:
     """See Backend. Connects to a cluster, or starts one of its own in this machine, which ends with it."""
 
@@ -79,6 +108,7 @@ class RayBackend:
         address: str | None = None,
         num_workers: int | None = None,
         object_store_bytes: int | None = None,
+        detached: DetachedOptions | None = None,
     ) -> None:
         """Starts Ray.
 
@@ -88,40 +118,95 @@ class RayBackend:
             num_workers: for how many workers our own cluster is to have room, whatever cores there are; None for as
                 many as there are cores.
             object_store_bytes: the size of our own cluster's object store; None for Ray's choice.
+            detached: how workers on an existing cluster outlive this process; None if they end with it.
 
         Raises:
             OSError: there is no cluster at the address, or Ray does not start with these options.
         """
         self._options = options
+        # In a cluster of our own, cores and custom resources are what we say they are: as many workers as it was made
+        # for take some, and any more run without. What a machine really has, GPUs and memory, all of them take.
+        self._num_free: int | None = None
+        self._kills = KernelKills()
+        self._watch: ClusterWatch | None = None
+        self._detached = detached
+        self._journal: RayJournal | None = None
+        self._names = WorkerNames()
+        self._found: dict[int, _RayWorker] = {}
         _quieten()
+        if address is None:
+            check_room()
         try:
             if address is None:
                 _start_cluster(options, num_workers, object_store_bytes)
+                self._num_free = num_workers or self.default_num_workers()
             else:
-                ray.init(address=address, log_to_driver=True, logging_level=logging.WARNING)
+                namespace = detached.namespace if detached else None
+                ray.init(address=address, namespace=namespace, log_to_driver=True, logging_level=logging.WARNING)
         except Exception as error:
             ray.shutdown()
             _log.debug("Ray does not start", exc_info=error)
             what = "Ray cannot be started" if address is None else f"ray_address: cannot connect to Ray at {address}"
-            hint = "" if address is None else " (does it ask for a token? See RAY_AUTH_MODE)"
+            hint = hint_of(error) if address is None else " (does it ask for a token? See RAY_AUTH_MODE)"
             raise OSError(f"{what}: {' '.join(str(error).split())}{hint}") from error
+
+    def check_store(self, results_bytes: int) -> None:
+        """Warns if results that are on their way, so many bytes at a time, may not fit into the object store."""
+        resources = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        small = small_store(int(resources.get("object_store_memory", 0)), results_bytes)
+        if small is not None:
+            _log.warning(
+                "results may not fit into the object store: slow clients make it write to the disk", extra=small
+            )
 
     def create_worker(self, worker_index: int, config: WorkerConfig) -> _RayWorker:
         """See Backend."""
-        # What stops a worker has to reach it while it works.
+        journal, lasting, epoch = self._journal, {}, 0
+        if journal is not None:
+            if not journal.is_held:
+                raise SamplerLostError("the sampler may be another server's by now")
+            epoch = journal.epoch
+            lasting = {"name": self._names.new(worker_index, epoch), "lifetime": "detached"}
+        # What stops a worker, or looks at it, has to reach it while it works.
         remote: Any = ray.remote(concurrency_groups={_CONTROL: 1})  # type: ignore[call-overload]
+        has_room = self._num_free != 0
         actor = remote(_Actor).options(
-            num_cpus=self._options.num_cpus,
+            num_cpus=self._options.num_cpus if has_room else 0,
             num_gpus=self._options.num_gpus,
             memory=self._options.memory,
-            resources=dict(self._options.resources),
+            resources=dict(self._options.resources) if has_room else {},
             enable_task_events=False,  # nobody asks Ray for them
+            **lasting,
         )
-        return _RayWorker(worker_index, actor.remote(worker_index, config))
+        worker = _RayWorker(worker_index, actor.remote(worker_index, config, epoch), self._kills, journal)
+        if has_room and self._num_free is not None:
+            self._num_free -= 1
+            worker.at_end = self._free
+        return worker
+
+    async def open_journal(self) -> Journal:
+        """See Backend. Ends workers of earlier servers that are not to go on, and tells the others whose they are."""
+        if self._detached is None:
+            return NoJournal()
+        options = self._detached
+        self._journal = journal = await RayJournal.open(options.orphan_seconds, anew=not options.adopt)
+        left = journal.state
+        num_workers = len(left.figures.workers) if left else 0
+        found, others = await asyncio.to_thread(self._names.find, num_workers)
+        await asyncio.to_thread(end_actors, others)
+        workers = [_RayWorker(index, actor, self._kills, journal) for index, actor in found.items()]
+        adopted = await asyncio.gather(*(worker.adopt(options.adopt_seconds) for worker in workers))
+        self._found = {worker.index: worker for worker, is_adopted in zip(workers, adopted, strict=True) if is_adopted}
+        return journal
+
+    def find_worker(self, worker_index: int) -> _RayWorker | None:
+        """See Backend."""
+        return self._found.pop(worker_index, None)
 
     def share(self, value: _R) -> _R:
         """See Backend."""
-        reference: Any = ray.put(value)  # which an actor gets as the value itself
+        with putting():
+            reference: Any = ray.put(value)  # which an actor gets as the value itself
         return reference  # type: ignore[no-any-return]
 
     def default_num_workers(self) -> int:
@@ -129,9 +214,22 @@ class RayBackend:
         cores = ray.cluster_resources().get("CPU", 1.0)  # type: ignore[no-untyped-call]
         return max(int(cores / self._options.num_cpus), 1) if self._options.num_cpus else int(cores)
 
+    def watch(self, on_lost: Callable[[str], None]) -> None:
+        """See Backend."""
+        node: Any = ray._private.worker._global_node
+        if node is not None:  # else this process has no part in the cluster, but one that speaks for it
+            self._watch = ClusterWatch(node.gcs_address, node.raylet_socket_name, on_lost)
+
     def close(self) -> None:
         """See Backend."""
+        if self._watch is not None:
+            self._watch.close()
         ray.shutdown()
+
+    def _free(self) -> None:
+        """Takes in that a worker is gone which took its part of our own cluster."""
+        assert self._num_free is not None  # noqa: S101
+        self._num_free += 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,17 +238,29 @@ class _Failure:
 
 
 class _Actor(Worker):
-    """A worker in a process of Ray. Its errors are values: Ray ends the process when it cannot make text of one."""
+    """A worker in a process of Ray. Its errors are values: Ray ends the process when it cannot make text of one.
 
-    def __init__(self, worker_index: int, config: WorkerConfig) -> None:
+    It does nothing for a server of an earlier epoch than that of the one which it belongs to.
+    """
+
+    def __init__(self, worker_index: int, config: WorkerConfig, epoch: int = 0) -> None:
         if config.holds_memory:
             hold_on_to_memory()
+        self._epoch = epoch
         super().__init__(worker_index, config)
 
-    def ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
+    def fence(self, epoch: int) -> None:
+        """Belongs to the server of that epoch from now on. May be called while it works: what it does ends soon."""
+        self._epoch = max(epoch, self._epoch)
+        self.stop_all()
+
+    def ask(self, epoch: int, method: str, *args: Any, **kwargs: Any) -> Any:
         """What the worker's method returns, or its failure."""
+        if epoch < self._epoch:
+            return _Failure(SamplerLostError("another server has the sampler"))
         try:
-            return getattr(self, method)(*args, **kwargs)
+            with self.pulse.at_work():
+                return getattr(self, method)(*args, **kwargs)
         except DomainError as error:
             return _Failure(error)
         except Exception:
@@ -159,7 +269,7 @@ class _Actor(Worker):
 
     def ask_work(self, order: bytes) -> tuple[bytes, NDArray[np.uint8] | None]:
         """`work`, in two results: the pickled report or failure, with the buffer if that is small, and the buffer."""
-        outcome = self.ask("work", pickle.loads(order))  # noqa: S301  # it comes from the pool
+        outcome = self.ask(*pickle.loads(order))  # noqa: S301  # it comes from the pool
         report, buffer = (outcome, None) if isinstance(outcome, _Failure) else outcome
         if buffer is None or buffer.nbytes <= _INLINE_BYTES:
             return pickle.dumps((report, buffer)), None
@@ -167,34 +277,69 @@ class _Actor(Worker):
 
 
 class _RayWorker:
-    def __init__(self, worker_index: int, actor: Any) -> None:
-        self._index = worker_index
+    """See WorkerHandle.
+
+    Attributes:
+        index: its number.
+        at_end: to be called once, when it is killed.
+    """
+
+    def __init__(self, worker_index: int, actor: Any, kills: KernelKills, journal: RayJournal | None = None) -> None:
+        self.at_end: Callable[[], None] | None = None
+        self.index = worker_index
+        self._kills = kills
         self._actor = actor
+        self._journal = journal
+        self._epoch = journal.epoch if journal else 0
         self._ask_work = actor.ask_work.options(num_returns=2)
+        self._lost: WorkerLostError | None = None
 
     async def call(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        result: _R | _Failure = await self.fetch(self._actor.ask.remote(method.__name__, *args, **kwargs))
+        with putting():
+            reference = self._actor.ask.remote(self._epoch, method.__name__, *args, **kwargs)
+        result: _R | _Failure = await self.fetch(reference)
         return _succeeded(result)
 
     def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], _RayPayload]:
         # Ray takes bytes as they are; of anything else it makes text by Python code of its own.
-        report, buffer = self._ask_work.remote(pickle.dumps(order))
+        report, buffer = self._ask_work.remote(pickle.dumps((self._epoch, "work", order)))
         payload = _RayPayload(self, buffer)
         return asyncio.ensure_future(self._report(report, payload)), payload
 
     def stop(self, stream_id: int) -> None:
         self._actor.stop.options(concurrency_group=_CONTROL).remote(stream_id)
 
-    def kill(self) -> None:
-        ray.kill(self._actor)
+    async def beat(self) -> Beat:
+        beat: Beat = await self.fetch(self._actor.beat.options(concurrency_group=_CONTROL).remote())
+        return beat
+
+    def kill(self, error: WorkerLostError | None = None) -> None:
+        self._lost = self._lost or error
+        if self._journal is None:
+            ray.kill(self._actor)
+        else:  # it may be another server's by now
+            self._journal.when_held(lambda: ray.kill(self._actor))
+        if self.at_end is not None:
+            self.at_end()
+            self.at_end = None
+
+    async def adopt(self, most_seconds: float) -> bool:
+        """Has it end all that it does for an earlier server; or ends it, if it does not answer in that time."""
+        with contextlib.suppress(DomainError, TimeoutError):
+            async with asyncio.timeout(most_seconds):
+                await self.fetch(self._actor.fence.options(concurrency_group=_CONTROL).remote(self._epoch))
+                await self.call(Worker.close_streams)
+                return True
+        _log.warning("worker not adopted", extra={"worker": self.index})
+        self.kill()
+        return False
 
     async def fetch(self, reference: Any) -> Any:
         """What a task of the worker has returned; raises as `WorkerHandle.call` does."""
         try:
             return await reference
         except ray.exceptions.RayError as error:
-            message = f"worker {self._index} is lost: {type(error).__name__}"
-            raise WorkerLostError(message, self._index) from error
+            raise copy.copy(self._lost) or domain_error(error, self.index, self._kills) from error
 
     async def _report(self, reference: Any, payload: _RayPayload) -> Any:
         report, payload.buffer = pickle.loads(await self.fetch(reference))  # noqa: S301  # it comes from our own code
@@ -228,8 +373,11 @@ def _succeeded(outcome: _R | _Failure) -> _R:
 
 
 def _quieten() -> None:
-    """Makes events in the log of what Ray would print, with colours, and leaves signals to the server."""
+    """Makes events in the log of what Ray would print or log, with colours, and leaves signals to the server."""
     ray._private.worker.print_to_stdstream = _log_output
+    own = logging.getLogger("ray")
+    own.handlers.clear()
+    own.propagate = True
     logger = logging.getLogger("ray._private.worker")
     logger.addFilter(lambda record: "SIGTERM handler is not set" not in record.getMessage())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from rollserve_server.errors import NotReadyError
 from rollserve_server.pool.deliveries import ignore_answer
+from rollserve_server.pool.journal import SequenceState
 from rollserve_server.sampling import Worker
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.backend import WorkerHandle
     from rollserve_server.pool.checkpoints import Checkpoint
     from rollserve_server.pool.fragment_call import FragmentCall
+    from rollserve_server.pool.journal import Moved
     from rollserve_server.sampling import FragmentReport
 
 __all__ = ["Place", "RowSequence", "SequenceKind", "Sequences"]
@@ -51,6 +53,7 @@ class RowSequence:
     """A sequence of episodes for each row.
 
     Attributes:
+        number: its name.
         seed: its root seed.
         kind: what else its episodes are a function of.
         is_own: whether calls that name no seed go on with it.
@@ -58,8 +61,10 @@ class RowSequence:
         previous: where they stood before the last call; None before there was one.
         places: of each worker, where its rows stand as they do now; None if they have to be made.
         is_busy: whether a call is using it.
+        is_written: whether a journal knows where its rows stand.
     """
 
+    number: int
     seed: int
     kind: SequenceKind
     is_own: bool
@@ -67,17 +72,18 @@ class RowSequence:
     previous: Checkpoint | None
     places: list[Place | None]
     is_busy: bool = False
+    is_written: bool = False
 
     def at(self, clock: int) -> Checkpoint | None:
         """Where the rows stand or stood at that clock, if that is known."""
         known = (self.current, self.previous)
         return next((each for each in known if each is not None and each.clock == clock), None)
 
-    def copy(self) -> RowSequence:
-        """The same, to go on by itself with rows that have to be made."""
+    def copy(self, number: int) -> RowSequence:
+        """The same under another name, to go on by itself with rows that have to be made."""
         previous = self.previous and self.previous.copy()
         places: list[Place | None] = [None] * len(self.places)
-        return RowSequence(self.seed, self.kind, self.is_own, self.current.copy(), previous, places)
+        return RowSequence(number, self.seed, self.kind, self.is_own, self.current.copy(), previous, places)
 
     def is_like(self, other: RowSequence) -> bool:
         """Whether one of the two could stand for the other."""
@@ -101,6 +107,7 @@ class Sequences:
         self._max_kept = max_kept
         self._kept: list[RowSequence] = []
         self._num_cancelled_steps = 0
+        self._were_dropped = False
         self._closing: set[asyncio.Task[None]] = set()
 
     def begin_own(self, kind: SequenceKind, initial: Checkpoint) -> tuple[RowSequence, Checkpoint]:
@@ -136,26 +143,34 @@ class Sequences:
                 if not sequence.is_busy:
                     return self._take(sequence, start)
             for sequence, _ in at_clock:  # of a call that its client may have left
-                copied = sequence.copy()
+                copied = sequence.copy(next(self.ids))
                 start = copied.at(clock)
                 assert start is not None  # noqa: S101  # as of the original
                 self._kept.append(copied)
                 return self._take(copied, start)
             if clock:
-                raise _not_there(clock, there)
+                raise self._not_there(clock, there)
         for sequence in there:
             if not (sequence.is_own or sequence.is_busy):
                 return self._take(sequence, initial)
         return self._new(seed, kind, initial, is_own=False)
 
-    def complete(self, call: FragmentCall) -> None:
-        """Takes back the sequence of a call that is complete."""
+    def complete(self, call: FragmentCall) -> Moved | None:
+        """Takes back the sequence of a call that is complete. Returns what is to be written of that, if anything."""
         sequence = call.sequence
+        moved = call.moved(is_known=sequence.is_written)
+        sequence.is_written = True
         sequence.previous, sequence.current = call.start, call.reached()
         sequence.places = call.places()
         sequence.is_busy = False
         for report in call.coming():
             report.add_done_callback(ignore_answer)
+        places, coming = call.left()
+        if places:
+            self._close(places, coming)
+        if sequence not in self._kept:  # it was dropped meanwhile
+            self._give_up_rows(sequence)
+            return None
         for other in list(self._kept):
             if other is not sequence and not other.is_busy and other.is_like(sequence):
                 self._forget(other)
@@ -163,6 +178,7 @@ class Sequences:
         self._kept.remove(sequence)
         self._kept.append(sequence)
         self._limit()
+        return moved
 
     def cancel(self, call: FragmentCall, *, end: bool) -> None:
         """Takes back the sequence of a call that has ended early: its workers stop, and forget what they did.
@@ -180,7 +196,7 @@ class Sequences:
         sequence.is_busy = False
         sequence.is_own &= not end
         others = [other for other in self._kept if other is not sequence and other.is_like(sequence)]
-        if others or not (sequence.is_own or sequence.current.clock):
+        if sequence in self._kept and (others or not (sequence.is_own or sequence.current.clock)):
             self._forget(sequence)
         self._limit()
 
@@ -198,6 +214,35 @@ class Sequences:
             if not sequence.is_busy and sequence.current.is_restorable:
                 self._give_up_rows(sequence)
 
+    def drop_all(self) -> None:
+        """Drops all that is kept, and what calls use once they end: there are other rows now."""
+        for sequence in self._kept:
+            if not sequence.is_busy:
+                self._give_up_rows(sequence)
+        self._were_dropped |= bool(self._kept)
+        self._kept.clear()
+
+    def states(self) -> dict[int, SequenceState]:
+        """By name, where those stand whose rows have made steps."""
+        return {
+            each.number: SequenceState(each.seed, each.kind, each.current, each.previous)
+            for each in self._kept
+            if each.current.clock
+        }
+
+    def numbers(self) -> frozenset[int]:
+        """The names of all."""
+        return frozenset(each.number for each in self._kept)
+
+    def restore(self, states: Mapping[int, SequenceState]) -> None:
+        """Takes in sequences of an earlier server, which calls that name no seed do not go on with."""
+        for number, state in states.items():
+            places: list[Place | None] = [None] * len(state.current.workers)
+            sequence = RowSequence(
+                number, state.seed, state.kind, False, state.current, state.previous, places, is_written=True
+            )
+            self._kept.append(sequence)
+
     def take_dropped(self, account: Account) -> None:
         """Enters what was dropped since this was last asked into an account."""
         account.num_cancelled_steps += self._num_cancelled_steps
@@ -213,7 +258,8 @@ class Sequences:
     def _new(
         self, seed: int, kind: SequenceKind, initial: Checkpoint, *, is_own: bool
     ) -> tuple[RowSequence, Checkpoint]:
-        sequence = RowSequence(seed, kind, is_own, initial, None, [None] * len(initial.workers))
+        places: list[Place | None] = [None] * len(initial.workers)
+        sequence = RowSequence(next(self.ids), seed, kind, is_own, initial, None, places)
         self._kept.append(sequence)
         return self._take(sequence, initial)
 
@@ -262,9 +308,12 @@ class Sequences:
             if not isinstance(report, BaseException):
                 self._num_cancelled_steps += report.num_simulated_steps
 
-
-def _not_there(clock: int, sequences: Sequence[RowSequence]) -> NotReadyError:
-    known = {each.clock for sequence in sequences for each in (sequence.current, sequence.previous) if each}
-    stands = f"{' or '.join(map(str, sorted({0, *known})))} was expected" if known else "there is no such sequence now"
-    text = f"{clock} came, but {stands}: rows stand there or begin anew"
-    return NotReadyError(text, reason="ROW_STEP_COUNT", field="fragments.row_step_count")
+    def _not_there(self, clock: int, sequences: Sequence[RowSequence]) -> NotReadyError:
+        known = {each.clock for sequence in sequences for each in (sequence.current, sequence.previous) if each}
+        stands = (
+            f"{' or '.join(map(str, sorted({0, *known})))} was expected" if known else "there is no such sequence now"
+        )
+        text = f"{clock} came, but {stands}: rows stand there or begin anew"
+        if not known and self._were_dropped:
+            text = f"{text}; sequences of before the last change of the number of workers have ended with it"
+        return NotReadyError(text, reason="ROW_STEP_COUNT", field="fragments.row_step_count")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.account import Account
     from rollserve_server.pool.ahead import Ahead
     from rollserve_server.pool.placement import Placement
+    from rollserve_server.pool.team import Team
 
 __all__ = ["Lane", "LaneKind", "Streams"]
 
@@ -115,14 +116,14 @@ class Streams:
         words = np.random.SeedSequence(self._own_seed, spawn_key=(self._num_seeds,)).generate_state(2)
         return int(words[0]) << 32 | int(words[1])
 
-    def open(self, wanted: Stream, first_index: int, placement: Placement, num_workers: int) -> OpenStream:
+    def open(self, wanted: Stream, first_index: int, placement: Placement, team: Team) -> OpenStream:
         """The stream that a call is to have for itself: one that was kept and stands at that index, or a new one.
 
         Args:
             wanted: what its episodes are a function of; its name does not count.
             first_index: the first episode that is to be delivered.
             placement: where its episodes run.
-            num_workers: how many workers there are.
+            team: the workers of the call, which are those that there are.
         """
         opened = None
         for kept in list(self._kept):
@@ -133,11 +134,12 @@ class Streams:
             elif kept.stream.root_seed == wanted.root_seed:  # the sequence goes on in another way
                 self._kept.remove(kept)
                 self._supersede(kept)
-        return opened or self._new(wanted, first_index, placement, num_workers)
+        return opened or self._new(wanted, first_index, placement, team)
 
     def keep(self, stream: OpenStream) -> None:
         """Takes back the stream of a call that is complete."""
-        if isinstance(stream.placement, Blocks):  # no call goes on with those of another
+        # No call goes on with such episodes of another, nor with those of another team.
+        if isinstance(stream.placement, Blocks) or not stream.team.is_current:
             self._supersede(stream)
         else:
             self._keep(stream)
@@ -183,9 +185,9 @@ class Streams:
         while self._aheads:
             account.add_ahead(self._aheads.pop())
 
-    def _new(self, wanted: Stream, first_index: int, placement: Placement, num_workers: int) -> OpenStream:
+    def _new(self, wanted: Stream, first_index: int, placement: Placement, team: Team) -> OpenStream:
         stream = dataclasses.replace(wanted, stream_id=next(self._ids))
-        return OpenStream.begin(stream, placement, Ledger(first_index), num_workers)
+        return OpenStream.begin(stream, placement, Ledger(first_index), team)
 
     def _keep(self, stream: OpenStream) -> None:
         self._kept.append(stream)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 from rollserve_server.errors import NotReadyError
@@ -74,6 +74,11 @@ class Versions(Generic[_T]):
         self.number += 1
         self._values[self.number] = value
         self._drop_old()
+
+    def restore(self, values: Mapping[int, _T]) -> None:
+        """Takes versions in, with their numbers, before there are any."""
+        self._values = dict(sorted(values.items()))
+        self.number = max(values, default=0)
 
     @contextlib.contextmanager
     def using(self, number: int) -> Iterator[None]:

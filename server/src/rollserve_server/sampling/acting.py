@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rollserve_server.errors import AgentFailedError
+from rollserve_server.pulse import Phase, here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -35,10 +36,13 @@ def act(
     Raises:
         AgentFailedError: the agent failed, or what it gave for one of the rows is of no use. It has a row.
     """
+    pulse = here()
+    pulse.begin(Phase.ACTION)
     try:
         actions, infos = agent.act(observations, noise, states)
     except AgentFailedError as error:
         raise AgentFailedError(error.text, next(iter(rows()), 0)) from error
+    pulse.phase = Phase.WORKING
     failures = agent.failures()
     if failures:
         for row in rows():

@@ -9,6 +9,7 @@ import numpy as np
 
 from rollserve_server.errors import AgentFailedError, EnvFailedError, EpisodeFailedError
 from rollserve_server.sampling.acting import act
+from rollserve_server.sampling.attempts import Attempts
 from rollserve_server.sampling.collector import column_keys
 from rollserve_server.sampling.episodes import Episode, Recorder
 from rollserve_server.sampling.infos import NO_INFOS, InfoReader
@@ -35,10 +36,12 @@ class BlockCollector:
 
     Attributes:
         num_simulated_steps: steps made so far.
-        num_idle_steps: those of them that are thrown away.
+        num_idle_steps: those of them that are thrown away because rows had to go on with the others.
+        attempts: which blocks failed, and so run again, or not.
     """
 
-    def __init__(self, root_seed: int, envs: BlockEnvs, agent: Agent) -> None:
+    def __init__(self, root_seed: int, envs: BlockEnvs, agent: Agent, num_retries: int = 0) -> None:
+        self.attempts = Attempts(num_retries)
         self._root_seed = root_seed
         self._envs = envs
         self._agent = agent
@@ -70,6 +73,10 @@ class BlockCollector:
         """How many episodes of the block that has the rows are wanted and have not ended."""
         return len(self._unfinished)
 
+    def episode_of(self, row: int) -> int:
+        """The index of the first episode of the block that is run, or begun."""
+        return self._block_start
+
     @property
     def dropped_infos(self) -> Counter[str]:
         """By name, how many values of infos had no place in a column. The caller may clear it."""
@@ -81,13 +88,13 @@ class BlockCollector:
             heapq.heappush(self._queue, (portion.indices.start, portion.block_start, set(portion.indices)))
 
     def begin(self, before: int | None = None) -> bool:
-        """Begins the next block if the one before is done or has to wait; returns whether there is anything to step.
+        """Begins the next block if the one before is done or has to wait.
 
         Args:
             before: step, and begin, only for the sake of an episode of a lower index; None for all.
 
-        Raises:
-            EnvFailedError: the environment raised an error at its reset.
+        Returns:
+            Whether there is anything to be stepped; not if the environment fails.
         """
         if self._unfinished and (before is None or min(self._unfinished) < before):
             return True
@@ -101,7 +108,8 @@ class BlockCollector:
         try:
             infos = self._envs.begin(self._env_seed)
         except EnvFailedError as error:
-            raise self._located(error) from error
+            self._retry(error)
+            return False
         self._begin_episodes(infos)
         return True
 
@@ -109,7 +117,6 @@ class BlockCollector:
         """Steps all rows; returns the wanted episodes that ended.
 
         Raises:
-            EnvFailedError: the environment raised an error.
             AgentFailedError: the agent failed.
         """
         envs, recorder = self._envs, self._recorder
@@ -123,8 +130,11 @@ class BlockCollector:
             recorder.write(self._actions, actions)
             recorder.write(self._agent_infos, agent_infos.values())
             infos = envs.step(actions)
-        except EpisodeFailedError as error:
+        except AgentFailedError as error:
             raise self._located(error) from error
+        except EnvFailedError as error:
+            self._retry(error)
+            return []
         recorder.write(self._rewards, (envs.rewards,))
         for row, info in envs.step_infos(infos, self._recording_rows()):
             recorder.write_infos(row, info)
@@ -145,14 +155,43 @@ class BlockCollector:
         """Forgets a finished episode: its columns may be overwritten."""
         self._recorder.release(episode)
 
+    def drop(self, index: int) -> int:
+        """Forgets an episode that waits or runs; returns how many steps of it were made for its own sake."""
+        for entry in self._queue:
+            if index in entry[2]:
+                self._queue.remove(entry)
+                heapq.heapify(self._queue)
+                if left := entry[2] - {index}:
+                    heapq.heappush(self._queue, (min(left), entry[1], left))
+                return 0
+        rows = np.flatnonzero(self._recording & (self._indices == index)).tolist()
+        self._unfinished.discard(index)
+        num_steps = sum(map(self._recorder.length, rows))
+        for row in rows:
+            self._recorder.abandon(row)
+            self._recording[row] = False
+        return num_steps
+
     def _set_aside(self) -> None:
         """Has the block, which has worked ahead, wait for others: what of it is not finished is run again later."""
-        rows = np.flatnonzero(self._recording).tolist()
-        self.num_idle_steps += sum(map(self._recorder.length, rows))
+        self.num_idle_steps += self._abandon()
+        heapq.heappush(self._queue, (min(self._unfinished), self._block_start, self._unfinished))
+
+    def _retry(self, error: EnvFailedError) -> None:
+        """Has the block, whose environment failed, wait to be run again, unless it has failed too often."""
+        located_error, unfinished = self._located(error), self._unfinished
+        self._unfinished = set()
+        if self.attempts.fail(self._block_start, sorted(unfinished), located_error, self._abandon()):
+            heapq.heappush(self._queue, (min(unfinished), self._block_start, unfinished))
+
+    def _abandon(self) -> int:
+        """Throws away what of the block is not finished; returns how many steps that are."""
+        rows = self._recording_rows()
+        num_steps = sum(map(self._recorder.length, rows))
         for row in rows:
             self._recorder.abandon(row)
         self._recording[:] = False
-        heapq.heappush(self._queue, (min(self._unfinished), self._block_start, self._unfinished))
+        return num_steps
 
     def _begin_episodes(self, infos: Mapping[str, Any]) -> None:
         """Has rows that begin an episode record it, if it is wanted."""
@@ -173,6 +212,8 @@ class BlockCollector:
             row, terminated, truncated, [column[0] for column in envs.last_observations(np.array([row]))]
         )
         self._unfinished.discard(episode.index)
+        if not self._unfinished:
+            self.attempts.succeed(self._block_start)
         return episode
 
     def _recording_rows(self) -> list[int]:

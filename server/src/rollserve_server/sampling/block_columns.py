@@ -63,6 +63,10 @@ class BlockColumns:
         for column, value in zip(self._groups.get(group, ()), values, strict=True):
             column[step] = value
 
+    def written(self, group: str, step: int) -> list[np.ndarray]:
+        """What was written as a step of all rows, (M, *shape) for each column of the group."""
+        return [column[step] for column in self._groups.get(group, ())]
+
     def write_info(self, key: InfoKey, step: int, values: np.ndarray, rows: NDArray[np.bool_]) -> None:
         """Writes the infos (M, *shape) of those rows, (M,), that have a value."""
         if key not in self._infos:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BlockFragmentRows"]
 
+_Failed = TypeVar("_Failed", bound=EpisodeFailedError)
+
 
 class BlockFragmentRows(FragmentRecording):
     """Steps M rows of one environment, which begin anew by themselves, and records the fragments that they make.
@@ -39,9 +41,12 @@ class BlockFragmentRows(FragmentRecording):
 
     _envs: BlockEnvs
 
-    def __init__(self, stream: RowStream, envs: BlockEnvs, states: Sequence[RowState]) -> None:
-        """Takes an environment for itself, and the states that its rows are to be brought to by `restore`."""
-        super().__init__(stream, states)
+    def __init__(self, stream: RowStream, envs: BlockEnvs, states: Sequence[RowState], num_retries: int = 0) -> None:
+        """Takes an environment for itself, and the states that its rows are to be brought to by `restore`.
+
+        And how often the environment is made anew if it raises an error.
+        """
+        super().__init__(stream, states, num_retries)
         self._envs = envs
         self.outbox: TableOutbox = TableOutbox(self._infos)
         self._columns: BlockColumns
@@ -68,6 +73,10 @@ class BlockFragmentRows(FragmentRecording):
         num_bytes: int = self._columns.step_bytes + self._columns.info_step_bytes
         return num_bytes
 
+    def episode_of(self, row: int) -> int:
+        """See FragmentRecording."""
+        return int(self._indices[row])
+
     def set_agent(self, agent: Agent) -> None:
         """See FragmentRecording."""
         super().set_agent(agent)
@@ -91,6 +100,7 @@ class BlockFragmentRows(FragmentRecording):
     def step(self) -> None:
         """See FragmentRecording."""
         envs, columns, step = self._envs, self._columns, self._step
+        self.num_repeated_steps = 0
         if not self._block_steps:
             self._begin_block()
         if not self._has_noise:
@@ -103,11 +113,11 @@ class BlockFragmentRows(FragmentRecording):
         try:
             noise = self._noise.next(self._indices)
             actions, agent_infos = act(self._agent, envs.observations, noise, states, lambda: range(self.num_rows))
-            columns.write("actions", step, actions)
-            columns.write("agent_infos", step, agent_infos.values())
-            infos = envs.step(actions)
-        except EpisodeFailedError as error:
+        except AgentFailedError as error:
             raise self._located(error) from error
+        columns.write("actions", step, actions)
+        columns.write("agent_infos", step, agent_infos.values())
+        infos = self._step_envs(actions)
         columns.write("rewards", step, (envs.rewards,))
         for part, rows in envs.info_parts(infos):
             for key, values, present in self._infos.read_columns(part, rows):
@@ -117,9 +127,7 @@ class BlockFragmentRows(FragmentRecording):
         self._block_steps += 1
         self._end_episodes(infos)
         if self._step == self._num_steps:
-            going_on = np.flatnonzero(self._starts < self._step)
-            never = np.zeros(len(going_on), np.bool_)
-            self._finish(going_on, never, never)
+            self._cut()
 
     def progress(self) -> list[RowProgress]:
         """See FragmentRecording."""
@@ -149,11 +157,53 @@ class BlockFragmentRows(FragmentRecording):
         self._begin_step = self._step
         self._has_noise = False
         self._env_seed = EpisodeGenerator().begin(self._stream.root_seed, self._block_start)
-        try:
-            infos = self._envs.begin(self._env_seed)
-        except EnvFailedError as error:
-            raise self._located(error) from error
-        self._take_reset_infos(infos, np.arange(self.num_rows))
+        self._take_reset_infos(self._begin_envs(), np.arange(self.num_rows))
+        self._history.reset(np.arange(self.num_rows), self._step)
+
+    def _begin_envs(self) -> Mapping[str, Any]:
+        """Begins an episode in every row; returns the environment's infos, and raises as `step`."""
+        while True:
+            try:
+                return self._envs.begin(self._env_seed)
+            except EnvFailedError as error:
+                self._retry(self._located(error), self._block_start)
+
+    def _step_envs(self, actions: Sequence[np.ndarray]) -> Mapping[str, Any]:
+        """Steps the environment, and if it fails another one that is brought to where it stood.
+
+        Returns the environment's infos, and raises as `step`.
+        """
+        failure = None
+        while True:
+            try:
+                if failure is not None:
+                    self._bring_back(failure)
+                return self._envs.step(actions)
+            except EnvFailedError as error:
+                if self.is_stranded:
+                    raise
+                failure = self._located(error)
+            self._retry(failure, self._block_start)
+
+    def _bring_back(self, error: EnvFailedError) -> None:
+        """Brings all rows, whose environment failed, to where they stood before the current step.
+
+        Raises:
+            EnvFailedError: the environment failed again; or it does not come there, `is_stranded`, and the error is the
+                one of before.
+        """
+        num_steps = self._block_steps
+        logs = [self._history.since_reset(number, self._step, num_steps) for number in range(self.num_rows)]
+        known = [log for log in logs if log is not None]
+        if len(known) < len(logs):
+            self._strand(error)
+        self._envs.begin(self._env_seed)
+        for actions in self._logged(known, num_steps):
+            self._envs.step(actions)
+            self.num_repeated_steps += self.num_rows
+        shown = self._columns.written("observations", self._step)
+        if any(one.tobytes() != other.tobytes() for one, other in zip(self._envs.observations, shown, strict=True)):
+            self._strand(error)
 
     def _take_reset_infos(self, infos: Mapping[str, Any], rows: NDArray[np.int64]) -> None:
         of_rows = self._envs.reset_infos(infos, rows)
@@ -183,6 +233,11 @@ class BlockFragmentRows(FragmentRecording):
                 self._reset_infos[number] = NO_INFOS
         self._take_reset_infos(infos, over)
 
+    def _cut(self) -> None:
+        going_on = np.flatnonzero(self._starts < self._step)
+        never = np.zeros(len(going_on), np.bool_)
+        self._finish(going_on, never, never)
+
     def _finish(self, rows: NDArray[np.int64], terminated: NDArray[np.bool_], truncated: NDArray[np.bool_]) -> None:
         """Ends the fragments of rows with the current step."""
         fragments = FragmentsOfStep(
@@ -207,12 +262,7 @@ class BlockFragmentRows(FragmentRecording):
             return
         stands = False
         if len(num_steps) == 1:
-            try:
-                yield from self._replay(states)
-            except EnvFailedError:
-                pass
-            else:
-                stands = all(map(self._stands, range(self.num_rows), states))
+            stands = (yield from self._made_again(states)) and all(map(self._stands, range(self.num_rows), states))
         if not stands:
             # Of rows that are stepped together none can be brought back alone.
             going_on = np.array([state.num_steps > 0 for state in states])
@@ -221,21 +271,39 @@ class BlockFragmentRows(FragmentRecording):
             self._first_steps[:] = 0
             self._block_steps = 0
 
+    def _made_again(self, states: Sequence[RowState]) -> Generator[int, None, bool]:
+        """Makes the states' steps again, as often as that may fail; returns whether it went well."""
+        while True:
+            try:
+                yield from self._replay(states)
+            except EnvFailedError as error:
+                first = min(state.episode_index for state in states)
+                if not self.attempts.fail(self._block_start, [first], self._located(error)):
+                    return False
+            else:
+                return True
+
     def _replay(self, states: Sequence[RowState]) -> Iterator[int]:
         envs = self._envs
         self._env_seed = EpisodeGenerator().begin(self._stream.root_seed, self._block_start)
+        self._first_steps[:] = 0
+        self._block_steps = 0
         self._take_reset_infos(envs.begin(self._env_seed), np.arange(self.num_rows))
-        logs = zip(*(state.actions for state in states), strict=True)
-        leaves = zip(self._envs.action_leaves, logs, strict=True)
-        columns = [np.stack(log).astype(leaf.dtype, copy=False) for leaf, log in leaves]
-        for step in range(states[0].num_steps):
-            infos = envs.step([column[:, step] for column in columns])
+        for actions in self._logged([state.actions for state in states], states[0].num_steps):
+            infos = envs.step(actions)
             self._first_steps += 1
             over = np.flatnonzero(envs.fresh)
             self._first_steps[over] = 0
             self._take_reset_infos(infos, over)
             self._block_steps += 1
             yield self.num_rows
+
+    def _logged(self, logs: Sequence[Sequence[np.ndarray]], num_steps: int) -> Iterator[list[np.ndarray]]:
+        """The actions of all rows, (M, *A) for each leaf, step by step, from those of each row (num_steps, *A)."""
+        leaves = zip(self._envs.action_leaves, zip(*logs, strict=True), strict=True)
+        columns = [np.stack(log).astype(leaf.dtype, copy=False) for leaf, log in leaves]
+        for step in range(num_steps):
+            yield [column[:, step] for column in columns]
 
     def _stands(self, number: int, state: RowState) -> bool:
         """Whether a row has come to where it stood; after a soft horizon, its episode began after the last reset."""
@@ -245,7 +313,7 @@ class BlockFragmentRows(FragmentRecording):
         self._first_steps[number] = num_steps
         return num_steps == since_reset or (self._stream.soft_horizon and num_steps < since_reset)
 
-    def _located(self, error: EpisodeFailedError) -> EpisodeFailedError:
+    def _located(self, error: _Failed) -> _Failed:
         # An environment's error is one of all rows, and told of the first episode.
         row = error.row if isinstance(error, AgentFailedError) else int(self._indices.argmin())
         return located(error, int(self._indices[row]), self._env_seed, int(self._episode_steps[row]))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from rollserve_server.errors import EnvFailedError, EpisodeFailedError
 from rollserve_server.sampling.acting import act
+from rollserve_server.sampling.attempts import Attempts
 from rollserve_server.sampling.episodes import Episode, Recorder
 from rollserve_server.sampling.infos import InfoKey, InfoReader
 from rollserve_server.sampling.memory import RowStates
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Collector", "column_keys", "located"]
 
+_Failed = TypeVar("_Failed", bound=EpisodeFailedError)
+
 
 class Collector:
     """Runs episodes of one stream in rows of environments, each up to its end or a number of steps.
@@ -35,11 +38,20 @@ class Collector:
     Attributes:
         num_simulated_steps: steps made so far.
         num_idle_steps: those of them that are thrown away; always 0.
+        attempts: which episodes failed, and so run again, in any row, or not.
     """
 
     num_idle_steps = 0
 
-    def __init__(self, root_seed: int, envs: RowEnvs, agent: Agent, max_episode_length: int | None = None) -> None:
+    def __init__(
+        self,
+        root_seed: int,
+        envs: RowEnvs,
+        agent: Agent,
+        max_episode_length: int | None = None,
+        num_retries: int = 0,
+    ) -> None:
+        self.attempts = Attempts(num_retries)
         self._root_seed = root_seed
         self._max_episode_length = max_episode_length
         self._envs = envs
@@ -57,6 +69,7 @@ class Collector:
         self._waiting: Waiting = kind(envs.num_rows)
         self._steps_left = np.zeros(envs.num_rows, np.int64)
         self._running: dict[int, Episode] = {}
+        self._beginning = (0, 0)
         self.num_simulated_steps = 0
 
     @property
@@ -68,6 +81,14 @@ class Collector:
     def num_running(self) -> int:
         """How many episodes have a row."""
         return len(self._running)
+
+    def episode_of(self, row: int) -> int | None:
+        """The index of the episode that a row runs, or begins."""
+        episode = self._running.get(row)
+        if episode is not None:
+            return episode.index
+        beginning, index = self._beginning
+        return index if row == beginning else None
 
     @property
     def dropped_infos(self) -> Counter[str]:
@@ -81,21 +102,22 @@ class Collector:
                 self._waiting.add(index)
 
     def begin(self, before: int | None = None) -> bool:
-        """Begins waiting episodes in rows that are free; returns whether there is anything to be stepped.
+        """Begins waiting episodes in rows that are free, up to one whose environment fails.
 
         Args:
             before: only those of lower indices; None for all.
 
-        Raises:
-            EnvFailedError: an environment raised an error at its reset.
+        Returns:
+            Whether there is anything to be stepped.
         """
         while (taken := self._waiting.take(before)) is not None:
-            row, index = taken
+            row, index = self._beginning = taken
             env_seed = self._noise.begin(row, self._root_seed, index)
             try:
                 info = self._envs.reset(row, env_seed)
             except EnvFailedError as error:
-                raise located(error, index, env_seed, 0) from error
+                self._retry(row, index, located(error, index, env_seed, 0))
+                break
             episode = self._running[row] = Episode(index, env_seed, self._infos.read_copies(info))
             self._recorder.begin(row, episode)
             self._memory.begin(row)
@@ -106,7 +128,6 @@ class Collector:
         """Steps all rows that have an episode; returns the episodes that ended.
 
         Raises:
-            EnvFailedError: an environment raised an error.
             AgentFailedError: the agent failed.
         """
         envs, recorder = self._envs, self._recorder
@@ -116,18 +137,19 @@ class Collector:
             recorder.write(self._states, states)
         try:
             actions, agent_infos = act(self._agent, envs.observations, self._noise.next(), states, lambda: rows)
-            recorder.write(self._observations, envs.observations)
-            self.num_simulated_steps += len(rows)
-            infos = envs.step(rows, actions)
         except EpisodeFailedError as error:
-            episode = self._running[error.row]
-            num_steps = recorder.length(error.row)
-            raise located(error, episode.index, episode.env_seed, num_steps) from error
+            raise self._located(error) from error
+        recorder.write(self._observations, envs.observations)
+        infos = envs.step(rows, actions)
+        self.num_simulated_steps += len(rows) - len(envs.failures)
         recorder.write(self._actions, actions)
         recorder.write(self._rewards, (envs.rewards,))
         recorder.write(self._agent_infos, agent_infos.values())
         for row, info in infos:
             recorder.write_infos(row, info)
+        for failure in envs.failures:
+            rows.remove(failure.row)
+            self._abandon(failure)
         if self._max_episode_length is not None:
             self._steps_left -= 1
             envs.truncated |= self._steps_left == 0
@@ -140,14 +162,41 @@ class Collector:
         """Forgets a finished episode: its columns may be overwritten."""
         self._recorder.release(episode)
 
-    def _finish(self, row: int) -> Episode:
+    def drop(self, index: int) -> int:
+        """Forgets an episode that waits or runs; returns how many steps it had."""
+        row = next((row for row, episode in self._running.items() if episode.index == index), None)
+        if self._waiting.drop(index) or row is None:
+            return 0
+        num_steps = self._recorder.length(row)
+        self._recorder.abandon(row)
         del self._running[row]
+        self._waiting.free(row)
+        return num_steps
+
+    def _finish(self, row: int) -> Episode:
+        self.attempts.succeed(self._running.pop(row).index)
         self._waiting.free(row)
         envs = self._envs
         last_observations = tuple(column[row].copy() for column in envs.observations)
         episode = self._recorder.finish(row, bool(envs.terminated[row]), bool(envs.truncated[row]), last_observations)
         envs.terminated[row] = envs.truncated[row] = False
         return episode
+
+    def _abandon(self, error: EpisodeFailedError) -> None:
+        """Throws away what the episode of a row has so far, whose environment failed."""
+        located_error, num_steps = self._located(error), self._recorder.length(error.row)
+        self._recorder.abandon(error.row)
+        self._retry(error.row, self._running.pop(error.row).index, located_error, num_steps)
+
+    def _retry(self, row: int, index: int, error: EpisodeFailedError, num_lost_steps: int = 0) -> None:
+        """Has an episode, which had a row, wait for one again, unless it has failed too often."""
+        self._waiting.free(row)
+        if self.attempts.fail(index, [index], error, num_lost_steps):
+            self._waiting.add(index)
+
+    def _located(self, error: EpisodeFailedError) -> EpisodeFailedError:
+        episode = self._running[error.row]
+        return located(error, episode.index, episode.env_seed, self._recorder.length(error.row))
 
 
 def column_keys(envs: RowEnvs | BlockEnvs, agent: Agent) -> Iterator[ColumnKey]:
@@ -163,7 +212,7 @@ def column_keys(envs: RowEnvs | BlockEnvs, agent: Agent) -> Iterator[ColumnKey]:
         yield "states", InfoKey(name, initial.dtype, initial.shape)
 
 
-def located(error: EpisodeFailedError, index: int, env_seed: int, num_steps: int) -> EpisodeFailedError:
+def located(error: _Failed, index: int, env_seed: int, num_steps: int) -> _Failed:
     """The error with the episode that it happened in, which had so many steps."""
     where = f"episode {index} (environment seed {env_seed}), after {num_steps} steps"
     return type(error)(f"{where}: {error.message}", error.row, index)

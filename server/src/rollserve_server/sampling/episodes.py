@@ -153,6 +153,10 @@ class Recorder:
         for column, value in zip(columns, values, strict=True):
             column[:, self._step] = value
 
+    def last_written(self, group: str) -> list[np.ndarray]:
+        """What was written as the current step of every row, (M, *shape) for each column of the group."""
+        return [column[:, self._step] for column in self.columns(group)]
+
     def write_infos(self, row: int, info: Mapping[Any, Any]) -> None:
         """Writes an environment's infos of the current step of a row."""
         running = self._open[row]
@@ -173,16 +177,26 @@ class Recorder:
 
     def finish(self, row: int, terminated: bool, truncated: bool, last_observations: Sequence[np.ndarray]) -> Episode:
         """Ends the row's episode with the current step, and returns it."""
+        return self._finish(row, self._step + 1, terminated, truncated, last_observations)
+
+    def cut(self, row: int, last_observations: Sequence[np.ndarray]) -> Episode:
+        """Ends the row's fragment with the step before the current one, and returns it. It has to have one."""
+        return self._finish(row, self._step, False, False, last_observations)
+
+    def _finish(
+        self, row: int, stop: int, terminated: bool, truncated: bool, last_observations: Sequence[np.ndarray]
+    ) -> Episode:
         running = self._open.pop(row)
         episode = running.episode
-        episode.pieces.append(Piece(self._block, row, running.start, self._step + 1))
-        episode.length = running.num_moved + self._step + 1 - running.start
+        episode.length = running.num_moved + stop - running.start
         episode.terminated, episode.truncated = terminated, truncated
         episode.last_observations = last_observations
         if running.infos is not None:
             episode.env_infos = running.infos.finish(episode.length)
         episode.num_bytes = self._num_bytes(episode)
-        self._finished.add(episode)
+        if stop > running.start:  # else it has all moved out of the block
+            episode.pieces.append(Piece(self._block, row, running.start, stop))
+            self._finished.add(episode)
         return episode
 
     def abandon(self, row: int) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rollserve_server.agents import Exploration
     from rollserve_server.errors import DomainError
     from rollserve_server.sampling.memory import Memory
-    from rollserve_server.sampling.orders import ColumnFormat, Message
+    from rollserve_server.sampling.orders import ColumnFormat, EpisodeFailure, Message
 
 __all__ = ["FragmentOrder", "FragmentReport", "Part", "RowProgress", "RowState", "RowStream"]
 
@@ -113,6 +113,8 @@ class FragmentOrder(WorkOrder["FragmentReport"]):
         states: what the rows are to be made from; None if the worker has them from the call or order before.
         write_bytes: about how much may be written.
         seconds: how long to step environments at most; unless 0, at least one step of each row that has any left.
+        enough_row_steps: how many steps of each row are enough, so that the call ends there, or with those that are
+            made; None for all of the part.
     """
 
     stream: RowStream
@@ -120,6 +122,7 @@ class FragmentOrder(WorkOrder["FragmentReport"]):
     states: Sequence[RowState] | None
     write_bytes: int
     seconds: float
+    enough_row_steps: int | None = None
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,8 @@ class FragmentReport:
 
     Attributes:
         messages: what was written, in order; where it stands in the buffer that comes with the report.
-        rows: once everything is made and written, where the rows stand; None before, and in later reports.
+        rows: once everything is made and written, where the rows stand, or nothing if they stand where they stood; None
+            before, and in later reports.
         num_simulated_steps: steps made.
         num_restoring_steps: how many of them brought rows to where they stood.
         num_broken_off: how many rows could not be brought there, and have begun their next episodes.
@@ -136,6 +140,10 @@ class FragmentReport:
         encoding_seconds: time spent writing messages.
         dropped_infos: how many values of infos were dropped, by name.
         failure: what went wrong, after which the stream is to be closed.
+        env_failures: errors of environments, told once.
+        is_stranded: whether the failure is that of a row which could not be brought to where it stood in the middle of
+            the call: all may be made anew from where they stood at its beginning.
+        num_row_steps: how many steps each row makes in the call: fewer than those of the part, once that is settled.
     """
 
     messages: tuple[Message, ...]
@@ -147,3 +155,6 @@ class FragmentReport:
     encoding_seconds: float
     dropped_infos: Mapping[str, int]
     failure: DomainError | None = None
+    env_failures: tuple[EpisodeFailure, ...] = ()
+    is_stranded: bool = False
+    num_row_steps: int = 0

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 from gymnasium import spaces
 
+from rollserve_server.sampling.action_history import ActionHistory
+from rollserve_server.sampling.attempts import Attempts
 from rollserve_server.sampling.infos import InfoReader
 from rollserve_server.sampling.memory import RowStates
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.agents import Agent
     from rollserve_server.envs import BlockEnvs, Leaf, RowEnvs
+    from rollserve_server.errors import EnvFailedError
     from rollserve_server.sampling.fragment_orders import RowProgress, RowState, RowStream
     from rollserve_server.sampling.fragment_outbox import Outbox
 
@@ -30,13 +33,21 @@ class FragmentRecording(ABC):
         num_rows: M.
         num_broken_off: how many rows could not be brought to where they stood at the beginning of the call, and begin
             their next episodes.
+        num_repeated_steps: of the last `step`, how many more steps it took to bring rows, whose environments failed, to
+            where they stood.
+        is_stranded: whether a row, whose environment failed in the middle of a call, could not be brought there.
+        attempts: which episodes failed, and so go on in other environments, or not.
         outbox: where the fragments go that are whole.
     """
 
     outbox: Outbox
     _envs: RowEnvs | BlockEnvs
 
-    def __init__(self, stream: RowStream, states: Sequence[RowState]) -> None:
+    def __init__(self, stream: RowStream, states: Sequence[RowState], num_retries: int) -> None:
+        self.attempts = Attempts(num_retries)
+        self.num_repeated_steps = 0
+        self.is_stranded = False
+        self._history = ActionHistory(states)
         self.num_rows = len(states)
         self.num_broken_off = 0
         self._stream = stream
@@ -54,6 +65,15 @@ class FragmentRecording(ABC):
     @abstractmethod
     def step_bytes(self) -> int:
         """How many bytes the columns of a row's step take. There has to be an agent."""
+
+    @abstractmethod
+    def episode_of(self, row: int) -> int:
+        """The index of the episode that a row runs, or begins."""
+
+    @property
+    def num_steps(self) -> int:
+        """How many steps each row makes in the call."""
+        return self._num_steps
 
     @property
     def dropped_infos(self) -> Counter[str]:
@@ -77,6 +97,20 @@ class FragmentRecording(ABC):
         leaves = self._envs.action_leaves if tell_actions else ()
         self._actions_made = [np.empty((num_steps, self.num_rows, *leaf.shape), _log_dtype(leaf)) for leaf in leaves]
         self._tells_actions = tell_actions
+        self._history.begin_call(self._actions_made)
+
+    def shorten(self, num_steps: int) -> None:
+        """Has the rows make only so many steps in the call, or as many as they have made, if those are more.
+
+        If they have made them, the fragments of episodes that go on end with the last step, and go to the outbox.
+        """
+        self._num_steps = max(num_steps, self._step)
+        if 0 < self._step == self._num_steps:
+            self._cut()
+
+    @abstractmethod
+    def _cut(self) -> None:
+        """Ends the fragments of episodes that go on, with the step before the current one."""
 
     @abstractmethod
     def restore(self) -> int:
@@ -90,12 +124,23 @@ class FragmentRecording(ABC):
         are whole fragments of the call, in the order of the rows.
 
         Raises:
-            EnvFailedError: an environment raised an error.
+            EnvFailedError: an environment raised errors again and again; or once, and `is_stranded`.
+            AgentFailedError: the agent failed.
         """
 
     @abstractmethod
     def progress(self) -> list[RowProgress]:
         """Where the rows stand at the end of a call."""
+
+    def _retry(self, error: EnvFailedError, key: int) -> None:
+        """Takes in that an attempt has failed; raises the error, which says where, if that has happened too often."""
+        if not self.attempts.fail(key, [error.episode_index or 0], error):
+            raise error
+
+    def _strand(self, error: EnvFailedError) -> NoReturn:
+        """Gives up bringing a row to where it stood, which the error tells of."""
+        self.is_stranded = True
+        raise error
 
     def _keep_actions(self, actions: Sequence[np.ndarray]) -> None:
         """Keeps the actions of the current step, if they are to be told."""

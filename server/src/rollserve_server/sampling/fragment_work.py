@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rollserve_server.errors import OverLimitError
 from rollserve_server.sampling.encoding import EncodedMessage, Encoding, write_messages
-from rollserve_server.sampling.orders import Message
+from rollserve_server.sampling.orders import EpisodeFailure, Message
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,6 +57,20 @@ class FragmentWork:
         """How many rows could not be brought to where they stood."""
         return self._rows.num_broken_off
 
+    @property
+    def is_stranded(self) -> bool:
+        """Whether a row could not be brought to where it stood in the middle of a call."""
+        return self._rows.is_stranded
+
+    def take_env_failures(self) -> tuple[EpisodeFailure, ...]:
+        """Errors of environments, since this was last asked."""
+        failures, _ = self._rows.attempts.take()
+        return failures
+
+    def episode_of(self, row: int) -> int | None:
+        """The index of the episode that a row runs, or begins."""
+        return self._rows.episode_of(row)
+
     def begin(self, part: Part, build_agent: Callable[[], Agent]) -> None:
         """Begins a call, unless it is the one that runs.
 
@@ -76,6 +90,20 @@ class FragmentWork:
         self._num_steps_to_write = part.num_row_steps * self._rows.num_rows - part.num_skipped_steps
         self._has_told = False
 
+    @property
+    def num_row_steps(self) -> int:
+        """How many steps each row makes in the call."""
+        return self._rows.num_steps
+
+    def shorten(self, num_row_steps: int) -> None:
+        """Has each row make only so many steps in the call, or as many as it has made, if those are more."""
+        before = self._rows.num_steps
+        num_made = before - self._num_steps_left
+        if num_row_steps < before and self._num_steps_left:
+            self._rows.shorten(num_row_steps)
+            self._num_steps_left = self._rows.num_steps - num_made
+            self._num_steps_to_write -= (before - self._rows.num_steps) * self._rows.num_rows
+
     def sample(self, seconds: float, is_stopped: Callable[[], bool]) -> None:
         """Steps until the time is over, the rows have made all their steps, or no more finished data may be held.
 
@@ -86,7 +114,8 @@ class FragmentWork:
             is_stopped: asked before each step; nothing more is done once it says so.
 
         Raises:
-            EnvFailedError: an environment raised an error.
+            EnvFailedError: an environment raised errors again and again, or `is_stranded`.
+            AgentFailedError: the agent failed.
             OverLimitError: with the infos that came, the fragments may take more than may be held.
         """
         until = time.perf_counter() + seconds
@@ -97,7 +126,8 @@ class FragmentWork:
                 self.num_simulated_steps += num_steps
             else:
                 rows.step()
-                self.num_simulated_steps += rows.num_rows
+                self.num_simulated_steps += rows.num_rows + rows.num_repeated_steps
+                self.num_restoring_steps += rows.num_repeated_steps
                 self._num_steps_left -= 1
                 self._check_size()
             if time.perf_counter() >= until:
@@ -136,11 +166,14 @@ class FragmentWork:
         return (Message(0, 0, num_steps, num_episodes),) if num_steps else ()
 
     def take_progress(self) -> list[RowProgress] | None:
-        """Where the rows stand, once everything of the call is made and written; it is told once."""
+        """Where the rows stand, once everything of the call is made and written; it is told once.
+
+        Nothing at all if they have made no step: they stand where they stood, or are still to be brought there.
+        """
         if self._num_steps_left or self._num_steps_to_write or self._has_told:
             return None
         self._has_told = True
-        return self._rows.progress()
+        return self._rows.progress() if self._rows.num_steps else []
 
     def take_dropped_infos(self) -> dict[str, int]:
         """By name, how many values of infos were dropped since this was last asked."""

@@ -23,6 +23,7 @@ __all__ = [
     "Claim",
     "ColumnFormat",
     "EnvDescription",
+    "EpisodeFailure",
     "Message",
     "Order",
     "Outcome",
@@ -52,12 +53,16 @@ class WorkerConfig:
         max_episode_length: how many steps episodes may have if a call does not say; None for what the environment
             allows.
         holds_memory: whether a process that it has for itself keeps memory that it frees.
+        env_retries: how often an episode runs again whose environment raised an error.
+        check_observations: whether observations that are outside their space, or no numbers, are errors.
     """
 
     rows: RowSettings
     buffer_bytes: int
     max_episode_length: int | None = None
     holds_memory: bool = False
+    env_retries: int = 0
+    check_observations: bool = False
 
 
 @dataclass(frozen=True)
@@ -184,6 +189,7 @@ class Order(WorkOrder["Report"]):
         is_whole: whether these are all episodes that the worker is to run of the stream: it forgets the stream once it
             has written them early.
         tell_outcomes: whether to tell what the episodes came to that end.
+        drop: episodes to forget first, as far as it has them: others run, or have run, elsewhere.
     """
 
     stream: Stream
@@ -199,6 +205,7 @@ class Order(WorkOrder["Report"]):
     release: tuple[Claim, ...] = ()
     is_whole: bool = False
     tell_outcomes: bool = False
+    drop: tuple[range, ...] = ()
 
 
 class Outcome(NamedTuple):
@@ -216,6 +223,22 @@ class Outcome(NamedTuple):
     length: int
     terminated: bool
     truncated: bool
+
+
+class EpisodeFailure(NamedTuple):
+    """An environment has raised an error.
+
+    Attributes:
+        indices: the episodes that it happened in: several where rows are stepped together.
+        num_attempts: how often they have failed, this time included.
+        is_final: whether they are given up; else they run again, in an environment that is made anew.
+        text: what happened, and where.
+    """
+
+    indices: tuple[int, ...]
+    num_attempts: int
+    is_final: bool
+    text: str
 
 
 @dataclass(frozen=True)
@@ -269,6 +292,9 @@ class Report:
         failure: what went wrong, after which the stream is to be closed.
         is_closed: whether the worker has forgotten the stream.
         outcomes: of the episodes that ended, if the order wants them.
+        env_failures: errors of environments, which end no more than the episodes that they happened in.
+        num_lost_steps: steps thrown away, which were made earlier or now: of episodes whose environments failed, that
+            were dropped, and such as had been delivered before their episode ran again.
     """
 
     finished: tuple[tuple[int, int, int], ...]
@@ -281,3 +307,5 @@ class Report:
     failure: DomainError | None = None
     is_closed: bool = False
     outcomes: tuple[Outcome, ...] = ()
+    env_failures: tuple[EpisodeFailure, ...] = ()
+    num_lost_steps: int = 0

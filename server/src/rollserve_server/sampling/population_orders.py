@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollserve_server.agents import AS_THE_AGENT_SAYS, Exploration
-from rollserve_server.sampling.orders import Outcome, WorkOrder
+from rollserve_server.sampling.orders import EpisodeFailure, Outcome, WorkOrder
 
 if TYPE_CHECKING:
     from rollserve_server.errors import DomainError
@@ -82,9 +82,13 @@ class PopulationReport:
         num_simulated_steps: steps made.
         sampling_seconds: time spent on that.
         failure: what went wrong, after which the population is to be closed.
+        env_failures: errors of environments; their `indices` are units.
+        num_lost_steps: steps thrown away for that.
     """
 
     outcomes: tuple[Outcome, ...]
     num_simulated_steps: int
     sampling_seconds: float
     failure: DomainError | None = None
+    env_failures: tuple[EpisodeFailure, ...] = ()
+    num_lost_steps: int = 0

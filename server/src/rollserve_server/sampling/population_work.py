@@ -11,6 +11,7 @@ import numpy as np
 
 from rollserve_server.errors import DomainError, EnvFailedError, EpisodeFailedError
 from rollserve_server.sampling.acting import act
+from rollserve_server.sampling.attempts import Attempts
 from rollserve_server.sampling.collector import located
 from rollserve_server.sampling.noise import RowNoise
 from rollserve_server.sampling.orders import Outcome
@@ -31,7 +32,9 @@ class PopulationWork:
         envs: the environments, which it has for itself.
     """
 
-    def __init__(self, population: Population, envs: RowEnvs, agent: PopulationAgent) -> None:
+    def __init__(self, population: Population, envs: RowEnvs, agent: PopulationAgent, num_retries: int = 0) -> None:
+        """Takes also how often a unit runs again whose environment raised an error."""
+        self._attempts = Attempts(num_retries)
         self.stream = population
         self.envs = envs
         self._agent = agent
@@ -44,6 +47,11 @@ class PopulationWork:
         self._total_rewards = np.zeros(envs.num_rows)
         self._lengths = np.zeros(envs.num_rows, np.int64)
         self._num_simulated_steps = 0
+
+    def episode_of(self, row: int) -> int | None:
+        """The index of the episode that a row runs."""
+        running = self._running.get(row)
+        return None if running is None else self.stream.index_of(running[0])
 
     def run(self, order: PopulationOrder, is_stopped: Callable[[], bool]) -> PopulationReport:
         """Steps until the time is over, nothing runs, or rows get idle because no unit waits any more.
@@ -58,8 +66,14 @@ class PopulationWork:
         outcomes: list[Outcome] = []
         failure = None
         try:
-            while not is_stopped() and self._begin():
-                ended = self._step()
+            num_failures = self._attempts.num_failures
+            while not is_stopped():
+                ended: list[Outcome] = []
+                if self._begin():
+                    ended = self._step()
+                elif self._attempts.num_failures == num_failures:
+                    break
+                num_failures = self._attempts.num_failures
                 outcomes += ended
                 ran_dry = ended and had_waiting and not self._waiting
                 if ran_dry or time.perf_counter() - began >= order.seconds:
@@ -67,7 +81,7 @@ class PopulationWork:
         except DomainError as error:
             failure = error
         num_steps, seconds = self._num_simulated_steps - steps_before, time.perf_counter() - began
-        return PopulationReport(tuple(outcomes), num_steps, seconds, failure)
+        return PopulationReport(tuple(outcomes), num_steps, seconds, failure, *self._attempts.take())
 
     def _enqueue(self, ranges: Iterable[range]) -> None:
         for units in ranges:
@@ -75,7 +89,10 @@ class PopulationWork:
                 heapq.heappush(self._waiting, unit)
 
     def _begin(self) -> bool:
-        """Begins waiting units in rows that are free; returns whether there is anything to be stepped."""
+        """Begins waiting units in rows that are free, up to one whose environment fails.
+
+        Returns whether there is anything to be stepped.
+        """
         while self._free and self._waiting and self._can_begin(self._waiting[0]):
             row, unit = self._free.pop(), heapq.heappop(self._waiting)
             self._agent.begin(row, self.stream.member_of(unit))
@@ -87,7 +104,8 @@ class PopulationWork:
             try:
                 self.envs.reset(row, env_seed)
             except EnvFailedError as error:
-                raise self._located(error, row) from error
+                self._retry(error)
+                break
         return bool(self._running)
 
     def _can_begin(self, unit: int) -> bool:
@@ -103,10 +121,13 @@ class PopulationWork:
         rows = sorted(self._running)
         try:
             actions, _ = act(self._agent, envs.observations, self._noise.next(), self._states, lambda: rows)
-            self._num_simulated_steps += len(rows)
-            envs.step(rows, actions)
         except EpisodeFailedError as error:
-            raise self._located(error, error.row) from error
+            raise self._located(error) from error
+        envs.step(rows, actions)
+        self._num_simulated_steps += len(rows) - len(envs.failures)
+        for failure in envs.failures:
+            rows.remove(failure.row)
+            self._retry(failure)
         self._total_rewards += envs.rewards
         self._lengths += 1
         if self.stream.max_episode_length is not None:
@@ -116,13 +137,22 @@ class PopulationWork:
 
     def _finish(self, row: int) -> Outcome:
         unit, _ = self._running.pop(row)
+        self._attempts.succeed(unit)
         self._free.append(row)
         envs = self.envs
         ends = bool(envs.terminated[row]), bool(envs.truncated[row])
         envs.terminated[row] = envs.truncated[row] = False
         return Outcome(unit, float(self._total_rewards[row]), int(self._lengths[row]), *ends)
 
-    def _located(self, error: EpisodeFailedError, row: int) -> EpisodeFailedError:
-        unit, env_seed = self._running[row]
-        where = located(error, self.stream.index_of(unit), env_seed, int(self._lengths[row]))
-        return type(error)(f"member {self.stream.member_of(unit)}, {where.text}", row, unit)
+    def _retry(self, error: EpisodeFailedError) -> None:
+        """Has the unit of a row whose environment failed wait for one again, unless it has failed too often."""
+        located_error = self._located(error)
+        unit, _ = self._running.pop(error.row)
+        self._free.append(error.row)
+        if self._attempts.fail(unit, [unit], located_error, int(self._lengths[error.row])):
+            heapq.heappush(self._waiting, unit)
+
+    def _located(self, error: EpisodeFailedError) -> EpisodeFailedError:
+        unit, env_seed = self._running[error.row]
+        where = located(error, self.stream.index_of(unit), env_seed, int(self._lengths[error.row]))
+        return type(error)(f"member {self.stream.member_of(unit)}, {where.text}", error.row, unit)

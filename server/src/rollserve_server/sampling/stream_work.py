@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rollserve_server.agents import Agent
     from rollserve_server.envs import RowEnvs
     from rollserve_server.sampling.episodes import Episode
-    from rollserve_server.sampling.orders import ColumnFormat
+    from rollserve_server.sampling.orders import ColumnFormat, EpisodeFailure
 
 __all__ = ["StreamWork"]
 
@@ -41,19 +41,21 @@ class StreamWork:
         envs: the environments, which it has for itself.
     """
 
-    def __init__(self, stream: Stream, envs: RowEnvs | BlockEnvs, agent: Agent) -> None:
+    def __init__(self, stream: Stream, envs: RowEnvs | BlockEnvs, agent: Agent, num_retries: int = 0) -> None:
+        """Takes also how often an episode runs again whose environment raised an error."""
         self.stream = stream
         self.envs = envs
         self._stop_again = 0
         self._collector: Collector | BlockCollector
         if isinstance(envs, BlockEnvs):
-            self._collector = BlockCollector(stream.root_seed, envs, agent)
+            self._collector = BlockCollector(stream.root_seed, envs, agent, num_retries)
         else:
-            self._collector = Collector(stream.root_seed, envs, agent, stream.max_episode_length)
+            self._collector = Collector(stream.root_seed, envs, agent, stream.max_episode_length, num_retries)
         self._finished: dict[int, Episode] = {}
         self._held_bytes = 0
         self._encoder = Encoder()
         self._writers: dict[Claim, _Writer] = {}
+        self._num_dropped_steps = 0
 
     @property
     def num_simulated_steps(self) -> int:
@@ -64,6 +66,10 @@ class StreamWork:
     def num_idle_steps(self) -> int:
         """Those of them that rows made only because they had to go on with the others."""
         return self._collector.num_idle_steps
+
+    def episode_of(self, row: int) -> int | None:
+        """The index of the episode that a row runs, or begins."""
+        return self._collector.episode_of(row)
 
     def enqueue(self, portions: Sequence[Portion], portions_again: Sequence[Portion]) -> None:
         """Has the episodes run, the lowest index first; the second ones however full the buffer is."""
@@ -86,16 +92,20 @@ class StreamWork:
             Of each episode that ended, its index, steps and approximate bytes.
 
         Raises:
-            EnvFailedError: an environment raised an error.
+            AgentFailedError: the agent failed.
         """
         collector = self._collector
         until = time.perf_counter() + seconds
         had_waiting = collector.num_waiting > 0
+        num_failures = collector.attempts.num_failures
         finished = []
         while not is_stopped():
-            if not collector.begin(before if self._held_bytes < buffer_bytes else self._last_awaited(before)):
+            ended: list[Episode] = []
+            if collector.begin(before if self._held_bytes < buffer_bytes else self._last_awaited(before)):
+                ended = collector.step()
+            elif collector.attempts.num_failures == num_failures:  # else a reset failed, and the next may not
                 break
-            ended = collector.step()
+            num_failures = collector.attempts.num_failures
             for episode in ended:
                 self._held_bytes += episode.num_bytes
                 self._finished[episode.index] = episode
@@ -175,6 +185,26 @@ class StreamWork:
             episode = self._finished.pop(index)
             self._collector.release(episode)
             self._held_bytes -= episode.num_bytes
+        self._num_dropped_steps += claim.first_step
+
+    def drop(self, indices: Iterable[int]) -> None:
+        """Forgets episodes, as far as it has them: waiting, running, finished, or written in part."""
+        for index in indices:
+            episode = self._finished.pop(index, None)
+            if episode is None:
+                self._num_dropped_steps += self._collector.drop(index)
+                continue
+            self._collector.release(episode)
+            self._held_bytes -= episode.num_bytes
+            self._num_dropped_steps += episode.length - self._num_written_steps(episode)
+        for claim in list(self._writers):
+            if not all(index in self._finished for index in range(claim.start, claim.stop)):
+                del self._writers[claim]
+
+    def take_num_dropped_steps(self) -> int:
+        """How many steps were thrown away since this was last asked: dropped, or written and delivered before."""
+        num_steps, self._num_dropped_steps = self._num_dropped_steps, 0
+        return num_steps
 
     def outcomes(self, indices: Iterable[int]) -> tuple[Outcome, ...]:
         """What finished episodes came to."""
@@ -184,11 +214,24 @@ class StreamWork:
             for episode in (self._finished[index],)
         )
 
+    def take_env_failures(self) -> tuple[tuple[EpisodeFailure, ...], int]:
+        """Errors of environments, and how many steps were thrown away for them, since this was last asked."""
+        return self._collector.attempts.take()
+
     def take_dropped_infos(self) -> dict[str, int]:
         """By name, how many values of infos were dropped since this was last asked."""
         dropped = dict(self._collector.dropped_infos)
         self._collector.dropped_infos.clear()
         return dropped
+
+    def _num_written_steps(self, episode: Episode) -> int:
+        """How many of its steps are in messages that were written of a claim which is not complete."""
+        for claim, writer in self._writers.items():
+            if claim.start <= episode.index < claim.stop:
+                index, step = writer.position
+                written = episode.length if episode.index < index else step if episode.index == index else 0
+                return written - (claim.first_step if episode.index == claim.start else 0)
+        return 0
 
     def _begin_writing(self, claim: Claim, max_message_bytes: int, columns: ColumnFormat) -> _Writer:
         episodes = [self._finished[index] for index in range(claim.start, claim.stop)]

@@ -23,6 +23,10 @@ class Waiting(Protocol):
         """Takes in that a row is free again."""
         ...
 
+    def drop(self, index: int) -> bool:
+        """Has an episode wait no more; returns whether it did."""
+        ...
+
     def take(self, before: int | None) -> tuple[int, int] | None:
         """A free row and the index of the lowest episode for it, both of which wait no more; None if there are none.
 
@@ -49,6 +53,10 @@ class WaitingForAnyRow:
     def free(self, row: int) -> None:
         """See Waiting."""
         self._free.append(row)
+
+    def drop(self, index: int) -> bool:
+        """See Waiting."""
+        return _drop(self._indices, index)
 
     def take(self, before: int | None) -> tuple[int, int] | None:
         """See Waiting."""
@@ -84,6 +92,15 @@ class WaitingForTheirRows:
         if self._indices[row]:
             heapq.heappush(self._next, (self._indices[row][0], row))
 
+    def drop(self, index: int) -> bool:
+        """See Waiting."""
+        row = index % len(self._indices)
+        waited = _drop(self._indices[row], index)
+        self._num_waiting -= waited
+        if waited and row in self._free and self._indices[row]:
+            heapq.heappush(self._next, (self._indices[row][0], row))
+        return waited
+
     def take(self, before: int | None) -> tuple[int, int] | None:
         """See Waiting."""
         while self._next and not self._is_next(*self._next[0]):
@@ -99,3 +116,12 @@ class WaitingForTheirRows:
     def _is_next(self, index: int, row: int) -> bool:
         """Whether the row is free, and the episode the lowest that waits for it."""
         return row in self._free and self._indices[row][:1] == [index]
+
+
+def _drop(heap: list[int], index: int) -> bool:
+    """Takes an index out of a heap; returns whether it was there."""
+    if index not in heap:
+        return False
+    heap.remove(index)
+    heapq.heapify(heap)
+    return True

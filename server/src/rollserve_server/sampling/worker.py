@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 import time
@@ -16,6 +17,8 @@ from rollserve import EnvSpec
 from rollserve_server.agents import build_agent, build_population, load_agent
 from rollserve_server.envs import BlockEnvs, RowEnvs, episodes_per_row, make_rows, offers_rows, with_envpool
 from rollserve_server.errors import DomainError, InvalidValueError
+from rollserve_server.pulse import Phase, Pulse, here
+from rollserve_server.sampling.attempts import made_again
 from rollserve_server.sampling.block_fragment_rows import BlockFragmentRows
 from rollserve_server.sampling.encoding import Encoding
 from rollserve_server.sampling.fragment_orders import FragmentOrder, FragmentReport
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.agents import Agent, AgentSpec, Exploration
     from rollserve_server.envs import WorkerSpecs
+    from rollserve_server.pulse import Beat
     from rollserve_server.sampling.fragment_orders import Part
     from rollserve_server.sampling.fragment_recording import FragmentRecording
 
@@ -57,11 +61,16 @@ _Rows = TypeVar("_Rows", RowEnvs, BlockEnvs)
 
 
 class Worker:
-    """Runs episodes and writes them as messages. Its methods are called one at a time, but for `stop`."""
+    """Runs episodes and writes them as messages. Its methods are called one at a time, but for `stop` and `beat`.
+
+    Attributes:
+        pulse: what it is doing; whoever calls its methods does so within `pulse.at_work()`.
+    """
 
     def __init__(self, worker_index: int, config: WorkerConfig) -> None:
         # Workers share the machine's cores; with one thread each they are fastest.
         threadpoolctl.threadpool_limits(1)
+        self.pulse = Pulse()
         self._index = worker_index
         self._config = config
         self._envs: dict[int, _EnvVersion] = {}
@@ -75,6 +84,10 @@ class Worker:
     def identity(self) -> WorkerIdentity:
         """Where the worker runs."""
         return WorkerIdentity(os.getpid(), socket.gethostname())
+
+    def beat(self) -> Beat:
+        """What it is doing now. May be called while it works."""
+        return self.pulse.look()
 
     def add_env(self, version: int, specs: WorkerSpecs) -> EnvDescription:
         """Makes rows of environments, beside those that are there, and looks at what they do.
@@ -93,7 +106,7 @@ class Worker:
         if version in self._envs:  # of an update that was not completed
             self._envs[version].close()
         is_block = isinstance(envs, BlockEnvs)
-        self._envs[version] = _EnvVersion(specs, envs.num_rows, is_block, [envs])
+        self._envs[version] = _EnvVersion(specs, envs.num_rows, is_block, [envs], self._config.env_retries)
         self._built_agents.clear()
         return EnvDescription(
             envs.observation_space,
@@ -110,13 +123,16 @@ class Worker:
         Raises:
             NotFoundError, InvalidValueError: see `load_agent`.
         """
+        here().begin(Phase.LOADING)
         self._agents[version] = load_agent(spec)
         self._built_agents.clear()
 
     def add_population(self, population: Population, parameters: Mapping[str, np.ndarray]) -> None:
         """Takes the parameters of the members (K, *shape), which the caller has checked, until `close_stream`."""
         envs = self._envs[population.env_version].take_rows()
+        envs.checks_observations = self._config.check_observations
         with self._giving_back_unless_done(population.env_version, envs):
+            here().begin(Phase.LOADING)
             agent = build_population(
                 self._agents[population.policy_version],
                 parameters,
@@ -126,7 +142,7 @@ class Worker:
                 envs.num_rows,
                 population.exploration,
             )
-            self._streams[population.stream_id] = PopulationWork(population, envs, agent)
+            self._streams[population.stream_id] = PopulationWork(population, envs, agent, self._config.env_retries)
 
     def retain(self, env_versions: Collection[int], policy_versions: Collection[int]) -> None:
         """Forgets all environments and agents but those of these versions.
@@ -164,6 +180,9 @@ class Worker:
         work = self._open(order.stream)
         for claim in order.release:
             work.release(claim)
+        for indices in order.drop:
+            work.drop(indices)
+        here().episode_of = work.episode_of
         work.enqueue(order.begin, order.begin_again)
         steps_before = work.num_simulated_steps, work.num_idle_steps
         began = sampled = time.perf_counter()
@@ -191,6 +210,7 @@ class Worker:
             failure = error
         if is_closed:
             self.close_stream(stream_id)
+        env_failures, num_lost_steps = work.take_env_failures()
         report = Report(
             finished=tuple(finished),
             parcels=tuple(parcels),
@@ -202,20 +222,26 @@ class Worker:
             failure=failure,
             is_closed=is_closed,
             outcomes=outcomes,
+            env_failures=env_failures,
+            num_lost_steps=num_lost_steps + work.take_num_dropped_steps(),
         )
         return report, buffer
 
     def _sample_fragments(self, order: FragmentOrder) -> tuple[FragmentReport, NDArray[np.uint8]]:
         stream_id, part = order.stream.stream_id, order.part
         work = self._open_fragments(order)
+        self._forget_stopped_calls(part.call_id)
+        here().episode_of = work.episode_of
         before = work.num_simulated_steps, work.num_restoring_steps
         began = sampled = time.perf_counter()
         messages: tuple[Message, ...] = ()
         buffer, failure = np.empty(0, np.uint8), None
         try:
             work.begin(part, lambda: self._agent(part, order.stream.env_version, work.envs))
+            if order.enough_row_steps is not None:
+                work.shorten(order.enough_row_steps)
             if order.seconds > 0:
-                work.sample(order.seconds, lambda: stream_id in self._stopped)
+                work.sample(order.seconds, lambda: stream_id in self._stopped or part.call_id in self._stopped)
             sampled = time.perf_counter()
             if part.columns is None:
                 messages = work.discard()
@@ -227,6 +253,7 @@ class Worker:
         report = FragmentReport(
             messages=messages,
             rows=work.take_progress() if failure is None else None,
+            num_row_steps=work.num_row_steps,
             num_simulated_steps=work.num_simulated_steps - before[0],
             num_restoring_steps=work.num_restoring_steps - before[1],
             num_broken_off=work.num_broken_off,
@@ -234,17 +261,29 @@ class Worker:
             encoding_seconds=time.perf_counter() - sampled,
             dropped_infos=work.take_dropped_infos(),
             failure=failure,
+            env_failures=work.take_env_failures(),
+            is_stranded=work.is_stranded,
         )
         return report, buffer
 
     def _sample_population(self, order: PopulationOrder) -> tuple[PopulationReport, NDArray[np.uint8]]:
         work = self._streams[order.stream_id]
         assert isinstance(work, PopulationWork)  # noqa: S101  # no two streams have one name
+        here().episode_of = work.episode_of
         return work.run(order, lambda: order.stream_id in self._stopped), np.empty(0, np.uint8)
 
     def stop(self, stream_id: int) -> None:
-        """Ends the work on a stream with the vector step that is being made. May be called while `work` runs."""
+        """Ends the work on a stream with the vector step that is being made. May be called while `work` runs.
+
+        Of fragments, the name of a call stops the steps for that call alone: what it has can still be written.
+        """
         self._stopped.add(stream_id)
+
+    def _forget_stopped_calls(self, call_id: int) -> None:
+        """Forgets calls before this one; a stop may come when its call has ended already."""
+        for stopped in tuple(self._stopped):
+            if stopped < call_id and stopped not in self._streams:
+                self._stopped.discard(stopped)
 
     def close_stream(self, stream_id: int) -> None:
         """Forgets the work on a stream, which has been stopped. Its environments are free for others."""
@@ -252,6 +291,19 @@ class Worker:
         work = self._streams.pop(stream_id, None)
         if work is not None:
             self._give_back(work.stream.env_version, work.envs)
+
+    def stop_all(self) -> None:
+        """`stop` of all streams."""
+        self._stopped.update(list(self._streams))
+
+    def close_streams(self) -> None:
+        """`close_stream` of all streams."""
+        for stream_id in list(self._streams):
+            self.close_stream(stream_id)
+
+    def held(self) -> tuple[set[int], set[int]]:
+        """The versions of environments and of agents that are there."""
+        return set(self._envs), set(self._agents)
 
     def close(self) -> None:
         """Closes all environments."""
@@ -285,9 +337,10 @@ class Worker:
         work = self._streams.get(stream.stream_id)
         if work is None:
             envs = self._envs[stream.env_version].take(stream.max_episode_length)
+            envs.checks_observations = self._config.check_observations
             with self._giving_back_unless_done(stream.env_version, envs):
                 agent = self._agent(stream, stream.env_version, envs)
-                work = self._streams[stream.stream_id] = StreamWork(stream, envs, agent)
+                work = self._streams[stream.stream_id] = StreamWork(stream, envs, agent, self._config.env_retries)
         assert isinstance(work, StreamWork)  # noqa: S101  # no two streams have one name
         return work
 
@@ -296,11 +349,13 @@ class Worker:
         if work is None:
             assert order.states is not None  # noqa: S101  # the pool knows which rows are there
             limit = None if order.stream.soft_horizon else order.stream.max_episode_length
+            num_retries = self._config.env_retries
             envs = self._envs[order.stream.env_version].take_for_fragments(limit)
+            envs.checks_observations = self._config.check_observations
             if isinstance(envs, BlockEnvs):
-                rows: FragmentRecording = BlockFragmentRows(order.stream, envs, order.states)
+                rows: FragmentRecording = BlockFragmentRows(order.stream, envs, order.states, num_retries)
             else:
-                rows = FragmentRows(order.stream, envs, order.states)
+                rows = FragmentRows(order.stream, envs, order.states, num_retries)
             work = FragmentWork(order.stream, envs, rows, self._config.buffer_bytes)
             self._streams[order.stream.stream_id] = work
         assert isinstance(work, FragmentWork)  # noqa: S101
@@ -315,6 +370,7 @@ class Worker:
             while len(self._built_agents) >= _MOST_BUILT_AGENTS:
                 del self._built_agents[next(iter(self._built_agents))]
             spaces, num_rows = (envs.observation_space, envs.action_space), envs.num_rows
+            here().begin(Phase.LOADING)
             agent = build_agent(self._agents[version], *spaces, num_rows, together=together, exploration=exploration)
             self._built_agents[key] = agent
         return self._built_agents[key]
@@ -329,19 +385,22 @@ class _EnvVersion:
         num_rows: how many rows there are for each stream.
         is_block: whether they are stepped together.
         free: rows of it that no stream uses.
+        num_retries: how often to try again if others, for further streams, cannot be made.
     """
 
     specs: WorkerSpecs
     num_rows: int
     is_block: bool
     free: list[RowEnvs | BlockEnvs]
+    num_retries: int
 
     def take(self, max_episode_length: int | None) -> RowEnvs | BlockEnvs:
         """Rows for a stream whose episodes may have so many steps."""
         if isinstance(self.specs, EnvSpec) and self.is_block:
             if max_episode_length is None and self.free:
                 return self.free.pop()
-            return BlockEnvs(self.specs, self.num_rows, max_episode_length)
+            make = functools.partial(BlockEnvs, self.specs, self.num_rows, max_episode_length)
+            return make() if max_episode_length else made_again(make, self.num_retries)
         return self.take_rows()
 
     def take_for_fragments(self, max_episode_length: int | None) -> RowEnvs | BlockEnvs:
@@ -362,7 +421,7 @@ class _EnvVersion:
             if isinstance(envs, RowEnvs):
                 del self.free[position]
                 return envs
-        return RowEnvs(self.specs, self.num_rows)
+        return made_again(lambda: RowEnvs(self.specs, self.num_rows), self.num_retries)
 
     def give_back(self, envs: RowEnvs | BlockEnvs) -> bool:
         """Takes rows back for other streams; returns whether they are of any use to them."""

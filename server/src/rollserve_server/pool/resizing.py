@@ -1,0 +1,67 @@
+"""Changes of the number of workers while the pool runs."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from rollserve_server.errors import InvalidValueError, OverLimitError
+
+if TYPE_CHECKING:
+    from rollserve_server.pool.ahead import Prefetching
+    from rollserve_server.pool.holdings import Holdings
+    from rollserve_server.pool.sequences import Sequences
+    from rollserve_server.pool.slots import Slots
+    from rollserve_server.pool.streams import Streams
+
+__all__ = ["Resizing"]
+
+_log = logging.getLogger(__name__)
+
+
+class Resizing:
+    """Adds workers behind the last one, and takes them away from there: indices stay positions.
+
+    Calls keep the workers that they began with. What is kept from call to call is of all workers, and ends.
+    """
+
+    def __init__(
+        self,
+        slots: Slots,
+        holdings: Holdings,
+        streams: Streams,
+        sequences: Sequences,
+        prefetching: Prefetching,
+        max_workers: int | None,
+        min_workers: int,
+    ) -> None:
+        """Takes parts of the pool, how many workers there may be (None: as there is room), and how many have to be."""
+        self._slots = slots
+        self._holdings = holdings
+        self._streams = streams
+        self._sequences = sequences
+        self._prefetching = prefetching
+        self._max_workers = max_workers
+        self._min_workers = min_workers
+
+    async def resize(self, num_workers: int) -> int:
+        """See `Pool.resize`."""
+        if self._max_workers is not None and num_workers > self._max_workers:
+            text = f"{num_workers} came, but the server is set to have at most {self._max_workers}"
+            raise OverLimitError(text, reason="TOO_MANY_WORKERS", field="worker_count")
+        if num_workers < self._min_workers:
+            expected = f"at least {self._min_workers}, of which calls want as many to be healthy,"
+            raise InvalidValueError.of("worker_count", num_workers, expected)
+        async with self._holdings.unchanging():
+            previous = len(self._slots)
+            if num_workers != previous:
+                self._holdings.check_alike()
+                async with self._slots.starting(range(previous, num_workers)) as added:
+                    await self._prefetching.end(drop=True)
+                    # Nothing is awaited from here on, so that no call begins with a part of it; and workers are to hear
+                    # of what they can forget before they close.
+                    self._streams.drop_kept()
+                    self._sequences.drop_all()
+                    self._slots.resize(num_workers, added)
+                _log.info("pool resized", extra={"workers": num_workers, "previous": previous})
+        return previous

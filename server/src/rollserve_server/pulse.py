@@ -1,0 +1,101 @@
+"""What a worker is doing, in attributes that others read while it works: a worker that hangs tells nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import threading
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+__all__ = ["Beat", "Phase", "Pulse", "here"]
+
+
+class Phase(enum.Enum):
+    """A kind of work. Its value says what takes its time, for people."""
+
+    IDLE = "nothing"
+    WORKING = "an order"
+    STEP = "a step"
+    ACTION = "an action of the agent"
+    RESET = "a reset"
+    MAKING = "making an environment"
+    CLOSING = "closing an environment"
+    LOADING = "making an agent"
+
+
+class Beat(NamedTuple):
+    """A look at a pulse. Two that are equal show the same piece of work: nothing has ended between them.
+
+    Attributes:
+        phase: what is being done.
+        number: how many pieces of work were begun.
+        row: of the worker's vector environment, where that piece is.
+        text: what takes its time, such as `a step of episode 17`.
+    """
+
+    phase: Phase
+    number: int
+    row: int
+    text: str
+
+
+class Pulse:
+    """Changes with every piece of work that may hang: a row's step or reset, an action, an environment that is made.
+
+    One thread changes it, others may look.
+
+    Attributes:
+        phase: what is being done.
+        count: how many pieces of work were begun.
+        row: of the worker's vector environment, where that piece is.
+        episode_of: the index of the episode that a row runs, or None.
+    """
+
+    def __init__(self) -> None:
+        self.phase = Phase.IDLE
+        self.count = 0
+        self.row = 0
+        self.episode_of: Callable[[int], int | None] = _unknown
+
+    def begin(self, phase: Phase, row: int = 0) -> None:
+        """Tells of a piece of work that begins. What is done for each step sets the attributes instead."""
+        self.count += 1
+        self.row = row
+        self.phase = phase
+
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Has this thread do the worker's work for as long as the block."""
+        _local.pulse = self
+        self.begin(Phase.WORKING)
+        try:
+            yield
+        finally:
+            self.episode_of = _unknown
+            self.phase = Phase.IDLE
+
+    def look(self) -> Beat:
+        """What is being done now."""
+        phase, count, row = self.phase, self.count, self.row
+        episode = None
+        if phase in (Phase.STEP, Phase.RESET):
+            with contextlib.suppress(Exception):  # it may change while it is looked at
+                episode = self.episode_of(row)
+        return Beat(phase, count, row, phase.value if episode is None else f"{phase.value} of episode {episode}")
+
+
+_local = threading.local()
+
+
+def here() -> Pulse:
+    """The pulse of the worker whose work this thread does; of none, one that nobody looks at."""
+    try:
+        pulse: Pulse = _local.pulse
+    except AttributeError:
+        pulse = _local.pulse = Pulse()
+    return pulse
+
+
+def _unknown(row: int) -> int | None:
+    return None

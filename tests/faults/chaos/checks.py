@@ -1,0 +1,184 @@
+"""Whether all that came is what should have come, and nothing came twice."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from faults.chaos.chains import chains_of
+from faults.chaos.digests import slice_digest, state_digest
+from faults.chaos.references import References
+from faults.chaos.story import Story, ToldCall
+
+import rollserve
+
+__all__ = ["EXPECTED_OUTCOMES", "Verdict", "check_story", "delivered_twice", "differences", "wrong_ends"]
+
+EXPECTED_OUTCOMES = frozenset(
+    {
+        "",  # the client was killed
+        "ok",
+        "cancelled",
+        "AGENT_MISFIT",
+        "ENVIRONMENT_VERSION",
+        "NO_AGENT",
+        "POLICY_VERSION",
+        "ROW_STEP_COUNT",
+        "SAMPLER_RUN",
+        "UNAVAILABLE",
+        "WORKER_LOST",
+    }
+)
+"""How calls may end where things go wrong."""
+
+
+@dataclass
+class Verdict:
+    """What was found.
+
+    Attributes:
+        wrong: what is not as it should be.
+        num_compared_calls, num_compared_steps, num_compared_bytes: what was compared, and is as it should be.
+        num_unknown_calls: what cannot be compared, because nobody knows what it is a function of.
+    """
+
+    wrong: list[str] = field(default_factory=list)
+    num_compared_calls: int = 0
+    num_compared_steps: int = 0
+    num_compared_bytes: int = 0
+    num_unknown_calls: int = 0
+
+
+def check_story(story: Story, references: References, num_workers: int) -> Verdict:
+    """Checks a run."""
+    verdict = Verdict()
+    for call in story.calls:
+        verdict.wrong += wrong_ends(call)
+    verdict.wrong += delivered_twice(story.calls)
+    comparison = _Comparison(story, references, verdict)
+    for call in story.calls:
+        if call.request["kind"] in ("samples", "exact", "evaluation", "population"):
+            comparison.compare(call)
+    for chain in chains_of(story.calls, num_workers):
+        for call in chain.calls:
+            comparison.compare(call)
+        verdict.num_unknown_calls += sum(bool(call.segments) for call in chain.unknown)
+    return verdict
+
+
+def wrong_ends(call: ToldCall) -> Iterator[str]:
+    """What is wrong with how a call ended, and with its account."""
+    text = call.end.get("text", "")
+    refused = call.outcome == "INVALID_VALUE" and (
+        (text.startswith("options.exploration") and "deterministic" in call.request["options"])
+        or (text.startswith("parameters") and call.request["kind"] == "population")  # another agent came meanwhile
+    )
+    # Workers of the run hold little.
+    refused |= call.outcome == "FRAGMENTS_TOO_LARGE" and call.request["kind"] == "fragments"
+    if call.outcome not in EXPECTED_OUTCOMES and not refused:
+        yield f"{call}: {text}"
+    account = call.end.get("account")
+    if account is None:
+        return
+    told = account["num_steps"] + account["num_kept_steps"] + account["num_dropped_steps"]
+    if account["num_carried_steps"] + account["num_simulated_steps"] != told:
+        yield f"{call}: the account does not add up: {account}"
+    if account["num_steps"] != call.end["num_steps"]:
+        yield f"{call}: the account tells of {account['num_steps']} steps, {call.end['num_steps']} came"
+
+
+def delivered_twice(calls: Sequence[ToldCall]) -> Iterator[str]:
+    """Steps of the sampler's own sequences that more than one call got.
+
+    A call for fragments that failed has not happened: only those count that its client saw the end of.
+    """
+    got: dict[object, Counter[int]] = defaultdict(Counter)
+    for call in calls:
+        kind = call.request["kind"]
+        if call.request["seed"] is not None or call.beginning is None or kind not in ("samples", "exact", "fragments"):
+            continue
+        if kind == "fragments" and call.outcome != "ok":
+            continue
+        for segment in call.segments:
+            key = call.beginning.run, call.beginning.seed, kind == "fragments", segment.index
+            got[key].update(range(segment.first_step, segment.first_step + segment.length))
+    for key, steps in got.items():
+        step, times = steps.most_common(1)[0]
+        if times > 1:
+            yield f"(run, seed, fragments, episode) {key}: step {step} came {times} times"
+
+
+class _Comparison:
+    """Compares calls with references."""
+
+    def __init__(self, story: Story, references: References, verdict: Verdict) -> None:
+        self._names = story.names
+        self._references = references
+        self._verdict = verdict
+
+    def compare(self, call: ToldCall) -> None:
+        """Compares one, if it is known what it is a function of."""
+        if call.beginning is None:
+            self._verdict.num_unknown_calls += bool(call.segments)
+            return
+        names = [
+            self._names.get((call.beginning.run, kind, version))
+            for kind, version in (("agent", call.beginning.policy), ("env", call.beginning.env))
+        ]
+        agent, env = names
+        if agent is None or env is None:
+            self._verdict.num_unknown_calls += 1
+            return
+        try:
+            found = list(self._differences(call, agent, env))
+        except rollserve.RollserveError as error:
+            found = [f"there is no reference: {error}"]
+        if found:
+            self._verdict.wrong += [f"{call} ({agent}, {env}): {text}" for text in found]
+        else:
+            self._verdict.num_compared_calls += 1
+            self._verdict.num_compared_steps += call.num_steps
+            self._verdict.num_compared_bytes += call.num_bytes
+
+    def _differences(self, call: ToldCall, agent: str, env: str) -> Iterator[str]:
+        kind, is_whole = call.request["kind"], call.outcome == "ok"
+        if kind in ("evaluation", "population"):
+            if not is_whole:
+                return
+            outcomes, episodes = self._references.evaluation(call, agent, env)
+            if outcomes != call.end["outcomes"]:
+                yield "other returns or lengths came"
+            if episodes is not None:
+                yield from differences(call, episodes, is_whole=True)
+            return
+        number = call.request["number"]
+        if kind == "samples" and not is_whole:
+            number = call.num_steps
+        if number and (call.segments or kind == "fragments"):
+            yield from differences(call, self._references.episodes(call, agent, env, number), is_whole=is_whole)
+
+
+def differences(call: ToldCall, reference: rollserve.EpisodeBatch, *, is_whole: bool) -> Iterator[str]:
+    """Where what came is not the beginning of the reference, or, if it should be, all of it."""
+    position, offset = 0, 0
+    for segment in call.segments:
+        if position == len(reference):
+            yield f"more came than should have: {segment}"
+            return
+        stop = offset + segment.length
+        if stop > int(reference.lengths[position]):
+            yield f"a longer segment came than should have: {segment}"
+            return
+        if slice_digest(reference, position, offset, stop) != segment.digest:
+            expected = f"episode {reference.episode_indices[position]} from its step {offset} on was expected"
+            yield f"something else came, {segment}; {expected}"
+            return
+        if segment.state not in (None, state_digest(reference, position, offset)):
+            yield f"other states came, {segment}"
+            return
+        offset = stop
+        if stop == int(reference.lengths[position]):
+            position, offset = position + 1, 0
+    if is_whole and (position, offset) != (len(reference), 0):
+        yield f"less came than should have: {position} segments and {offset} steps of {len(reference)}"

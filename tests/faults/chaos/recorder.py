@@ -1,0 +1,95 @@
+"""Takes down what a client asks for and what comes of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from faults.chaos.digests import num_bytes, segments_of
+
+if TYPE_CHECKING:
+    from faults.chaos.calls import Call
+    from faults.chaos.events import EventLog
+
+    import rollserve
+    from rollserve.v1.episode_batch_pb2 import Beginning
+
+__all__ = ["Recorder", "Recording"]
+
+
+class Recorder:
+    """Writes what a client does into its log."""
+
+    def __init__(self, log: EventLog, *, in_full: bool) -> None:
+        """Begins.
+
+        Args:
+            log: where to.
+            in_full: whether to tell of all segments, so that they can be compared.
+        """
+        self._log = log
+        self._in_full = in_full
+        self._numbers = itertools.count()
+
+    def begin(self, call: Call) -> Recording:
+        """A call that begins."""
+        number = next(self._numbers)
+        self._log.write("call", call=number, kind=call.kind, request=dataclasses.asdict(call))
+        return Recording(self._log, number, call.kind, in_full=self._in_full)
+
+
+class Recording:
+    """Of one call."""
+
+    def __init__(self, log: EventLog, number: int, kind: str, *, in_full: bool) -> None:
+        self._log = log
+        self._number = number
+        self._kind = kind
+        self._in_full = in_full
+        self._begun = False
+        self._num_bytes = 0
+        self._num_steps = 0
+
+    def began(self, beginning: Beginning | None) -> None:
+        """What the call's episodes are a function of, once that is known."""
+        if beginning is None or self._begun:
+            return
+        self._begun = True
+        self._log.write(
+            "beginning",
+            call=self._number,
+            run=beginning.sampler_run,
+            seed=beginning.seed,
+            first_index=beginning.first_episode_index,
+            policy=beginning.policy_version,
+            env=beginning.environment_version,
+            row_step_count=beginning.row_step_count,
+        )
+
+    def came(self, batch: rollserve.EpisodeBatch) -> None:
+        """A message, or all of them."""
+        self._num_bytes += num_bytes(batch)
+        self._num_steps += batch.num_steps
+        if self._in_full:
+            segments = [dataclasses.astuple(segment) for segment in segments_of(batch)]
+            self._log.write("message", call=self._number, num_bytes=num_bytes(batch), segments=segments)
+        else:
+            self._log.write("message", call=self._number, num_bytes=num_bytes(batch))
+
+    def end(self, outcome: str, account: rollserve.Account | None = None, **fields: Any) -> None:
+        """The end, as a word: `ok`, `cancelled`, or the reason of an error."""
+        told: dict[str, Any] | None = None
+        if account is not None:
+            told = {name: value for name, value in dataclasses.asdict(account).items() if isinstance(value, int)}
+            told["num_dropped_steps"] = account.num_dropped_steps
+        self._log.write(
+            "end",
+            call=self._number,
+            kind=self._kind,
+            outcome=outcome,
+            account=told,
+            num_steps=self._num_steps,
+            num_bytes=self._num_bytes,
+            **fields,
+        )

@@ -1,0 +1,80 @@
+"""The run as tables."""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+
+from faults.chaos.checks import Verdict
+from faults.chaos.settling import Growth
+from faults.chaos.story import Story
+from rich.console import Console
+from rich.table import Table
+
+__all__ = ["longest_waits", "print_report"]
+
+_MOST_SHOWN = 20
+_LEAST_WIDTH = 150
+
+
+def longest_waits(story: Story) -> Mapping[str, tuple[int, float]]:
+    """By kind of fault, how many there were, and the longest time from one to the next message that a client got."""
+    waits: dict[str, list[float]] = defaultdict(list)
+    for event in story.main:
+        if event["event"] == "fault":
+            at = bisect.bisect(story.message_times, event["time"])
+            if at < len(story.message_times):
+                waits[event["kind"]].append(story.message_times[at] - event["time"])
+            else:
+                waits[event["kind"]].append(0.0)
+    return {kind: (len(seconds), max(seconds)) for kind, seconds in sorted(waits.items())}
+
+
+def print_report(story: Story, verdict: Verdict, growths: Sequence[Growth], wrong: Sequence[str]) -> None:
+    """Prints what happened, what was compared, and what is wrong."""
+    console = Console()
+    if console.width < _LEAST_WIDTH:
+        console = Console(width=_LEAST_WIDTH)
+    faults = _table("faults", "kind", "injected", "longest time to the next message")
+    for kind, (count, seconds) in longest_waits(story).items():
+        faults.add_row(kind, str(count), f"{seconds:.2f} s")
+    calls = _table("calls", "kind", "made", "how they ended")
+    for kind, outcomes in sorted(_outcomes(story).items()):
+        calls.add_row(kind, str(outcomes.total()), _listed(outcomes))
+    processes = _table("processes", "kind", "number", "resident MB", "threads", "files")
+    for growth in growths:
+        pairs = (growth.count, growth.num_threads, growth.num_files)
+        count, threads, files = (f"{before} → {after}" for before, after in pairs)
+        memory = " → ".join(f"{num_bytes / 1e6:.0f}" for num_bytes in growth.rss_bytes)
+        processes.add_row(growth.name, count, memory, threads, files)
+    for table in (faults, calls, processes):
+        console.print(table)
+    console.print(
+        f"compared: {verdict.num_compared_calls} calls, {verdict.num_compared_steps} steps, "
+        f"{verdict.num_compared_bytes / 1e6:.1f} MB; of unknown history: {verdict.num_unknown_calls} calls; "
+        f"wrong: {len(wrong)}"
+    )
+    for text in wrong[:_MOST_SHOWN]:
+        console.print(f"wrong: {text}", markup=False, highlight=False)
+
+
+def _outcomes(story: Story) -> Mapping[str, Counter[str]]:
+    outcomes: dict[str, Counter[str]] = defaultdict(Counter)
+    for call in story.calls:
+        outcomes[call.request["kind"]][call.outcome or "client killed"] += 1
+    for event in story.main:
+        if event["event"] == "updated":
+            outcomes[f"update of {event['kind']}"][event["outcome"]] += 1
+    return outcomes
+
+
+def _listed(outcomes: Counter[str]) -> str:
+    return ", ".join(f"{outcome} {count}" for outcome, count in outcomes.most_common())
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(*columns, title=title, title_justify="left")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    return table

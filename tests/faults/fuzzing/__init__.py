@@ -1,0 +1,1 @@
+"""Requests that nobody should send, and what a gateway makes of them."""

@@ -1,0 +1,130 @@
+"""The inputs: each a function of a seed and its number, for a method of the service."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_models
+from faults.chaos.catalogue import ENVS, agent
+from faults.fuzzing.mutation import mutated, mutated_bytes, random_bytes, random_message
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message import Message
+
+import rollserve
+from rollserve.agents import agent_to_proto, parameters_to_proto
+from rollserve.environments import EnvChange, Task, env_change_to_proto, env_spec_to_proto
+from rollserve.v1 import agent_versions_pb2, environment_pb2, evaluation_pb2
+from rollserve.v1 import sampler_service_pb2 as pb
+
+__all__ = ["METHODS", "Input", "input_of"]
+
+METHODS: Sequence[MethodDescriptor] = pb.DESCRIPTOR.services_by_name["SamplerService"].methods
+
+
+@dataclass(frozen=True)
+class Input:
+    """A request.
+
+    Attributes:
+        method: whose.
+        data: its bytes.
+    """
+
+    method: MethodDescriptor
+    data: bytes
+
+
+def input_of(seed: int, number: int) -> Input:
+    """The input of a number: one in twenty is noise, one in five has changed bytes, others changed fields."""
+    source = random.Random(f"{seed} {number}")
+    method = source.choice(METHODS)
+    if source.random() < 0.05:
+        return Input(method, random_bytes(source))
+    known = _valid_requests().get(method.input_type.full_name, ())
+    message: Message = (
+        source.choice(known) if known and source.random() < 0.9 else random_message(method.input_type, source)
+    )
+    changed = mutated(message, source) if source.random() < 0.8 else message
+    data = changed.SerializeToString()
+    return Input(method, mutated_bytes(data, source) if source.random() < 0.2 else data)
+
+
+@functools.cache
+def _valid_requests() -> Mapping[str, Sequence[Message]]:
+    """By the names of their types, requests as clients make them. Those of other types are made at random."""
+    requests: dict[str, list[Message]] = defaultdict(list)
+    for request in (*_sampling(), *_agents(), *_envs(), *_evaluations()):
+        requests[request.DESCRIPTOR.full_name].append(request)
+    return requests
+
+
+def _sampling() -> list[Message]:
+    options = pb.SamplingOptions(
+        seed=3,
+        first_episode_index=5,
+        max_episode_length=20,
+        max_message_bytes=1 << 16,
+        accept_compression=[1, 2],
+        accept_frame_stacks=True,
+        exploration=pb.Exploration(temperatures=[0.5, 2]),
+        return_states=True,
+        accept_shared_memory=True,
+    )
+    rows, later = pb.SamplingOptions(seed=3), pb.Fragments(row_step_count=2, skip_step_count=3)
+    return [
+        pb.ObtainSamplesRequest(step_count=30),
+        pb.ObtainSamplesRequest(sampler="default", step_count=30, options=options),
+        pb.ObtainSamplesRequest(step_count=30, options=pb.SamplingOptions(prefetch=True, blackhole=True)),
+        pb.ObtainSamplesRequest(step_count=16, fragments=pb.Fragments(), options=rows),
+        pb.ObtainSamplesRequest(step_count=16, fragments=later, options=rows),
+        pb.ObtainExactEpisodesRequest(episode_count_per_worker=2, skip_episode_count=1, options=options),
+        pb.GetSamplerRequest(sampler="default"),
+        agent_versions_pb2.ListAgentVersionsRequest(),
+        agent_versions_pb2.GetAgentParametersRequest(names=["0/weight"], worker_index=1, max_message_bytes=1 << 14),
+    ]
+
+
+def _agents() -> list[Message]:
+    agents = [agent(name) for name in ("mlp 1", "mlp 1", "value 1", "gru 1", "random", "constant")]
+    agents.append(rollserve.OnnxAgent(onnx_models.categorical().SerializeToString(), head="categorical"))
+    agents.append(rollserve.PythonAgent("nothing-of-this-name", {"a": 1}, {"first": np.zeros((2, 3), np.float32)}))
+    agents.append(rollserve.PickledAgent(b"\x80\x04N."))
+    updates = [pb.AgentUpdate(agent=agent_to_proto(each)) for each in agents]
+    updates += [pb.AgentUpdate(parameters=parameters_to_proto(agent("mlp 2").parameters))] * 3
+    each = pb.AgentUpdatePerWorker(updates=[updates[0], updates[1]])
+    return [
+        *(pb.UpdateAgentRequest(all_workers=update) for update in updates),
+        pb.UpdateAgentRequest(per_worker=each, skip_if_identical=True),
+    ]
+
+
+def _envs() -> list[Message]:
+    specs = [env_spec_to_proto(ENVS[name].reference) for name in ("cart", "short", "blocks", "screens", "stacks")]
+    updates = [environment_pb2.EnvironmentUpdate(environment=spec) for spec in specs]
+    change = EnvChange({"max_episode_steps": 9}, Task("set_task", {"goal": 1}), {"low": -0.01, "high": 0.01})
+    updates.append(environment_pb2.EnvironmentUpdate(change=env_change_to_proto(change)))
+    rows = environment_pb2.EnvironmentUpdatePerRow(updates=updates[:2] * 2)
+    updates.append(environment_pb2.EnvironmentUpdate(per_row=rows))
+    return [
+        *(pb.UpdateEnvRequest(all_workers=update) for update in updates),
+        pb.UpdateEnvRequest(per_worker=pb.EnvironmentUpdatePerWorker(updates=updates[:2])),
+    ]
+
+
+def _evaluations() -> list[Message]:
+    env = env_spec_to_proto(ENVS["short"].spec)
+    members = {name: np.stack([array] * 3) for name, array in agent("mlp 1").parameters.items()}
+    options = pb.EvaluationOptions(seed=1, first_episode_index=2, max_episode_length=20, environment=env)
+    greedy = pb.EvaluationOptions(exploration=pb.Exploration(deterministic=True))
+    delivery = evaluation_pb2.EpisodeDelivery(accept_compression=[1])
+    return [
+        pb.EvaluateRequest(episode_count=3, options=options, episodes=delivery),
+        pb.EvaluateRequest(episode_count=3, options=greedy),
+        pb.EvaluatePopulationRequest(parameters=parameters_to_proto(members), episode_count=2, different_episodes=True),
+        pb.EvaluatePopulationRequest(parameters=parameters_to_proto(members), episode_count=2, options=options),
+    ]

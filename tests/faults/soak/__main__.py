@@ -1,0 +1,119 @@
+"""`make soak`: a steady load, a table and a picture of what each process takes, and an exit status."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from faults.chaos.checks import wrong_ends
+from faults.chaos.events import EventLog
+from faults.chaos.fleet import Fleet
+from faults.chaos.injection import Injector
+from faults.chaos.processes import Usage, family, usage_of
+from faults.chaos.run import DEFAULT_ENVS
+from faults.chaos.schedule import KINDS, schedule
+from faults.chaos.service import Service
+from faults.chaos.story import Story, read_story
+from faults.chaos.updates import Updates
+from faults.soak.chart import draw
+from faults.soak.watching import MOST_MORE, Track, Watch
+from rich.console import Console
+from rich.table import Table
+
+_UPDATES = ("agent updated", "parameters updated", "env updated")
+_MOST_LOOKS = 720
+_LEAST_SECONDS = 1.0
+_SHOWN = 12
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser("soak", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=3600.0, help="how long")
+    parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn")
+    parser.add_argument("--faults", default=",".join(_UPDATES), help=f"of {', '.join(KINDS)}")
+    parser.add_argument("--envs", default=",".join(name for name in DEFAULT_ENVS if name != "dies"))
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--clients", type=int, default=3)
+    parser.add_argument("--pause", type=float, default=0.1, help="seconds between two calls of a client, on average")
+    parser.add_argument("--folder", type=Path, default=Path("soak-run"), help="for logs and picture")
+    given = parser.parse_args()
+    shutil.rmtree(given.folder, ignore_errors=True)
+    given.folder.mkdir(parents=True)
+    given.folder = given.folder.resolve()
+    story, tracks, problems = _soak(given)
+    problems += [text for call in story.calls for text in wrong_ends(call)]
+    since = given.seconds / 2
+    problems += [text for track in tracks for text in track.problems(since)]
+    _print(story, tracks, since)
+    picture = given.folder / "soak.png"
+    draw(picture, tracks, f"{given.clients} clients and {given.workers} workers for {given.seconds / 60:.1f} minutes")
+    sys.stdout.write(f"picture: {picture}\n")
+    for text in problems[:_SHOWN]:
+        sys.stdout.write(f"wrong: {text}\n")
+    return bool(problems)
+
+
+def _soak(given: argparse.Namespace) -> tuple[Story, Sequence[Track], list[str]]:
+    """Runs it; returns what happened, what the processes took, and what is wrong already."""
+    with contextlib.ExitStack() as stack:
+        log = EventLog(given.folder / "events.jsonl")
+        service = Service(given.folder, log, seed=given.seed, num_workers=given.workers, options=())
+        service.start()
+        stack.callback(service.check_left_behind)
+        stack.callback(service.stop)
+        updates = Updates(service.address, log, given.envs.split(","))
+        stack.callback(updates.close)
+        updates.begin(0.0)
+        config = {"address": service.address, "seed": given.seed, "pause_seconds": given.pause, "in_full": False}
+        fleet = Fleet(given.folder, log, given.clients, config)
+        stack.callback(fleet.kill_all)
+        every = max(_LEAST_SECONDS, given.seconds / _MOST_LOOKS)
+        watch = Watch(lambda: _look(service, fleet, given.clients), every)
+        stack.callback(watch.end)
+        injector = Injector(service, fleet, updates, log)
+        stack.callback(injector.close)
+        kinds = [kind for kind in given.faults.split(",") if kind]
+        injector.run(schedule(given.seed, given.seconds, kinds), given.seconds)
+        tracks = watch.end()
+        fleet.wait()
+    story = read_story(given.folder / "events.jsonl", fleet.logs)
+    return story, tracks, [*service.problems, *fleet.problems]
+
+
+def _look(service: Service, fleet: Fleet, num_clients: int) -> dict[int, Usage]:
+    usages = service.usages()
+    for number in range(num_clients):
+        pid = fleet.pid(number)
+        client = usage_of(family(pid), pid)
+        usages |= {each: dataclasses.replace(usage, name="client") for each, usage in client.items()}
+    return usages
+
+
+def _print(story: Story, tracks: Sequence[Track], since: float) -> None:
+    console = Console()
+    table = Table("process", "MB of its own\nfirst, last", "in the second half", "threads", "files", title="processes")
+    for track in sorted(tracks, key=lambda each: each.name):
+        first, last = track.usages[0], track.usages[-1]
+        table.add_row(
+            track.name,
+            f"{first.own_bytes / 1e6:.0f} → {last.own_bytes / 1e6:.0f}",
+            f"{track.growth('own_bytes', since) / 1e6:+.2f} MB",
+            f"{first.num_threads} → {last.num_threads}",
+            f"{first.num_files} → {last.num_files}",
+        )
+    console.print(table)
+    outcomes = Counter(call.outcome or "client killed" for call in story.calls)
+    came = ", ".join(f"{outcome} {count}" for outcome, count in outcomes.most_common())
+    num_bytes = sum(call.num_bytes for call in story.calls)
+    console.print(f"{len(story.calls)} calls ({came}), {num_bytes / 1e6:.0f} MB")
+    console.print(f"allowed in the second half: {MOST_MORE}", highlight=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""Looks at processes every now and then, and tells which of them grow."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from faults.chaos.processes import Usage
+
+__all__ = ["MOST_MORE", "Track", "Watch"]
+
+MOST_MORE = {"own_bytes": 16 << 20, "num_threads": 6, "num_files": 12}
+"""How much a process may have more at the end of the second half than at its beginning, by a line through it."""
+_LEAST_LOOKS = 8
+
+
+@dataclass
+class Track:
+    """What a process took, look by look.
+
+    Attributes:
+        name: what it does, and its number.
+        seconds: when, from the beginning.
+        usages: what it took.
+    """
+
+    name: str
+    seconds: list[float] = field(default_factory=list)
+    usages: list[Usage] = field(default_factory=list)
+
+    def values(self, attribute: str) -> np.ndarray:
+        """One of the figures of `Usage`, look by look."""
+        return np.array([getattr(usage, attribute) for usage in self.usages], np.float64)
+
+    def growth(self, attribute: str, since: float) -> float:
+        """By how much a figure rose from some time on to the end, by a line through it; 0 if there is too little."""
+        late = np.array(self.seconds) >= since
+        if late.sum() < _LEAST_LOOKS:
+            return 0.0
+        seconds = np.array(self.seconds)[late]
+        slope, _ = np.polyfit(seconds, self.values(attribute)[late], 1)
+        return float(slope * (seconds[-1] - seconds[0]))
+
+    def problems(self, since: float) -> Iterable[str]:
+        """Which figures rose by more than they may."""
+        for attribute, most in MOST_MORE.items():
+            growth = self.growth(attribute, since)
+            if growth > most:
+                yield f"{self.name}: {attribute} rose by {growth:.0f} in the second half, at most {most} was expected"
+
+
+class Watch:
+    """Looks at processes from a thread of its own.
+
+    Attributes:
+        tracks: by process.
+    """
+
+    def __init__(self, look: Callable[[], dict[int, Usage]], every_seconds: float) -> None:
+        self.tracks: dict[int, Track] = {}
+        self._look = look
+        self._every_seconds = every_seconds
+        self._over = threading.Event()
+        self._began = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="watch")
+        self._thread.start()
+
+    def end(self) -> Sequence[Track]:
+        """Looks no more, and returns what was seen."""
+        self._over.set()
+        self._thread.join()
+        return list(self.tracks.values())
+
+    def _run(self) -> None:
+        while not self._over.wait(self._every_seconds):
+            with contextlib.suppress(OSError):
+                for pid, usage in self._look().items():
+                    track = self.tracks.setdefault(pid, Track(f"{usage.name} {pid}"))
+                    track.seconds.append(time.monotonic() - self._began)
+                    track.usages.append(usage)

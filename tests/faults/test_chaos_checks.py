@@ -1,0 +1,129 @@
+"""What the chaos run would say of a service that does something wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from faults.chaos.chains import chains_of
+from faults.chaos.checks import delivered_twice, differences, wrong_ends
+from faults.chaos.digests import Segment, segments_of
+from faults.chaos.story import Beginning, ToldCall
+
+import rollserve
+
+LENGTHS = [3, 1, 4]
+ACCOUNT = {
+    "num_steps": 8,
+    "num_kept_steps": 2,
+    "num_dropped_steps": 1,
+    "num_carried_steps": 4,
+    "num_simulated_steps": 7,
+}
+
+
+def batch(first: int = 0, **changes: np.ndarray) -> rollserve.EpisodeBatch:
+    """Three episodes."""
+    num_steps = sum(LENGTHS)
+    columns = {
+        "observations": np.arange(2.0 * num_steps).reshape(num_steps, 2),
+        "last_observations": -np.arange(6.0).reshape(3, 2),
+        "actions": np.arange(num_steps) % 3,
+        "rewards": np.ones(num_steps),
+        "lengths": np.array(LENGTHS),
+        "terminated": np.array([True, False, True]),
+        "truncated": np.array([False, True, False]),
+        "episode_indices": np.arange(first, first + 3),
+    }
+    return rollserve.EpisodeBatch(**{**columns, **changes})
+
+
+def told(segments: Sequence[Segment], kind: str = "samples", outcome: str = "ok", at: int = 0) -> ToldCall:
+    request = {"kind": kind, "number": 8, "seed": None, "options": {}}
+    return ToldCall("client", request, Beginning("run", 1, 0, 1, 1, at), list(segments), outcome=outcome)
+
+
+@pytest.mark.parametrize("num_steps", range(9))
+def test_any_cut_of_what_should_come_is_right(num_steps: int) -> None:
+    """A message, and the rest, from which the first steps were left out."""
+    head = [_first_steps(batch(), num_steps)] if num_steps else []
+    parts = [*head, batch().without_first_steps(num_steps)]
+    segments = [segment for part in parts for segment in segments_of(part)]
+    assert not list(differences(told(segments), batch(), is_whole=True))
+    assert not list(differences(told(segments[:1]), batch(), is_whole=False))
+
+
+def _first_steps(whole: rollserve.EpisodeBatch, num_steps: int) -> rollserve.EpisodeBatch:
+    """The beginning of a batch, as of a message that ends there."""
+    ends = np.cumsum(whole.lengths)
+    count = int(np.searchsorted(ends, num_steps)) + 1
+    lengths = whole.lengths[:count].copy()
+    lengths[-1] -= ends[count - 1] - num_steps
+    is_cut = lengths[-1] != whole.lengths[count - 1]
+    last = whole.last_observations[:count].copy()
+    flags = [whole.terminated[:count].copy(), whole.truncated[:count].copy()]
+    if is_cut:
+        last[-1] = whole.observations[num_steps]
+        for flag in flags:
+            flag[-1] = False
+    return rollserve.EpisodeBatch(
+        observations=whole.observations[:num_steps],
+        last_observations=last,
+        actions=whole.actions[:num_steps],
+        rewards=whole.rewards[:num_steps],
+        lengths=lengths,
+        terminated=flags[0],
+        truncated=flags[1],
+        episode_indices=whole.episode_indices[:count],
+    )
+
+
+WRONG: dict[str, Callable[[], Sequence[Segment]]] = {
+    "another observation": lambda: list(segments_of(batch(observations=np.zeros((8, 2))))),
+    "another last observation": lambda: list(segments_of(batch(last_observations=np.zeros((3, 2))))),
+    "another type": lambda: list(segments_of(batch(rewards=np.ones(8, np.float32)))),
+    "another end": lambda: list(segments_of(batch(truncated=np.array([False, True, True])))),
+    "other episodes": lambda: list(segments_of(batch(first=1))),
+    "one too few": lambda: list(segments_of(batch()))[:2],
+    "one too many": lambda: [*segments_of(batch()), *segments_of(batch(first=3))],
+    "another order": lambda: list(segments_of(batch()))[::-1],
+    "one twice": lambda: list(segments_of(batch()))[:1] * 2,
+}
+
+
+@pytest.mark.parametrize("segments", WRONG.values(), ids=WRONG.keys())
+def test_what_should_not_have_come_is_found(segments: Callable[[], Sequence[Segment]]) -> None:
+    assert list(differences(told(segments()), batch(), is_whole=True))
+
+
+def test_steps_that_come_twice_are_found() -> None:
+    first, second = told(list(segments_of(batch()))), told(list(segments_of(batch(first=3))))
+    assert not list(delivered_twice([first, second]))
+    (text,) = delivered_twice([first, told(first.segments[:1])])
+    assert "step 0 came 2 times" in text
+    # A call for fragments that failed has not happened.
+    fragments = [told(first.segments, "fragments", outcome) for outcome in ("UNAVAILABLE", "ok")]
+    assert not list(delivered_twice(fragments))
+    assert list(delivered_twice(fragments[1:] * 2))
+
+
+def test_ends_and_accounts_that_are_wrong_are_found() -> None:
+    call = told(())
+    call.end = {"account": ACCOUNT, "num_steps": 8}
+    assert not list(wrong_ends(call))
+    call.end = {"account": {**ACCOUNT, "num_simulated_steps": 8}, "num_steps": 8}
+    assert "does not add up" in next(iter(wrong_ends(call)))
+    call.end = {"account": ACCOUNT, "num_steps": 7}
+    assert "8 steps, 7 came" in next(iter(wrong_ends(call)))
+    for outcome in ("INTERNAL", "DEADLINE_EXCEEDED", "DATA_LOSS", "INVALID_VALUE"):
+        assert list(wrong_ends(told((), outcome=outcome)))
+
+
+def test_fragments_are_put_in_the_order_in_which_they_moved_the_rows_on() -> None:
+    """Of one call its client never saw the end; another has failed, and was made again."""
+    calls = [told((), "fragments", outcome, at) for outcome, at in (("ok", 2), ("UNAVAILABLE", 0), ("ok", 0), ("", 1))]
+    (chain,) = chains_of(calls, num_workers=2)  # of eight rows: each call moves them on by one step
+    assert [calls.index(call) for call in chain.calls] == [1, 2, 3, 0]
+    (chain,) = chains_of([call for call in calls if call.outcome], num_workers=2)
+    assert [calls.index(call) for call in chain.unknown] == [0]

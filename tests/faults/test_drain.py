@@ -1,0 +1,105 @@
+"""A server that is told to end tells its clients."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from support import server_environment
+
+import rollserve
+from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.local import LocalServer, local_server
+
+SLOW = ("--env", "sample_envs:Slow", "--backend", "in-process", "--workers", "1", "--rows", "1", "--max-calls", "1")
+OBTAIN = "/rollserve.v1.SamplerService/ObtainSamples"
+FOREVER = 10**6
+
+
+@contextlib.contextmanager
+def serving(tmp_path: Path, *options: str) -> Iterator[tuple[LocalServer, grpc.Channel]]:
+    """A server with an agent, and a connection to it."""
+    log = tmp_path / "log"
+    with (
+        local_server(*SLOW, *options, log=log, environment=server_environment()) as server,
+        grpc.insecure_channel(server.address) as channel,
+    ):
+        with rollserve.connect(server.address) as sampler:
+            sampler.update_agent(rollserve.RandomAgent())
+        yield server, channel
+    assert "Traceback" not in log.read_text(), log.read_text()
+
+
+def begin(channel: grpc.Channel, num_steps: int = FOREVER) -> grpc.Call:
+    """A call that has begun, or waits for its turn."""
+    request = pb.ObtainSamplesRequest(step_count=num_steps)
+    call = channel.unary_stream(OBTAIN, request.SerializeToString, pb.ObtainSamplesResponse.FromString)(request)
+    assert next(call).WhichOneof("content") in ("beginning", "progress")
+    return call
+
+
+def end_of(call: grpc.Call) -> tuple[grpc.StatusCode, str]:
+    """How a stream ends."""
+    with contextlib.suppress(grpc.RpcError):
+        for _ in call:
+            pass
+    return call.code(), dict(call.trailing_metadata() or ()).get("rollserve-reason", "")
+
+
+def test_each_call_is_told_in_time(tmp_path: Path) -> None:
+    with serving(tmp_path, "--grace-seconds", "3") as (server, channel):
+        running = begin(channel)
+        waiting = begin(channel)
+        began = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        assert end_of(waiting) == (grpc.StatusCode.UNAVAILABLE, "SERVER_STOPPING")
+        assert time.monotonic() - began < 2.5
+        with pytest.raises(grpc.RpcError) as caught:
+            begin(channel)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert end_of(running) == (grpc.StatusCode.UNAVAILABLE, "SERVER_STOPPING")
+        assert time.monotonic() - began >= 3
+        assert server.process.wait(10) == 0
+
+
+def test_what_ends_in_time_is_whole(tmp_path: Path) -> None:
+    with serving(tmp_path) as (server, channel):
+        running = begin(channel, num_steps=20)
+        server.process.send_signal(signal.SIGTERM)
+        assert [response.WhichOneof("content") for response in running][-1] == "account"
+        assert server.process.wait(10) == 0
+
+
+def test_who_only_watches_its_health_does_not_hold_it_up(tmp_path: Path) -> None:
+    with serving(tmp_path, "--grace-seconds", "60") as (server, channel):
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+        server.process.send_signal(signal.SIGTERM)
+        assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert server.process.wait(20) == 0
+
+
+def test_nor_does_a_client_that_takes_nothing(tmp_path: Path) -> None:
+    big = ("--env", "sample_envs:Big", "--env-kwargs", '{"observation_bytes": 262144}', "--grace-seconds", "1")
+    with serving(tmp_path, *big) as (server, channel):
+        stuck = begin(channel)
+        time.sleep(2)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(20) == 0
+        assert end_of(stuck)[0] is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    with serving(tmp_path, "--grace-seconds", "60") as (server, channel):
+        running = begin(channel)
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(1)
+        assert server.process.poll() is None
+        assert server.stop() == 0
+        assert end_of(running)[0] is grpc.StatusCode.UNAVAILABLE

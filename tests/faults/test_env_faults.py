@@ -1,0 +1,459 @@
+"""Environments that raise: their episodes run again and are the same, or are left out, and the account tells of it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cutting_proxy import cutting_proxy
+from pools import adds_up, evaluate, evaluate_population, kill_one, pool_of, sample
+from support import equal
+from test_fragments import box
+from test_interleavings import ShuffledBackend
+
+import rollserve
+from rollserve.cli import main
+from rollserve_server.agents import MlpSpec, RandomSpec
+from rollserve_server.errors import AgentFailedError, EnvFailedError, InvalidValueError
+from rollserve_server.local import LocalServer
+from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Pool, Target
+from rollserve_server.pool.ray_backend import RayBackend
+
+MODULES: dict[str, Any] = {"allowed_modules": frozenset({"sample_envs"})}
+STEADY = rollserve.EnvSpec("sample_envs:Flaky")
+BLOCKS = {"vectorization": "native", "num_rows": 4, "num_episodes_per_row": 3}
+
+
+def flaky(folder: Path | str = "", **kwargs: Any) -> rollserve.EnvSpec:
+    return rollserve.EnvSpec("sample_envs:Flaky", {"folder": str(folder), **kwargs})
+
+
+def coins(folder: Path | str = "", **kwargs: Any) -> rollserve.EnvSpec:
+    return rollserve.EnvSpec("sample_envs:FlakyCoins-v0", {"folder": str(folder), **kwargs}, **BLOCKS)
+
+
+def mlp(num_inputs: int, num_actions: int = 2) -> MlpSpec:
+    agent = rollserve.MlpAgent.initial(box(num_inputs), rollserve.spaces.Discrete(num_actions), seed=1)
+    return MlpSpec(agent.layer_sizes, agent.activation, agent.head, agent.parameters)
+
+
+def episodes(batch: rollserve.EpisodeBatch, which: np.ndarray) -> rollserve.EpisodeBatch:
+    """Those of the batch that are named by a mask or by their positions."""
+    parts = batch.split()
+    return rollserve.EpisodeBatch.concatenate(*[parts[position] for position in np.arange(len(batch))[which].tolist()])
+
+
+async def reference(env: rollserve.EnvSpec, target: Target | Fragments, **options: Any) -> rollserve.EpisodeBatch:
+    """What comes of environments that do not raise."""
+    async with pool_of(InProcessBackend(), env, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        return await sample(pool, target, **options)
+
+
+def failing(batch: rollserve.EpisodeBatch, one_in: int = 4) -> np.ndarray:
+    """Which segments are of seeds whose episodes raise."""
+    return np.asarray(batch.env_seeds % one_in == 0)
+
+
+def check_account(batch: rollserve.EpisodeBatch) -> rollserve.Account:
+    account = batch.account
+    assert account is not None
+    assert adds_up(account)
+    assert sum(account.retry_reasons.values()) == account.num_retried_episodes
+    assert account.num_steps == batch.num_steps
+    return account
+
+
+@pytest.mark.parametrize("target", [AtLeast(400), Exactly(30)], ids=["at least", "exactly"])
+@pytest.mark.parametrize(
+    ("at", "times", "refusals"),
+    [("step", 1, 0), ("step", 3, 0), ("reset", 2, 0), ("close", 2, 0), ("step", 1, 2)],
+    ids=["a step", "a step, often", "a reset", "the end, too", "the next ones cannot be made"],
+)
+async def test_episodes_run_again(tmp_path: Path, target: Target, at: str, times: int, refusals: int) -> None:
+    await check_retries(InProcessBackend(), tmp_path, target, at, times, refusals)
+
+
+async def test_episodes_run_again_wherever_they_run(ray_backend: RayBackend, tmp_path: Path) -> None:
+    await check_retries(ray_backend, tmp_path, AtLeast(400), "step", 2, 1)
+
+
+async def check_retries(backend: Backend, tmp_path: Path, target: Target, at: str, times: int, refusals: int) -> None:
+    expected = await reference(STEADY, target, seed=3)
+    async with pool_of(backend, flaky(tmp_path, at=at, times=times, refusals=refusals), **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        batch = await sample(pool, target, seed=3)
+        assert equal(batch, expected)
+        account, counters = check_account(batch), pool.status().counters
+        num_failing = int(failing(batch).sum())
+        assert num_failing > 5
+        assert account.retry_reasons.keys() == {"environment_failed"}
+        assert account.num_retried_episodes >= num_failing * times + refusals
+        assert account.num_lost_steps > 0 or at in ("reset", "close")
+        assert account.num_failed_episodes == 0
+        told = {failure.episode_index: failure for failure in account.episode_failures}
+        for index in batch.episode_indices[failing(batch)].tolist():
+            assert times <= told[index].num_attempts <= times + refusals
+            assert not told[index].skipped
+            assert f"episode {index} (environment seed " in told[index].text
+        assert counters.num_env_failures == counters.num_retried_episodes == account.num_retried_episodes
+        # What has gone well once does so again.
+        assert equal(await sample(pool, target, seed=3), expected)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_environments_that_raise_at_random(seed: int) -> None:
+    env = flaky(at="anywhere", one_in=25)
+    async with pool_of(InProcessBackend(), env, env_retries=30, num_workers=2, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        for target in (AtLeast(1500), Exactly(100)):
+            batch = await sample(pool, target, seed=seed)
+            assert equal(batch, await reference(STEADY, target, seed=seed))
+            assert check_account(batch).num_retried_episodes > 10
+        result = await evaluate(pool, 50, seed=seed)
+        async with pool_of(InProcessBackend(), STEADY, **MODULES) as other:
+            await other.update_agent([RandomSpec()])
+            assert (await evaluate(other, 50, seed=seed)).outcomes == result.outcomes
+        assert result.account.num_retried_episodes > 0
+        assert adds_up(result.account)
+
+
+async def test_in_whatever_order_answers_come() -> None:
+    expected = [await reference(STEADY, target, seed=5) for target in (AtLeast(300), Exactly(20))]
+    for seed in range(10):
+        options = {"num_workers": 3, "worker_buffer_bytes": 4000, "window_bytes": 3000, "env_retries": 30}
+        env = flaky(at="anywhere", one_in=20)
+        async with pool_of(ShuffledBackend(seed), env, **options, **MODULES) as pool:
+            await pool.update_agent([RandomSpec()])
+            assert equal(await sample(pool, AtLeast(300), seed=5), expected[0])
+        async with pool_of(ShuffledBackend(seed), STEADY, num_workers=2, **MODULES) as pool:
+            await pool.update_agent([RandomSpec()])
+            assert equal(await sample(pool, Exactly(20), seed=5), expected[1])
+
+
+async def test_an_episode_that_always_raises_fails_the_call_that_needs_it(backend: Backend) -> None:
+    whole = await reference(STEADY, AtLeast(400), seed=3)
+    first = int(np.flatnonzero(failing(whole))[0])
+    num_steps = int(whole.lengths[:first].sum())
+    async with pool_of(backend, flaky(times=-1), env_retries=2, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        for _ in range(2):
+            with pytest.raises(
+                EnvFailedError, match=r"RuntimeError: broken by design \(the last of 3 attempts\)"
+            ) as info:
+                await sample(pool, AtLeast(400), seed=3)
+            assert info.value.episode_index == first
+            # Workers run it ahead, too, but nothing depends on that.
+            batch = await sample(pool, AtLeast(num_steps), seed=3)
+            assert equal(batch, await reference(STEADY, AtLeast(num_steps), seed=3))
+        with pytest.raises(EnvFailedError, match="broken by design"):
+            await sample(pool, Exactly(100), seed=3)
+        assert pool.status().counters.num_env_failures > 6
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+async def test_calls_go_on_without_episodes_that_always_raise(retries: int) -> None:
+    await check_gaps(InProcessBackend(), retries)
+
+
+async def test_calls_go_on_without_them_wherever_they_run(ray_backend: RayBackend) -> None:
+    await check_gaps(ray_backend, 1)
+
+
+async def check_gaps(backend: Backend, retries: int) -> None:
+    whole = await reference(STEADY, AtLeast(3000), seed=3)
+    kept = episodes(whole, ~failing(whole))
+    async with pool_of(backend, flaky(times=-1), env_retries=retries, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        position = first = 0
+        for num_steps in (1, 700, 20, 400):  # what is kept between calls has gaps, too
+            batch = await sample(pool, AtLeast(num_steps), seed=3, first_index=first, leaves_out_failed=True)
+            account = check_account(batch)
+            assert equal(batch, episodes(kept, np.arange(position, position + len(batch))))
+            assert batch.num_steps - batch.lengths[-1] < num_steps <= batch.num_steps
+            last = int(batch.episode_indices[-1])
+            assert account.num_failed_episodes == last + 1 - first - len(batch)
+            skipped = [failure for failure in account.episode_failures if failure.skipped]
+            assert {failure.num_attempts for failure in skipped} <= {retries + 1}
+            assert len(skipped) == account.num_failed_episodes
+            position, first = position + len(batch), last + 1
+        assert pool.status().counters.num_failed_episodes == first - position
+        batch = await sample(pool, Exactly(40), seed=3, leaves_out_failed=True)
+        exact = await reference(STEADY, Exactly(40), seed=3)
+        assert equal(batch, episodes(exact, ~failing(exact)))
+        assert check_account(batch).num_failed_episodes == 80 - len(batch)
+        result = await evaluate(pool, 40, seed=3, leaves_out_failed=True)
+        assert [outcome.episode_index for outcome in result.outcomes] == [
+            index for index in kept.episode_indices.tolist() if index < 40
+        ]
+        assert result.account.env_failures.num_left_out == 40 - len(result.outcomes)
+        assert adds_up(result.account)
+
+
+async def test_own_sequence_with_prefetch_and_gaps() -> None:
+    async with pool_of(InProcessBackend(), flaky(times=-1), **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        batches = []
+        for _ in range(8):
+            batches.append(await sample(pool, AtLeast(60), prefetch=True, leaves_out_failed=True))
+            await asyncio.sleep(0.02)
+        accounts = [check_account(batch) for batch in batches]
+        joined = rollserve.EpisodeBatch.concatenate(*batches)
+        last = int(joined.episode_indices[-1])
+        whole = await reference(STEADY, AtLeast(2000), seed=accounts[0].seed)
+        assert equal(joined, episodes(whole, ~failing(whole) & (whole.episode_indices <= last)))
+        assert sum(account.num_failed_episodes for account in accounts) == last + 1 - len(joined)
+
+
+async def test_where_nothing_would_be_left(caplog: pytest.LogCaptureFixture) -> None:
+    async with pool_of(InProcessBackend(), flaky(times=-1, one_in=1), **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        with pytest.raises(EnvFailedError, match=r"like all 256 episodes before it"):
+            await sample(pool, AtLeast(1), leaves_out_failed=True)
+        with pytest.raises(EnvFailedError, match=r"like all 5 episodes before it"):
+            await sample(pool, Exactly(3), leaves_out_failed=True)
+        with pytest.raises(EnvFailedError, match=r"broken by design"):
+            await evaluate(pool, 1, leaves_out_failed=True)
+        lines = [record for record in caplog.records if record.message == "environment failed"]
+        assert 0 < len(lines) < pool.status().counters.num_env_failures / 4
+
+
+async def test_rows_and_members_are_not_left_out() -> None:
+    async with pool_of(InProcessBackend(), STEADY, num_workers=1, num_rows=2, **MODULES) as pool:
+        await pool.update_agent([mlp(3)])
+        with pytest.raises(InvalidValueError, match=r"options\.skip_failed_episodes: true came"):
+            await sample(pool, Fragments(4), leaves_out_failed=True)
+        with pytest.raises(InvalidValueError, match=r"options\.skip_failed_episodes: true came"):
+            await evaluate_population(pool, {}, 1, leaves_out_failed=True)
+
+
+@pytest.mark.parametrize("at", ["step", "reset"])
+async def test_blocks_run_again(tmp_path: Path, at: str) -> None:
+    for target in (AtLeast(1500), Exactly(40)):
+        expected = await reference(coins(), target, seed=3)
+        folder = tmp_path / type(target).__name__
+        folder.mkdir()
+        async with pool_of(InProcessBackend(), coins(folder, at=at, times=3), **MODULES) as pool:
+            await pool.update_agent([RandomSpec()])
+            batch = await sample(pool, target, seed=3)
+            assert equal(batch, expected)
+            account = check_account(batch)
+            assert account.num_retried_episodes > 3
+            assert account.num_lost_steps > 0 or at == "reset"
+    async with pool_of(InProcessBackend(), coins(times=-1), env_retries=1, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        with pytest.raises(EnvFailedError, match=r"the block of episode \d+ .*\(the last of 2 attempts\)"):
+            await sample(pool, AtLeast(1500), seed=3)
+
+
+@pytest.mark.parametrize("target", [AtLeast(1500), Exactly(60)], ids=["at least", "exactly"])
+async def test_what_is_left_of_blocks(target: Target) -> None:
+    """Of a block that raises, what ended before is delivered, and nothing else."""
+    async with pool_of(InProcessBackend(), coins(times=-1), **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        batch = await sample(pool, target, seed=3, leaves_out_failed=True)
+        account = check_account(batch)
+        last = int(batch.episode_indices[-1])
+        assert account.num_failed_episodes >= last + 1 - len(batch) > 10
+        whole = await reference(coins(), AtLeast(6000) if isinstance(target, AtLeast) else target, seed=3)
+        left_out = np.setdiff1d(whole.episode_indices[: last + 1], batch.episode_indices)
+        assert equal(batch, episodes(whole, batch.episode_indices))
+        assert failing(whole, 2)[left_out].all()
+        assert equal(await sample(pool, target, seed=3, leaves_out_failed=True), batch)
+
+
+async def test_workers_that_are_lost_beside_environments_that_raise(ray_backend: RayBackend) -> None:
+    async with pool_of(ray_backend, flaky(times=-1, length=200), num_workers=3, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        targets = (AtLeast(30_000), Exactly(100))
+        expected = [await sample(pool, target, seed=4, leaves_out_failed=True) for target in targets]
+        source, num_lost = random.Random(1), 0
+        for target, batch in zip(targets, expected, strict=True):
+            running = asyncio.create_task(sample(pool, target, seed=4, leaves_out_failed=True))
+            await asyncio.sleep(source.uniform(0.1, 0.3))
+            kill_one(pool, source)
+            again = await running
+            assert equal(again, batch)
+            num_lost += check_account(again).retry_reasons.get("worker_lost", 0)
+        assert num_lost > 0
+
+
+async def in_calls(pool: Pool, num_steps: int, num_calls: int) -> list[rollserve.EpisodeBatch]:
+    """Fragments of calls that follow each other."""
+    targets = [Fragments(8 * num_steps, row_step_count=call * num_steps) for call in range(num_calls)]
+    return [await sample(pool, target, seed=6) for target in targets]
+
+
+FRAGMENTS: dict[str, tuple[Callable[..., rollserve.EpisodeBatch], dict[str, Any]]] = {
+    "rows": (flaky, {"one_in": 4, "length": 60}),  # type: ignore[dict-item]
+    "blocks": (coins, {"one_in": 1, "mode": "SameStep"}),  # type: ignore[dict-item]
+}
+
+
+@pytest.mark.parametrize("kind", FRAGMENTS)
+@pytest.mark.parametrize("at", ["step", "reset", "anywhere"])
+async def test_rows_are_brought_to_where_they_stood(tmp_path: Path, kind: str, at: str) -> None:
+    await check_fragments(InProcessBackend(), tmp_path, kind, at)
+
+
+async def test_rows_are_brought_there_wherever_they_are(ray_backend: RayBackend, tmp_path: Path) -> None:
+    await check_fragments(ray_backend, tmp_path, "rows", "step")
+
+
+async def check_fragments(backend: Backend, tmp_path: Path, kind: str, at: str) -> None:
+    make: Any
+    make, kwargs = FRAGMENTS[kind]
+    async with pool_of(InProcessBackend(), make(**kwargs), **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        expected = await in_calls(pool, 25, 6)
+    if at == "anywhere":
+        env, options = make(**{**kwargs, "at": at, "one_in": 60}), {"env_retries": 1000}
+    else:
+        env, options = make(tmp_path, at=at, times=2, **kwargs), {}
+    async with pool_of(backend, env, **options, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        batches = await in_calls(pool, 25, 6)
+        for batch, wanted in zip(batches, expected, strict=True):
+            assert equal(batch, wanted)
+            assert check_account(batch).num_broken_off_episodes == 0
+        accounts = [check_account(batch) for batch in batches]
+        # Where it is left to chance, there may be none.
+        assert at == "anywhere" or sum(account.retry_reasons.get("environment_failed", 0) for account in accounts) > 0
+        assert at != "step" or sum(account.num_lost_steps for account in accounts) > 0
+
+
+@pytest.mark.parametrize("kind", FRAGMENTS)
+async def test_rows_that_always_raise_fail_the_call(kind: str) -> None:
+    make: Any
+    make, kwargs = FRAGMENTS[kind]
+    async with pool_of(InProcessBackend(), make(times=-1, **kwargs), env_retries=2, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        with pytest.raises(EnvFailedError, match=r"broken by design \(the last of 3 attempts\)"):
+            await in_calls(pool, 50, 4)
+
+
+async def test_rows_that_cannot_be_brought_back_begin_anew(backend: Backend) -> None:
+    """What they would have made is lost with their environments, and accounted for; calls bring all their steps."""
+    env = flaky(at="anywhere", one_in=300, length=60, pure=False)
+    async with pool_of(backend, env, num_workers=1, env_retries=50, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        num_broken_off = num_retried = 0
+        for _ in range(30):
+            batch = await sample(pool, Fragments(100))
+            account = check_account(batch)
+            assert batch.num_steps == 100
+            num_broken_off += account.num_broken_off_episodes
+            num_retried += account.num_retried_episodes
+        assert num_retried > 0
+        assert num_broken_off > 0
+
+
+async def test_members_of_populations(tmp_path: Path) -> None:
+    agent = mlp(3)
+    members = {name: np.stack([value, 2 * value, -value]) for name, value in agent.parameters.items()}
+    async with pool_of(InProcessBackend(), flaky(tmp_path, times=2), **MODULES) as pool:
+        await pool.update_agent([agent])
+        result = await evaluate_population(pool, members, 20, seed=3, env=STEADY)
+        again = await evaluate_population(pool, members, 20, seed=3)
+        assert again.outcomes == result.outcomes
+        assert adds_up(again.account)
+        assert again.account.num_retried_episodes == again.account.env_failures.num_failures > 0
+        with pytest.raises(EnvFailedError, match=r"member \d, episode \d+ .*\(the last of 4 attempts\)"):
+            await evaluate_population(pool, members, 20, seed=3, env=flaky(times=-1))
+
+
+@pytest.mark.parametrize("kind", ["at least", "exactly"])
+@pytest.mark.parametrize("seed", range(2))
+def test_streams_go_on_over_gaps(sampler: rollserve.Sampler, server: LocalServer, kind: str, seed: int) -> None:
+    def call(sampler: rollserve.Sampler) -> rollserve.EpisodeBatch:
+        if kind == "at least":
+            return sampler.obtain_samples(12_000, seed=3, first_episode_index=5, skip_failed_episodes=True)
+        return sampler.obtain_exact_episodes(500, seed=3, first_episode_index=5, skip_failed_episodes=True)
+
+    sampler.update_env("sample_envs:Flaky", kwargs={"times": -1, "length": 40})
+    sampler.update_agent(rollserve.RandomAgent())
+    with pytest.raises(rollserve.ServerError, match="broken by design"):
+        sampler.obtain_samples(20_000, seed=3)
+    expected = call(sampler)
+    with (
+        cutting_proxy(server.address, num_cuts=4, max_bytes=500_000, seed=seed) as proxy,
+        rollserve.connect(proxy.address, max_message_bytes=40_000) as distant,
+    ):
+        distant.status()
+        batch = call(distant)
+        assert proxy.num_cuts > 0
+    assert equal(batch, expected)
+    account = check_account(batch)
+    assert account.num_resumptions > 0
+    assert expected.account is not None
+    assert account.num_failed_episodes == expected.account.num_failed_episodes > 0
+    assert sampler.status().counters.num_failed_episodes >= account.num_failed_episodes
+
+
+@pytest.mark.parametrize("leaves_out", [False, True])
+async def test_observations_outside_their_space(leaves_out: bool) -> None:
+    """They are passed through, or errors of their environments."""
+    env = rollserve.EnvSpec("sample_envs:NoNumbers", {"after": 3})
+    async with pool_of(InProcessBackend(), env, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        assert np.isnan((await sample(pool, AtLeast(10))).observations).any()
+    async with pool_of(InProcessBackend(), env, check_observations=True, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        assert len(await sample(pool, AtLeast(10), max_episode_length=2)) == 5
+        with pytest.raises(
+            EnvFailedError, match=r"episode \d+ .*after 2 steps: .*nan came at \[1\], a number from"
+        ) as info:
+            await sample(pool, AtLeast(10), leaves_out_failed=leaves_out)
+        assert ("before it" in info.value.text) == leaves_out
+        with pytest.raises(EnvFailedError, match="nan came"):
+            await sample(pool, Fragments(80))
+        assert len(await sample(pool, AtLeast(10), max_episode_length=2)) == 5
+    async with pool_of(InProcessBackend(), coins(), check_observations=True, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        assert equal(await sample(pool, AtLeast(500), seed=1), await reference(coins(), AtLeast(500), seed=1))
+
+
+def test_on_the_command_line(
+    sampler: rollserve.Sampler, server: LocalServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sampler.update_env("sample_envs:Flaky", kwargs={"times": -1})
+    sampler.update_agent(rollserve.RandomAgent())
+    command = ["sample", server.address, "--steps", "200", "--seed", "3"]
+    assert main(command) == 1
+    assert "(ENV_FAILED)" in capsys.readouterr().err
+    assert main([*command, "--skip-failed-episodes"]) == 0
+    assert "broken by design" in capsys.readouterr().out
+    assert main(["status", server.address]) == 0
+    assert "errors of environments" in capsys.readouterr().out
+
+
+async def test_for_asyncio_too(sampler: rollserve.Sampler, server: LocalServer) -> None:
+    sampler.update_env("sample_envs:Flaky", kwargs={"times": -1})
+    sampler.update_agent(rollserve.RandomAgent())
+    expected = sampler.obtain_samples(500, seed=3, skip_failed_episodes=True)
+    async with rollserve.aconnect(server.address) as connected:
+        assert equal(await connected.obtain_samples(500, seed=3, skip_failed_episodes=True), expected)
+        result = await connected.evaluate(20, seed=3, skip_failed_episodes=True)
+    assert result.account.num_failed_episodes == 20 - len(result) > 0
+    assert {failure.num_attempts for failure in result.account.episode_failures} == {4}
+
+
+async def test_an_agent_that_fails_leaves_everything_else_alone(backend: Backend) -> None:
+    broken = rollserve.EnvSpec("sample_envs:NoNumbers")
+    async with pool_of(backend, broken, **MODULES) as pool:
+        await pool.update_agent([mlp(2, 8)])
+        expected = await sample(pool, AtLeast(2), seed=1, max_episode_length=2)
+        running = asyncio.create_task(sample(pool, AtLeast(3000), seed=1, max_episode_length=2))
+        for _ in range(5):
+            with pytest.raises(AgentFailedError):
+                await sample(pool, AtLeast(50), seed=1)
+        batch = await running
+        assert batch.num_steps >= 3000
+        check_account(batch)
+        assert equal(await sample(pool, AtLeast(2), seed=1, max_episode_length=2), expected)
+        assert all(worker.healthy for worker in pool.status().workers)

@@ -1,0 +1,132 @@
+"""Plans that go on without episodes, or not: whatever workers do, what is claimed depends on the episodes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+from test_plan import Workers, mixed_lengths
+
+from rollserve_server.pool import FailedEpisode
+from rollserve_server.pool.length_estimate import LengthEstimate
+from rollserve_server.pool.placement import Anywhere, Blocks, Placement, RoundRobin
+from rollserve_server.pool.plan import AtLeast, Exactly, InAll, Ledger, Plan, PlannedClaim, Target
+
+
+class FailingWorkers(Workers):
+    """Of which some episodes fail at their ends, always the same ones."""
+
+    def __init__(self, num_workers: int, num_rows: int, fails: Callable[[int], bool], seed: int, deaths: int) -> None:
+        super().__init__(num_workers, num_rows, mixed_lengths, seed, deaths)
+        self._fails = fails
+
+    def _work(self, worker: int) -> tuple[list[int], int]:
+        ended, num_steps = super()._work(worker)
+        for index in filter(self._fails, ended):
+            assert self.plan.fail(index, FailedEpisode(index, worker, 1, "")) in (False, not self.leaves_out)
+            num_steps -= mixed_lengths(index)
+        return [index for index in ended if not self._fails(index)], num_steps
+
+    def run(self, plan: Plan, estimate: LengthEstimate, *, leaves_out: bool) -> list[PlannedClaim] | None:
+        """What is claimed, or None if there is an obstacle."""
+        self.plan, self.leaves_out = plan, leaves_out
+        try:
+            return self.serve(plan, estimate)
+        except _ObstacleError:
+            return None
+
+    def _claim(self, plan: Plan) -> list[PlannedClaim]:
+        claims = super()._claim(plan)
+        if plan.obstacle is not None:
+            raise _ObstacleError
+        return claims
+
+
+class _ObstacleError(Exception):
+    pass
+
+
+def wanted(target: Target, first: int, num_workers: int, fails: Callable[[int], bool]) -> tuple[list[int], int]:
+    """The episodes that are to be claimed, and where the next call begins."""
+    if isinstance(target, AtLeast):
+        indices, num_steps, index = [], 0, first
+        while num_steps < target.num_steps:
+            if not fails(index):
+                indices.append(index)
+                num_steps += mixed_lengths(index)
+            index += 1
+        return indices, index
+    count = target.num_episodes if isinstance(target, InAll) else target.num_episodes_per_worker * num_workers
+    return [index for index in range(first, first + count) if not fails(index)], first + count
+
+
+@given(
+    pattern=st.lists(st.booleans(), min_size=1, max_size=40).filter(lambda pattern: not all(pattern)),
+    num_workers=st.integers(1, 4),
+    num_rows=st.integers(1, 5),
+    kind=st.sampled_from(["anywhere", "round robin", "exactly", "in all"]),
+    sizes=st.lists(st.integers(1, 400), min_size=1, max_size=3),
+    first=st.integers(0, 30),
+    deaths=st.integers(0, 3),
+    seed=st.integers(0, 1000),
+)
+def test_what_is_claimed_with_gaps(
+    pattern: list[bool],
+    num_workers: int,
+    num_rows: int,
+    kind: str,
+    sizes: list[int],
+    first: int,
+    deaths: int,
+    seed: int,
+) -> None:
+    def fails(index: int) -> bool:
+        return pattern[index % len(pattern)]
+
+    workers = FailingWorkers(num_workers, num_rows, fails, seed, deaths)
+    ledger, estimate = Ledger(first), LengthEstimate(None)
+    for size in sizes:
+        placement: Placement = Anywhere()
+        target: Target = AtLeast(size)
+        if kind == "round robin":
+            placement = RoundRobin(num_workers)
+        elif kind == "exactly":
+            placement, target = Blocks(first, 1 + size // 10), Exactly(1 + size // 10)
+        elif kind == "in all":
+            target = InAll(1 + size // 10)
+        indices, following = wanted(target, first, num_workers, fails)
+        if not indices:
+            return
+        plan = Plan(target, placement, ledger, estimate, num_workers, leaves_out=True)
+        claims = workers.run(plan, estimate, leaves_out=True)
+        assert claims is not None
+        assert [index for claim in claims for index in range(claim.start, claim.stop)] == indices
+        left_out = [failed.index for failed in plan.take_left_out()]
+        assert left_out == [index for index in range(first, following) if fails(index)]
+        assert ledger.next_index == first + len(indices) + len(left_out) == following
+        first = following
+
+
+@given(
+    failing=st.integers(0, 60),
+    num_workers=st.integers(1, 4),
+    num_steps=st.integers(1, 1500),
+    deaths=st.integers(0, 2),
+    seed=st.integers(0, 1000),
+)
+def test_only_what_is_needed_is_an_obstacle(
+    failing: int, num_workers: int, num_steps: int, deaths: int, seed: int
+) -> None:
+    workers = FailingWorkers(num_workers, 4, lambda index: index == failing, seed, deaths)
+    estimate = LengthEstimate(None)
+    plan = Plan(AtLeast(num_steps), Anywhere(), Ledger(0), estimate, num_workers)
+    claims = workers.run(plan, estimate, leaves_out=False)
+    indices, following = wanted(AtLeast(num_steps), 0, num_workers, lambda index: False)
+    if failing < following:
+        assert claims is None
+        assert plan.obstacle is not None
+        assert plan.obstacle.index == failing
+    else:
+        assert claims is not None
+        assert [index for claim in claims for index in range(claim.start, claim.stop)] == indices

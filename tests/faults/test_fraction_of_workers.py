@@ -1,0 +1,264 @@
+"""Fragments of which a part of the workers is enough: the others stop, and their rows go on with the next call."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import re
+import signal
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from pools import CARTPOLE, adds_up, pool_of, sample
+from test_cli import run
+from test_interleavings import NATIVE, ROWS
+from unreliable import MortalBackend, Places
+
+import rollserve
+from rollserve_server.agents import RandomSpec
+from rollserve_server.errors import InvalidValueError
+from rollserve_server.local import LocalServer
+from rollserve_server.pool import Backend, Beginning, Fragments, InProcessBackend, Pool, SampleRequest
+from rollserve_server.pool.ray_backend import RayBackend
+
+MODULES: dict[str, Any] = {"allowed_modules": frozenset({"sample_envs"})}
+_LONG_SECONDS = 60.0
+SEED = 5
+
+
+class Steps(NamedTuple):
+    """Steps of a row: what was seen, done and got, the episode of each, and whether it ended with it."""
+
+    columns: tuple[np.ndarray, ...]
+    last_observations: np.ndarray
+
+    @property
+    def count(self) -> int:
+        return len(self.columns[0])
+
+
+def steps_of_rows(batch: rollserve.EpisodeBatch, num_rows: int) -> dict[int, Steps]:
+    """The steps that a call for fragments brings, of each row those that it made one after the other."""
+    episodes = np.repeat(batch.episode_indices, batch.lengths)
+    ends = np.zeros(batch.num_steps, np.bool_)
+    ends[np.cumsum(batch.lengths) - 1] = batch.terminated | batch.truncated
+    starts = np.cumsum(batch.lengths) - batch.lengths
+    numbers = np.arange(batch.num_steps) - np.repeat(starts - batch.first_steps, batch.lengths)
+    result = {}
+    for row in np.unique(batch.episode_indices % num_rows).tolist():
+        of_row = np.flatnonzero(episodes % num_rows == row)
+        order = of_row[np.lexsort((numbers[of_row], episodes[of_row]))]
+        columns = (batch.observations, batch.actions, batch.rewards, episodes, numbers, ends)
+        last = np.flatnonzero(batch.episode_indices % num_rows == row)[-1]
+        result[row] = Steps(tuple(column[order] for column in columns), batch.last_observations[last])
+    return result
+
+
+class Follower:
+    """Sees to it that rows make the steps of their sequences, each once."""
+
+    def __init__(self, truth: dict[int, Steps], rows_of_workers: int) -> None:
+        self._truth = truth
+        self._num_rows = rows_of_workers
+        self._at = dict.fromkeys(truth, 0)
+        self.num_missing_steps = 0
+
+    def take(self, batch: rollserve.EpisodeBatch, num_steps: int, fraction: float = 1.0) -> rollserve.Account:
+        account = batch.account
+        assert account is not None
+        assert adds_up(account)
+        came = steps_of_rows(batch, len(self._truth))
+        each = num_steps // len(self._truth)
+        num_whole = 0
+        for worker in account.workers:
+            first = worker.worker_index * self._num_rows
+            counts = {came[row].count if row in came else 0 for row in range(first, first + self._num_rows)}
+            (count,) = counts
+            assert worker.num_missing_steps == (each - count) * self._num_rows
+            num_whole += count == each
+        assert num_whole >= math.ceil(fraction * len(account.workers))
+        assert account.num_missing_steps == sum(worker.num_missing_steps for worker in account.workers)
+        assert account.num_steps == batch.num_steps == num_steps - account.num_missing_steps
+        self.num_missing_steps += account.num_missing_steps
+        for row, steps in came.items():
+            start = self._at[row]
+            stop = self._at[row] = start + steps.count
+            truth = self._truth[row].columns
+            for column, true_column in zip(steps.columns, truth, strict=True):
+                assert column.tobytes() == true_column[start:stop].tobytes()
+            if not steps.columns[-1][-1]:
+                assert np.array_equal(steps.last_observations, truth[0][stop])
+        return account
+
+
+async def truth_of(env: rollserve.EnvSpec, num_workers: int, num_row_steps: int, num_rows: int = 2) -> dict[int, Steps]:
+    """What the rows of a pool make after so many steps."""
+    stride = num_workers * num_rows
+    async with pool_of(InProcessBackend(), env, num_workers=num_workers, num_rows=num_rows, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        return steps_of_rows(await sample(pool, Fragments(num_row_steps * stride), seed=SEED), stride)
+
+
+class Calls:
+    """Calls of one sequence, one after the other."""
+
+    def __init__(self, pool: Pool, truth: dict[int, Steps], num_rows: int = 2) -> None:
+        self._pool = pool
+        self._stride = len(truth)
+        self.follower = Follower(truth, num_rows)
+        self._clock = 0
+
+    def go_on_with(self, pool: Pool) -> Calls:
+        """The same with another pool."""
+        self._pool = pool
+        return self
+
+    def request(self, num_row_steps: int, fraction: float) -> Fragments:
+        num_steps = num_row_steps * self._stride
+        return Fragments(num_steps, row_step_count=self._clock, fraction_of_workers=fraction)
+
+    async def __call__(self, num_row_steps: int, fraction: float = 1.0, **options: Any) -> rollserve.Account:
+        target = self.request(num_row_steps, fraction)
+        async with asyncio.timeout(_LONG_SECONDS):
+            batch = await sample(self._pool, target, seed=SEED, **options)
+        assert batch.account is not None
+        assert batch.account.row_step_count == self._clock
+        self._clock += num_row_steps
+        return self.follower.take(batch, target.num_steps, fraction)
+
+
+@pytest.mark.parametrize("num_deaths", [0, 3])
+@pytest.mark.parametrize("options", [{}, {"window_bytes": 3000}], ids=["", "full"])
+@pytest.mark.parametrize("env", [NATIVE, ROWS], ids=["blocks", "rows"])
+async def test_each_row_makes_each_of_its_steps_once(
+    env: rollserve.EnvSpec, options: dict[str, Any], num_deaths: int
+) -> None:
+    truth = await truth_of(env, 4, 40 * 12 + 1)  # and what the last steps show
+    num_missing = 0
+    for seed in range(2):
+        async with pool_of(MortalBackend(seed, num_deaths), env, num_workers=4, **options) as pool:
+            await pool.update_agent([RandomSpec()])
+            calls = Calls(pool, truth)
+            for call in range(12):
+                await calls(40, (0.25, 0.5, 0.75, 1.0)[(seed + call) % 4])
+            num_missing += calls.follower.num_missing_steps
+    assert num_missing > 0
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return Places(tmp_path / "slow")
+
+
+async def test_a_slow_worker_is_not_waited_for(backend: Backend, places: Places) -> None:
+    env = places.env(step_seconds=0.2)
+    truth = await truth_of(env, 3, 400)
+    async with pool_of(backend, env, num_workers=3, num_rows=2, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        calls = Calls(pool, truth)
+        assert (await calls(20)).num_missing_steps == 0
+        with places.slow(pool, 1):
+            for _ in range(3):
+                began = time.monotonic()
+                account = await calls(100, 0.6)  # 40 seconds of the slow one
+                assert time.monotonic() - began < _LONG_SECONDS
+                assert [worker.num_missing_steps > 0 for worker in account.workers] == [False, True, False]
+        assert (await calls(30, 0.1)).num_steps > 0
+        assert (await calls(30)).num_missing_steps == 0
+
+
+async def test_a_worker_that_is_stopped_brings_nothing(ray_backend: RayBackend) -> None:
+    truth = await truth_of(ROWS, 2, 1000)
+    async with pool_of(ray_backend, ROWS, num_workers=2, num_rows=2) as pool:
+        await pool.update_agent([RandomSpec()])
+        calls = Calls(pool, truth)
+        await calls(20)
+        stopped = pool.status().workers[0].identity.process_id
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            for _ in range(2):
+                account = await calls(100, 0.5)
+                assert [worker.num_missing_steps for worker in account.workers] == [200, 0]
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+        assert (await calls(100)).num_missing_steps == 0
+        assert (await calls(100)).num_missing_steps == 0
+        assert all(worker.healthy for worker in pool.status().workers)
+
+
+async def test_rows_that_stopped_come_back_after_a_kill(ray_backend: RayBackend, places: Places) -> None:
+    env = places.env(step_seconds=0.2, most_steps=300)
+    truth = await truth_of(env, 2, 1000)
+    async with pool_of(ray_backend, env, num_workers=2, num_rows=2, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        calls = Calls(pool, truth)
+        for worker in (0, 1):
+            with places.slow(pool, worker):
+                account = await calls(100, 0.5)
+            assert account.workers[worker].num_missing_steps > 0
+            for victim in pool.status().workers:
+                os.kill(victim.identity.process_id, signal.SIGKILL)
+            account = await calls(100)
+            assert account.num_missing_steps == account.num_broken_off_episodes == 0
+            assert account.retry_reasons == {"worker_lost": 4}
+
+
+async def test_a_call_that_is_cancelled_has_not_happened(backend: Backend, places: Places) -> None:
+    env = places.env(step_seconds=0.1)
+    truth = await truth_of(env, 2, 500)
+    async with pool_of(backend, env, num_workers=2, num_rows=2, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        calls = Calls(pool, truth)
+        with places.slow(pool, 1):
+            await calls(50, 0.5)
+            request = SampleRequest(calls.request(100, 0.5), 1 << 22, seed=SEED)
+            async with contextlib.aclosing(pool.sample(request)) as items:
+                async for item in items:
+                    if isinstance(item, Beginning):
+                        assert item.reproducibility is rollserve.Reproducibility.WORKER
+                        assert item.row_step_count == 50
+                    else:
+                        break
+        assert (await calls(100, 1.0)).num_missing_steps == 0
+        await calls(100, 0.5)
+
+
+async def test_no_steps_can_be_left_out_of_what_does_not_come_again() -> None:
+    async with pool_of(InProcessBackend(), CARTPOLE, num_workers=2, num_rows=2) as pool:
+        await pool.update_agent([RandomSpec()])
+        with pytest.raises(InvalidValueError, match=r"none beside fragments\.fraction_of_workers"):
+            await sample(pool, Fragments(40, 4, fraction_of_workers=0.5))
+        assert (await sample(pool, Fragments(40, 4, fraction_of_workers=1.0))).num_steps == 36
+
+
+@pytest.mark.parametrize("fraction", [0.0, -0.5, 1.01, float("nan"), float("inf")])
+def test_fractions_that_are_none(sampler: rollserve.Sampler, fraction: float) -> None:
+    expected = r"fragments\.fraction_of_workers.*over 0 and up to 1"
+    with pytest.raises(rollserve.InvalidArgumentError, match=expected):
+        sampler.obtain_fragments(80, fraction_of_workers=fraction)
+    with pytest.raises(TypeError, match="fraction_of_workers"):
+        sampler.obtain_fragments(80, fraction_of_workers="half")  # type: ignore[arg-type]
+
+
+async def test_clients_get_what_came(server: LocalServer, sampler: rollserve.Sampler) -> None:
+    slow = [rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": seconds}) for seconds in (0.0, 0.1)]
+    sampler.update_env(per_worker=slow)
+    sampler.update_agent(rollserve.RandomAgent())
+    batch = sampler.obtain_fragments(800, fraction_of_workers=0.5)
+    assert batch.account is not None
+    assert [worker.num_missing_steps > 0 for worker in batch.account.workers] == [False, True]
+    assert batch.num_steps == 800 - batch.account.num_missing_steps
+    async with rollserve.aconnect(server.address) as asynchronous:
+        batch = await asynchronous.obtain_fragments(800, fraction_of_workers=0.5)
+    assert batch.account is not None
+    assert batch.num_steps == 800 - batch.account.num_missing_steps < 800
+    shown = run("sample", server.address, "--steps", "800", "--fragments", "--fraction-of-workers", "0.5")
+    assert shown.returncode == 0, shown.stderr
+    assert int(re.search(r"(\d+) steps in", shown.stdout)[1]) < 800  # type: ignore[index]
+    sampler.update_env(slow[0])
+    assert sampler.obtain_fragments(800, fraction_of_workers=1).num_steps == 800

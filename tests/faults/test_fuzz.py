@@ -1,0 +1,74 @@
+"""Whatever comes from outside is answered as the contract says, and leaves the server as it was."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import pytest
+from faults.chaos.service import python_path
+from faults.fuzzing.campaign import SERVER_OPTIONS, answer, fuzz
+from faults.fuzzing.inputs import METHODS, Input, input_of
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
+
+from rollserve_server.local import local_server
+
+_NUM_INPUTS = 1000
+
+
+def test_a_thousand_inputs(tmp_path: Path) -> None:
+    """`make fuzz` sends a hundred thousand."""
+    log = tmp_path / "log"
+    with local_server(*SERVER_OPTIONS, "--backend", "in-process", log=log, environment=python_path()) as server:
+        verdict = fuzz(server.address, server.process.pid, range(_NUM_INPUTS), seed=0)
+        assert server.process.poll() is None
+    assert not verdict.problems
+    assert not verdict.wrong
+    assert "Traceback" not in log.read_text()
+    assert verdict.num_inputs == _NUM_INPUTS
+    assert len(verdict.outcomes) > 10  # they get beyond the first check
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda context: context.abort(grpc.StatusCode.INTERNAL, "the server has a fault; its log has more"),
+        lambda context: context.abort(grpc.StatusCode.INVALID_ARGUMENT, "without a reason"),
+        lambda context: {}["what gRPC makes of this is UNKNOWN"],
+    ],
+)
+def test_answers_that_should_not_come_are_found(fault: Callable[[grpc.ServicerContext], object]) -> None:
+    class Faulty(grpc.GenericRpcHandler):
+        def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
+            return grpc.unary_unary_rpc_method_handler(lambda _, context: fault(context))
+
+    server = grpc.server(ThreadPoolExecutor(1), handlers=[Faulty()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    method = next(method for method in METHODS if not method.server_streaming)
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        _, is_wrong = answer(channel, Input(method, b""))
+    server.stop(None).wait()
+    assert is_wrong
+
+
+def test_inputs_are_of_all_methods_and_the_same_each_time() -> None:
+    inputs = [input_of(3, number) for number in range(300)]
+    assert inputs == [input_of(3, number) for number in range(300)]
+    counts = Counter(chosen.method.name for chosen in inputs)
+    assert counts.keys() == {method.name for method in METHODS}
+    for name in counts:
+        parsed = [_parses(chosen) for chosen in inputs if chosen.method.name == name]
+        assert 0.3 < sum(parsed) / len(parsed) < 1
+
+
+def _parses(chosen: Input) -> bool:
+    try:
+        GetMessageClass(chosen.method.input_type).FromString(chosen.data)
+    except DecodeError:
+        return False
+    return True

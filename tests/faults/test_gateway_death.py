@@ -1,0 +1,229 @@
+"""A gateway that dies: on a Ray cluster the next one goes on where it was, and without one nothing is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from ray_clusters import RayCluster, cluster_server, free_port, ray_cluster
+from support import equal
+
+import rollserve
+
+OPTIONS = ("--env", "CartPole-v1", "--workers", "2", "--vectorization", "rows", "--rows", "4", "--seed", "7")
+OPTIONS += ("--worker-num-cpus", "0.25", "--allow-module", "sample_envs")
+CALLS: dict[str, Callable[[rollserve.Sampler], rollserve.SampleStream]] = {
+    "at least": lambda sampler: sampler.stream_samples(1600, seed=3),
+    "exactly": lambda sampler: sampler.stream_exact_episodes(40, seed=4),
+    "fragments": lambda sampler: sampler.stream_fragments(1600, seed=5, row_step_count=10),
+}
+"""Each so large that it does not go into what gRPC holds for a client that does not read."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayCluster]:
+    with ray_cluster() as running:
+        yield running
+
+
+def soon(condition: Callable[[], bool], seconds: float = 60) -> bool:
+    """Whether something comes true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def connect(address: str) -> rollserve.Sampler:
+    """With messages so small that a client who waits leaves most of them where they are."""
+    return rollserve.connect(address, max_message_bytes=1 << 16)
+
+
+def what_lasts(status: rollserve.SamplerStatus) -> str:
+    """The status without what differs from server to server."""
+    counters = dataclasses.replace(status.counters, uptime_seconds=0)
+    return repr(dataclasses.replace(status, seed=0, next_episode_index=0, counters=counters))
+
+
+def test_the_next_gateway_finds_all_as_it_was(cluster: RayCluster, tmp_path: Path) -> None:
+    port = free_port()
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(cluster_server(cluster, tmp_path, *OPTIONS, port=port))
+        sampler = stack.enter_context(connect(server.address))
+        updated = sampler.update_env("sample_envs:Big", kwargs={"observation_bytes": 10_000, "length": 30})
+        spaces = updated.observation_space, updated.action_space
+        for seed in range(2):  # so large that they go through Ray's object store
+            sampler.update_agent(rollserve.MlpAgent.initial(*spaces, hidden_sizes=(64,), seed=seed))
+        sampler.obtain_fragments(80, seed=5)
+        earlier = sampler.obtain_samples(100, seed=3, policy_version=1)
+        expected = {name: call(sampler).join() for name, call in CALLS.items()}
+        workers, (journal,) = cluster.actors("Actor"), cluster.actors("JournalActor")
+        assert len(workers) == 2
+        os.kill(journal, signal.SIGKILL)  # another takes its place, and knows as much
+        sampler.obtain_samples(100)
+        sampler.evaluate(10)
+        before = sampler.status()
+        streams = {name: stack.enter_context(call(sampler)) for name, call in CALLS.items()}
+        parts = {name: [next(stream)] for name, stream in streams.items()}
+        server.process.kill()
+        server.process.wait()
+        server = stack.enter_context(cluster_server(cluster, tmp_path, *OPTIONS, port=port))
+        after = sampler.status()
+        assert what_lasts(after) == what_lasts(before)
+        assert after.counters.uptime_seconds > before.counters.uptime_seconds
+        assert after.seed != before.seed
+        assert equal(sampler.obtain_samples(100, seed=3, policy_version=1), earlier)
+        for name, stream in streams.items():
+            batch = rollserve.EpisodeBatch.concatenate(*parts[name], *stream).joined()
+            assert equal(batch, expected[name]), name
+            assert stream.end().num_resumptions == 1
+        assert cluster.actors("Actor") == workers
+        assert sampler.update_agent(rollserve.RandomAgent()) == 3
+        server.process.terminate()
+        assert server.process.wait(30) == 0
+        assert soon(lambda: not cluster.actors())
+
+
+def test_one_gateway_at_a_time(cluster: RayCluster, tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(cluster_server(cluster, tmp_path, *OPTIONS))
+        sampler = stack.enter_context(rollserve.connect(first.address))
+        sampler.update_agent(rollserve.RandomAgent())
+        expected = sampler.obtain_samples(1000, seed=3)
+        with (
+            pytest.raises(RuntimeError, match=f"another server has the sampler: on .*, process {first.process.pid}"),
+            cluster_server(cluster, tmp_path, *OPTIONS),
+        ):
+            pass
+        assert equal(sampler.obtain_samples(1000, seed=3), expected)
+        # One that is stopped is taken to be dead; and when it goes on, it does nothing that the next would notice.
+        first.process.send_signal(signal.SIGSTOP)
+        victim, kept = cluster.actors("Actor")
+        os.kill(victim, signal.SIGKILL)
+        second = stack.enter_context(cluster_server(cluster, tmp_path, *OPTIONS))
+        next_sampler = stack.enter_context(rollserve.connect(second.address))
+        assert soon(lambda: is_whole(next_sampler, 1))
+        workers = cluster.actors("Actor")
+        assert kept in workers
+        assert len(workers) == 2
+        first.process.send_signal(signal.SIGCONT)
+        with pytest.raises(rollserve.RollserveError):
+            sampler.obtain_samples(1000, seed=3, timeout=10)
+        assert first.process.wait(30) == 1
+        last_event = first.log.read_text().splitlines()[-1]
+        assert f"another server has the sampler: on {os.uname().nodename}, process {second.process.pid}" in last_event
+        assert next_sampler.status().policy_version == 1
+        assert equal(next_sampler.obtain_samples(1000, seed=3), expected)
+        assert cluster.actors("Actor") == workers
+        assert all(worker.healthy for worker in next_sampler.status().workers)
+        second.process.terminate()
+        assert second.process.wait(30) == 0
+        assert soon(lambda: not cluster.actors())
+
+
+def test_the_next_gateway_looks_after_the_workers_that_it_finds(cluster: RayCluster, tmp_path: Path) -> None:
+    options = (*OPTIONS, "--step-seconds", "6", "--reset-seconds", "6")
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(cluster_server(cluster, tmp_path, *options))
+        sampler = stack.enter_context(rollserve.connect(server.address))
+        sampler.update_agent(rollserve.RandomAgent())
+        assert sampler.resize(3) == 2
+        expected = sampler.obtain_exact_episodes(20, seed=4)
+        stream = stack.enter_context(sampler.stream_samples(10**9))
+        next(stream)
+        assert sampler.resize(2) == 3
+        status = sampler.status()
+        kept, stopped, leaving = (worker.process_id for worker in status.workers)
+        assert cluster.actors("Actor") == {kept, stopped, leaving}
+        server.process.kill()
+        server.process.wait()
+        os.kill(stopped, signal.SIGSTOP)
+        server = stack.enter_context(cluster_server(cluster, tmp_path, *options, "--start-seconds", "12"))
+        sampler = stack.enter_context(rollserve.connect(server.address))
+        assert sampler.status().num_workers == 2
+        for number, harm in enumerate((None, signal.SIGSTOP, signal.SIGKILL), start=1):
+            if harm is not None:
+                os.kill(kept, harm)
+            assert soon(lambda number=number: is_whole(sampler, number))
+            pids = {worker.process_id for worker in sampler.status().workers}
+            assert soon(lambda pids=pids: cluster.actors("Actor") == pids)
+            assert (kept in pids) == (harm is None)
+            kept = sampler.status().workers[0].process_id
+        assert not psutil.pid_exists(stopped)
+        assert sampler.resize(3) == 2
+        assert equal(sampler.obtain_exact_episodes(20, seed=4), expected)
+        assert len(cluster.actors("Actor")) == 3
+        server.process.terminate()
+        assert server.process.wait(30) == 0
+        assert soon(lambda: not cluster.actors())
+
+
+def is_whole(sampler: rollserve.Sampler, num_restarts: int) -> bool:
+    """Whether all workers are there, after so many were replaced."""
+    status = sampler.status()
+    return status.counters.num_worker_restarts >= num_restarts and all(worker.healthy for worker in status.workers)
+
+
+def test_a_sampler_that_is_kept_and_one_that_is_forgotten(cluster: RayCluster, tmp_path: Path) -> None:
+    options = (*OPTIONS, "--keep-workers", "--orphan-seconds", "3")
+    with cluster_server(cluster, tmp_path, *options, "--orphan-seconds", "600") as server:
+        workers = cluster.actors("Actor")
+        server.process.terminate()
+        assert server.process.wait(30) == 0
+    assert cluster.actors("Actor") == workers
+    with (
+        pytest.raises(RuntimeError, match="seed: 8 came, 7, which the sampler has that is there"),
+        cluster_server(cluster, tmp_path, *options, "--seed", "8"),
+    ):
+        pass
+    assert cluster.actors("Actor") == workers
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        pytest.raises(RuntimeError, match="is the port in use"),
+        cluster_server(cluster, tmp_path, *OPTIONS, port=listener.getsockname()[1]),
+    ):
+        pass
+    assert cluster.actors("Actor") == workers
+    with cluster_server(cluster, tmp_path, *options, "--seed", "8", "--no-adopt") as server:
+        with rollserve.connect(server.address) as sampler:
+            assert sampler.status().seed == 8
+        assert cluster.actors("Actor").isdisjoint(workers)
+        server.process.kill()
+    assert cluster.actors("Actor")
+    assert soon(lambda: not cluster.actors())
+
+
+@pytest.mark.parametrize("victim", ["the server", "its parent"])
+def test_without_a_cluster_nothing_is_left_behind(victim: str, tmp_path: Path) -> None:
+    code = f"""
+import time
+from pathlib import Path
+from rollserve_server.local import local_server
+with local_server("--env", "CartPole-v1", "--workers", "2", log=Path({str(tmp_path / "log")!r})) as server:
+    print(server.process.pid, flush=True)
+    time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        server = psutil.Process(int(parent.stdout.readline()))
+        family = [server, *server.children(recursive=True)]
+        assert any("raylet" in each.name() for each in family)
+        (server if victim == "the server" else psutil.Process(parent.pid)).kill()
+        _, alive = psutil.wait_procs(family, timeout=120)  # two of Ray's take a minute, trying to tell of it
+        left = [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]
+        for each in left:
+            each.kill()
+        parent.kill()
+    assert not left

@@ -1,0 +1,217 @@
+"""Whatever hangs in a worker costs time only: it is found, the worker is replaced, and the same bytes come."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from charges import lay
+from pools import adds_up, evaluate, evaluate_population, pool_of, sample, until
+from support import equal, server_environment
+
+import rollserve
+from rollserve_server.agents import InstalledFactory, MlpSpec, PythonSource, RandomSpec
+from rollserve_server.errors import WorkerLostError
+from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Pool, Target
+from rollserve_server.pool.ray_backend import RayBackend
+
+MODULES: dict[str, Any] = {"allowed_modules": frozenset({"sample_envs"})}
+LIMITS: dict[str, Any] = {"step_seconds": 1.0, "reset_seconds": 3.0}
+
+
+def hanging(folder: Path) -> rollserve.EnvSpec:
+    return rollserve.EnvSpec("sample_envs:Hanging", {"folder": str(folder)})
+
+
+@asynccontextmanager
+async def hanging_pool(backend: Backend, folder: Path, **changes: Any) -> AsyncIterator[Pool]:
+    async with pool_of(backend, hanging(folder), num_rows=2, **{**LIMITS, **MODULES, **changes}) as pool:
+        await pool.update_agent([RandomSpec()])
+        yield pool
+
+
+def failures(pool: Pool) -> list[str]:
+    return [worker.last_failure for worker in pool.status().workers if worker.last_failure]
+
+
+def num_restarts(pool: Pool) -> int:
+    return sum(worker.num_restarts for worker in pool.status().workers)
+
+
+def check(batch: rollserve.EpisodeBatch, expected: rollserve.EpisodeBatch) -> None:
+    assert equal(batch, expected)
+    account = batch.account
+    assert account is not None
+    assert adds_up(account)
+    assert account.retry_reasons == {"worker_hung": account.num_retried_episodes}
+    assert account.num_retried_episodes > 0
+
+
+@pytest.mark.parametrize("where", ["step", "reset"])
+async def test_an_environment_hangs(backend: Backend, tmp_path: Path, where: str) -> None:
+    async with hanging_pool(backend, tmp_path) as pool:
+        expected = await sample(pool, AtLeast(2000), seed=1)
+        lay(tmp_path, where)
+        check(await sample(pool, AtLeast(2000), seed=1), expected)
+        (text,) = failures(pool)
+        assert f"hung: a {where} of episode " in text
+        assert text.endswith(f"took more than {1 if where == 'step' else 3} s")
+
+
+@pytest.mark.parametrize("target", [Exactly(40), Fragments(800)], ids=["exactly", "fragments"])
+async def test_work_that_is_bound_to_its_worker_waits_for_it(
+    backend: Backend, tmp_path: Path, target: Exactly | Fragments
+) -> None:
+    async with hanging_pool(backend, tmp_path) as pool:
+        expected = await sample(pool, target, seed=1)  # type: ignore[arg-type]
+        lay(tmp_path, "step")
+        check(await sample(pool, target, seed=1), expected)  # type: ignore[arg-type]
+
+
+async def test_rows_that_are_stepped_at_once_hang(backend: Backend, tmp_path: Path) -> None:
+    env = rollserve.EnvSpec(
+        "sample_envs:HangingRows-v0",
+        {"folder": str(tmp_path)},
+        vectorization="native",
+        num_rows=4,
+        num_episodes_per_row=2,
+    )
+    async with pool_of(backend, env, **LIMITS, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        expected = await sample(pool, AtLeast(1000), seed=1)
+        lay(tmp_path, "step")
+        check(await sample(pool, AtLeast(1000), seed=1), expected)
+
+
+async def test_code_hangs_that_lets_no_other_thread_run(ray_backend: RayBackend, tmp_path: Path) -> None:
+    async with hanging_pool(ray_backend, tmp_path) as pool:
+        expected = await sample(pool, AtLeast(2000), seed=1)
+        lay(tmp_path, "native step")
+        check(await sample(pool, AtLeast(2000), seed=1), expected)
+        (text,) = failures(pool)
+        assert text.endswith("hung: it gave no sign of life for 3 s")
+
+
+async def test_a_process_is_stopped(ray_backend: RayBackend, tmp_path: Path) -> None:
+    """While it has work, and while it has none."""
+    async with hanging_pool(ray_backend, tmp_path) as pool:
+        expected = await sample(pool, AtLeast(20_000), seed=1)
+        running = asyncio.create_task(sample(pool, AtLeast(20_000), seed=1))
+        await asyncio.sleep(0.05)
+        os.kill(pool.status().workers[1].identity.process_id, signal.SIGSTOP)
+        check(await running, expected)
+        await until(lambda: pool.status().workers[1].healthy)
+        os.kill(pool.status().workers[0].identity.process_id, signal.SIGSTOP)
+        await until(lambda: not pool.status().workers[0].healthy)
+        await until(lambda: pool.status().workers[0].healthy)
+        assert len(failures(pool)) == 2
+
+
+@pytest.mark.parametrize("where", ["action", "agent"])
+async def test_an_agent_hangs(backend: Backend, tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", server_environment()["PYTHONPATH"])
+    async with hanging_pool(backend, tmp_path) as pool:
+        source = PythonSource(InstalledFactory("hanging", {"folder": str(tmp_path)}), {})
+        await pool.update_agent([source])
+        expected = await sample(pool, AtLeast(500), seed=1)
+        lay(tmp_path, where)
+        if where == "agent":  # another exploration needs another agent; that which hangs is not told of any episode
+            await pool.update_agent([source])
+        batch = await sample(pool, AtLeast(500), seed=1)
+        if where == "action":
+            check(batch, expected)
+        assert np.array_equal(batch.observations, expected.observations)
+        (text,) = failures(pool)
+        taken = (
+            "an action of the agent took more than 1 s" if where == "action" else "making an agent took more than 3 s"
+        )
+        assert text.endswith(f"hung: {taken}")
+
+
+async def test_evaluations(backend: Backend, tmp_path: Path) -> None:
+    async with hanging_pool(backend, tmp_path) as pool:
+        expected = await evaluate(pool, 60)
+        lay(tmp_path, "step")
+        came = await evaluate(pool, 60)
+        assert came.outcomes == expected.outcomes
+        assert came.account.retry_reasons["worker_hung"] == came.account.num_retried_episodes > 0
+        assert adds_up(came.account)
+
+
+async def test_populations(backend: Backend, tmp_path: Path) -> None:
+    async with hanging_pool(backend, tmp_path) as pool:
+        agent = rollserve.MlpAgent.initial(box(1), rollserve.spaces.Discrete(2), hidden_sizes=(4,), seed=1)
+        await pool.update_agent([MlpSpec(agent.layer_sizes, agent.activation, agent.head, agent.parameters)])
+        members = {name: np.stack([value] * 3) for name, value in agent.parameters.items()}
+        expected = await evaluate_population(pool, members, 20)
+        lay(tmp_path, "step")
+        came = await evaluate_population(pool, members, 20)
+        assert came.outcomes == expected.outcomes
+        assert came.account.retry_reasons["worker_hung"] == came.account.num_retried_episodes > 0
+        assert adds_up(came.account)
+
+
+def box(size: int) -> rollserve.spaces.Box:
+    return rollserve.spaces.Box(np.float64(-np.inf), np.float64(np.inf), (size,), np.dtype(np.float64))
+
+
+@pytest.mark.parametrize("count", [1, 2], ids=["one", "all"])
+async def test_an_environment_hangs_when_it_is_made(backend: Backend, tmp_path: Path, count: int) -> None:
+    """On one worker, the others have the update and it gets it later; on all, nobody has it."""
+    async with hanging_pool(backend, tmp_path) as pool:
+        lay(tmp_path, "construction", count)
+        update = rollserve.EnvSpec("sample_envs:Hanging", {"folder": str(tmp_path)}, num_rows=3)
+        if count == 1:
+            assert (await pool.update_env([update])).version == 2
+        else:
+            with pytest.raises(WorkerLostError, match="hung: making an environment took more than 3 s") as info:
+                await pool.update_env([update])
+            assert info.value.reason == "WORKER_HUNG"
+            assert pool.status().env_version == 1
+        assert len(failures(pool)) == count
+        batch = await sample(pool, Exactly(10), seed=1)
+        assert batch.account is not None
+        assert batch.account.env_version == 3 - count
+        assert adds_up(batch.account)
+
+
+async def test_what_is_slow_is_left_alone(backend: Backend) -> None:
+    """A step of all rows takes far longer than a step of one may."""
+    env = rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": 0.4, "length": 1})
+    async with pool_of(backend, env, num_workers=1, num_rows=6, **LIMITS, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        batch = await sample(pool, Exactly(6))
+        assert batch.account is not None
+        assert batch.account.num_retried_episodes == 0
+        assert num_restarts(pool) == 0
+
+
+@pytest.mark.parametrize("target", [AtLeast(50), Exactly(3)], ids=["at least", "exactly"])
+async def test_what_hangs_again_and_again_fails_the_call(tmp_path: Path, target: Target) -> None:
+    async with hanging_pool(InProcessBackend(), tmp_path, num_workers=1, unit_retries=1) as pool:
+        lay(tmp_path, "step", 2)
+        with pytest.raises(
+            WorkerLostError, match=r"worker 0 hung: a step of episode \d+ took more than 1 s; it ran"
+        ) as info:
+            await sample(pool, target, seed=1)
+        assert info.value.reason == "WORKER_HUNG"
+        batch = await sample(pool, target, seed=1)
+        assert batch.account is not None
+        assert adds_up(batch.account)
+
+
+async def test_fragments_that_hang_again_and_again(tmp_path: Path) -> None:
+    async with hanging_pool(InProcessBackend(), tmp_path, num_workers=1, unit_retries=0) as pool:
+        lay(tmp_path, "step")
+        with pytest.raises(
+            WorkerLostError, match=r"hung: a step of episode \d+ took more than 1 s; 0 workers were lost"
+        ):
+            await sample(pool, Fragments(100), seed=1)  # type: ignore[arg-type]
+        assert (await sample(pool, Fragments(100), seed=1)).num_steps == 100  # type: ignore[arg-type]

@@ -1,0 +1,226 @@
+"""Pools heal: lost workers come back within a budget, and those that are there deliver meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from charges import lay
+from pools import CARTPOLE, adds_up, evaluate, kill_one, pool_of, sample, until
+from support import equal, server_environment
+
+import rollserve
+from rollserve_server.agents import RandomSpec
+from rollserve_server.errors import InvalidValueError, TooFewWorkersError, WorkerLostError
+from rollserve_server.local import local_server
+from rollserve_server.pool import AtLeast, Backend, Exactly, InProcessBackend, Pool
+from rollserve_server.pool import restarts as restarts_module
+from rollserve_server.pool.ray_backend import RayBackend
+from rollserve_server.pool.restarts import Restarts
+
+MODULES: dict[str, Any] = {"allowed_modules": frozenset({"sample_envs"})}
+
+
+def licensed(folder: Path, length: int = 3) -> rollserve.EnvSpec:
+    return rollserve.EnvSpec("sample_envs:Licensed", {"folder": str(folder), "length": length})
+
+
+@asynccontextmanager
+async def short_of_one(backend: Backend, folder: Path, **changes: Any) -> AsyncIterator[Pool]:
+    """A pool of two workers, of which one cannot have its environments before another license lies there."""
+    lay(folder, "license")
+    async with pool_of(backend, licensed(folder), **{"start_seconds": 30.0, **MODULES, **changes}) as pool:
+        assert pool.status().env_version == 1
+        yield pool
+
+
+def num_healthy(pool: Pool) -> int:
+    return sum(worker.healthy for worker in pool.status().workers)
+
+
+def test_restarts_are_delayed_and_limited() -> None:
+    restarts, now, pauses = Restarts(per_hour=20), 0.0, []
+    while not restarts.forbidden_seconds(now):
+        pauses.append(restarts.pause_seconds(now))
+        now += pauses[-1]
+        restarts.begin(now)
+    assert pauses[:5] == [0, 0.25, 0.5, 1, 2]
+    assert max(pauses) == 30
+    assert len(pauses) == restarts.count == 20
+    assert restarts.forbidden_seconds(now) == 3600 - now
+    assert restarts.forbidden_seconds(3599) == 1
+    assert restarts.forbidden_seconds(3600) == 0
+    assert restarts.pause_seconds(now + 300) == 0
+
+
+async def test_an_idle_worker_that_is_killed_is_replaced_unasked(ray_backend: RayBackend) -> None:
+    async with pool_of(ray_backend, step_seconds=0.4) as pool:
+        before = pool.status().workers[0].identity
+        os.kill(before.process_id, signal.SIGKILL)
+        await until(lambda: num_healthy(pool) == 1)
+        await until(lambda: num_healthy(pool) == 2)
+        worker = pool.status().workers[0]
+        assert worker.identity.process_id != before.process_id
+        assert worker.num_restarts == 1
+        assert "worker 0 is lost" in worker.last_failure
+
+
+async def test_a_storm_of_kills(ray_backend: RayBackend) -> None:
+    async with pool_of(ray_backend, num_workers=3, unit_retries=1000) as pool:
+        await pool.update_agent([RandomSpec()])
+        expected = await sample(pool, AtLeast(60_000), seed=1)
+        source, num_kills = random.Random(1), 0
+        running = asyncio.create_task(sample(pool, AtLeast(60_000), seed=1))
+        while not running.done() and num_kills < 4:
+            await asyncio.sleep(0.1)
+            if num_healthy(pool):
+                kill_one(pool, source)
+                num_kills += 1
+        batch = await running
+        assert equal(batch, expected)
+        assert batch.account is not None
+        assert adds_up(batch.account)
+        assert batch.account.retry_reasons == {"worker_lost": batch.account.num_retried_episodes}
+        assert batch.account.num_retried_episodes > 0
+        await until(lambda: num_healthy(pool) == 3)
+        assert 0 < sum(worker.num_restarts for worker in pool.status().workers) <= num_kills
+
+
+async def test_a_worker_that_is_lost_too_often_is_given_up_for_an_hour(
+    ray_backend: RayBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pool_of(ray_backend, step_seconds=0.4, worker_restarts_per_hour=1) as pool:
+        await pool.update_agent([RandomSpec()])
+        expected = await sample(pool, AtLeast(2000), seed=1)
+        for health in (2, 1):
+            os.kill(pool.status().workers[1].identity.process_id, signal.SIGKILL)
+            await until(lambda: num_healthy(pool) == 1)
+            await until(lambda health=health: num_healthy(pool) == health)
+        await until(lambda: pool.status().workers[1].given_up)
+        assert equal(await sample(pool, AtLeast(2000), seed=1), expected)
+        await pool.update_agent([RandomSpec()])
+        with pytest.raises(WorkerLostError, match="worker 1 was lost and is given up for now: worker 1 is lost"):
+            await sample(pool, Exactly(2), seed=1)
+        assert num_healthy(pool) == 1
+
+
+async def test_a_worker_that_was_given_up_comes_back(ray_backend: RayBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restarts_module, "_HOUR_SECONDS", 8.0)
+    async with pool_of(ray_backend, step_seconds=0.4, worker_restarts_per_hour=1, num_workers=1) as pool:
+        await pool.update_agent([RandomSpec()])
+        for _ in range(2):
+            os.kill(pool.status().workers[0].identity.process_id, signal.SIGKILL)
+            await until(lambda: num_healthy(pool) == 0)
+            await until(lambda: num_healthy(pool) == 1 or pool.status().workers[0].given_up)
+        assert pool.status().workers[0].given_up
+        await until(lambda: num_healthy(pool) == 1)
+        assert len(await sample(pool, Exactly(2), seed=1)) == 2
+        assert not pool.status().workers[0].given_up
+
+
+async def test_an_environment_that_cannot_be_made_on_one_worker(backend: Backend, tmp_path: Path) -> None:
+    """The others deliver, have updates, and the same bytes come; it has all of that once it can be had."""
+    async with short_of_one(backend, tmp_path) as pool:
+        await pool.update_agent([RandomSpec()])
+        (missing,) = (worker for worker in pool.status().workers if not worker.healthy)
+        assert "FileNotFoundError: no license on this machine" in missing.last_failure
+        batch = await sample(pool, AtLeast(500), seed=1)
+        assert (await pool.update_env([licensed(tmp_path, length=7)])).version == 2
+        await pool.update_agent([RandomSpec()])
+        longer = await sample(pool, AtLeast(500), seed=1)
+        assert set(longer.lengths.tolist()) == {7}
+        waiting = asyncio.create_task(sample(pool, Exactly(20), seed=1))
+        await asyncio.sleep(0.5)
+        assert not waiting.done()
+        lay(tmp_path, "license")
+        assert len(await waiting) == 40
+        assert num_healthy(pool) == 2
+        assert equal(await sample(pool, AtLeast(500), seed=1), longer)
+        assert equal(await sample(pool, AtLeast(500), seed=1, env_version=1, policy_version=1), batch)
+
+
+async def test_an_environment_that_cannot_be_made_anywhere(backend: Backend, tmp_path: Path) -> None:
+    with pytest.raises(InvalidValueError, match="no license on this machine"):
+        async with pool_of(backend, licensed(tmp_path), **MODULES):
+            pass
+
+
+async def test_an_update_that_one_worker_cannot_take_is_an_error_and_changes_nothing(
+    backend: Backend, tmp_path: Path
+) -> None:
+    lay(tmp_path, "license")
+    async with pool_of(backend, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        with pytest.raises(InvalidValueError, match="no license on this machine"):
+            await pool.update_env([licensed(tmp_path)])
+        assert pool.status().env_version == 1
+        assert num_healthy(pool) == 2
+        assert len(await sample(pool, Exactly(2))) == 4
+
+
+async def test_calls_that_are_bound_to_a_missing_worker_say_so(backend: Backend, tmp_path: Path) -> None:
+    async with short_of_one(backend, tmp_path, start_seconds=8.0) as pool:
+        await pool.update_agent([RandomSpec()])
+        (index,) = (index for index, worker in enumerate(pool.status().workers) if not worker.healthy)
+        text = rf"worker {index} was lost and could not be replaced within 8 s: .*no license"
+        results = await asyncio.gather(
+            sample(pool, Exactly(2)), pool.update_agent([RandomSpec()] * 2, per_worker=True), return_exceptions=True
+        )
+        for result in results:
+            with pytest.raises(WorkerLostError, match=text):
+                raise result if isinstance(result, BaseException) else AssertionError
+        assert pool.status().policy_version == 1
+
+
+async def test_fewer_workers_than_the_operator_wants(tmp_path: Path) -> None:
+    async with short_of_one(InProcessBackend(), tmp_path, min_healthy_workers=2) as pool:
+        asked = (
+            lambda: sample(pool, AtLeast(1)),
+            lambda: evaluate(pool, 1),
+            lambda: pool.update_agent([RandomSpec()]),
+            lambda: pool.update_env([CARTPOLE]),
+        )
+        for ask in asked:
+            with pytest.raises(
+                TooFewWorkersError, match=r"1 of 2 workers are healthy, at least 2 were expected; .*license"
+            ):
+                await ask()
+        lay(tmp_path, "license")
+        await until(lambda: num_healthy(pool) == 2)
+        await pool.update_agent([RandomSpec()])
+        assert (await sample(pool, AtLeast(1))).num_steps
+
+
+async def test_more_workers_wanted_than_there_are() -> None:
+    with pytest.raises(InvalidValueError, match="min_healthy_workers: 3 came, at most the number of workers, 2"):
+        async with pool_of(InProcessBackend(), min_healthy_workers=3):
+            pass
+
+
+def test_clients_are_told(tmp_path: Path) -> None:
+    lay(tmp_path, "license")
+    options = ["--env", "sample_envs:Licensed", "--env-kwargs", f'{{"folder": "{tmp_path}"}}', "--rows", "2"]
+    options += ["--workers", "2", "--backend", "in-process", "--min-healthy-workers", "2"]
+    log = tmp_path / "server.log"
+    with (
+        local_server(*options, log=log, environment=server_environment()) as server,
+        rollserve.connect(server.address) as sampler,
+    ):
+        with pytest.raises(rollserve.UnavailableError, match="1 of 2 workers are healthy") as info:
+            sampler.update_agent(rollserve.RandomAgent())
+        assert (info.value.code, info.value.reason) == (grpc.StatusCode.UNAVAILABLE, "TOO_FEW_WORKERS")
+        status = sampler.status()
+        assert status.min_healthy_workers == 2
+        assert status.counters.num_worker_restarts == sum(worker.num_restarts for worker in status.workers)
+        (missing,) = (worker for worker in status.workers if not worker.healthy)
+        assert "no license on this machine" in missing.last_failure
+        assert not missing.has_failed
+    assert "no license on this machine" in log.read_text()

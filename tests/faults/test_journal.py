@@ -1,0 +1,450 @@
+"""What a journal keeps is enough for another pool to go on with the workers of one that is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import pickle
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from charges import lay
+from faults.test_fraction_of_workers import Calls, truth_of
+from pools import CARTPOLE, CONFIG, sample, until
+from support import equal
+from unreliable import Places
+
+import rollserve
+from rollserve_server.agents import ConstantSpec, RandomSpec
+from rollserve_server.envs import RowSettings
+from rollserve_server.errors import (
+    InvalidValueError,
+    NotReadyError,
+    SamplerLostError,
+    TooFewWorkersError,
+    WorkerLostError,
+)
+from rollserve_server.pool import AtLeast, Exactly, Fragments, InProcessBackend, Pool, PoolConfig, SampleRequest
+from rollserve_server.pool.journal import Entry, NoJournal, SamplerState
+from rollserve_server.pool.lease import Lease, Owner
+from rollserve_server.sampling import Worker
+
+MODULES: dict[str, Any] = {"allowed_modules": frozenset({"sample_envs"})}
+
+
+class MemoryJournal(NoJournal):
+    """Keeps pickles, as one in another process does."""
+
+    def __init__(self, backend: LastingBackend, epoch: int) -> None:
+        self.epoch = epoch
+        self.state = pickle.loads(pickle.dumps(backend.kept))
+        self._backend = backend
+
+    async def begin(self, state: Callable[[], SamplerState], figures: Callable[[], Any]) -> None:
+        self._figures = figures
+        if self.state is None:
+            self._backend.kept = pickle.loads(pickle.dumps(state()))
+
+    async def write(self, **changes: Any) -> None:
+        if self._backend.is_failing:
+            raise SamplerLostError("it cannot be reached")
+        if self._backend.kept is not None:
+            self._backend.kept.apply(pickle.loads(pickle.dumps(Entry(self._figures(), **changes))))
+
+
+class LastingBackend(InProcessBackend):
+    """Workers that outlive their pool.
+
+    Attributes:
+        kept: the journal's state.
+        is_failing: whether the journal cannot be reached.
+        has_room: whether workers that are made start.
+        workers: the last one of each place.
+    """
+
+    def __init__(self) -> None:
+        self.kept: SamplerState | None = None
+        self.is_failing = False
+        self.has_room = True
+        self.workers: dict[int, Any] = {}
+        self._epoch = 0
+
+    async def open_journal(self) -> MemoryJournal:
+        self._epoch += 1
+        return MemoryJournal(self, self._epoch)
+
+    def create_worker(self, worker_index: int, config: Any) -> Any:
+        if not self.has_room:
+            return _Waiting()
+        self.workers[worker_index] = super().create_worker(worker_index, config)
+        return self.workers[worker_index]
+
+    def find_worker(self, worker_index: int) -> Any:
+        return self.workers.get(worker_index)
+
+
+class _Waiting:
+    async def call(self, *_: Any) -> Any:
+        await asyncio.Event().wait()
+
+    def kill(self, error: WorkerLostError | None = None) -> None:
+        pass
+
+
+@contextlib.asynccontextmanager
+async def pool_on(
+    backend: InProcessBackend, env: rollserve.EnvSpec = CARTPOLE, *, keep: bool = True, **changes: Any
+) -> AsyncIterator[Pool]:
+    """A pool that leaves its workers to the next."""
+    pool = await Pool.start(backend, PoolConfig(**{**CONFIG.__dict__, **changes}), env)
+    try:
+        yield pool
+    finally:
+        await pool.close(keep=keep)
+
+
+async def test_the_next_pool_goes_on() -> None:
+    backend, targets = LastingBackend(), (AtLeast(300), Exactly(10))
+    async with pool_on(backend) as pool:
+        await pool.update_agent([RandomSpec()])
+        await pool.update_agent([ConstantSpec({"": np.array(1)})])
+        own = await sample(pool, AtLeast(100))
+        expected = [
+            await sample(pool, target, seed=3, policy_version=version) for target in targets for version in (1, 2)
+        ]
+        before, run = pool.status(), pool._run
+        indices = range(len(pool._slots))
+    del backend.workers[1]  # which has died meanwhile
+    async with pool_on(backend) as pool:
+        after = pool.status()
+        for name in ("env_specs", "env_version", "agent_kinds", "policy_version", "counters"):
+            assert getattr(after, name) == getattr(before, name), name
+        simulated = [[each.num_simulated_steps for each in status.workers] for status in (before, after)]
+        assert simulated[0] == simulated[1]
+        assert len(after.workers) == len(indices)
+        assert after.uptime_seconds >= before.uptime_seconds
+        came = [
+            await sample(pool, target, seed=3, policy_version=version, run=run)
+            for target in targets
+            for version in (1, 2)
+        ]
+        assert all(map(equal, came, expected))
+        # A client may still be going on with the sequence of before.
+        fresh = await sample(pool, AtLeast(100))
+        assert fresh.account is not None
+        assert own.account is not None
+        assert fresh.account.seed != own.account.seed
+        assert set(fresh.env_seeds).isdisjoint(own.env_seeds)
+        assert await pool.update_agent([RandomSpec()]) == 3
+        seeds = {own.account.seed, fresh.account.seed}
+    async with pool_on(backend, keep=False) as pool:
+        assert pool.status().seed not in seeds
+
+
+async def test_versions_that_clients_use_are_kept_and_others_are_not() -> None:
+    backend = LastingBackend()
+    async with pool_on(backend, num_kept_versions=2) as pool:
+        for _ in range(4):
+            await pool.update_agent([RandomSpec()])
+            await pool.update_env([CARTPOLE])
+        await sample(pool, AtLeast(1))
+        assert backend.kept is not None
+        assert (set(backend.kept.agents), set(backend.kept.envs)) == ({3, 4}, {4, 5})
+    async with pool_on(backend, keep=False) as pool:
+        assert (list(pool._holdings.agents), list(pool._holdings.envs)) == ([3, 4], [4, 5])
+        with pytest.raises(NotReadyError, match="one of 3, 4 was expected"):
+            await sample(pool, AtLeast(1), policy_version=2)
+
+
+async def test_an_update_that_was_not_written_has_not_happened() -> None:
+    backend = LastingBackend()
+    async with pool_on(backend) as pool:
+        await pool.update_agent([ConstantSpec({"": np.array(0)})])
+        expected = await sample(pool, AtLeast(50), seed=3)
+        backend.is_failing = True
+        for update in (pool.update_agent([ConstantSpec({"": np.array(1)})]), pool.update_env([CARTPOLE])):
+            with pytest.raises(SamplerLostError):
+                await update
+        backend.is_failing = False
+    async with pool_on(backend, keep=False) as pool:
+        assert (pool.status().policy_version, pool.status().env_version) == (1, 1)
+        assert equal(await sample(pool, AtLeast(50), seed=3), expected)
+        assert await pool.update_agent([ConstantSpec({"": np.array(1)})]) == 2
+        other = await sample(pool, AtLeast(50), seed=3)
+        assert (other.actions == 1).all()
+
+
+async def test_fragments_go_on() -> None:
+    env = rollserve.EnvSpec("Acrobot-v1")  # whose episodes are longer than the calls
+    async with pool_on(InProcessBackend(), env, keep=False) as pool:
+        await pool.update_agent([RandomSpec()])
+        targets = [Fragments(160, row_step_count=count) for count in range(0, 100, 20)]
+        expected = [await sample(pool, target, seed=3) for target in targets]
+    backend = LastingBackend()
+
+    async def check(pool: Pool, position: int) -> None:
+        assert equal(await sample(pool, targets[position], seed=3), expected[position])
+
+    async with pool_on(backend, env) as pool:
+        await pool.update_agent([RandomSpec()])
+        for position in range(2):
+            await check(pool, position)
+        # One that breaks off while its client begins it again goes on beside it.
+        request = SampleRequest(targets[2], 1 << 22, seed=3)
+        async with contextlib.aclosing(pool.sample(request)) as stuck:
+            await anext(stuck)
+            await check(pool, 2)
+    async with pool_on(backend, env) as pool:
+        await check(pool, 2)  # whose account may not have arrived
+        await check(pool, 3)
+    backend.workers.clear()
+    async with pool_on(backend, env, keep=False) as pool:
+        await check(pool, 4)
+        with pytest.raises(NotReadyError) as caught:
+            await check(pool, 1)
+        assert caught.value.reason == "ROW_STEP_COUNT"
+
+
+async def test_fragments_of_calls_that_name_no_seed_do_not_come_twice() -> None:
+    backend = LastingBackend()
+    async with pool_on(backend) as pool:
+        await pool.update_agent([RandomSpec()])
+        first = await sample(pool, Fragments(80))
+        assert first.account is not None
+        seed = first.account.seed
+    async with pool_on(backend, keep=False) as pool:
+        other = await sample(pool, Fragments(80))
+        assert other.account is not None
+        assert other.account.seed != seed
+        rest = await sample(pool, Fragments(80, row_step_count=10), seed=seed)
+        assert rest.account is not None
+        assert rest.account.row_step_count == 10
+
+
+def num_healthy(pool: Pool) -> int:
+    return sum(worker.healthy for worker in pool.status().workers)
+
+
+def sums(pool: Pool) -> tuple[int, int]:
+    status = pool.status()
+    return status.num_simulated_steps, status.num_worker_restarts
+
+
+async def lose(pool: Pool, index: int) -> None:
+    slot = pool._slots[index]
+    pool._slots.lose(index, slot.handle, WorkerLostError(f"worker {index} is lost: for a test", index))
+    await until(lambda: slot.healthy)
+
+
+async def test_another_number_of_workers_outlives_the_pool() -> None:
+    backend = LastingBackend()
+    async with pool_on(backend) as pool:
+        await pool.update_agent([RandomSpec()])
+        await sample(pool, Fragments(80), seed=5)
+        running = asyncio.create_task(sample(pool, Fragments(40_000), seed=6))
+        await until(lambda: pool._num_running == 1)
+        await pool.resize(3)
+        await running
+        await sample(pool, Fragments(120), seed=7)
+    async with pool_on(backend, num_workers=2, keep=False) as pool:
+        assert len(pool.status().workers) == 3
+        for seed, clock in ((5, 10), (6, 5000)):  # of two workers
+            with pytest.raises(NotReadyError) as caught:
+                await sample(pool, Fragments(120, row_step_count=clock), seed=seed)
+            assert caught.value.reason == "ROW_STEP_COUNT"
+        rest = await sample(pool, Fragments(120, row_step_count=10), seed=7)
+        assert rest.num_steps == 120
+        assert len(await sample(pool, Exactly(2), seed=1)) == 6
+        assert await pool.resize(1) == 3
+
+
+async def test_no_sum_falls_when_workers_go_or_the_pool_is_another() -> None:
+    backend, counted = LastingBackend(), []
+    env = rollserve.EnvSpec("sample_envs:FailsForSomeSeeds")
+    async with pool_on(backend, env, num_workers=3, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        await sample(pool, AtLeast(300), seed=1, leaves_out_failed=True)
+        for index in (0, 2):
+            await lose(pool, index)
+        before = sums(pool)
+        assert before[0] >= 300
+        assert before[1] == 2
+        running = asyncio.create_task(sample(pool, AtLeast(3000), seed=2, leaves_out_failed=True))
+        await until(lambda: pool._num_running == 1)
+        await pool.resize(2)
+        assert sums(pool) == before
+        assert any(worker.is_leaving for worker in pool.status().workers)
+        await running
+        await until(lambda: len(pool.status().workers) == 2)
+        assert sums(pool)[0] >= before[0] + 3000
+        assert sums(pool)[1] == 2
+        counted.append((sums(pool), pool.status().counters, [slot.figures for slot in pool._slots]))
+    async with pool_on(backend, env, keep=False, **MODULES) as pool:
+        counted.append((sums(pool), pool.status().counters, [slot.figures for slot in pool._slots]))
+    assert counted[0] == counted[1]
+    _, counters, (first, _) = counted[1]
+    assert min(counters.num_env_failures, counters.num_retried_episodes, counters.num_failed_episodes) > 0
+    assert (first.num_restarts, first.last_failure) == (1, "worker 0 is lost: for a test")
+
+
+async def test_workers_that_are_missing_hold_up_nothing_that_others_can_do() -> None:
+    backend = LastingBackend()
+    async with pool_on(backend) as pool:
+        await pool.update_agent([RandomSpec()])
+        expected = [await sample(pool, target, seed=1) for target in (AtLeast(500), Exactly(20))]
+    del backend.workers[1]
+    backend.has_room = False
+    async with pool_on(backend, start_seconds=2) as pool:
+        assert num_healthy(pool) == 1
+        assert equal(await sample(pool, AtLeast(500), seed=1), expected[0])
+        backend.has_room = True
+        await until(lambda: num_healthy(pool) == 2)
+        assert equal(await sample(pool, Exactly(20), seed=1), expected[1])
+        (missing,) = (worker for worker in pool.status().workers if worker.num_restarts)
+        assert missing.index == 1
+    backend.has_room = False
+    del backend.workers[0]
+    text = "1 of 2 workers are healthy, at least 2 were expected; worker 0 was not there any more when the server began"
+    async with pool_on(backend, min_healthy_workers=2, start_seconds=2) as pool:
+        with pytest.raises(TooFewWorkersError, match=text):
+            await sample(pool, AtLeast(1))
+        backend.has_room = True
+        await until(lambda: num_healthy(pool) == 2)
+        assert equal(await sample(pool, AtLeast(500), seed=1), expected[0])
+    match = "min_healthy_workers: 3 came, at most the number of workers that the sampler has, 2, was expected"
+    with pytest.raises(InvalidValueError, match=match):
+        async with pool_on(backend, num_workers=3, min_healthy_workers=3):
+            pass
+    async with pool_on(backend, keep=False) as pool:  # it is as it was
+        assert pool.status().policy_version == 1
+
+
+async def test_a_worker_that_hangs_over_what_it_is_to_hold_is_replaced(tmp_path: Path) -> None:
+    env = rollserve.EnvSpec("sample_envs:Hanging", {"folder": str(tmp_path)})
+    limits: dict[str, Any] = {"step_seconds": 1.0, "reset_seconds": 1.0}
+    backend = LastingBackend()
+    async with pool_on(backend, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        await pool.update_env([env])
+        expected = await sample(pool, Exactly(20), seed=1)
+    del backend.workers[1]
+    lay(tmp_path, "construction")
+    async with pool_on(backend, keep=False, **MODULES, **limits) as pool:
+        assert equal(await sample(pool, Exactly(20), seed=1), expected)
+        (found, made) = pool.status().workers
+        assert (found.num_restarts, made.num_restarts) == (0, 2)
+        assert made.last_failure == "worker 1 hung: making an environment took more than 1 s"
+
+
+async def test_rows_that_stopped_early_go_on_with_the_next_pool(tmp_path: Path) -> None:
+    places = Places(tmp_path / "slow")
+    env, rows = places.env(step_seconds=0.05, most_steps=300), RowSettings("rows", num_rows=2)
+    truth = await truth_of(env, 2, 1000)
+    backend = LastingBackend()
+    async with pool_on(backend, env, rows=rows, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        calls = Calls(pool, truth)
+        await calls(50)
+        with places.slow(pool, 1):
+            account = await calls(100, 0.5)
+        assert account.workers[1].num_missing_steps > 0
+    backend.workers.clear()
+    async with pool_on(backend, env, rows=rows, keep=False, **MODULES) as pool:
+        account = await calls.go_on_with(pool)(100)
+        assert account.num_missing_steps == account.num_broken_off_episodes == 0
+        await calls(30, 0.5)
+
+
+class _TakenBackend(LastingBackend):
+    """Its second worker belongs to another server."""
+
+    def find_worker(self, worker_index: int) -> Any:
+        worker = super().find_worker(worker_index)
+        if worker is None:
+            return None
+        call = worker.call
+
+        async def refuse(method: Any, *arguments: Any) -> Any:
+            if method is Worker.held and worker_index == 1:
+                await asyncio.sleep(0.2)  # until the other has answered
+                raise SamplerLostError("another server has the sampler")
+            return await call(method, *arguments)
+
+        worker.call = refuse
+        return worker
+
+
+async def test_workers_of_another_server_are_not_taken_for_lost_ones() -> None:
+    backend = _TakenBackend()
+    async with pool_on(backend):
+        workers = dict(backend.workers)
+    with pytest.raises(SamplerLostError):
+        async with pool_on(backend):
+            pass
+    assert backend.workers == workers
+    assert all(worker._lost is None for worker in workers.values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "env", "field"),
+    [
+        ({"seed": 8}, CARTPOLE, "seed"),
+        ({"rows": RowSettings("rows", num_rows=3)}, CARTPOLE, "rows.num_rows"),
+        ({"max_episode_length": 10}, CARTPOLE, "max_episode_length"),
+        ({"worker_buffer_bytes": 5}, CARTPOLE, "buffer_bytes"),
+        ({"env_retries": 7}, CARTPOLE, "env_retries"),
+        ({"check_observations": True}, CARTPOLE, "check_observations"),
+        ({}, rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 9}), "all_workers.environment"),
+    ],
+)
+async def test_what_has_to_agree(changes: dict[str, Any], env: rollserve.EnvSpec, field: str) -> None:
+    backend = LastingBackend()
+    async with pool_on(backend):
+        pass
+    with pytest.raises(InvalidValueError, match="--no-adopt") as caught:
+        await Pool.start(backend, PoolConfig(**{**CONFIG.__dict__, **changes}), env)
+    assert caught.value.field == field
+    async with pool_on(backend, keep=False):  # it is as it was
+        pass
+
+
+async def test_what_clients_have_set_goes_before_what_the_next_server_is_told() -> None:
+    backend, other = LastingBackend(), rollserve.EnvSpec("Acrobot-v1")
+    async with pool_on(backend) as pool:
+        await pool.update_env([other])
+    changes: dict[str, Any] = {"seed": 99, "seed_is_random": True, "num_workers": 3}
+    async with pool_on(backend, rollserve.EnvSpec("MountainCar-v0"), keep=False, **changes) as pool:
+        status = pool.status()
+        assert (status.env_specs, status.env_version, len(status.workers)) == ([other], 2, 2)
+
+
+def test_a_lease_has_one_owner_at_a_time() -> None:
+    now = 0.0
+    lease, first, second = Lease(5, lambda: now), Owner("here", 1), Owner("there", 2)
+    assert lease.idle_seconds < 0
+    assert lease.claim(first) == 1
+    now = 4
+    assert lease.claim(second) is None
+    assert lease.renew(1)
+    now = 8
+    assert lease.claim(second) is None
+    assert lease.idle_seconds == -1
+    now = 10
+    assert lease.renew(1)  # late, but nobody has taken it
+    now = 16
+    assert (lease.claim(second), lease.owner) == (2, second)
+    assert not lease.renew(1)
+    lease.release(1)  # of one that does not have it any more
+    assert lease.claim(first) is None
+    lease.release(2)
+    assert lease.claim(first) == 3
+    fresh = Lease(5, lambda: now)  # in the place of one that was lost
+    assert fresh.claim(first, 3) == 3
+    assert fresh.claim(second) is None
+    assert fresh.claim(first, 3) == 3  # it was there all the time
+    assert fresh.claim(second, 2) is None
+    assert fresh.claim(second, 4) == 4  # who came later
+    assert not fresh.renew(3)

@@ -1,0 +1,240 @@
+"""Clients that take nothing, or send nothing, hold up nobody else, and take no more than they may."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import psutil
+import pytest
+from google.protobuf.message import Message
+from pools import until
+from support import equal, server_environment
+
+import rollserve
+from rollserve.v1 import agent_versions_pb2, evaluation_pb2
+from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.errors import DomainError, OverLimitError, StoppingError
+from rollserve_server.local import LocalServer, local_server
+from rollserve_server.pool import Turns
+
+SERVICE = "/rollserve.v1.SamplerService"
+BIG = (
+    "--env",
+    "sample_envs:Big",
+    "--env-kwargs",
+    '{"observation_bytes": 131072}',
+    "--backend",
+    "in-process",
+    "--workers",
+    "1",
+    "--rows",
+    "2",
+    "--seed",
+    "3",
+)
+"""Where steps are so large that a client which takes none is soon kept waiting."""
+SMALL_BUFFERS = ("--call-window-bytes", str(4 << 20), "--worker-buffer-bytes", str(8 << 20))
+FOREVER = 10**9
+
+
+@contextlib.contextmanager
+def serving(tmp_path: Path, *options: str) -> Iterator[tuple[LocalServer, rollserve.Sampler]]:
+    """A server that nobody disturbs, and a client that does as it should."""
+    log = tmp_path / "log"
+    with (
+        local_server(*BIG, *SMALL_BUFFERS, *options, log=log, environment=server_environment()) as server,
+        rollserve.connect(server.address) as sampler,
+    ):
+        sampler.update_agent(rollserve.RandomAgent())
+        yield server, sampler
+    assert "Traceback" not in log.read_text(), log.read_text()
+
+
+@contextlib.contextmanager
+def careless(server: LocalServer) -> Iterator[grpc.Channel]:
+    """A connection that is nobody else's."""
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
+    with grpc.insecure_channel(server.address, options=options) as channel:
+        yield channel
+
+
+def begin(channel: grpc.Channel, name: str, request: Message) -> grpc.Call:
+    """A stream of which nothing is read but its first message."""
+    call = channel.unary_stream(f"{SERVICE}/{name}", request.SerializeToString, None)(request)
+    next(call)
+    return call
+
+
+def begin_to_sample(channel: grpc.Channel, seed: int) -> grpc.Call:
+    options = pb.SamplingOptions(seed=seed, max_message_bytes=1 << 20)
+    return begin(channel, "ObtainSamples", pb.ObtainSamplesRequest(step_count=FOREVER, options=options))
+
+
+def end_of(call: grpc.Call) -> tuple[grpc.StatusCode, str]:
+    """How a stream ends, when it is read at last."""
+    with pytest.raises(grpc.RpcError):
+        for _ in call:
+            pass
+    return call.code(), dict(call.trailing_metadata()).get("rollserve-reason", "")
+
+
+def test_others_have_the_turns_of_calls_whose_clients_take_nothing(tmp_path: Path) -> None:
+    with serving(tmp_path, "--max-calls", "2") as (server, sampler), careless(server) as channel:
+        stuck = [begin_to_sample(channel, seed) for seed in range(2)]
+        assert sampler.obtain_samples(10, timeout=20).num_steps >= 10
+        # They have lost nothing: what one of them asked for comes as soon as it is taken.
+        received = sum(len(next(stuck[0])) for _ in range(30))
+        assert received > 20 << 20
+        for call in stuck:
+            call.cancel()
+        assert sampler.status().counters.num_failed_calls == 0
+
+
+def test_the_one_that_was_left_for_longest_makes_room(tmp_path: Path) -> None:
+    options = ("--max-calls", "1", "--max-stalled-calls", "1")
+    with serving(tmp_path, *options) as (server, sampler), careless(server) as channel:
+        first = begin_to_sample(channel, 1)
+        second = begin_to_sample(channel, 2)
+        assert sampler.obtain_samples(10, timeout=20).num_steps >= 10
+        assert end_of(first) == (grpc.StatusCode.UNAVAILABLE, "CLIENT_STALLED")
+        assert next(second)
+        second.cancel()
+
+
+def test_a_client_that_takes_nothing_for_too_long_goes_on_later(tmp_path: Path) -> None:
+    with serving(tmp_path, "--client-stall-seconds", "1", "--max-calls", "1") as (server, sampler):
+        options = {"seed": 5, "first_episode_index": 0}
+        expected = sampler.obtain_samples(300, **options)
+        with careless(server) as channel:
+            raw = begin_to_sample(channel, 1)
+            with rollserve.connect(server.address, max_message_bytes=1 << 20) as other:
+                stream = other.stream_samples(300, **options)
+                parts = [next(stream)]
+                deadline = time.monotonic() + 30
+                while sampler.status().counters.num_cancelled_calls < 2 and time.monotonic() < deadline:
+                    time.sleep(0.1)
+                batch = rollserve.EpisodeBatch.concatenate(*parts, *stream).joined()
+                assert stream.end().num_resumptions > 0
+            assert end_of(raw) == (grpc.StatusCode.UNAVAILABLE, "CLIENT_STALLED")
+        assert equal(batch, expected)
+
+
+def test_so_many_calls_wait_and_no_more(tmp_path: Path) -> None:
+    options = ("--max-calls", "1", "--max-stalled-calls", "0", "--max-waiting-calls", "2")
+    with serving(tmp_path, *options) as (server, sampler), careless(server) as channel:
+        running = sampler.stream_samples(FOREVER, blackhole=True)
+        waiting = [begin_to_sample(channel, seed) for seed in range(2)]
+        with pytest.raises(rollserve.LimitError, match="1 calls have their turn and 2 are waiting") as caught:
+            sampler.obtain_samples(10)
+        assert caught.value.reason == "TOO_MANY_CALLS"
+        running.close()
+        for call in waiting:
+            call.cancel()
+        assert sampler.obtain_samples(10).num_steps >= 10
+
+
+def test_streams_of_all_kinds_that_nobody_reads_take_little(tmp_path: Path) -> None:
+    """What a gateway holds for them is bounded, whatever they have asked for."""
+    limits = ("--max-calls", "2", "--gateway-buffer-bytes", str(32 << 20))
+    with serving(tmp_path, *limits) as (server, sampler):
+        status = sampler.status()
+        agent = rollserve.MlpAgent.initial(status.observation_space, status.action_space, hidden_sizes=(32,))
+        sampler.update_agent(agent)
+        sampler.obtain_samples(100)
+        process = psutil.Process(server.process.pid)
+        before = process.memory_info().rss
+        with contextlib.ExitStack() as stack:
+            for seed in range(6):
+                channel = stack.enter_context(careless(server))
+                begin_to_sample(channel, seed)
+                episodes = evaluation_pb2.EpisodeDelivery(max_message_bytes=1 << 20)
+                options = pb.EvaluationOptions(seed=seed)
+                evaluation = pb.EvaluateRequest(options=options, episode_count=1000, episodes=episodes)
+                begin(channel, "Evaluate", evaluation)
+                begin(channel, "GetAgentParameters", agent_versions_pb2.GetAgentParametersRequest())
+            most, deadline = 0, time.monotonic() + 6
+            while time.monotonic() < deadline:
+                most = max(most, process.memory_info().rss - before)
+                time.sleep(0.2)
+            assert sampler.status(timeout=5).policy_version == 2
+        assert most < 250 << 20
+
+
+def test_a_request_that_is_never_sent_makes_room_for_others(tmp_path: Path) -> None:
+    options = ("--max-request-bytes", str(32 << 20), "--max-pending-request-bytes", "1", "--client-stall-seconds", "3")
+    with serving(tmp_path, *options) as (server, sampler), careless(server) as channel:
+        given_up = threading.Event()
+        update = channel.stream_unary(f"{SERVICE}/UpdateAgent")
+        call = update.future(iter(given_up.wait, True))
+        time.sleep(0.5)
+        assert sampler.status(timeout=2).policy_version == 1  # its own request is received beside it
+        assert not call.done()
+        assert sampler.update_agent(rollserve.RandomAgent(), timeout=20) == 2
+        assert call.code() is grpc.StatusCode.UNAVAILABLE
+        given_up.set()
+
+
+def test_many_large_requests_at_once_take_little(tmp_path: Path) -> None:
+    options = ("--max-request-bytes", str(20 << 20), "--max-pending-request-bytes", "1")
+    with serving(tmp_path, *options) as (server, sampler), contextlib.ExitStack() as stack:
+        process = psutil.Process(server.process.pid)
+        before = most = process.memory_info().rss
+        request = bytes(16 << 20)
+        calls = []
+        for _ in range(16):
+            update = stack.enter_context(careless(server)).unary_unary(f"{SERVICE}/UpdateAgent")
+            calls.append(update.future(request, timeout=60))
+        while not all(call.done() for call in calls):
+            most = max(most, process.memory_info().rss)
+            time.sleep(0.01)
+        assert {call.code() for call in calls} == {grpc.StatusCode.INVALID_ARGUMENT}
+        assert most - before < 120 << 20
+        assert sampler.status().policy_version == 1
+
+
+async def test_turns_pass_on_while_clients_take_nothing() -> None:
+    turns = Turns(1, 0.01, max_stalled=1, max_waiting=1, patience_seconds=0.05)
+    receivers = [Receiver() for _ in range(4)]
+    async with contextlib.AsyncExitStack() as stack:
+        calls = [await stack.enter_async_context(contextlib.AsyncExitStack()) for _ in receivers]
+        await turns.wait(calls[0], receivers[0])
+        second = asyncio.create_task(turns.wait(calls[1], receivers[1]))
+        await asyncio.sleep(0.1)
+        assert not second.done()
+        with pytest.raises(OverLimitError, match="1 calls have their turn and 1 are waiting"):
+            async with contextlib.AsyncExitStack() as too_many:
+                await turns.wait(too_many, receivers[2])
+        receivers[0].waiting_since = time.monotonic()
+        await asyncio.wait_for(second, 5)
+        third = asyncio.create_task(turns.wait(calls[2], receivers[2]))
+        await asyncio.sleep(0.1)
+        receivers[1].waiting_since = time.monotonic()
+        await until(lambda: receivers[0].error is not None)
+        assert not third.done()
+        assert receivers[1].error is None
+        receivers[0].waiting_since = None  # it is not stalled, and so nobody has to go
+        await calls[0].aclose()
+        await asyncio.wait_for(third, 5)
+        fourth = asyncio.create_task(turns.wait(calls[3], receivers[3]))
+        await asyncio.sleep(0.1)
+        turns.refuse(StoppingError("now"))
+        for refused in (fourth, turns.wait(calls[0], receivers[0])):
+            with pytest.raises(StoppingError, match="now"):
+                await refused
+
+
+class Receiver:
+    """Of a call."""
+
+    def __init__(self) -> None:
+        self.waiting_since: float | None = None
+        self.error: DomainError | None = None
+
+    def end(self, error: DomainError) -> None:
+        self.error = error

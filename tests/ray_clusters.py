@@ -1,0 +1,124 @@
+"""A Ray cluster of the tests' own, and servers on it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from support import server_environment
+
+_START_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class RayCluster:
+    """A cluster of one machine.
+
+    Attributes:
+        address: of its head.
+        environment: what a server needs to get at it.
+        process: the process that all others of it are children of.
+    """
+
+    address: str
+    environment: Mapping[str, str]
+    process: psutil.Process
+
+    def actors(self, kind: str = "") -> set[int]:
+        """The ids of the processes of Ray's actors, or those of one class."""
+        found = set()
+        for each in self.process.children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                command = each.cmdline()
+                if command and command[0].startswith(f"ray::_{kind}"):
+                    found.add(each.pid)
+        return found
+
+
+@contextlib.contextmanager
+def ray_cluster(num_cpus: int = 4) -> Iterator[RayCluster]:
+    """A cluster for as long as the block. It knows nothing of others on this machine."""
+    folder = Path(tempfile.mkdtemp(prefix="rs-", dir="/tmp"))  # sockets have short names
+    port, client_port = free_port(), free_port()
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    environment = {**token, **server_environment(), "RAY_USAGE_STATS_ENABLED": "0"}
+    ray = Path(sys.executable).with_name("ray")
+    command = [str(ray), "start", "--head", "--block", f"--port={port}", "--node-ip-address=127.0.0.1"]
+    command += [f"--ray-client-server-port={client_port}", "--include-dashboard=false", f"--num-cpus={num_cpus}"]
+    command += [f"--object-store-memory={200 << 20}", f"--temp-dir={folder}"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            command, stdout=log, stderr=log, env={**os.environ, **environment}, start_new_session=True
+        )
+    try:
+        _wait_for(folder / "log", "Ray runtime started", process)
+        yield RayCluster(f"127.0.0.1:{port}", environment, psutil.Process(process.pid))
+    finally:
+        everyone = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+        for each in everyone:
+            with contextlib.suppress(psutil.Error):
+                each.kill()
+        process.wait()
+        psutil.wait_procs(everyone, timeout=10)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass
+class ClusterServer:
+    """A server on a cluster.
+
+    Attributes:
+        process: its process.
+        address: where it listens.
+        log: its log.
+    """
+
+    process: subprocess.Popen[bytes]
+    address: str
+    log: Path
+
+
+@contextlib.contextmanager
+def cluster_server(
+    cluster: RayCluster, folder: Path, *options: str, port: int = 0, namespace: str = "rollserve"
+) -> Iterator[ClusterServer]:
+    """A server on the cluster; killed at the block's end unless it has ended."""
+    name = secrets.token_hex(4)
+    port_file, log = folder / f"port-{name}", folder / f"log-{name}"
+    command = [sys.executable, "-m", "rollserve_server", "--ray-address", cluster.address]
+    command += ["--ray-namespace", namespace, "--listen", f"127.0.0.1:{port}", "--port-file", str(port_file)]
+    command += ["--end-with-parent", str(os.getpid()), *options]
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, stderr=file, env={**os.environ, **cluster.environment})
+    try:
+        _wait_for(log, " serving ", process)
+        yield ClusterServer(process, f"127.0.0.1:{int(port_file.read_text())}", log)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def free_port() -> int:
+    """A port that nobody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _wait_for(log: Path, text: str, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while text not in log.read_text():
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"it does not start:\n{log.read_text()}")
+        time.sleep(0.1)

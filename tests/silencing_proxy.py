@@ -1,0 +1,61 @@
+"""A way to a server that falls silent without a word, as when a cable is pulled."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
+
+class SilencingProxy:
+    """Passes connections on until it is silenced: what comes then over those that are there is lost, either way.
+
+    Attributes:
+        address: where to connect to.
+    """
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._sockets: list[socket.socket] = [self._listener]
+        self._silenced: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def silence(self) -> None:
+        """Loses all that comes over the connections that are there; new ones work."""
+        self._silenced = list(self._sockets)
+
+    def close(self) -> None:
+        for each in self._sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # it is closed
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(self._target)
+                self._sockets += [client, server]
+                for source, sink in ((client, server), (server, client)):
+                    threading.Thread(target=self._pass_on, args=(source, sink), daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                if sink not in self._silenced:
+                    sink.sendall(data)
+            if sink not in self._silenced:
+                sink.shutdown(socket.SHUT_RDWR)
+
+
+@contextlib.contextmanager
+def silencing_proxy(target: str) -> Iterator[SilencingProxy]:
+    proxy = SilencingProxy(target)
+    try:
+        yield proxy
+    finally:
+        proxy.close()

@@ -1,0 +1,80 @@
+"""Workers that die by chance, and workers that are slow."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from test_interleavings import ShuffledBackend
+
+import rollserve
+from rollserve_server.errors import WorkerLostError
+from rollserve_server.pool import Pool, WorkerHandle
+from rollserve_server.sampling import WorkerConfig
+
+
+class MortalBackend(ShuffledBackend):
+    """Workers whose turns a seed decides, and some of whom die."""
+
+    def __init__(self, seed: int, num_deaths: int) -> None:
+        super().__init__(seed)
+        self.source = random.Random(seed)
+        self.num_deaths = num_deaths
+
+    def create_worker(self, worker_index: int, config: WorkerConfig) -> WorkerHandle:
+        handle: Any = super().create_worker(worker_index, config)
+        work, call = handle.work, handle.call
+        error = WorkerLostError(f"worker {worker_index} is lost: by chance", worker_index)
+        is_dead = False
+
+        async def answer(report: asyncio.Future[Any]) -> Any:
+            nonlocal is_dead
+            value = await report
+            if not is_dead and self.num_deaths and self.source.random() < 0.03:
+                self.num_deaths -= 1
+                is_dead = True
+            if is_dead:
+                raise error
+            return value
+
+        def mortal_work(order: Any) -> Any:
+            report, payload = work(order)
+            return asyncio.ensure_future(answer(report)), payload
+
+        async def mortal_call(*arguments: Any) -> Any:
+            if is_dead:
+                raise error
+            return await call(*arguments)
+
+        handle.work, handle.call = mortal_work, mortal_call
+        return handle  # type: ignore[no-any-return]
+
+
+class Places:
+    """A file that says which workers are slow."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.touch()
+
+    def env(self, **kwargs: Any) -> rollserve.EnvSpec:
+        return rollserve.EnvSpec("sample_envs:SlowInPlaces", {"path": str(self._path), **kwargs})
+
+    @contextlib.contextmanager
+    def slow(self, pool: Pool, *workers: int) -> Iterator[None]:
+        """Makes workers of the pool slow, on whichever backend, for as long as the block."""
+        identities = [pool.status().workers[worker].identity for worker in workers]
+        names = [
+            f"worker-{worker}" if identity.process_id == os.getpid() else str(identity.process_id)
+            for worker, identity in zip(workers, identities, strict=True)
+        ]
+        self._path.write_text(" ".join(names))
+        try:
+            yield
+        finally:
+            self._path.write_text("")
