@@ -68,7 +68,7 @@ ENVS: Mapping[str, Environment] = {
 _CART = Box(np.float32(-1), np.float32(1), (4,), np.dtype(np.float32)), Discrete(2)
 
 AGENTS: Mapping[str, tuple[str, ...]] = {
-    "cart": ("mlp 1", "mlp 2", "value 1", "gru 1", "gru 2", "random"),
+    "cart": ("mlp 1", "mlp 2", "value 1", "gru 1", "gru 2", "random", "constant"),
     "screens": ("random", "constant"),
     "stacks": ("random", "constant"),
 }

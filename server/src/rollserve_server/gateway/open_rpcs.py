@@ -8,6 +8,8 @@ import time
 from collections.abc import AsyncGenerator, Generator
 from typing import Any
 
+import grpc.aio
+
 from rollserve_server.errors import ClientStalledError, DomainError, OverLimitError
 from rollserve_server.gateway.errors import abort, abort_unexpected
 
@@ -76,13 +78,13 @@ class OpenRpc:
 
     async def read(self) -> Any:
         """What the client sends next."""
-        with self.waiting():
+        with self.waiting(), _cancelled_if_gone():
             return await self._context.read()
 
     async def write(self, message: bytes) -> None:
         """Sends a message, as soon as the client takes it."""
         self.num_stuck_bytes = len(message)
-        with self.waiting():
+        with self.waiting(), _cancelled_if_gone():
             await self._context.write(message)
         self.num_stuck_bytes = 0
 
@@ -150,3 +152,12 @@ class OpenRpcs:
             yield
         finally:
             self._num_stuck_bytes -= rpc.num_stuck_bytes
+
+
+@contextlib.contextmanager
+def _cancelled_if_gone() -> Generator[None, None, None]:
+    """Makes a client's leaving one thing: gRPC cancels who answers it, unless a message was on its way, which fails."""
+    try:
+        yield
+    except grpc.aio.InternalError:
+        raise asyncio.CancelledError from None
