@@ -41,7 +41,7 @@ def batch(first: int = 0, **changes: np.ndarray) -> rollserve.EpisodeBatch:
 
 def told(segments: Sequence[Segment], kind: str = "samples", outcome: str = "ok", at: int = 0) -> ToldCall:
     request = {"kind": kind, "number": 8, "seed": None, "options": {}}
-    return ToldCall("client", request, Beginning("run", 1, 0, 1, 1, at), list(segments), outcome=outcome)
+    return ToldCall("client", request, Beginning("run", 1, 0, 1, 1, at, 2), list(segments), outcome=outcome)
 
 
 @pytest.mark.parametrize("num_steps", range(9))
@@ -123,7 +123,7 @@ def test_ends_and_accounts_that_are_wrong_are_found() -> None:
 def test_fragments_are_put_in_the_order_in_which_they_moved_the_rows_on() -> None:
     """Of one call its client never saw the end; another has failed, and was made again."""
     calls = [told((), "fragments", outcome, at) for outcome, at in (("ok", 2), ("UNAVAILABLE", 0), ("ok", 0), ("", 1))]
-    (chain,) = chains_of(calls, num_workers=2)  # of eight rows: each call moves them on by one step
+    (chain,) = chains_of(calls)  # of eight rows: each call moves them on by one step
     assert [calls.index(call) for call in chain.calls] == [1, 2, 3, 0]
-    (chain,) = chains_of([call for call in calls if call.outcome], num_workers=2)
+    (chain,) = chains_of([call for call in calls if call.outcome])
     assert [calls.index(call) for call in chain.unknown] == [0]

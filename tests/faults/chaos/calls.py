@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from faults.chaos.catalogue import NUM_ROWS
+from faults.chaos.catalogue import MOST_WORKERS, NUM_ROWS
 
 __all__ = ["Call", "draw_call", "members_of"]
 
@@ -23,6 +24,7 @@ _KINDS = {
     "status": 1,
 }
 """With how often each comes."""
+_MANY_WORKERS = math.lcm(*range(1, MOST_WORKERS + 1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +99,7 @@ def _number(source: random.Random, kind: str) -> int:
         case "population":
             return source.randrange(1, 8)
         case "fragments":
-            return 2 * NUM_ROWS * round(10 ** source.uniform(0, 2.3))
+            return _MANY_WORKERS * NUM_ROWS * round(10 ** source.uniform(0, 1.5))
         case _:
             return round(10 ** source.uniform(0.5, 3.3))
 

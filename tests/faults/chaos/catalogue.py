@@ -12,11 +12,12 @@ import rollserve
 from rollserve.agents import Agent
 from rollserve.spaces import Box, Discrete
 
-__all__ = ["AGENTS", "ENVS", "ENV_MODULE", "NUM_ROWS", "Environment", "agent", "parameters"]
+__all__ = ["AGENTS", "ENVS", "ENV_MODULE", "MOST_WORKERS", "NUM_ROWS", "Environment", "agent", "parameters"]
 
 ENV_MODULE = "faults.chaos.environments"
 NUM_ROWS = 4
 """Of each worker, in every environment."""
+MOST_WORKERS = 4
 
 
 @dataclass(frozen=True)

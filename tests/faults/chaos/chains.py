@@ -25,14 +25,15 @@ class Chain(NamedTuple):
     unknown: Sequence[ToldCall]
 
 
-def chains_of(calls: Sequence[ToldCall], num_workers: int) -> Iterator[Chain]:
+def chains_of(calls: Sequence[ToldCall]) -> Iterator[Chain]:
     """The sequences of all calls for fragments whose beginning is known."""
-    sequences: dict[object, list[ToldCall]] = defaultdict(list)
+    sequences: dict[tuple[str, int, int, int, int | None], list[ToldCall]] = defaultdict(list)
     for call in calls:
         if call.request["kind"] == "fragments" and call.beginning is not None:
             limit = call.request["options"].get("max_episode_length")
-            sequences[call.beginning.run, call.beginning.seed, call.beginning.env, limit].append(call)
-    for members in sequences.values():
+            begun = call.beginning
+            sequences[begun.run, begun.seed, begun.env, begun.worker_count, limit].append(call)
+    for (_, _, _, num_workers, _), members in sequences.items():
         yield _chain(members, num_workers * NUM_ROWS)
 
 

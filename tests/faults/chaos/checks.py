@@ -26,7 +26,10 @@ EXPECTED_OUTCOMES = frozenset(
         "POLICY_VERSION",
         "ROW_STEP_COUNT",
         "SAMPLER_RUN",
+        "SERVER_STOPPING",
         "UNAVAILABLE",
+        "WORKER_COUNT",
+        "WORKER_HUNG",
         "WORKER_LOST",
     }
 )
@@ -50,7 +53,7 @@ class Verdict:
     num_unknown_calls: int = 0
 
 
-def check_story(story: Story, references: References, num_workers: int) -> Verdict:
+def check_story(story: Story, references: References) -> Verdict:
     """Checks a run."""
     verdict = Verdict()
     for call in story.calls:
@@ -60,7 +63,7 @@ def check_story(story: Story, references: References, num_workers: int) -> Verdi
     for call in story.calls:
         if call.request["kind"] in ("samples", "exact", "evaluation", "population"):
             comparison.compare(call)
-    for chain in chains_of(story.calls, num_workers):
+    for chain in chains_of(story.calls):
         for call in chain.calls:
             comparison.compare(call)
         verdict.num_unknown_calls += sum(bool(call.segments) for call in chain.unknown)

@@ -31,7 +31,7 @@ class Injector:
         self._timers: list[threading.Timer] = []
         self._began = time.monotonic()
         self._actions: Mapping[str, Callable[[Fault], None]] = {
-            "worker killed": lambda fault: self._kill_worker(fault.draw),
+            "worker killed": lambda fault: self._kill(self._worker(fault.draw)),
             "worker paused": lambda fault: self._pause(self._worker(fault.draw), fault.lasts_seconds),
             "gateway killed": lambda fault: self._start_again(self._service.kill, fault.draw),
             "gateway ended": lambda fault: self._start_again(self._service.stop, fault.draw),
@@ -41,6 +41,8 @@ class Injector:
             "agent updated": lambda fault: self._update(self._updates.update_agent, fault.draw),
             "parameters updated": lambda fault: self._update(self._updates.update_parameters, fault.draw),
             "env updated": lambda fault: self._update(self._updates.update_env, fault.draw),
+            "pool resized": lambda fault: self._update(self._updates.resize, fault.draw),
+            "journal killed": lambda _: self._kill(self._service.journal()),
         }
 
     def run(self, faults: Sequence[Fault], seconds: float) -> None:
@@ -64,9 +66,10 @@ class Injector:
             timer.join()
         self._updating.shutdown()
 
-    def _kill_worker(self, draw: float) -> None:
+    def _kill(self, pid: int) -> None:
+        """Kills a process, if there is one."""
         with contextlib.suppress(ProcessLookupError):
-            if pid := self._worker(draw):
+            if pid:
                 os.kill(pid, signal.SIGKILL)
 
     def _worker(self, draw: float) -> int:

@@ -10,7 +10,7 @@ import psutil
 
 __all__ = ["Usage", "family", "gone", "name_of", "usage_of"]
 
-_WORKER_NAME = "ray::_Actor"
+_ACTORS = {"ray::_Actor": "worker", "ray::_JournalActor": "journal"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Usage:
     """What a process takes.
 
     Attributes:
-        name: what it does: `gateway`, `worker`, or the name of a program of Ray's.
+        name: what it does: `gateway`, `worker`, `journal`, or the name of a program of Ray's.
         rss_bytes: what is resident of it, with what it shares.
         own_bytes: of that, what is neither files nor shared memory: what others map does not change it.
         num_threads: its threads.
@@ -48,7 +48,7 @@ def name_of(process: psutil.Process, gateway_pid: int) -> str:
     with contextlib.suppress(psutil.Error):
         command = process.cmdline()
         if command:
-            return "worker" if command[0].startswith(_WORKER_NAME) else process.name()
+            return next((name for start, name in _ACTORS.items() if command[0].startswith(start)), process.name())
     return ""
 
 

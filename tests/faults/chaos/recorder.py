@@ -65,6 +65,7 @@ class Recording:
             policy=beginning.policy_version,
             env=beginning.environment_version,
             row_step_count=beginning.row_step_count,
+            worker_count=beginning.worker_count,
         )
 
     def came(self, batch: rollserve.EpisodeBatch) -> None:

@@ -28,6 +28,7 @@ class References:
         self._sampler = sampler
         self._envs: dict[str, int] = {}
         self._agents: dict[tuple[str, str], int] = {}
+        self._num_workers = sampler.status().num_workers
         for family, names in AGENTS.items():
             for name, env in ENVS.items():
                 if env.family == family:
@@ -40,6 +41,8 @@ class References:
         request, beginning = call.request, call.beginning
         assert beginning is not None
         options = {**self._options(request["options"], beginning, agent_name, env_name), "return_states": True}
+        if request["kind"] != "samples":  # what comes is defined by the workers, which keep their rows until then
+            self._resize(beginning.worker_count)
         match request["kind"]:
             case "samples":
                 first = beginning.first_index
@@ -67,6 +70,11 @@ class References:
             result = self._sampler.evaluate(request["number"], return_episodes=wanted, **options)
         return [_hex(result.returns), _hex(result.lengths)], getattr(result, "episodes", None)
 
+    def _resize(self, num_workers: int) -> None:
+        if num_workers != self._num_workers:
+            self._sampler.resize(num_workers)
+            self._num_workers = num_workers
+
     def _options(
         self, options: Mapping[str, Any], beginning: Beginning, agent_name: str, env_name: str
     ) -> dict[str, Any]:
@@ -79,13 +87,13 @@ class References:
 
 
 @contextlib.contextmanager
-def running_references(folder: Path, num_workers: int) -> Iterator[References]:
-    """Starts the server, with as many workers and rows."""
+def running_references(folder: Path) -> Iterator[References]:
+    """Starts the server, with as many rows."""
     options = (
         "--env",
         "CartPole-v1",
         "--workers",
-        str(num_workers),
+        "2",
         "--rows",
         str(NUM_ROWS),
         "--backend",

@@ -26,8 +26,8 @@ import rollserve
 
 __all__ = ["DEFAULT_ENVS", "Options", "Outcome", "run"]
 
-DEFAULT_ENVS = ("cart", "short", "blocks", "slow", "dies", "screens", "stacks")
-_UPDATES = {"ok", "UNAVAILABLE", "WORKER_LOST", "DEADLINE_EXCEEDED"}
+DEFAULT_ENVS = ("cart", "short", "blocks", "slow", "dies", "raises", "hangs", "screens", "stacks")
+_UPDATES = {"ok", "UNAVAILABLE", "WORKER_LOST", "WORKER_HUNG", "SERVER_STOPPING", "DEADLINE_EXCEEDED"}
 """How updates may end."""
 _HEALING_SECONDS = 60.0
 
@@ -92,8 +92,8 @@ def run(options: Options) -> Outcome:
         )
         fleet, growths, wrong = _disturb(options, service, log)
     story = read_story(options.folder / "events.jsonl", fleet.logs)
-    with running_references(options.folder, options.num_workers) as references:
-        verdict = check_story(story, references, options.num_workers)
+    with running_references(options.folder) as references:
+        verdict = check_story(story, references)
     service.check_left_behind()
     wrong += [*service.problems, *fleet.problems, *verdict.wrong]
     wrong += [problem for growth in growths for problem in growth.problems()]
@@ -144,22 +144,23 @@ def _disturb(options: Options, service: Service, log: EventLog) -> tuple[Fleet, 
         injector.run(schedule(options.seed, options.seconds, options.kinds), options.seconds)
         fleet.wait()
         injector.close()
-        wrong = list(_wrong_at_the_end(service.address))
+        wrong = list(_wrong_at_the_end(service.address, options.num_workers))
         return fleet, growth_until_settled(service.usages, before), wrong
 
 
 def _call_all(address: str) -> None:
     """Makes a call of each kind, which has to succeed."""
     with rollserve.connect(address, shared_memory=True) as sampler:
+        status = sampler.status()
         sampler.obtain_samples(2000)
         sampler.obtain_samples(2000, compression="zstd", prefetch=True)
         sampler.obtain_exact_episodes(3)
-        sampler.obtain_fragments(2 * sampler.status().workers[0].num_rows * len(sampler.status().workers))
+        sampler.obtain_fragments(2 * status.workers[0].num_rows * status.num_workers)
         sampler.evaluate(8)
 
 
-def _wrong_at_the_end(address: str) -> Iterator[str]:
-    """What is wrong with a sampler that nobody disturbs any more."""
+def _wrong_at_the_end(address: str, num_workers: int) -> Iterator[str]:
+    """What is wrong with a sampler that nobody disturbs any more, and that has as many workers as at the beginning."""
     with rollserve.connect(address) as sampler:
         deadline = time.monotonic() + _HEALING_SECONDS
         while not all(worker.healthy for worker in sampler.status().workers):
@@ -168,6 +169,7 @@ def _wrong_at_the_end(address: str) -> Iterator[str]:
                 return
             time.sleep(0.5)
         try:
+            sampler.resize(num_workers)
             sampler.update_env(ENVS["cart"].spec)
             sampler.update_agent(agent("mlp 1"))
             _call_all(address)

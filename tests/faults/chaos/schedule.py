@@ -33,8 +33,10 @@ KINDS: Mapping[str, Kind] = {
     "agent updated": Kind(4.0),
     "parameters updated": Kind(6.0),
     "env updated": Kind(12.0),
+    "pool resized": Kind(20.0),
+    "journal killed": Kind(50.0),
 }
-"""Each a function of `injection`."""
+"""Each a function of `injection`. Without a cluster there is no journal, and that kind changes nothing."""
 DEFAULT_KINDS = tuple(KINDS)
 
 

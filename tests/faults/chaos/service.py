@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 import psutil
-from faults.chaos.catalogue import ENV_MODULE, NUM_ROWS
+from faults.chaos.catalogue import ENV_MODULE, MOST_WORKERS, NUM_ROWS
 from faults.chaos.environments import FOLDER
 from faults.chaos.events import EventLog
 from faults.chaos.processes import Usage, family, gone, name_of, usage_of
@@ -93,7 +93,8 @@ class Service:
             *("--rows", str(NUM_ROWS), "--workers", str(num_workers), "--seed", str(seed), "--listen", self.address),
             *("--allow-module", ENV_MODULE, "--shared-memory-bytes", str(64 << 20)),
             *("--worker-buffer-bytes", str(8 << 20), "--call-window-bytes", str(2 << 20)),
-            *("--worker-num-cpus", "0.1", *options),
+            *("--worker-num-cpus", "0.1", "--max-workers", str(max(MOST_WORKERS, num_workers))),
+            *("--step-seconds", "3", "--reset-seconds", "60", "--worker-restarts-per-hour", "100000", *options),
         ]
         self._environment = {**os.environ, **python_path(), FOLDER: str(notes_of(folder))}
         self._cluster = cluster
@@ -131,8 +132,11 @@ class Service:
 
     def workers(self) -> list[psutil.Process]:
         """The workers' processes that live."""
-        found = [each for each in self.processes() if name_of(each, self.pid) == "worker"]
-        return sorted(found, key=lambda each: each.pid)
+        return self._called("worker")
+
+    def journal(self) -> int:
+        """The process of the sampler's journal; 0 if there is none."""
+        return next((each.pid for each in self._called("journal")), 0)
 
     def usages(self) -> dict[int, Usage]:
         """What each of its processes takes, by its number."""
@@ -152,6 +156,10 @@ class Service:
             self.problems.append(f"the server left a process behind: {process.pid} {process.name()}")
             process.kill()
         self._earlier.clear()
+
+    def _called(self, name: str) -> list[psutil.Process]:
+        found = [each for each in self.processes() if name_of(each, self.pid) == name]
+        return sorted(found, key=lambda each: each.pid)
 
     def _end(self, number: int, *, expected: int) -> None:
         assert self._process is not None

@@ -23,6 +23,7 @@ class Beginning:
     policy: int
     env: int
     row_step_count: int
+    worker_count: int
 
 
 @dataclass

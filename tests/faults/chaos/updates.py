@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from faults.chaos.catalogue import AGENTS, ENVS, agent, parameters
+from faults.chaos.catalogue import AGENTS, ENVS, MOST_WORKERS, agent, parameters
 from faults.chaos.events import EventLog
 
 import rollserve
@@ -70,6 +70,10 @@ class Updates:
         if ENVS[self._names["env"]].family != ENVS[before].family:
             self.update_agent(draw)
 
+    def resize(self, draw: float) -> None:
+        """Has the sampler have another number of workers."""
+        self._send("pool", lambda: self._sampler.resize(1 + int(draw * MOST_WORKERS)))
+
     def _forget(self) -> None:
         self._names: dict[str, str] = {}
         self._versions: dict[str, int] = {}
@@ -78,15 +82,22 @@ class Updates:
         self._run = ""
 
     def _update(self, kind: str, name: str, send: Callable[[], int]) -> None:
-        try:
-            version = send()
-        except rollserve.RollserveError as error:
+        version = self._send(kind, send)
+        if version is None:
             self._unanswered = kind, name
+        else:
+            self._unanswered = None
+            self._take(kind, name, version)
+
+    def _send(self, kind: str, send: Callable[[], int]) -> int | None:
+        """Sends something, and takes down how that ended; returns the answer, if there is one."""
+        try:
+            answer = send()
+        except rollserve.RollserveError as error:
             self._log.write("updated", kind=kind, outcome=error.reason or error.code.name, text=str(error))
-            return
-        self._unanswered = None
+            return None
         self._log.write("updated", kind=kind, outcome="ok")
-        self._take(kind, name, version)
+        return answer
 
     def _take(self, kind: str, name: str, version: int) -> None:
         """Takes down which version something is, as soon as it is known in which run of the sampler."""

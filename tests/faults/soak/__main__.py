@@ -37,7 +37,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=3600.0, help="how long")
     parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn")
     parser.add_argument("--faults", default=",".join(_UPDATES), help=f"of {', '.join(KINDS)}")
-    parser.add_argument("--envs", default=",".join(name for name in DEFAULT_ENVS if name != "dies"))
+    parser.add_argument("--envs", default=",".join(name for name in DEFAULT_ENVS if name not in ("dies", "hangs")))
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--clients", type=int, default=3)
     parser.add_argument("--pause", type=float, default=0.1, help="seconds between two calls of a client, on average")
