@@ -62,10 +62,12 @@ async def pool_of(
         await pool.close()
 
 
-async def sample(pool: Pool, target: Target, **options: Any) -> rollserve.EpisodeBatch:
+async def sample(
+    pool: Pool, target: Target, *, max_message_bytes: int = 1 << 22, **options: Any
+) -> rollserve.EpisodeBatch:
     """What a client would make of the pool's deliveries."""
     reader, parts = StreamReader(pb.ObtainSamplesRequest()), []
-    async with contextlib.aclosing(pool.sample(SampleRequest(target, 1 << 22, **options))) as items:
+    async with contextlib.aclosing(pool.sample(SampleRequest(target, max_message_bytes, **options))) as items:
         async for item in items:
             parts += read(reader, item)
     return join_batches(parts, reader.end())

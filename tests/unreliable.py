@@ -55,6 +55,36 @@ class MortalBackend(ShuffledBackend):
         return handle  # type: ignore[no-any-return]
 
 
+class ForgetfulBackend(ShuffledBackend):
+    """Workers whose turns a seed decides. Some of what they wrote is lost on its way, while they live on."""
+
+    def __init__(self, seed: int, num_losses: int) -> None:
+        super().__init__(seed)
+        self.source = random.Random(seed)
+        self.num_losses = num_losses
+
+    def create_worker(self, worker_index: int, config: WorkerConfig) -> WorkerHandle:
+        handle: Any = super().create_worker(worker_index, config)
+        work = handle.work
+        error = WorkerLostError(f"worker {worker_index} is lost: what it wrote is", worker_index)
+
+        def forgetful_work(order: Any) -> Any:
+            report, payload = work(order)
+            get = payload.get
+
+            async def maybe_get() -> Any:
+                if self.num_losses and self.source.random() < 0.2:
+                    self.num_losses -= 1
+                    raise error
+                return await get()
+
+            payload.get = maybe_get
+            return report, payload
+
+        handle.work = forgetful_work
+        return handle  # type: ignore[no-any-return]
+
+
 class Places:
     """A file that says which workers are slow."""
 

@@ -23,6 +23,7 @@ from rollserve_server.errors import InvalidValueError, TooFewWorkersError, Worke
 from rollserve_server.local import local_server
 from rollserve_server.pool import AtLeast, Backend, Exactly, InProcessBackend, Pool
 from rollserve_server.pool import restarts as restarts_module
+from rollserve_server.pool.journal import NoJournal
 from rollserve_server.pool.ray_backend import RayBackend
 from rollserve_server.pool.restarts import Restarts
 
@@ -224,3 +225,44 @@ def test_clients_are_told(tmp_path: Path) -> None:
         assert "no license on this machine" in missing.last_failure
         assert not missing.has_failed
     assert "no license on this machine" in log.read_text()
+
+
+class SlowJournal(NoJournal):
+    """Takes down nothing before it is let go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = asyncio.Event()
+        self.may_go_on = asyncio.Event()
+
+    async def write(self, **_: Any) -> None:
+        self.waits.set()
+        await self.may_go_on.wait()
+
+
+class WithSlowJournal(InProcessBackend):
+    def __init__(self) -> None:
+        self.journal = SlowJournal()
+
+    async def open_journal(self) -> SlowJournal:
+        return self.journal
+
+
+@pytest.mark.parametrize("kind", ["agent", "env"])
+async def test_a_worker_that_comes_while_an_update_is_taken_down_has_it(kind: str) -> None:
+    backend = WithSlowJournal()
+    backend.journal.may_go_on.set()
+    async with pool_of(backend) as pool:
+        await pool.update_agent([RandomSpec()])
+        backend.journal.waits.clear()
+        backend.journal.may_go_on.clear()
+        update = pool.update_agent([RandomSpec()]) if kind == "agent" else pool.update_env([CARTPOLE])
+        updating = asyncio.create_task(update)  # type: ignore[arg-type]
+        await backend.journal.waits.wait()
+        slot = pool._slots[1]
+        pool._slots.lose(1, slot.handle)
+        await until(lambda: slot.healthy)
+        backend.journal.may_go_on.set()
+        await updating
+        batch = await sample(pool, Exactly(2))
+        assert len(batch) == 4

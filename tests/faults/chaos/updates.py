@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 from faults.chaos.catalogue import AGENTS, ENVS, MOST_WORKERS, agent, parameters
@@ -31,11 +32,7 @@ class Updates:
 
     def begin(self, draw: float) -> None:
         """Looks at a server that has just started, and gives it an agent if it has none."""
-        try:
-            status = self._sampler.status()
-        except rollserve.RollserveError as error:
-            self._log.write("updated", kind="status", outcome=error.reason or error.code.name)
-            return
+        status = self._status()
         if status.policy_version == 0:  # it is a new one
             self._forget()
             self._take("env", _FIRST_ENV, status.env_version)
@@ -109,6 +106,17 @@ class Updates:
             for told, number, of in self._untold:
                 self._log.write("version", kind=told, run=self._run, version=number, name=of)
             self._untold.clear()
+
+    def _status(self) -> rollserve.SamplerStatus:
+        """How the sampler is. A connection that has just failed is not tried again at once."""
+        deadline = time.monotonic() + _TIMEOUT
+        while True:
+            try:
+                return self._sampler.status()
+            except rollserve.UnavailableError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
 
     def _ask_run(self) -> str:
         """Which run of the sampler this is, as streams tell; empty if it cannot be asked."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rollserve import Reproducibility
 from rollserve_server.errors import EnvFailedError, WorkerLostError
 from rollserve_server.pool.account import Account, WorkerAccount
-from rollserve_server.pool.claims import Claims, Written
+from rollserve_server.pool.claims import Claims, Loser, Written
 from rollserve_server.pool.deliveries import (
     ORDERS_IN_FLIGHT,
     CallSettings,
@@ -276,8 +276,7 @@ class Call(Deliveries):
             return not self._plan.fail(index, failed)
         # What had gone well before, and is claimed, stands in the middle of what is to be written together.
         loser = self._claims.give_up(worker, index)
-        if loser is not None:
-            self.stream.drops[worker].add(loser.indices)
+        self._drop([loser] if loser else [])
         return loser is not None
 
     def _take_written(self, written: Written) -> None:
@@ -285,6 +284,10 @@ class Call(Deliveries):
         if losers is None:  # another worker was first
             self._give_up(written.worker, written.num_steps)
             return
+        self._drop(losers)
+
+    def _drop(self, losers: Sequence[Loser]) -> None:
+        """Has workers forget what they have in vain."""
         for worker, indices in losers:
             self.stream.drops[worker].add(indices)
 
@@ -358,7 +361,8 @@ class Call(Deliveries):
         try:
             buffer = await payload.get()
         except WorkerLostError as error:
-            lost, num_steps = self._claims.lose_payload()
+            lost, num_steps, losers = self._claims.lose_payload()
+            self._drop(losers)
             self._give_up(worker, num_steps)
             self._retry(lost, error)
             return None

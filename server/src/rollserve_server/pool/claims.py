@@ -231,19 +231,19 @@ class Claims:
         if claim.written and not claim.parcels:
             self._claims.popleft()
 
-    def lose_payload(self) -> tuple[list[int], int]:
+    def lose_payload(self) -> tuple[list[int], int, list[Loser]]:
         """Takes in that what `next_written` gave is gone with its machine.
 
         Returns:
-            The episodes to be run again, and how many steps of them had been written.
+            The episodes to be run again, how many steps of them had been written, and who has them in vain now: a
+            worker that lives on would hold for ever what nobody asks for.
         """
         first = self._claims[0]
         worker, _, parcel = first.parcels[0]
         num_steps = sum(written.num_steps for written in first.parcels)
         first.parcels.clear()
-        for source in list(first.sources):
-            self._remove(first, source)
-        return self._remake(first, worker, parcel.start), num_steps
+        losers = [loser for source in list(first.sources) if (loser := self._drop(first, source))]
+        return self._remake(first, worker, parcel.start), num_steps, losers
 
     def lose(self, worker: int) -> list[int]:
         """Takes in that a worker is gone; returns the episodes that it alone had and had not written, to run again."""

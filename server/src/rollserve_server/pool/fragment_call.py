@@ -145,21 +145,20 @@ class FragmentCall(Deliveries):
 
     async def _drive(self, worker: int) -> None:
         part = self._parts[worker]
-        while True:
+        while not part.is_left:
             handle = await self._slots.ready(worker)
             if part.place is not None and part.place.handle is not handle:
                 self._lose(part, WorkerLostError(f"worker {worker} is lost", worker))
             try:
                 await self._drive_handle(part, handle)
-                return  # nobody waits for it any more
             except WorkerLostError as error:
                 self._slots.lose(worker, handle, error)
                 self._lose(part, error)
 
     async def _drive_handle(self, part: _WorkerPart, handle: WorkerHandle) -> None:
         """Keeps a worker at work until it is lost, or left behind."""
-        stuck = False
-        while True:
+        slot, stuck = self._slots[part.worker], False
+        while part.in_flight or (slot.healthy and slot.handle is handle):
             while len(part.in_flight) < ORDERS_IN_FLIGHT and (order := self._next_order(part, handle, stuck)):
                 part.in_flight.append(_InFlight(order, *handle.work(order)))
             if not part.in_flight:
@@ -168,7 +167,7 @@ class FragmentCall(Deliveries):
             # If the call ends meanwhile, somebody else takes the answer.
             _, coming, payload = part.in_flight[0]
             report = await asyncio.shield(coming)
-            if part.is_left:
+            if part.is_left or not part.in_flight:  # it was found lost when what it had written was fetched
                 return
             part.in_flight.popleft()
             self._take(part, report, payload)

@@ -124,8 +124,8 @@ class Holdings:
         self._updating = asyncio.Lock()
         self._misfits: dict[tuple[int, int], DomainError | None] = {}
         self._slots: Slots
-        # What an update is giving to the workers, beside the versions that are there.
-        self._coming: set[tuple[str, int]] = set()
+        # What an update is giving to the workers, beside the versions that are there; its value once all have it.
+        self._coming: dict[tuple[str, int], AgentVersion | EnvVersion | None] = {}
 
     def attach(self, slots: Slots) -> None:
         """Says who the workers are."""
@@ -155,7 +155,7 @@ class Holdings:
 
             with self._giving("agent", version):
                 await self._slots.ask_all(add_agent, each=len(agents) > 1)
-                added = AgentVersion(agents)
+                self._coming["agent", version] = added = AgentVersion(agents)
                 await self._journal.write(agents=(version, added))
                 self.agents.add(added)
             self._remember_misfit((version, self.envs.number), None)
@@ -194,7 +194,7 @@ class Holdings:
                 is_first = self.envs.current is None
                 descriptions = await self._slots.ask_all(add_env, each=len(specs) > 1, excuse=is_first)
                 _check_alike(descriptions, per_worker=per_worker)
-                env = EnvVersion(list(specs), _in_all(descriptions))
+                self._coming["env", version] = env = EnvVersion(list(specs), _in_all(descriptions))
                 await self._journal.write(env=(version, env))
                 self.envs.add(env)
         return version, env
@@ -293,15 +293,14 @@ class Holdings:
         held = {("env", version) for version in env_versions} | {("agent", version) for version in policy_versions}
         while missing := self._held() - held:
             kind, version = min(missing)
-            if kind == "env":
-                env = self.env(version)
-                if env is not None:
-                    came = await worker.call(Worker.add_env, version, _of_worker(env.specs, index))
-                    _check_same(came, env.description)
-            else:
-                agents = self.agents.get(version)
-                if agents is not None:
-                    await worker.call(Worker.add_agent, version, _of_worker(agents, index))
+            value = self._coming.get((kind, version)) or (
+                self.env(version) if kind == "env" else self.agents.get(version)
+            )
+            if isinstance(value, EnvVersion):
+                came = await worker.call(Worker.add_env, version, _of_worker(value.specs, index))
+                _check_same(came, value.description)
+            elif value is not None:
+                await worker.call(Worker.add_agent, version, _of_worker(value, index))
             held.add((kind, version))
 
     @property
@@ -312,7 +311,7 @@ class Holdings:
 
     def to_keep(self) -> tuple[set[int], set[int]]:
         """The versions of environments and of agents that workers are not to forget."""
-        kept = self._held() | self._coming
+        kept = self._held() | self._coming.keys()
         return {number for kind, number in kept if kind == "env"}, {number for kind, number in kept if kind == "agent"}
 
     def listed(self, env: EnvVersion) -> Sequence[EnvSpec]:
@@ -383,17 +382,19 @@ class Holdings:
         return policy_version in self.agents and self.env(env_version) is not None
 
     def _held(self) -> set[tuple[str, int]]:
+        """What a worker has to hold that is to take work."""
         envs = {*self.envs, *(-number for number in self.evaluation_envs)}
-        return {("agent", version) for version in self.agents} | {("env", version) for version in envs}
+        agreed = {name for name, value in self._coming.items() if value is not None}
+        return {("agent", version) for version in self.agents} | {("env", version) for version in envs} | agreed
 
     @contextlib.contextmanager
     def _giving(self, kind: str, version: int) -> Iterator[None]:
         """Has the workers keep a version that they are being given."""
-        self._coming.add((kind, version))
+        self._coming[kind, version] = None
         try:
             yield
         finally:
-            self._coming.discard((kind, version))
+            del self._coming[kind, version]
 
     def _check_count(self, name: str, updates: Sequence[object], per_worker: bool) -> None:
         expected = len(self._slots) if per_worker else 1
