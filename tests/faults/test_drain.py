@@ -103,3 +103,19 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         assert server.process.poll() is None
         assert server.stop() == 0
         assert end_of(running)[0] is grpc.StatusCode.UNAVAILABLE
+
+
+def test_calls_that_came_just_before_are_told_too(tmp_path: Path) -> None:
+    """They wait in a server that stands still, and find it stopping when it goes on."""
+    with serving(tmp_path, "--grace-seconds", "3") as (server, channel):
+        obtain = channel.unary_stream(OBTAIN, pb.ObtainSamplesRequest.SerializeToString, None)
+        server.process.send_signal(signal.SIGSTOP)
+        calls = [obtain(pb.ObtainSamplesRequest(step_count=1)) for _ in range(8)]
+        time.sleep(1)
+        server.process.send_signal(signal.SIGTERM)
+        server.process.send_signal(signal.SIGCONT)
+        assert {end_of(call) for call in calls} <= {
+            (grpc.StatusCode.UNAVAILABLE, "SERVER_STOPPING"),
+            (grpc.StatusCode.OK, ""),
+        }
+        assert server.process.wait(10) == 0

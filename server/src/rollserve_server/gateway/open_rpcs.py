@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import time
 from collections.abc import AsyncGenerator, Generator
 from typing import Any
@@ -126,7 +127,7 @@ class OpenRpcs:
     def end(self, error: DomainError) -> None:
         """Ends all with an error."""
         for rpc in list(self._rpcs):
-            rpc.end(error)
+            rpc.end(copy.copy(error))
 
     async def wait_until_none(self, seconds: float) -> None:
         """Waits until there are none, or for so long."""

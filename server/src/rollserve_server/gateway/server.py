@@ -31,6 +31,8 @@ _log = logging.getLogger(__name__)
 
 _FLUSH_SECONDS = 1.0
 """How long clients have to hear that their calls have ended."""
+_ACCEPTED_SECONDS = 0.2
+"""How long calls that have come have to be begun with: gRPC cancels those that stand in its queue when it stops."""
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["SamplerService"].full_name
 
@@ -121,6 +123,8 @@ class Gateway:
         await self._health.enter_graceful_shutdown()
         for pool in self._pools.values():
             pool.drain(StoppingError("the server is stopping: it begins no more calls"))
+        if grace:
+            await asyncio.sleep(_ACCEPTED_SECONDS)
         # Takes no more connections and calls from now on.
         stopping = asyncio.create_task(self._server.stop(grace + _FLUSH_SECONDS))
         try:

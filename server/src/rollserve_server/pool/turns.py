@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import time
 from collections import deque
 from collections.abc import AsyncGenerator
@@ -83,7 +84,7 @@ class Turns:
         """Ends the waiting of all calls with an error, also of those that come from now on."""
         self._refusal = error
         while self._queue:
-            self._queue.popleft().turn.set_exception(error)
+            self._queue.popleft().turn.set_exception(copy.copy(error))
 
     @contextlib.asynccontextmanager
     async def waiting(
@@ -106,7 +107,7 @@ class Turns:
 
     async def _wait(self, stack: AsyncExitStack, receiver: Receiver) -> AsyncGenerator[Progress, None]:
         if self._refusal is not None:
-            raise self._refusal
+            raise copy.copy(self._refusal)
         place = _Place(receiver)
         self._queue.append(place)
         stack.callback(self._leave, place)
