@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from support import server_environment
+from raw_calls import FOREVER, SERVICE, careless, end_of, serving
 
-import rollserve
 from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve_server.local import LocalServer, local_server
 
 SLOW = ("--env", "sample_envs:Slow", "--backend", "in-process", "--workers", "1", "--rows", "1", "--max-calls", "1")
-OBTAIN = "/rollserve.v1.SamplerService/ObtainSamples"
-FOREVER = 10**6
-
-
-@contextlib.contextmanager
-def serving(tmp_path: Path, *options: str) -> Iterator[tuple[LocalServer, grpc.Channel]]:
-    """A server with an agent, and a connection to it."""
-    log = tmp_path / "log"
-    with (
-        local_server(*SLOW, *options, log=log, environment=server_environment()) as server,
-        grpc.insecure_channel(server.address) as channel,
-    ):
-        with rollserve.connect(server.address) as sampler:
-            sampler.update_agent(rollserve.RandomAgent())
-        yield server, channel
-    assert "Traceback" not in log.read_text(), log.read_text()
+OBTAIN = f"{SERVICE}/ObtainSamples"
 
 
 def begin(channel: grpc.Channel, num_steps: int = FOREVER) -> grpc.Call:
@@ -44,16 +25,8 @@ def begin(channel: grpc.Channel, num_steps: int = FOREVER) -> grpc.Call:
     return call
 
 
-def end_of(call: grpc.Call) -> tuple[grpc.StatusCode, str]:
-    """How a stream ends."""
-    with contextlib.suppress(grpc.RpcError):
-        for _ in call:
-            pass
-    return call.code(), dict(call.trailing_metadata() or ()).get("rollserve-reason", "")
-
-
 def test_each_call_is_told_in_time(tmp_path: Path) -> None:
-    with serving(tmp_path, "--grace-seconds", "3") as (server, channel):
+    with serving(tmp_path, *SLOW, "--grace-seconds", "3") as (server, _), careless(server) as channel:
         running = begin(channel)
         waiting = begin(channel)
         began = time.monotonic()
@@ -69,7 +42,7 @@ def test_each_call_is_told_in_time(tmp_path: Path) -> None:
 
 
 def test_what_ends_in_time_is_whole(tmp_path: Path) -> None:
-    with serving(tmp_path) as (server, channel):
+    with serving(tmp_path, *SLOW) as (server, _), careless(server) as channel:
         running = begin(channel, num_steps=20)
         server.process.send_signal(signal.SIGTERM)
         assert [response.WhichOneof("content") for response in running][-1] == "account"
@@ -77,7 +50,7 @@ def test_what_ends_in_time_is_whole(tmp_path: Path) -> None:
 
 
 def test_who_only_watches_its_health_does_not_hold_it_up(tmp_path: Path) -> None:
-    with serving(tmp_path, "--grace-seconds", "60") as (server, channel):
+    with serving(tmp_path, *SLOW, "--grace-seconds", "60") as (server, _), careless(server) as channel:
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
         assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
         server.process.send_signal(signal.SIGTERM)
@@ -87,7 +60,7 @@ def test_who_only_watches_its_health_does_not_hold_it_up(tmp_path: Path) -> None
 
 def test_nor_does_a_client_that_takes_nothing(tmp_path: Path) -> None:
     big = ("--env", "sample_envs:Big", "--env-kwargs", '{"observation_bytes": 262144}', "--grace-seconds", "1")
-    with serving(tmp_path, *big) as (server, channel):
+    with serving(tmp_path, *SLOW, *big) as (server, _), careless(server) as channel:
         stuck = begin(channel)
         time.sleep(2)
         server.process.send_signal(signal.SIGTERM)
@@ -96,7 +69,7 @@ def test_nor_does_a_client_that_takes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
-    with serving(tmp_path, "--grace-seconds", "60") as (server, channel):
+    with serving(tmp_path, *SLOW, "--grace-seconds", "60") as (server, _), careless(server) as channel:
         running = begin(channel)
         server.process.send_signal(signal.SIGTERM)
         time.sleep(1)
@@ -107,7 +80,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
 
 def test_calls_that_came_just_before_are_told_too(tmp_path: Path) -> None:
     """They wait in a server that stands still, and find it stopping when it goes on."""
-    with serving(tmp_path, "--grace-seconds", "3") as (server, channel):
+    with serving(tmp_path, *SLOW, "--grace-seconds", "3") as (server, _), careless(server) as channel:
         obtain = channel.unary_stream(OBTAIN, pb.ObtainSamplesRequest.SerializeToString, None)
         server.process.send_signal(signal.SIGSTOP)
         calls = [obtain(pb.ObtainSamplesRequest(step_count=1)) for _ in range(8)]

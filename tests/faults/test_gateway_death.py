@@ -9,12 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from raw_calls import soon
 from ray_clusters import RayCluster, cluster_server, free_port, ray_cluster
 from support import equal
 
@@ -34,16 +34,6 @@ CALLS: dict[str, Callable[[rollserve.Sampler], rollserve.SampleStream]] = {
 def cluster() -> Iterator[RayCluster]:
     with ray_cluster() as running:
         yield running
-
-
-def soon(condition: Callable[[], bool], seconds: float = 60) -> bool:
-    """Whether something comes true."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
 
 
 def connect(address: str) -> rollserve.Sampler:

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from raw_calls import FOREVER, serving
 from silencing_proxy import silencing_proxy
-from support import equal, server_environment
+from support import equal
 
 import rollserve
-from rollserve_server.local import LocalServer, local_server
 
 SLOW = (
     "--env",
@@ -33,19 +33,6 @@ SLOW = (
 )
 """Where a call takes as long as it is to."""
 KEEPALIVE = ("--keepalive-seconds", "1", "--keepalive-timeout-seconds", "1")
-FOREVER = 10**6
-
-
-@contextlib.contextmanager
-def serving(tmp_path: Path, *options: str) -> Iterator[tuple[LocalServer, rollserve.Sampler]]:
-    log = tmp_path / "log"
-    with (
-        local_server(*SLOW, *options, log=log, environment=server_environment()) as server,
-        rollserve.connect(server.address) as sampler,
-    ):
-        sampler.update_agent(rollserve.RandomAgent())
-        yield server, sampler
-    assert "Traceback" not in log.read_text(), log.read_text()
 
 
 def wait_for_cancelled(sampler: rollserve.Sampler, num_calls: int, seconds: float) -> None:
@@ -65,7 +52,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_client_that_vanishes_frees_what_it_had(tmp_path: Path) -> None:
     with (
-        serving(tmp_path, *KEEPALIVE, "--max-calls", "1", "--max-stalled-calls", "0") as (server, sampler),
+        serving(tmp_path, *SLOW, *KEEPALIVE, "--max-calls", "1", "--max-stalled-calls", "0") as (server, sampler),
         silencing_proxy(server.address) as proxy,
         rollserve.connect(proxy.address) as client,
         client.stream_samples(FOREVER, blackhole=True),
@@ -80,7 +67,7 @@ def test_a_client_that_vanishes_frees_what_it_had(tmp_path: Path) -> None:
 
 def test_a_client_that_is_only_quiet_stays(tmp_path: Path) -> None:
     """It answers when it is asked."""
-    with serving(tmp_path, *KEEPALIVE) as (_, sampler):
+    with serving(tmp_path, *SLOW, *KEEPALIVE) as (_, sampler):
         stream = sampler.stream_samples(60)
         time.sleep(5)
         assert stream.join().account.num_resumptions == 0
@@ -88,7 +75,7 @@ def test_a_client_that_is_only_quiet_stays(tmp_path: Path) -> None:
 
 def test_a_server_that_vanishes_is_noticed(tmp_path: Path) -> None:
     with (
-        serving(tmp_path) as (server, _),
+        serving(tmp_path, *SLOW) as (server, _),
         silencing_proxy(server.address) as proxy,
         rollserve.connect(proxy.address) as client,
     ):
@@ -106,7 +93,7 @@ def test_a_server_that_vanishes_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("impatient")
 def test_a_stream_goes_on_over_another_connection(tmp_path: Path) -> None:
     with (
-        serving(tmp_path) as (server, sampler),
+        serving(tmp_path, *SLOW) as (server, sampler),
         silencing_proxy(server.address) as proxy,
         rollserve.connect(proxy.address) as client,
     ):
@@ -125,7 +112,7 @@ def test_a_stream_goes_on_over_another_connection(tmp_path: Path) -> None:
 def test_connections_that_come_of_age(tmp_path: Path, grace: int) -> None:
     """Without a limit to their grace what runs over them is not disturbed; with one it goes on over the next."""
     options = ("--max-connection-age-seconds", "1", "--max-connection-age-grace-seconds", str(grace))
-    with serving(tmp_path, *options) as (_, sampler):
+    with serving(tmp_path, *SLOW, *options) as (_, sampler):
         began = time.monotonic()
         batch = sampler.obtain_samples(80, seed=1)
         assert time.monotonic() - began > 2.5  # else it was no test
@@ -135,7 +122,7 @@ def test_connections_that_come_of_age(tmp_path: Path, grace: int) -> None:
 
 
 def test_an_idle_connection_is_closed_and_made_anew(tmp_path: Path) -> None:
-    with serving(tmp_path, "--max-connection-idle-seconds", "1") as (_, sampler):
+    with serving(tmp_path, *SLOW, "--max-connection-idle-seconds", "1") as (_, sampler):
         for _ in range(3):
             assert sampler.status().policy_version == 1
             time.sleep(1.5)
@@ -171,7 +158,7 @@ def namespace() -> Iterator[str]:
 
 def test_a_cable_that_is_pulled(tmp_path: Path) -> None:
     """Packets are lost, and nobody is told."""
-    with serving(tmp_path, *KEEPALIVE, "--listen", "0.0.0.0:0") as (server, sampler), namespace() as name:
+    with serving(tmp_path, *SLOW, *KEEPALIVE, "--listen", "0.0.0.0:0") as (server, sampler), namespace() as name:
         port = server.address.rpartition(":")[2]
         code = f"import rollserve; stream = rollserve.connect('10.251.7.1:{port}').stream_samples({FOREVER})"
         command = ["ip", "netns", "exec", name, sys.executable, "-c", f"{code}; print(next(stream)); list(stream)"]

@@ -6,69 +6,20 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
 import psutil
 import pytest
-from google.protobuf.message import Message
 from pools import until
-from support import equal, server_environment
+from raw_calls import BIG, FOREVER, SERVICE, begin, careless, end_of, serving
+from support import equal
 
 import rollserve
 from rollserve.v1 import agent_versions_pb2, evaluation_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import DomainError, OverLimitError, StoppingError
-from rollserve_server.local import LocalServer, local_server
 from rollserve_server.pool import Turns
-
-SERVICE = "/rollserve.v1.SamplerService"
-BIG = (
-    "--env",
-    "sample_envs:Big",
-    "--env-kwargs",
-    '{"observation_bytes": 131072}',
-    "--backend",
-    "in-process",
-    "--workers",
-    "1",
-    "--rows",
-    "2",
-    "--seed",
-    "3",
-)
-"""Where steps are so large that a client which takes none is soon kept waiting."""
-SMALL_BUFFERS = ("--call-window-bytes", str(4 << 20), "--worker-buffer-bytes", str(8 << 20))
-FOREVER = 10**9
-
-
-@contextlib.contextmanager
-def serving(tmp_path: Path, *options: str) -> Iterator[tuple[LocalServer, rollserve.Sampler]]:
-    """A server that nobody disturbs, and a client that does as it should."""
-    log = tmp_path / "log"
-    with (
-        local_server(*BIG, *SMALL_BUFFERS, *options, log=log, environment=server_environment()) as server,
-        rollserve.connect(server.address) as sampler,
-    ):
-        sampler.update_agent(rollserve.RandomAgent())
-        yield server, sampler
-    assert "Traceback" not in log.read_text(), log.read_text()
-
-
-@contextlib.contextmanager
-def careless(server: LocalServer) -> Iterator[grpc.Channel]:
-    """A connection that is nobody else's."""
-    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
-    with grpc.insecure_channel(server.address, options=options) as channel:
-        yield channel
-
-
-def begin(channel: grpc.Channel, name: str, request: Message) -> grpc.Call:
-    """A stream of which nothing is read but its first message."""
-    call = channel.unary_stream(f"{SERVICE}/{name}", request.SerializeToString, None)(request)
-    next(call)
-    return call
 
 
 def begin_to_sample(channel: grpc.Channel, seed: int) -> grpc.Call:
@@ -76,16 +27,8 @@ def begin_to_sample(channel: grpc.Channel, seed: int) -> grpc.Call:
     return begin(channel, "ObtainSamples", pb.ObtainSamplesRequest(step_count=FOREVER, options=options))
 
 
-def end_of(call: grpc.Call) -> tuple[grpc.StatusCode, str]:
-    """How a stream ends, when it is read at last."""
-    with pytest.raises(grpc.RpcError):
-        for _ in call:
-            pass
-    return call.code(), dict(call.trailing_metadata()).get("rollserve-reason", "")
-
-
 def test_others_have_the_turns_of_calls_whose_clients_take_nothing(tmp_path: Path) -> None:
-    with serving(tmp_path, "--max-calls", "2") as (server, sampler), careless(server) as channel:
+    with serving(tmp_path, *BIG, "--max-calls", "2") as (server, sampler), careless(server) as channel:
         stuck = [begin_to_sample(channel, seed) for seed in range(2)]
         assert sampler.obtain_samples(10, timeout=20).num_steps >= 10
         # They have lost nothing: what one of them asked for comes as soon as it is taken.
@@ -98,7 +41,7 @@ def test_others_have_the_turns_of_calls_whose_clients_take_nothing(tmp_path: Pat
 
 def test_the_one_that_was_left_for_longest_makes_room(tmp_path: Path) -> None:
     options = ("--max-calls", "1", "--max-stalled-calls", "1")
-    with serving(tmp_path, *options) as (server, sampler), careless(server) as channel:
+    with serving(tmp_path, *BIG, *options) as (server, sampler), careless(server) as channel:
         first = begin_to_sample(channel, 1)
         second = begin_to_sample(channel, 2)
         assert sampler.obtain_samples(10, timeout=20).num_steps >= 10
@@ -108,7 +51,10 @@ def test_the_one_that_was_left_for_longest_makes_room(tmp_path: Path) -> None:
 
 
 def test_a_client_that_takes_nothing_for_too_long_goes_on_later(tmp_path: Path) -> None:
-    with serving(tmp_path, "--client-stall-seconds", "1", "--max-calls", "1") as (server, sampler):
+    with serving(tmp_path, *BIG, "--client-stall-seconds", "1", "--max-calls", "1") as (
+        server,
+        sampler,
+    ):
         options = {"seed": 5, "first_episode_index": 0}
         expected = sampler.obtain_samples(300, **options)
         with careless(server) as channel:
@@ -127,7 +73,7 @@ def test_a_client_that_takes_nothing_for_too_long_goes_on_later(tmp_path: Path) 
 
 def test_so_many_calls_wait_and_no_more(tmp_path: Path) -> None:
     options = ("--max-calls", "1", "--max-stalled-calls", "0", "--max-waiting-calls", "2")
-    with serving(tmp_path, *options) as (server, sampler), careless(server) as channel:
+    with serving(tmp_path, *BIG, *options) as (server, sampler), careless(server) as channel:
         running = sampler.stream_samples(FOREVER, blackhole=True)
         waiting = [begin_to_sample(channel, seed) for seed in range(2)]
         with pytest.raises(rollserve.LimitError, match="1 calls have their turn and 2 are waiting") as caught:
@@ -142,7 +88,7 @@ def test_so_many_calls_wait_and_no_more(tmp_path: Path) -> None:
 def test_streams_of_all_kinds_that_nobody_reads_take_little(tmp_path: Path) -> None:
     """What a gateway holds for them is bounded, whatever they have asked for."""
     limits = ("--max-calls", "2", "--gateway-buffer-bytes", str(32 << 20))
-    with serving(tmp_path, *limits) as (server, sampler):
+    with serving(tmp_path, *BIG, *limits) as (server, sampler):
         status = sampler.status()
         agent = rollserve.MlpAgent.initial(status.observation_space, status.action_space, hidden_sizes=(32,))
         sampler.update_agent(agent)
@@ -168,7 +114,7 @@ def test_streams_of_all_kinds_that_nobody_reads_take_little(tmp_path: Path) -> N
 
 def test_a_request_that_is_never_sent_makes_room_for_others(tmp_path: Path) -> None:
     options = ("--max-request-bytes", str(32 << 20), "--max-pending-request-bytes", "1", "--client-stall-seconds", "3")
-    with serving(tmp_path, *options) as (server, sampler), careless(server) as channel:
+    with serving(tmp_path, *BIG, *options) as (server, sampler), careless(server) as channel:
         given_up = threading.Event()
         update = channel.stream_unary(f"{SERVICE}/UpdateAgent")
         call = update.future(iter(given_up.wait, True))
@@ -182,7 +128,7 @@ def test_a_request_that_is_never_sent_makes_room_for_others(tmp_path: Path) -> N
 
 def test_many_large_requests_at_once_take_little(tmp_path: Path) -> None:
     options = ("--max-request-bytes", str(20 << 20), "--max-pending-request-bytes", "1")
-    with serving(tmp_path, *options) as (server, sampler), contextlib.ExitStack() as stack:
+    with serving(tmp_path, *BIG, *options) as (server, sampler), contextlib.ExitStack() as stack:
         process = psutil.Process(server.process.pid)
         before = most = process.memory_info().rss
         request = bytes(16 << 20)

@@ -251,9 +251,8 @@ def _fragments_from_proto(request: pb.ObtainSamplesRequest, num_steps: int) -> F
     if request.options.HasField("first_episode_index"):
         expected = "none beside fragments, whose rows begin with episodes of their own,"
         raise InvalidValueError.of("options.first_episode_index", request.options.first_episode_index, expected)
-    clock = None
-    if fragments.HasField("row_step_count"):
-        clock = in_range("fragments.row_step_count", fragments.row_step_count, 0, MOST_FIRST_INDEX)
+    in_range("fragments.row_step_count", fragments.row_step_count, 0, MOST_FIRST_INDEX)
+    clock = optional(fragments, "row_step_count")
     fraction = fragments.fraction_of_workers if fragments.HasField("fraction_of_workers") else 1.0
     if not 0 < fraction <= 1:
         raise InvalidValueError.of("fragments.fraction_of_workers", fraction, "a number over 0 and up to 1")

@@ -11,10 +11,11 @@ from rollserve_server.pool.env_failures import EnvFailures
 if TYPE_CHECKING:
     from rollserve_server.sampling import EpisodeFailure
 
-__all__ = ["ENVIRONMENT_FAILED", "WORKER_LOST", "Account", "WorkerAccount"]
+__all__ = ["ENVIRONMENT_FAILED", "Account", "WorkerAccount"]
 
-ENVIRONMENT_FAILED, WORKER_LOST = "environment_failed", "worker_lost"
-"""Why episodes run again."""
+ENVIRONMENT_FAILED = "environment_failed"
+_STRAGGLER = "straggler"
+"""Why episodes run again, beside the reasons of errors about workers."""
 
 
 @dataclass
@@ -69,6 +70,11 @@ class Account:
         self.num_retried_episodes += num_episodes
         if num_episodes:
             self.retry_reasons[reason] += num_episodes
+
+    def count_stragglers(self, num_episodes: int) -> None:
+        """Takes in that so many episodes were begun a second time, because they are late."""
+        self.num_straggler_episodes += num_episodes
+        self.count_retried(_STRAGGLER, num_episodes)
 
     def take_env_failure(self, worker: int, failure: EpisodeFailure) -> None:
         """Takes in that an environment of a worker has raised an error."""

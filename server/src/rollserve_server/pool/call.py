@@ -218,8 +218,7 @@ class Call(Deliveries):
         """Has a worker that has nothing to do run what the call waits for too long; returns whether there is any."""
         copies, num_episodes = self._stragglers.begin_copies(worker, self._rows.num_rows - self._plan.num_open[worker])
         self._copies[worker] += copies
-        self.account.num_straggler_episodes += num_episodes
-        self.account.count_retried("straggler", num_episodes)
+        self.account.count_stragglers(num_episodes)
         return num_episodes > 0
 
     def _lookahead(self, worker: int) -> int:

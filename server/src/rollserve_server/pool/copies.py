@@ -58,6 +58,13 @@ class Copies:
             ranges.append(range(index, stop))
         return ranges
 
+    def give_up(self, index: int, worker: int) -> None:
+        """Takes in that a worker gave up an episode that was begun twice: it is the other's alone now."""
+        ledger = self._ledger
+        copy = ledger.copies.pop(index)
+        if worker != copy:
+            ledger.workers[index] = copy
+
     def settle(self, index: int, worker: int | None) -> bool:
         """Takes in where an episode has ended that was begun twice; returns whether it is the first of the two."""
         ledger = self._ledger

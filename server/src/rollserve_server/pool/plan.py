@@ -280,11 +280,10 @@ class Plan:
         Otherwise, if the call is not to go on without it, it becomes the `obstacle` once its turn comes. An episode
         that another worker has, too, is not given up before that one does.
         """
-        ledger, worker = self._ledger, failed.worker
-        self.num_open[worker] -= 1
+        ledger = self._ledger
+        self.num_open[failed.worker] -= 1
         if index in ledger.copies:
-            copy = ledger.copies.pop(index)
-            ledger.workers[index] = copy if worker != copy else ledger.workers[index]
+            self._copies.give_up(index, failed.worker)
             return False
         del ledger.workers[index]
         ledger.failed[index] = failed

@@ -170,8 +170,7 @@ class PopulationCall(Deliveries):
         room = self._num_rows - self._units.num_open[worker]
         copies = self._units.begin_copies(worker, lambda unit: begun_at[unit] < before, room)
         self._copies[worker] += copies
-        self.account.num_straggler_episodes += len(copies)
-        self.account.count_retried("straggler", len(copies))
+        self.account.count_stragglers(len(copies))
         return bool(copies)
 
     def _seconds_to_late(self) -> float | None:

@@ -30,7 +30,6 @@ _R = TypeVar("_R")
 _CLOSE_SECONDS = 2.0
 _GIVEN_UP_SECONDS = 1.0
 """How long to wait for a worker that is not to be replaced for up to an hour."""
-_NOT_STARTED = "WORKER_NOT_STARTED"
 
 
 class Slots(Sequence[Slot]):
@@ -134,7 +133,8 @@ class Slots(Sequence[Slot]):
         outcomes = await asyncio.gather(*starting, return_exceptions=True)
         failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         for failure in failures:
-            is_lost = isinstance(failure, WorkerLostError) and (any(left) or failure.reason != _NOT_STARTED)
+            there_is_room = any(left) or not isinstance(failure.__cause__, TimeoutError)
+            is_lost = isinstance(failure, WorkerLostError) and there_is_room
             if len(failures) == len(awaited) or not is_lost:
                 raise failure
         for slot, outcome in zip(awaited, outcomes, strict=True):
@@ -253,24 +253,23 @@ class Slots(Sequence[Slot]):
 
     def leave(self) -> None:
         """Leaves the workers to another server, but for those that were to go."""
-        self._is_closed = True
-        for task in (*self._replacements.values(), *self._ending.values(), *self._watches):
-            task.cancel()
+        self._stop_looking()
         for slot in self.leaving:
             slot.handle.kill()
 
     async def close(self) -> None:
         """Ends all workers."""
-        self._is_closed = True
-        for task in (*self._replacements.values(), *self._ending.values(), *self._watches):
-            task.cancel()
-        closing = [slot.handle.call(Worker.close) for slot in self.everyone if slot.healthy]
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_SECONDS):
-                await asyncio.gather(*closing, return_exceptions=True)
+        self._stop_looking()
+        await asyncio.gather(*(_end(slot.handle) for slot in self.everyone if slot.healthy))
         for slot in self.everyone:
             slot.handle.kill()
         self.leaving.clear()
+
+    def _stop_looking(self) -> None:
+        """Replaces nobody from now on."""
+        self._is_closed = True
+        for task in (*self._replacements.values(), *self._ending.values(), *self._watches):
+            task.cancel()
 
     def _new_slot(self, index: int, handle: WorkerHandle | None = None) -> Slot:
         """A place with this worker, or one that has not started yet."""
@@ -304,10 +303,10 @@ class Slots(Sequence[Slot]):
         try:
             async with asyncio.timeout(self._start_seconds):
                 identity = await handle.call(Worker.identity)
-        except TimeoutError:
+        except TimeoutError as error:
             handle.kill()
             message = f"worker {index} did not start within {self._start_seconds:g} s: is there room for it?"
-            raise WorkerLostError(message, index, reason=_NOT_STARTED) from None
+            raise WorkerLostError(message, index) from error
         except BaseException:
             handle.kill()
             raise

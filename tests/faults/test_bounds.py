@@ -1,0 +1,114 @@
+"""What clients may take of a server is bounded: over a bound they are refused, and everything else goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+from raw_calls import BIG, FOREVER, begin, careless, serving, soon
+
+import rollserve
+from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.errors import OverLimitError
+from rollserve_server.gateway import open_rpcs
+
+ENDLESS = pb.ObtainSamplesRequest(step_count=FOREVER)
+
+
+def padded(request: pb.ObtainSamplesRequest | pb.EvaluateRequest, num_bytes: int) -> bytes:
+    """A request with so many bytes in a field, number 1000, that nobody knows."""
+    length = bytes([*(num_bytes >> shift & 127 | 128 for shift in (0, 7, 14)), num_bytes >> 21])
+    return request.SerializeToString() + b"\xc2\x3e" + length + bytes(num_bytes)
+
+
+def refusal(channel: grpc.Channel, name: str, request: pb.ObtainSamplesRequest | bytes) -> tuple[grpc.StatusCode, str]:
+    """The status and reason of a stream that does not begin."""
+    with pytest.raises(grpc.RpcError) as caught:
+        begin(channel, name, request).cancel()
+    error = caught.value
+    return error.code(), dict(error.trailing_metadata() or ()).get("rollserve-reason", "")
+
+
+def answers(sampler: rollserve.Sampler) -> bool:
+    with contextlib.suppress(rollserve.LimitError, rollserve.UnavailableError):
+        return sampler.status().policy_version == 1
+    return False
+
+
+def test_rpcs_of_all_kinds(tmp_path: Path) -> None:
+    with serving(tmp_path, *BIG, "--max-rpcs", "3") as (server, sampler), careless(server) as channel:
+        calls = [begin(channel, "ObtainSamples", ENDLESS) for _ in range(3)]
+        with pytest.raises(rollserve.LimitError):
+            sampler.status()
+        for call in calls:
+            call.cancel()
+        assert soon(lambda: answers(sampler))
+
+
+def test_connections(tmp_path: Path) -> None:
+    with serving(tmp_path, *BIG, "--max-connections", "2") as (server, sampler):
+        with careless(server) as channel, careless(server) as another:
+            begin(channel, "ObtainSamples", ENDLESS)
+            assert refusal(another, "ObtainSamples", ENDLESS)[0] is grpc.StatusCode.UNAVAILABLE
+            assert answers(sampler)
+        with rollserve.connect(server.address) as other:
+            assert soon(lambda: answers(other))
+
+
+def test_requests_that_need_not_be_large(tmp_path: Path) -> None:
+    with serving(tmp_path, *BIG) as (server, sampler), careless(server) as channel:
+        begin(channel, "ObtainSamples", padded(ENDLESS, 3 << 20)).cancel()
+        expected = grpc.StatusCode.RESOURCE_EXHAUSTED, "REQUEST_TOO_LARGE"
+        assert refusal(channel, "ObtainSamples", padded(ENDLESS, 5 << 20)) == expected
+        assert answers(sampler)
+
+
+def test_requests_of_evaluations_that_run(tmp_path: Path) -> None:
+    limits = ("--max-request-bytes", str(8 << 20), "--max-pending-request-bytes", "1")
+    request = padded(pb.EvaluateRequest(episode_count=10**5), 5 << 20)
+    with serving(tmp_path, *BIG, *limits) as (server, sampler), careless(server) as channel:
+        running = begin(channel, "Evaluate", request)
+        expected = grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_REQUEST_BYTES"
+        assert refusal(channel, "Evaluate", request) == expected
+        assert sampler.evaluate(1).returns.shape == (1,)
+        running.cancel()
+        begin(channel, "Evaluate", request).cancel()
+
+
+class _Context:
+    """A call whose client takes nothing before it is told to."""
+
+    def __init__(self) -> None:
+        self.takes = asyncio.Event()
+
+    async def write(self, _: bytes) -> None:
+        await self.takes.wait()
+
+    async def abort(self, *_: object, **__: object) -> None:
+        await self.takes.wait()
+        raise grpc.aio.AbortError
+
+
+async def test_messages_that_wait_for_clients_whose_calls_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gRPC lets go of them when the client takes them, or goes."""
+    monkeypatch.setattr(open_rpcs, "_MOST_STUCK_BYTES", 100)
+    rpcs, context = open_rpcs.OpenRpcs(stall_seconds=0.01), _Context()
+
+    async def call() -> None:
+        with contextlib.suppress(grpc.aio.AbortError):
+            async with rpcs.open(context) as rpc:
+                rpcs.check_stuck()
+                await rpc.write(bytes(60))
+
+    calls = [asyncio.create_task(call()) for _ in range(2)]
+    await asyncio.sleep(0.2)
+    with pytest.raises(OverLimitError, match="120 bytes of calls that have ended") as caught:
+        rpcs.check_stuck()
+    assert caught.value.reason == "TOO_MANY_STALLED_CALLS"
+    context.takes.set()
+    await asyncio.gather(*calls)
+    rpcs.check_stuck()
