@@ -86,6 +86,28 @@ def test_the_next_gateway_finds_all_as_it_was(cluster: RayCluster, tmp_path: Pat
         assert soon(lambda: not cluster.actors())
 
 
+def test_a_journal_that_hangs_is_replaced(cluster: RayCluster, tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(cluster_server(cluster, tmp_path, *OPTIONS))
+        with rollserve.connect(server.address, timeout=120) as sampler:
+            sampler.update_agent(rollserve.RandomAgent())
+            expected = sampler.obtain_samples(1000, seed=3)
+            (journal,) = cluster.actors("JournalActor")
+            os.kill(journal, signal.SIGSTOP)
+            assert equal(sampler.obtain_samples(1000, seed=3), expected)
+            assert sampler.update_agent(rollserve.RandomAgent()) == 2
+            assert soon(lambda: journal not in cluster.actors("JournalActor"))
+            before = sampler.status()
+        server.process.kill()
+        server.process.wait()
+        server = stack.enter_context(cluster_server(cluster, tmp_path, *OPTIONS))
+        with rollserve.connect(server.address) as sampler:
+            assert what_lasts(sampler.status()) == what_lasts(before)
+        server.process.terminate()
+        assert server.process.wait(30) == 0
+        assert soon(lambda: not cluster.actors())
+
+
 def test_one_gateway_at_a_time(cluster: RayCluster, tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(cluster_server(cluster, tmp_path, *OPTIONS))

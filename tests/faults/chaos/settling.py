@@ -15,7 +15,7 @@ MOST_GROWTH_BYTES = {"gateway": 160 << 20, "worker": 640 << 20}
 """What a process may take more than after its first calls. Freed memory is held for the next data (`--hold-memory`), so
 this is what was once needed at a time. Of the gateway: 2 MiB of each call on its way to its client, 32 MiB of shared
 memory for each of two calls, and what was resident of Ray's object store. Of a worker: for each call, and for each
-stream and sequence that is kept for the next, 15 in all, 32 MiB that its rows write into and 8 MiB that are finished.
+stream and sequence that is kept for the next, 15 in all, 30 MiB that its rows write into and 8 MiB that are finished.
 Whether that comes to an end is what `make soak` looks at.
 """
 _MORE_THREADS, _MORE_FILES = 24, 48

@@ -37,6 +37,8 @@ _LEASE_SECONDS = 5.0
 _RENEW_SECONDS = 1.0
 _OPEN_SECONDS = 60.0
 _CLOSE_SECONDS = 3.0
+_ANSWER_SECONDS = 15.0
+"""How long the journal may take for an answer; twice, because this process may have stood still the first time."""
 _SHARED_FROM = 1 << 18
 """Agents with so many bytes go through Ray's object store, which holds up nothing else meanwhile."""
 
@@ -257,7 +259,7 @@ class RayJournal:
             try:
                 with putting():
                     reference = ask(actor)
-                owner: Owner | None = await reference
+                owner = await _answer(actor, reference)
             except ray.exceptions.RayError as error:
                 await self._reopen(actor, error)
                 continue
@@ -294,6 +296,24 @@ class RayJournal:
                     return
                 await asyncio.sleep(_RENEW_SECONDS / 2)
         raise SamplerLostError("the journal of the sampler is lost, and none takes its place", reason="JOURNAL_LOST")
+
+
+async def _answer(actor: Any, reference: Any) -> Owner | None:
+    """What a journal has answered. Raises RayError if it is gone; one that hangs is killed."""
+
+    async def fetch() -> Owner | None:
+        owner: Owner | None = await reference
+        return owner
+
+    answer = asyncio.ensure_future(fetch())
+    try:
+        for _ in range(2):
+            if (await asyncio.wait({answer}, timeout=_ANSWER_SECONDS))[0]:
+                return answer.result()
+    finally:
+        answer.cancel()
+    ray.kill(actor)
+    raise ray.exceptions.GetTimeoutError(f"it has not answered for {2 * _ANSWER_SECONDS:g} s")
 
 
 def _actor() -> Any:

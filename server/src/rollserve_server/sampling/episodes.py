@@ -25,7 +25,8 @@ ColumnKey = tuple[str, InfoKey]
 and its name, dtype and shape. States are what the agent remembered before each step.
 """
 
-_BLOCK_BYTES = 32 << 20
+_BLOCK_BYTES = 30 << 20
+"""Two of them fit into the 64 MiB, less a little, that glibc gets at a time for threads."""
 _MIN_BLOCK_STEPS, _MAX_BLOCK_STEPS = 4, 1000
 """The most is no power of 2: a step of all rows is written at once, and at such distances its values would drive each
 other out of the processor's caches.
