@@ -27,6 +27,8 @@ from rich.console import Console
 from rich.table import Table
 
 _UPDATES = ("agent updated", "parameters updated", "env updated")
+_OPTIONS = ("--no-hold-memory",)
+"""Memory that is held hides what is used: of the most that calls have taken at a time, nothing is given back."""
 _MOST_LOOKS = 720
 _LEAST_SECONDS = 1.0
 _SHOWN = 12
@@ -48,9 +50,8 @@ def main() -> int:
     given.folder = given.folder.resolve()
     story, tracks, problems = _soak(given)
     problems += [text for call in story.calls for text in wrong_ends(call)]
-    since = given.seconds / 2
-    problems += [text for track in tracks for text in track.problems(since)]
-    _print(story, tracks, since)
+    problems += [text for track in tracks for text in track.problems(given.seconds)]
+    _print(story, tracks, given.seconds)
     picture = given.folder / "soak.png"
     draw(picture, tracks, f"{given.clients} clients and {given.workers} workers for {given.seconds / 60:.1f} minutes")
     sys.stdout.write(f"picture: {picture}\n")
@@ -63,7 +64,7 @@ def _soak(given: argparse.Namespace) -> tuple[Story, Sequence[Track], list[str]]
     """Runs it; returns what happened, what the processes took, and what is wrong already."""
     with contextlib.ExitStack() as stack:
         log = EventLog(given.folder / "events.jsonl")
-        service = Service(given.folder, log, seed=given.seed, num_workers=given.workers, options=())
+        service = Service(given.folder, log, seed=given.seed, num_workers=given.workers, options=_OPTIONS)
         service.start()
         stack.callback(service.check_left_behind)
         stack.callback(service.stop)
@@ -95,15 +96,22 @@ def _look(service: Service, fleet: Fleet, num_clients: int) -> dict[int, Usage]:
     return usages
 
 
-def _print(story: Story, tracks: Sequence[Track], since: float) -> None:
+def _print(story: Story, tracks: Sequence[Track], whole: float) -> None:
     console = Console()
-    table = Table("process", "MB of its own\nfirst, last", "in the second half", "threads", "files", title="processes")
+    table = Table(
+        "process",
+        "MB of its own\nfirst, last",
+        "its least,\nfrom quarter 2 to 4",
+        "threads",
+        "files",
+        title="processes",
+    )
     for track in sorted(tracks, key=lambda each: each.name):
         first, last = track.usages[0], track.usages[-1]
         table.add_row(
             track.name,
             f"{first.own_bytes / 1e6:.0f} → {last.own_bytes / 1e6:.0f}",
-            f"{track.growth('own_bytes', since) / 1e6:+.2f} MB",
+            f"{track.growth('own_bytes', whole) / 1e6:+.2f} MB",
             f"{first.num_threads} → {last.num_threads}",
             f"{first.num_files} → {last.num_files}",
         )
@@ -112,7 +120,7 @@ def _print(story: Story, tracks: Sequence[Track], since: float) -> None:
     came = ", ".join(f"{outcome} {count}" for outcome, count in outcomes.most_common())
     num_bytes = sum(call.num_bytes for call in story.calls)
     console.print(f"{len(story.calls)} calls ({came}), {num_bytes / 1e6:.0f} MB")
-    console.print(f"allowed in the second half: {MOST_MORE}", highlight=False)
+    console.print(f"allowed from quarter 2 to 4: {MOST_MORE}", highlight=False)
 
 
 if __name__ == "__main__":

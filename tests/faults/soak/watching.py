@@ -14,7 +14,10 @@ from faults.chaos.processes import Usage
 __all__ = ["MOST_MORE", "Track", "Watch"]
 
 MOST_MORE = {"own_bytes": 16 << 20, "num_threads": 6, "num_files": 12}
-"""How much a process may have more at the end of the second half than at its beginning, by a line through it."""
+"""How much more a process may have, at the least, in the last quarter than it had, at the least, in the second one.
+
+What comes and goes with the calls of the moment does not count so, and what is never given back does.
+"""
 _LEAST_LOOKS = 8
 
 
@@ -36,21 +39,25 @@ class Track:
         """One of the figures of `Usage`, look by look."""
         return np.array([getattr(usage, attribute) for usage in self.usages], np.float64)
 
-    def growth(self, attribute: str, since: float) -> float:
-        """By how much a figure rose from some time on to the end, by a line through it; 0 if there is too little."""
-        late = np.array(self.seconds) >= since
-        if late.sum() < _LEAST_LOOKS:
-            return 0.0
-        seconds = np.array(self.seconds)[late]
-        slope, _ = np.polyfit(seconds, self.values(attribute)[late], 1)
-        return float(slope * (seconds[-1] - seconds[0]))
+    def growth(self, attribute: str, whole: float) -> float:
+        """By how much a figure's least value rose from the second quarter of so many seconds to the last one.
 
-    def problems(self, since: float) -> Iterable[str]:
-        """Which figures rose by more than they may."""
+        0 if it was looked at too seldom.
+        """
+        seconds, values = np.array(self.seconds), self.values(attribute)
+        second, last = (
+            values[(seconds >= whole * start) & (seconds < whole * (start + 0.25))] for start in (0.25, 0.75)
+        )
+        if min(len(second), len(last)) < _LEAST_LOOKS:
+            return 0.0
+        return float(last.min() - second.min())
+
+    def problems(self, whole: float) -> Iterable[str]:
+        """Which figures rose by more than they may in so many seconds."""
         for attribute, most in MOST_MORE.items():
-            growth = self.growth(attribute, since)
+            growth = self.growth(attribute, whole)
             if growth > most:
-                yield f"{self.name}: {attribute} rose by {growth:.0f} in the second half, at most {most} was expected"
+                yield f"{self.name}: {attribute} rose by {growth:.0f} from quarter 2 to 4, at most {most} was expected"
 
 
 class Watch:
