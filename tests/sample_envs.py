@@ -812,6 +812,35 @@ class HangingRows(CoinRows):
 gymnasium.register("HangingRows-v0", vector_entry_point=HangingRows)
 
 
+class RaisingRows(CoinRows):
+    """Coins that raise at a `step`, all rows at once, where a charge lies."""
+
+    def __init__(self, num_envs: int, folder: str) -> None:
+        super().__init__(num_envs, num_steps=5, mode="SameStep")
+        self._folder = folder
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        if go_off(self._folder, "step"):
+            raise RuntimeError("broken by design")
+        return super().step(actions)
+
+
+gymnasium.register("RaisingRows-v0", vector_entry_point=RaisingRows)
+
+
+class FourValues(Ends):
+    """Gives four values for its second step, as environments once did, in one of four episodes."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self._made, self._is_old = 0, seed is not None and seed > 1000 and seed % 4 == 0
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: int) -> Any:
+        self._made += 1
+        outcome = super().step(action)
+        return outcome[:4] if self._is_old and self._made == 2 else outcome
+
+
 class Licensed(Ends):
     """Can be made only on workers that got a `license`, each of which is for one of them."""
 

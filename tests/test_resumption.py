@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import grpc
@@ -12,6 +13,7 @@ from pools import adds_up
 from support import equal
 
 import rollserve
+from rollserve.resumption import Backoff
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.local import LocalServer
@@ -117,3 +119,13 @@ def test_it_does_not_go_on_with_a_server_that_was_started_anew(sampler: rollserv
             list(stub.ObtainSamples(pb.ObtainSamplesRequest(step_count=1, options=other)))
     assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert dict(caught.value.trailing_metadata())["rollserve-reason"] == "SAMPLER_RUN"
+
+
+def test_patience_is_for_failures_and_not_for_what_a_client_does_between_messages() -> None:
+    backoff = Backoff(patience_seconds=0.3)
+    for _ in range(2):
+        time.sleep(0.4)
+        assert backoff.next_seconds() is not None
+        time.sleep(0.4)
+        assert backoff.next_seconds() is None
+        backoff.succeed()

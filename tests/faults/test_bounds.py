@@ -13,7 +13,7 @@ from raw_calls import BIG, FOREVER, begin, careless, serving, soon
 
 import rollserve
 from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve_server.errors import OverLimitError
+from rollserve_server.errors import OverLimitError, StoppingError
 from rollserve_server.gateway import open_rpcs
 
 ENDLESS = pb.ObtainSamplesRequest(step_count=FOREVER)
@@ -84,11 +84,13 @@ class _Context:
 
     def __init__(self) -> None:
         self.takes = asyncio.Event()
+        self.codes: list[object] = []
 
     async def write(self, _: bytes) -> None:
         await self.takes.wait()
 
-    async def abort(self, *_: object, **__: object) -> None:
+    async def abort(self, code: object, *_: object, **__: object) -> None:
+        self.codes.append(code)
         await self.takes.wait()
         raise grpc.aio.AbortError
 
@@ -112,3 +114,16 @@ async def test_messages_that_wait_for_clients_whose_calls_have_ended(monkeypatch
     context.takes.set()
     await asyncio.gather(*calls)
     rpcs.check_stuck()
+
+
+async def test_a_call_that_is_just_being_ended_is_ended_again() -> None:
+    rpcs, context = open_rpcs.OpenRpcs(stall_seconds=0.01), _Context()
+    context.takes.set()
+    with contextlib.suppress(grpc.aio.AbortError):
+        async with rpcs.open(context) as rpc:
+            try:
+                with rpc.waiting():
+                    await asyncio.sleep(5)
+            finally:
+                rpcs.end(StoppingError("now"))
+    assert context.codes == [grpc.StatusCode.UNAVAILABLE]

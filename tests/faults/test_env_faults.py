@@ -6,10 +6,12 @@ import asyncio
 import random
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from charges import lay
 from cutting_proxy import cutting_proxy
 from pools import adds_up, evaluate, evaluate_population, kill_one, pool_of, sample
 from support import equal
@@ -23,6 +25,7 @@ from rollserve_server.errors import AgentFailedError, EnvFailedError, InvalidVal
 from rollserve_server.local import LocalServer
 from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Pool, Target
 from rollserve_server.pool.ray_backend import RayBackend
+from rollserve_server.sampling.action_history import ActionHistory
 
 MODULES: dict[str, Any] = {"allowed_modules": frozenset({"sample_envs"})}
 STEADY = rollserve.EnvSpec("sample_envs:Flaky")
@@ -335,6 +338,38 @@ async def test_rows_that_always_raise_fail_the_call(kind: str) -> None:
         await pool.update_agent([RandomSpec()])
         with pytest.raises(EnvFailedError, match=r"broken by design \(the last of 3 attempts\)"):
             await in_calls(pool, 50, 4)
+
+
+async def test_rows_that_raise_once_in_a_while_go_on_for_ever(tmp_path: Path) -> None:
+    """Each error is the first one since an episode has ended."""
+    env = rollserve.EnvSpec("sample_envs:RaisingRows-v0", {"folder": str(tmp_path)}, **{**BLOCKS, "num_rows": 2})
+    async with pool_of(InProcessBackend(), env, num_workers=1, env_retries=1, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        for _ in range(4):
+            await sample(pool, Fragments(40))
+            lay(tmp_path, "step")
+            assert check_account(await sample(pool, Fragments(40))).num_retried_episodes == 1
+
+
+def test_actions_of_calls_that_ended_early_are_known() -> None:
+    history = ActionHistory([SimpleNamespace(actions=[])])  # type: ignore[list-item]
+    first, second = np.arange(10).reshape(10, 1), np.arange(20, 30).reshape(10, 1)
+    history.begin_call([first])
+    history.reset(0, 2)
+    history.shorten(5)
+    history.begin_call([second])
+    (since,) = history.since_reset(0, 3, 6) or ()
+    assert since.tolist() == [2, 3, 4, 20, 21, 22]
+
+
+async def test_steps_that_give_too_few_values_fail_their_episodes() -> None:
+    env = rollserve.EnvSpec("sample_envs:FourValues", {"length": 5})
+    async with pool_of(InProcessBackend(), env, env_retries=1, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        with pytest.raises(EnvFailedError, match="ValueError: not enough values to unpack"):
+            await sample(pool, AtLeast(200), seed=1)
+        account = check_account(await sample(pool, AtLeast(200), seed=1, leaves_out_failed=True))
+        assert account.num_failed_episodes > 0
 
 
 async def test_rows_that_cannot_be_brought_back_begin_anew(backend: Backend) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from charges import lay
 from pools import adds_up, evaluate, evaluate_population, pool_of, sample, until
+from raw_calls import serving
 from support import equal, server_environment
 
 import rollserve
@@ -215,3 +217,16 @@ async def test_fragments_that_hang_again_and_again(tmp_path: Path) -> None:
         ):
             await sample(pool, Fragments(100), seed=1)  # type: ignore[arg-type]
         assert (await sample(pool, Fragments(100), seed=1)).num_steps == 100  # type: ignore[arg-type]
+
+
+def test_clients_do_not_ask_again_for_what_hangs_again_and_again(tmp_path: Path) -> None:
+    folder = tmp_path / "charges"
+    folder.mkdir()
+    options = ("--env", "sample_envs:Hanging", "--env-kwargs", json.dumps({"folder": str(folder)}), "--workers", "1")
+    limits = ("--backend", "in-process", "--step-seconds", "1", "--unit-retries", "0", "--rows", "2")
+    with serving(tmp_path, *options, *limits) as (_, sampler):
+        lay(folder, "step", 4)
+        with pytest.raises(rollserve.UnavailableError, match="hung: a step of episode") as caught:
+            sampler.obtain_samples(200, timeout=30)
+        assert caught.value.reason == "WORKER_HUNG"
+        assert sampler.status().counters.num_worker_restarts == 1

@@ -28,6 +28,7 @@ __all__ = [
     "closed_error",
     "error_from_rpc",
     "malformed_error",
+    "reason_of",
 ]
 
 
@@ -103,9 +104,14 @@ def error_from_rpc(error: grpc.RpcError) -> RollserveError:
     """The error of this package that says what gRPC's error says."""
     code = error.code()
     details = error.details() or code.name
-    metadata: dict[str, str | bytes] = dict(error.trailing_metadata() or ())  # type: ignore[arg-type]
     kind = _BY_CODE.get(code, ServerError)
-    return kind(details, code=code, reason=str(metadata.get("rollserve-reason", "")))
+    return kind(details, code=code, reason=reason_of(error))
+
+
+def reason_of(error: grpc.RpcError) -> str:
+    """The server's word for what went wrong; empty if it said none."""
+    metadata: dict[str, str | bytes] = dict(error.trailing_metadata() or ())  # type: ignore[arg-type]
+    return str(metadata.get("rollserve-reason", ""))
 
 
 def closed_error(what: str) -> CancelledError:

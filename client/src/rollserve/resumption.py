@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import grpc
 import numpy as np
 
-from rollserve.errors import malformed_error
+from rollserve.errors import malformed_error, reason_of
 from rollserve.v1 import episode_batch_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 
@@ -28,9 +28,13 @@ REPEATABLE = (episode_batch_pb2.REPRODUCIBILITY_EPISODE, episode_batch_pb2.REPRO
 """The classes of what comes again if it is asked for again."""
 
 
+_TRIED_AGAIN = ("WORKER_LOST", "WORKER_HUNG")
+"""Where the server itself has done the same again and again, at the cost of a worker each time."""
+
+
 def is_passing(error: grpc.RpcError) -> bool:
     """Whether the same call may succeed later."""
-    return error.code() is grpc.StatusCode.UNAVAILABLE
+    return error.code() is grpc.StatusCode.UNAVAILABLE and reason_of(error) not in _TRIED_AGAIN
 
 
 class Resumption:
@@ -192,19 +196,20 @@ class Backoff:
     _FIRST_SECONDS, _MOST_SECONDS = 0.1, 5.0
 
     def __init__(self, patience_seconds: float) -> None:
-        """Begins to count; attempts are to end after so many seconds without success."""
+        """Begins to count; attempts are to end after so many seconds of failures."""
         self._patience_seconds = patience_seconds
         self.succeed()
 
     def succeed(self) -> None:
-        """Takes in that an attempt has brought something."""
-        self._since = time.monotonic()
+        """Takes in that an attempt has brought something. How long the client then leaves it alone does not count."""
+        self._since: float | None = None
         self._seconds = self._FIRST_SECONDS
 
     def next_seconds(self) -> float | None:
         """How long to wait, or None if there has been no success for too long."""
-        seconds = self._seconds * random.uniform(0.5, 1.0)
-        if time.monotonic() + seconds - self._since > self._patience_seconds:
+        seconds, now = self._seconds * random.uniform(0.5, 1.0), time.monotonic()
+        self._since = now if self._since is None else self._since
+        if now + seconds - self._since > self._patience_seconds:
             return None
         self._seconds = min(2 * self._seconds, self._MOST_SECONDS)
         return seconds

@@ -350,7 +350,7 @@ class Settings(BaseModel):
         "error, before the call fails or goes on without it.",
     )
     step_seconds: float = Field(
-        default=60.0,
+        default=30.0,
         gt=0,
         description="How long a step of an environment, or an action of an agent, may take; of rows that are stepped "
         "all at once, a step of all. A worker in which one takes longer hangs: it is replaced, and what it was doing "

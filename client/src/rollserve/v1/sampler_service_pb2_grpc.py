@@ -59,7 +59,8 @@ class SamplerServiceStub(object):
     the text says what would fit. TOO_MANY_WORKERS, the operator allows no more; TOO_MANY_CALLS, too many wait for their
     turn already; TOO_MANY_REQUEST_BYTES, the requests of evaluations that run take as much memory as they may;
     TOO_MANY_STALLED_CALLS, so does what clients do not take of calls that have ended; REQUEST_TOO_LARGE, more than 4 MiB
-    came where neither agents nor environments do. Without a reason: there are too many RPCs.
+    came where neither agents nor environments do; OBJECT_STORE_FULL, Ray's object store has no room for results. Without a
+    reason: there are too many RPCs.
     UNAVAILABLE: WORKER_LOST and WORKER_HUNG, a worker's process is gone, or was ended because something in it took too long,
     and could not be replaced in time; or one could not be added in time, or one after the other was lost with the same
     episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run again. TOO_FEW_WORKERS,
@@ -172,7 +173,8 @@ class SamplerServiceServicer(object):
     the text says what would fit. TOO_MANY_WORKERS, the operator allows no more; TOO_MANY_CALLS, too many wait for their
     turn already; TOO_MANY_REQUEST_BYTES, the requests of evaluations that run take as much memory as they may;
     TOO_MANY_STALLED_CALLS, so does what clients do not take of calls that have ended; REQUEST_TOO_LARGE, more than 4 MiB
-    came where neither agents nor environments do. Without a reason: there are too many RPCs.
+    came where neither agents nor environments do; OBJECT_STORE_FULL, Ray's object store has no room for results. Without a
+    reason: there are too many RPCs.
     UNAVAILABLE: WORKER_LOST and WORKER_HUNG, a worker's process is gone, or was ended because something in it took too long,
     and could not be replaced in time; or one could not be added in time, or one after the other was lost with the same
     episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run again. TOO_FEW_WORKERS,
@@ -400,7 +402,8 @@ class SamplerService(object):
     the text says what would fit. TOO_MANY_WORKERS, the operator allows no more; TOO_MANY_CALLS, too many wait for their
     turn already; TOO_MANY_REQUEST_BYTES, the requests of evaluations that run take as much memory as they may;
     TOO_MANY_STALLED_CALLS, so does what clients do not take of calls that have ended; REQUEST_TOO_LARGE, more than 4 MiB
-    came where neither agents nor environments do. Without a reason: there are too many RPCs.
+    came where neither agents nor environments do; OBJECT_STORE_FULL, Ray's object store has no room for results. Without a
+    reason: there are too many RPCs.
     UNAVAILABLE: WORKER_LOST and WORKER_HUNG, a worker's process is gone, or was ended because something in it took too long,
     and could not be replaced in time; or one could not be added in time, or one after the other was lost with the same
     episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run again. TOO_FEW_WORKERS,

@@ -196,8 +196,10 @@ class RowEnvs:
         self._pulse.begin(Phase.STEP)
         for start in range(0, len(rows), self._num_together):
             infos += self._step_together(rows[start : start + self._num_together], row_actions)
+        if self.checks_observations:
+            infos = self._without_unfit(rows, infos)
         self._pulse.phase = Phase.WORKING
-        return self._without_unfit(rows, infos) if self.checks_observations else infos
+        return infos
 
     def close(self) -> None:
         """Closes the environments."""
@@ -219,8 +221,10 @@ class RowEnvs:
             rows = [row for row in rows if row not in self._broken]
         if len(outcomes) == 1 or not self._store_all(rows, outcomes):
             self._store_each(rows, outcomes)
-        infos = [(row, outcome[4]) for row, outcome in zip(rows, outcomes, strict=True) if outcome[4]]
-        return [(row, info) for row, info in infos if row not in self._broken] if self.failures else infos
+        stepped = list(zip(rows, outcomes, strict=True))
+        if self.failures:
+            stepped = [(row, outcome) for row, outcome in stepped if row not in self._broken]
+        return [(row, outcome[4]) for row, outcome in stepped if outcome[4]]
 
     def _without_unfit(
         self, rows: Sequence[int], infos: Sequence[tuple[int, Mapping[str, Any]]]
@@ -268,6 +272,7 @@ class RowEnvs:
         self.failures.append(self._failure("step", row, error))
         self.rewards[row] = 0.0
         self.terminated[row] = self.truncated[row] = False
+        self._pulse.begin(Phase.STEP)  # of the others, now that this one is closed
 
     def _failure(self, what: str, row: int, error: Exception) -> EnvFailedError:
         """The error for the caller. The environment may be broken for good, so the next reset makes a new one."""

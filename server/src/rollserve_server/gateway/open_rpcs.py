@@ -62,7 +62,7 @@ class OpenRpc:
 
     def end(self, error: DomainError) -> None:
         """Ends it with an error, unless it has ended. May be called again."""
-        if self._is_open and self._error is None:
+        if self._is_open and self._error is None and not self._scope.expired():
             self._error = error
             self._scope.reschedule(asyncio.get_running_loop().time())
 

@@ -89,7 +89,7 @@ class PoolConfig:
     start_seconds: float = 120.0
     env_retries: int = 3
     straggler_factor: float = 3.0
-    step_seconds: float = 60.0
+    step_seconds: float = 30.0
     reset_seconds: float = 300.0
     unit_retries: int = 3
     worker_restarts_per_hour: int = 60

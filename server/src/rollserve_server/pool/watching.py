@@ -29,7 +29,7 @@ class TimeLimits:
         reset_seconds: everything else: a reset, making an environment or an agent, closing an environment.
     """
 
-    step_seconds: float = 60.0
+    step_seconds: float = 30.0
     reset_seconds: float = 300.0
 
     @property

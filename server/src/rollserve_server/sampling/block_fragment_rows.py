@@ -223,6 +223,7 @@ class BlockFragmentRows(FragmentRecording):
             rows = np.flatnonzero(envs.fresh | cut)
         if not len(rows):
             return
+        self.attempts.succeed(self._block_start)
         self._finish(rows, envs.terminated[rows], truncated[rows])
         self._starts[rows] = self._step
         self._first_steps[rows] = 0

@@ -105,6 +105,8 @@ class FragmentRecording(ABC):
         If they have made them, the fragments of episodes that go on end with the last step, and go to the outbox.
         """
         self._num_steps = max(num_steps, self._step)
+        if self._tells_actions:
+            self._history.shorten(self._num_steps)
         if 0 < self._step == self._num_steps:
             self._cut()
 

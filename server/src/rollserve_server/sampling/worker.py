@@ -406,7 +406,8 @@ class _EnvVersion:
     def take_for_fragments(self, max_episode_length: int | None) -> RowEnvs | BlockEnvs:
         """Rows for a stream of fragments: those that are stepped together have to make the same number of steps."""
         if isinstance(self.specs, EnvSpec) and self.is_block:
-            envs = BlockEnvs(self.specs, self.num_rows, max_episode_length, at_once=True)
+            make = functools.partial(BlockEnvs, self.specs, self.num_rows, max_episode_length, at_once=True)
+            envs = make() if max_episode_length else made_again(make, self.num_retries)
             if envs.at_once:
                 return envs
             envs.close()
