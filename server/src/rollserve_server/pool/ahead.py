@@ -57,6 +57,11 @@ class Prefetching:
         self._streams = streams
         self._ahead: Ahead | None = None
 
+    @property
+    def is_running(self) -> bool:
+        """Whether something was begun and has not been taken back."""
+        return self._ahead is not None
+
     def begin(self, ahead: Ahead) -> None:
         """Begins. What was begun before has to have ended."""
         self._ahead = ahead

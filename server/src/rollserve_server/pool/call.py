@@ -216,7 +216,9 @@ class Call(Deliveries):
 
     def _begin_copies(self, worker: int) -> bool:
         """Has a worker that has nothing to do run what the call waits for too long; returns whether there is any."""
-        copies, num_episodes = self._stragglers.begin_copies(worker, self._rows.num_rows - self._plan.num_open[worker])
+        # Its own episodes may be waiting for just those, because its buffer is full.
+        room = max(self._rows.num_rows - self._plan.num_open[worker], 1)
+        copies, num_episodes = self._stragglers.begin_copies(worker, room)
         self._copies[worker] += copies
         self.account.count_stragglers(num_episodes)
         return num_episodes > 0

@@ -145,7 +145,12 @@ class FragmentCall(Deliveries):
 
     async def _drive(self, worker: int) -> None:
         part = self._parts[worker]
+        slot = self._slots[worker]
         while not part.is_left:
+            if part.progress is not None and not slot.healthy:  # nothing of it is missing
+                self._forget_rows(part)
+                await self._wait()
+                continue
             handle = await self._slots.ready(worker)
             if part.place is not None and part.place.handle is not handle:
                 self._lose(part, WorkerLostError(f"worker {worker} is lost", worker))
@@ -153,7 +158,8 @@ class FragmentCall(Deliveries):
                 await self._drive_handle(part, handle)
             except WorkerLostError as error:
                 self._slots.lose(worker, handle, error)
-                self._lose(part, error)
+                if part.place is not None and part.place.handle is handle:  # else that is known
+                    self._lose(part, error)
 
     async def _drive_handle(self, part: _WorkerPart, handle: WorkerHandle) -> None:
         """Keeps a worker at work until it is lost, or left behind."""
@@ -246,7 +252,8 @@ class FragmentCall(Deliveries):
         part.num_row_steps = report.num_row_steps
         if report.messages:
             part.num_needed_row_steps = max(part.num_needed_row_steps, part.num_made // part.num_rows)
-            part.written.append(_Written(report.messages, payload))
+            assert part.place is not None  # noqa: S101  # it has just answered
+            part.written.append(_Written(report.messages, payload, part.place.handle))
             part.num_written += sum(message.num_steps for message in report.messages)
         if report.rows is not None:
             part.progress = report.rows
@@ -284,10 +291,7 @@ class FragmentCall(Deliveries):
         if report.is_stranded and place is not None and part.num_strandings < self._settings.env_retries:
             part.num_strandings += 1
             part.failure = failure
-            self._forget_rows(part)
-            place.handle.stop(place.stream_id)
-            closing = asyncio.ensure_future(place.handle.call(Worker.close_stream, place.stream_id))
-            closing.add_done_callback(ignore_answer)
+            self._close_rows(part, place)
             self._restart(part, ENVIRONMENT_FAILED)
             return
         final = [env_failure for env_failure in report.env_failures if env_failure.is_final]
@@ -320,6 +324,13 @@ class FragmentCall(Deliveries):
         part.in_flight.clear()
         part.place = None
 
+    def _close_rows(self, part: _WorkerPart, place: Place) -> None:
+        """Has a worker, which is there, end what it does with its rows."""
+        self._forget_rows(part)
+        place.handle.stop(place.stream_id)
+        closing = asyncio.ensure_future(place.handle.call(Worker.close_stream, place.stream_id))
+        closing.add_done_callback(ignore_answer)
+
     def _restart(self, part: _WorkerPart, reason: str) -> None:
         """Has a part made again, but for what is written."""
         part.progress, part.num_made, part.has_answered = None, 0, False
@@ -340,16 +351,20 @@ class FragmentCall(Deliveries):
         return await self._fetch(part) if part.written else None
 
     async def _fetch(self, part: _WorkerPart) -> Delivery | None:
-        messages, payload = part.written[0]
+        messages, payload, handle = part.written[0]
         try:
             buffer = await payload.get()
         except WorkerLostError as error:
             # Its machine is gone, with all that it had written.
             part.written.clear()
             part.num_written = part.num_done
-            if part.place is not None:
-                self._slots.lose(part.worker, part.place.handle, error)
+            if part.place is not None and part.place.handle is handle:
+                self._slots.lose(part.worker, handle, error)
                 self._lose(part, error)
+            elif part.place is not None:  # another is in its place, and leaves out what is gone
+                self._close_rows(part, part.place)
+                if part.progress is None:
+                    self._restart(part, error.reason.lower())
             if part.progress is not None:
                 self._restart_lost(part, error)
             return None
@@ -367,10 +382,11 @@ class _InFlight(NamedTuple):
 
 
 class _Written(NamedTuple):
-    """Messages, and the buffer that they stand in, which is to be fetched."""
+    """Messages, the buffer that they stand in, which is to be fetched, and the worker that wrote them."""
 
     messages: Sequence[Message]
     payload: Payload
+    handle: WorkerHandle
 
 
 @dataclass(eq=False)

@@ -290,18 +290,18 @@ class Holdings:
             DomainError: it cannot take it; or its environments are other ones, which they cannot be.
         """
         env_versions, policy_versions = await worker.call(Worker.held)
-        held = {("env", version) for version in env_versions} | {("agent", version) for version in policy_versions}
-        while missing := self._held() - held:
-            kind, version = min(missing)
-            value = self._coming.get((kind, version)) or (
-                self.env(version) if kind == "env" else self.agents.get(version)
-            )
+        names = {("env", version) for version in env_versions} | {("agent", version) for version in policy_versions}
+        held = {name: value for name, value in self._held().items() if name in names}
+        # An update that fails has another come under the same name.
+        while missing := [name for name, value in self._held().items() if held.get(name) is not value]:
+            name = min(missing)
+            value, version = self._held()[name], name[1]
+            held[name] = value
             if isinstance(value, EnvVersion):
                 came = await worker.call(Worker.add_env, version, _of_worker(value.specs, index))
                 _check_same(came, value.description)
-            elif value is not None:
+            else:
                 await worker.call(Worker.add_agent, version, _of_worker(value, index))
-            held.add((kind, version))
 
     @property
     def description(self) -> EnvDescription:
@@ -311,7 +311,7 @@ class Holdings:
 
     def to_keep(self) -> tuple[set[int], set[int]]:
         """The versions of environments and of agents that workers are not to forget."""
-        kept = self._held() | self._coming.keys()
+        kept = self._held().keys() | self._coming.keys()
         return {number for kind, number in kept if kind == "env"}, {number for kind, number in kept if kind == "agent"}
 
     def listed(self, env: EnvVersion) -> Sequence[EnvSpec]:
@@ -381,11 +381,13 @@ class Holdings:
         policy_version, env_version = pair
         return policy_version in self.agents and self.env(env_version) is not None
 
-    def _held(self) -> set[tuple[str, int]]:
+    def _held(self) -> Mapping[tuple[str, int], AgentVersion | EnvVersion]:
         """What a worker has to hold that is to take work."""
-        envs = {*self.envs, *(-number for number in self.evaluation_envs)}
-        agreed = {name for name, value in self._coming.items() if value is not None}
-        return {("agent", version) for version in self.agents} | {("env", version) for version in envs} | agreed
+        agents = {("agent", number): version for number, version in self.agents.items()}
+        envs = {("env", number): version for number, version in self.envs.items()}
+        evaluation_envs = {("env", -number): version for number, version in self.evaluation_envs.items()}
+        agreed = {name: value for name, value in self._coming.items() if value is not None}
+        return {**agents, **envs, **evaluation_envs, **agreed}
 
     @contextlib.contextmanager
     def _giving(self, kind: str, version: int) -> Iterator[None]:

@@ -188,8 +188,8 @@ class Plan:
         if isinstance(self._placement, Anywhere):
             # What was lost is in the way of all that comes after it.
             wanted = max(wanted, len(self._to_begin_again))
-            if self._to_begin_again and self._unit_size > 1:
-                # A worker whose own units are open to their last episodes has no room, but may be the only one.
+            if self._to_begin_again:
+                # A worker whose own episodes wait for one of these, because its buffer is full, may be the only one.
                 room = max(room, 1)
             num_present = self._num_workers - len(self._absent)
             share = math.ceil((sum(self.num_open) + wanted) / num_present) - self.num_open[worker]

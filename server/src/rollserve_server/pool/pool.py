@@ -471,7 +471,7 @@ class Pool:
         holdings = self._holdings
         versions = holdings.agents.number, holdings.envs.number
         is_current = (account.policy_version, account.env_version) == versions
-        if request.prefetch and is_current and not self._num_running:
+        if request.prefetch and is_current and not (self._num_running or self._prefetching.is_running):
             with self._streams.lane() as lane:
                 self._prefetching.begin(self._begin_call(request, lane, *versions, Ahead))
 

@@ -302,7 +302,8 @@ class _RayWorker:
 
     def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], _RayPayload]:
         # Ray takes bytes as they are; of anything else it makes text by Python code of its own.
-        report, buffer = self._ask_work.remote(pickle.dumps((self._epoch, "work", order)))
+        with putting():
+            report, buffer = self._ask_work.remote(pickle.dumps((self._epoch, "work", order)))
         payload = _RayPayload(self, buffer)
         return asyncio.ensure_future(self._report(report, payload)), payload
 

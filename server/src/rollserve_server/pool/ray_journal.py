@@ -289,9 +289,9 @@ class RayJournal:
             while time.monotonic() < deadline:
                 with contextlib.suppress(ray.exceptions.RayError, ValueError):
                     fresh = await asyncio.to_thread(_actor)
-                    state = self._read and self._read[0]()
+                    state = self._read[0]() if self._read else self.state
                     arguments = self.epoch, self._owner, self._orphan_seconds, state
-                    self._check(await fresh.restore.remote(*arguments))
+                    self._check(await _answer(fresh, fresh.restore.remote(*arguments)))
                     self._actor = fresh
                     return
                 await asyncio.sleep(_RENEW_SECONDS / 2)
