@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import copy
 import time
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Awaitable, Generator
 from typing import Any
 
 import grpc.aio
@@ -19,6 +19,9 @@ __all__ = ["OpenRpc", "OpenRpcs"]
 _MOST_STUCK_BYTES = 256 << 20
 """Of messages that gRPC keeps for clients who do not take them although their calls have ended: it lets go of them only
 with the connection."""
+
+_GONE_SECONDS = 5.0
+"""How long gRPC may take to cancel the call of a client that has left, once a message to it has failed."""
 
 
 class OpenRpc:
@@ -79,14 +82,14 @@ class OpenRpc:
 
     async def read(self) -> Any:
         """What the client sends next."""
-        with self.waiting(), _cancelled_if_gone():
-            return await self._context.read()
+        with self.waiting():
+            return await _unless_gone(self._context.read())
 
     async def write(self, message: bytes) -> None:
         """Sends a message, as soon as the client takes it."""
         self.num_stuck_bytes = len(message)
-        with self.waiting(), _cancelled_if_gone():
-            await self._context.write(message)
+        with self.waiting():
+            await _unless_gone(self._context.write(message))
         self.num_stuck_bytes = 0
 
     def _allow(self, seconds: float | None) -> None:
@@ -155,10 +158,10 @@ class OpenRpcs:
             self._num_stuck_bytes -= rpc.num_stuck_bytes
 
 
-@contextlib.contextmanager
-def _cancelled_if_gone() -> Generator[None, None, None]:
-    """Makes a client's leaving one thing: gRPC cancels who answers it, unless a message was on its way, which fails."""
+async def _unless_gone(operation: Awaitable[Any]) -> Any:
+    """What an operation of gRPC's returns. If it fails because the client has left, gRPC cancels who awaits it."""
     try:
-        yield
+        return await operation
     except grpc.aio.InternalError:
-        raise asyncio.CancelledError from None
+        await asyncio.sleep(_GONE_SECONDS)
+        raise
