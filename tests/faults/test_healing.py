@@ -12,20 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 from charges import lay
 from pools import CARTPOLE, adds_up, evaluate, kill_one, pool_of, sample, until
 from support import equal, server_environment
+from unreliable import Places
 
 import rollserve
-from rollserve_server.agents import RandomSpec
-from rollserve_server.errors import InvalidValueError, TooFewWorkersError, WorkerLostError
+from rollserve_server.agents import ConstantSpec, RandomSpec
+from rollserve_server.errors import InvalidValueError, SamplerLostError, TooFewWorkersError, WorkerLostError
 from rollserve_server.local import local_server
-from rollserve_server.pool import AtLeast, Backend, Exactly, InProcessBackend, Pool
+from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Pool, WorkerHandle
 from rollserve_server.pool import restarts as restarts_module
 from rollserve_server.pool.journal import NoJournal
 from rollserve_server.pool.ray_backend import RayBackend
 from rollserve_server.pool.restarts import Restarts
+from rollserve_server.sampling import Worker, WorkerConfig
 
 MODULES: dict[str, Any] = {"allowed_modules": frozenset({"sample_envs"})}
 
@@ -228,16 +231,19 @@ def test_clients_are_told(tmp_path: Path) -> None:
 
 
 class SlowJournal(NoJournal):
-    """Takes down nothing before it is let go on."""
+    """Takes down nothing before it is let go on; and then refuses to, where that is to be."""
 
     def __init__(self) -> None:
         super().__init__()
         self.waits = asyncio.Event()
         self.may_go_on = asyncio.Event()
+        self.refuses = False
 
     async def write(self, **_: Any) -> None:
         self.waits.set()
         await self.may_go_on.wait()
+        if self.refuses:
+            raise SamplerLostError("it cannot be written")
 
 
 class WithSlowJournal(InProcessBackend):
@@ -266,3 +272,81 @@ async def test_a_worker_that_comes_while_an_update_is_taken_down_has_it(kind: st
         await updating
         batch = await sample(pool, Exactly(2))
         assert len(batch) == 4
+
+
+async def test_a_worker_that_comes_has_the_version_that_the_others_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was given that of an update which has failed since, and another one has come under the same number."""
+    backend = WithSlowJournal()
+    backend.journal.may_go_on.set()
+    async with pool_of(backend) as pool:
+        for handed in (backend.journal.waits, backend.journal.may_go_on):
+            handed.clear()
+        failing = asyncio.create_task(pool.update_agent([ConstantSpec({"": np.array(0)})]))
+        await backend.journal.waits.wait()
+        has_agent, may_make_env = asyncio.Event(), asyncio.Event()
+        slot = pool._slots[1]
+        create_worker = backend.create_worker
+
+        def create_gated_worker(index: int, config: WorkerConfig) -> WorkerHandle:
+            handle: Any = create_worker(index, config)
+            call = handle.call
+
+            async def gated_call(method: Any, *arguments: Any) -> Any:
+                if method is Worker.add_env:
+                    has_agent.set()
+                    await may_make_env.wait()
+                return await call(method, *arguments)
+
+            handle.call = gated_call
+            return handle  # type: ignore[no-any-return]
+
+        monkeypatch.setattr(backend, "create_worker", create_gated_worker)
+        pool._slots.lose(1, slot.handle)
+        await has_agent.wait()
+        backend.journal.refuses = True
+        backend.journal.may_go_on.set()
+        with pytest.raises(SamplerLostError):
+            await failing
+        backend.journal.refuses = False
+        assert await pool.update_agent([ConstantSpec({"": np.array(1)})]) == 1
+        may_make_env.set()
+        await until(lambda: slot.healthy)
+        batch = await sample(pool, Exactly(1))
+        assert isinstance(batch.actions, np.ndarray)
+        assert batch.actions.min() == 1
+
+
+async def test_one_call_at_a_time_is_sampled_ahead_of() -> None:
+    """Although several end at the same time, and wait for what they have counted to be taken down."""
+    backend = WithSlowJournal()
+    backend.journal.may_go_on.set()
+    async with pool_of(backend, num_rows=2) as pool:
+        await pool.update_agent([RandomSpec()])
+        backend.journal.waits.clear()
+        backend.journal.may_go_on.clear()
+        calls = [asyncio.create_task(sample(pool, AtLeast(100), prefetch=True)) for _ in range(2)]
+        await until(lambda: pool._num_running == 0 and backend.journal.waits.is_set())
+        await asyncio.sleep(0.2)
+        backend.journal.may_go_on.set()
+        await asyncio.gather(*calls)
+        drivers = [task for task in asyncio.all_tasks() if "_keep_driving" in repr(task)]
+        assert len(drivers) == len(pool.status().workers)
+
+
+async def test_fragments_wait_for_no_worker_of_whom_they_have_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places, backend = Places(tmp_path / "slow"), InProcessBackend()
+    async with pool_of(backend, places.env(step_seconds=0.1), num_rows=1, start_seconds=1.0, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        with places.slow(pool, 1):
+            running = asyncio.create_task(sample(pool, Fragments(100)))
+            await asyncio.sleep(1)  # all that is missing is of the slow one, which takes longer
+            assert not running.done()
+            monkeypatch.setattr(backend, "create_worker", no_worker)
+            pool._slots.lose(0, pool._slots[0].handle)
+            assert (await running).num_steps == 100
+
+
+def no_worker(index: int, _: WorkerConfig) -> WorkerHandle:
+    raise WorkerLostError("there is no room", index)
