@@ -252,7 +252,8 @@ async def test_an_error_is_told_and_the_next_call_has_another_environment() -> N
         await sample(pool, AtLeast(50))
         with pytest.raises(EnvFailedError, match=r"the block of episode \d+ .*RuntimeError: the purse is empty"):
             await sample(pool, AtLeast(5000))
-        assert (await sample(pool, AtLeast(50))).num_steps >= 50
+        # Where the call before has failed, and so what would come next, depends on how far workers had run ahead.
+        assert (await sample(pool, AtLeast(50), seed=1)).num_steps >= 50
 
 
 async def test_short_episodes_are_not_preferred() -> None:
