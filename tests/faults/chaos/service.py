@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from faults.chaos.catalogue import ENV_MODULE, MOST_WORKERS, NUM_ROWS
 from faults.chaos.environments import FOLDER
 from faults.chaos.events import EventLog
 from faults.chaos.processes import Usage, family, gone, name_of, usage_of
+from ray_clusters import free_port
 
 __all__ = ["REPOSITORY", "Cluster", "Service", "notes_of", "python_path"]
 
@@ -81,7 +81,7 @@ class Service:
             options: more of its options.
             cluster: where its workers are; None for on a Ray of its own.
         """
-        self.address = f"127.0.0.1:{_free_port()}"
+        self.address = f"127.0.0.1:{free_port()}"
         self.pid = 0
         self.problems: list[str] = []
         self._earlier: list[psutil.Process] = []
@@ -174,10 +174,3 @@ class Service:
         if status != expected:
             self.problems.append(f"the server ended with status {status}, {expected} was expected")
         self._log.write("server ended", pid=self.pid, status=status)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -7,10 +7,9 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from rollserve_server import __version__
 from rollserve_server.errors import InvalidValueError
+from rollserve_server.pool.root_seeds import derived_seed
 
 if TYPE_CHECKING:
     from rollserve import EnvSpec
@@ -59,8 +58,7 @@ def own_seed(seed: int, epoch: int) -> int:
 
     A client may still be going on with those of the server before.
     """
-    words = np.random.SeedSequence(seed, spawn_key=(*_KEY, epoch)).generate_state(2)
-    return int(words[0]) << 32 | int(words[1])
+    return derived_seed(seed, (*_KEY, epoch))
 
 
 def _flat(config: Any, prefix: str = "") -> dict[str, object]:

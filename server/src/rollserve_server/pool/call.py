@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -86,7 +85,6 @@ class Call(Deliveries):
         self._num_finished_last = [0] * len(slots)
         self._steps_per_second = [0.0] * len(slots)
         self._has_answered = [False] * len(slots)
-        self._num_losses: Counter[int] = Counter()
         can_repeat = not self._pinned and reproducibility is not Reproducibility.WORKER
         factor = settings.straggler_factor if can_repeat else 0.0
         self._stragglers = Stragglers(self._plan, self._claims, stream, estimate.pace, factor)
@@ -325,12 +323,7 @@ class Call(Deliveries):
         if cut is not None and self.reproducibility is Reproducibility.WORKER:
             text = f"{error.text}; a part of episode {cut} was delivered, which cannot be run again: its environment is"
             raise WorkerLostError(f"{text} no function of its seed", error.worker_index)
-        self._num_losses.update(lost)
-        self.account.count_retried(error.reason.lower(), len(lost))
-        worst, num_losses = max(self._num_losses.items(), key=lambda item: item[1], default=(0, 0))
-        if num_losses > self._settings.unit_retries:
-            text = f"{error.text}; it ran episode {worst}, which {num_losses - 1} workers were lost with before"
-            raise WorkerLostError(text, error.worker_index, reason=error.reason)
+        self._count_losses(lost, error, "episode {}".format)
         self._notify()
 
     def _advance_claims(self, *, at_once: bool = False) -> bool:

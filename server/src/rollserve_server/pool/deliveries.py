@@ -6,9 +6,12 @@ import asyncio
 import contextlib
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from rollserve_server.errors import WorkerLostError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -120,6 +123,7 @@ class Deliveries(ABC):
         self._settings = settings
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
+        self._num_losses: Counter[int] = Counter()
         self._began = time.monotonic()
 
     @contextlib.asynccontextmanager
@@ -195,6 +199,21 @@ class Deliveries(ABC):
         except Exception as error:  # it is raised where the call is awaited
             self._failure = error
             self._notify()
+
+    def _count_losses(self, lost: Sequence[int], error: WorkerLostError, name_of: Callable[[int], str]) -> None:
+        """Takes in that work is to be done again. Raises the error if that has happened too often.
+
+        Args:
+            lost: what it is.
+            error: why.
+            name_of: says for texts what a piece of it is.
+        """
+        self._num_losses.update(lost)
+        self.account.count_retried(error.reason.lower(), len(lost))
+        worst, num_losses = max(self._num_losses.items(), key=lambda item: item[1], default=(0, 0))
+        if num_losses > self._settings.unit_retries:
+            text = f"{error.text}; it ran {name_of(worst)}, which {num_losses - 1} workers were lost with before"
+            raise WorkerLostError(text, error.worker_index, reason=error.reason)
 
     def _deliver(self, worker: int, messages: Sequence[Message], buffer: NDArray[np.uint8]) -> Delivery:
         """What is to be sent of messages that a worker wrote. Enters them into the account."""

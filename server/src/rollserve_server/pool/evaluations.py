@@ -10,8 +10,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Seque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from rollserve import EnvSpec
 from rollserve_server.agents import check_population
 from rollserve_server.errors import InvalidValueError, NotReadyError, within
@@ -23,6 +21,7 @@ from rollserve_server.pool.length_estimate import LengthEstimate
 from rollserve_server.pool.open_stream import OpenStream
 from rollserve_server.pool.plan import InAll, Ledger
 from rollserve_server.pool.population_call import PopulationCall
+from rollserve_server.pool.root_seeds import derived_seed
 from rollserve_server.pool.turns import Receiver, Turns
 from rollserve_server.sampling import Population, Stream, Worker
 
@@ -122,8 +121,7 @@ class Evaluations:
             max_stalled=MOST_EVALUATIONS,
             max_waiting=config.max_waiting_calls,
         )
-        words = np.random.SeedSequence(config.seed, spawn_key=_SEED_KEY).generate_state(2)
-        self._seed = int(words[0]) << 32 | int(words[1])
+        self._seed = derived_seed(config.seed, _SEED_KEY)
         self._closing: set[asyncio.Future[None]] = set()
 
     def drain(self, error: DomainError) -> None:

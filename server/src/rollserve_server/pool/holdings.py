@@ -293,10 +293,10 @@ class Holdings:
         names = {("env", version) for version in env_versions} | {("agent", version) for version in policy_versions}
         held = {name: value for name, value in self._held().items() if name in names}
         # An update that fails has another come under the same name.
-        while missing := [name for name, value in self._held().items() if held.get(name) is not value]:
+        while missing := {name: value for name, value in self._held().items() if held.get(name) is not value}:
             name = min(missing)
-            value, version = self._held()[name], name[1]
-            held[name] = value
+            held[name] = value = missing[name]
+            _, version = name
             if isinstance(value, EnvVersion):
                 came = await worker.call(Worker.add_env, version, _of_worker(value.specs, index))
                 _check_same(came, value.description)

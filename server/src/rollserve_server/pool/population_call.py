@@ -7,7 +7,7 @@ import bisect
 import itertools
 import math
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -71,7 +71,6 @@ class PopulationCall(Deliveries):
         self._held_steps = [0] * len(slots)
         self._num_finished_last = [0] * len(slots)
         self._has_answered = [False] * len(slots)
-        self._num_losses: Counter[int] = Counter()
         self._pace = Pace()
         can_repeat = reproducibility is not Reproducibility.WORKER
         self._straggler_factor = settings.straggler_factor if can_repeat else 0.0
@@ -215,18 +214,11 @@ class PopulationCall(Deliveries):
         self._copies[worker].clear()
         self._has_answered[worker] = False
         lost = self._units.lose(worker)
-        self._num_losses.update(lost)
         for unit in lost:
             del self._begun_at[unit]
-        account = self.account
-        account.count_retried(error.reason.lower(), len(lost))
-        account.num_lost_steps += self._held_steps[worker]
+        self.account.num_lost_steps += self._held_steps[worker]
         self._held_steps[worker] = 0
-        worst, num_losses = max(self._num_losses.items(), key=lambda item: item[1], default=(0, 0))
-        if num_losses > self._settings.unit_retries:
-            episode = f"an episode of member {self._population.member_of(worst)}"
-            text = f"{error.text}; it ran {episode}, which {num_losses - 1} workers were lost with before"
-            raise WorkerLostError(text, error.worker_index, reason=error.reason)
+        self._count_losses(lost, error, lambda unit: f"an episode of member {self._population.member_of(unit)}")
         self._notify()
 
 

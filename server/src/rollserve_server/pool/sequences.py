@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 from rollserve_server.errors import NotReadyError
 from rollserve_server.pool.deliveries import ignore_answer
 from rollserve_server.pool.journal import SequenceState
+from rollserve_server.pool.root_seeds import derived_seed
 from rollserve_server.sampling import Worker
 
 if TYPE_CHECKING:
@@ -252,8 +251,7 @@ class Sequences:
     def _next_seed(self) -> int:
         self._num_seeds += 1
         # Apart from those of sequences of whole episodes.
-        words = np.random.SeedSequence(self._own_seed, spawn_key=(0, self._num_seeds)).generate_state(2)
-        return int(words[0]) << 32 | int(words[1])
+        return derived_seed(self._own_seed, (0, self._num_seeds))
 
     def _new(
         self, seed: int, kind: SequenceKind, initial: Checkpoint, *, is_own: bool

@@ -8,12 +8,11 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 from rollserve_server.agents import AS_THE_AGENT_SAYS
 from rollserve_server.pool.open_stream import OpenStream
 from rollserve_server.pool.placement import Blocks
 from rollserve_server.pool.plan import Ledger
+from rollserve_server.pool.root_seeds import derived_seed
 from rollserve_server.sampling import Stream, Worker
 
 if TYPE_CHECKING:
@@ -113,8 +112,7 @@ class Streams:
 
     def _next_seed(self) -> int:
         self._num_seeds += 1
-        words = np.random.SeedSequence(self._own_seed, spawn_key=(self._num_seeds,)).generate_state(2)
-        return int(words[0]) << 32 | int(words[1])
+        return derived_seed(self._own_seed, (self._num_seeds,))
 
     def open(self, wanted: Stream, first_index: int, placement: Placement, team: Team) -> OpenStream:
         """The stream that a call is to have for itself: one that was kept and stands at that index, or a new one.
