@@ -813,10 +813,12 @@ gymnasium.register("HangingRows-v0", vector_entry_point=HangingRows)
 
 
 class RaisingRows(CoinRows):
-    """Coins that raise at a `step`, all rows at once, where a charge lies."""
+    """Coins that raise at a `step`, all rows at once, or when they are to be made, where a charge lies."""
 
-    def __init__(self, num_envs: int, folder: str) -> None:
-        super().__init__(num_envs, num_steps=5, mode="SameStep")
+    def __init__(self, num_envs: int, folder: str, max_episode_steps: int | None = None) -> None:
+        super().__init__(num_envs, num_steps=5, mode="SameStep", max_episode_steps=max_episode_steps)
+        if go_off(folder, "make"):
+            raise RuntimeError("broken by design")
         self._folder = folder
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:

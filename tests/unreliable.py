@@ -85,6 +85,14 @@ class ForgetfulBackend(ShuffledBackend):
         return handle  # type: ignore[no-any-return]
 
 
+class HaplessBackend(ForgetfulBackend, MortalBackend):
+    """Some workers die, and some of what others wrote is lost."""
+
+    def __init__(self, seed: int, num_deaths: int, num_losses: int) -> None:
+        MortalBackend.__init__(self, seed, num_deaths)
+        self.num_losses = num_losses
+
+
 class Places:
     """A file that says which workers are slow."""
 

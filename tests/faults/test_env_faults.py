@@ -351,6 +351,18 @@ async def test_rows_that_raise_once_in_a_while_go_on_for_ever(tmp_path: Path) ->
             assert check_account(await sample(pool, Fragments(40))).num_retried_episodes == 1
 
 
+@pytest.mark.parametrize("target", [AtLeast(100), Fragments(100)])
+async def test_native_code_with_a_limit_is_made_with_retries(tmp_path: Path, target: Target | Fragments) -> None:
+    env = rollserve.EnvSpec("sample_envs:RaisingRows-v0", {"folder": str(tmp_path)}, **{**BLOCKS, "num_rows": 2})
+    async with pool_of(InProcessBackend(), env, num_workers=1, env_retries=2, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        lay(tmp_path, "make", 2)
+        assert max((await sample(pool, target, max_episode_length=3)).lengths) == 3
+        lay(tmp_path, "make", 3)
+        with pytest.raises(InvalidValueError, match=r"4 came, but the native code .* takes no limit.*broken by design"):
+            await sample(pool, target, max_episode_length=4)
+
+
 def test_actions_of_calls_that_ended_early_are_known() -> None:
     history = ActionHistory([SimpleNamespace(actions=[])])  # type: ignore[list-item]
     first, second = np.arange(10).reshape(10, 1), np.arange(20, 30).reshape(10, 1)

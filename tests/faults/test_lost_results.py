@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import pytest
 from pools import adds_up, pool_of, sample
 from support import equal
 from test_interleavings import NATIVE, ROWS
-from unreliable import ForgetfulBackend
+from unreliable import ForgetfulBackend, HaplessBackend
 
 import rollserve
 from rollserve_server.agents import RandomSpec
 from rollserve_server.pool import AtLeast, Exactly, Fragments, InProcessBackend, Target
+from rollserve_server.pool.claims import Claims, Written
+from rollserve_server.pool.plan import PlannedClaim
 from rollserve_server.sampling import stream_work
+from rollserve_server.sampling.orders import Message, Parcel
 
 FULL: dict[str, Any] = {"worker_buffer_bytes": 4000, "window_bytes": 3000}
 _CALLS = 2
@@ -58,5 +62,46 @@ async def test_what_is_lost_is_made_again(
                 assert equal(batch, expected[call]), (seed, call)
                 assert batch.account is not None
                 assert adds_up(batch.account)
+                num_retried += batch.account.num_retried_episodes
+    assert num_retried > 0
+
+
+def test_lost_steps_are_charged_to_whoever_wrote_them() -> None:
+    claims = Claims(10_000, itertools.count(), pinned=False)
+    payload: Any = None  # nobody looks into it
+
+    def write(worker: int, claim_id: int, num_steps: int, start: tuple[int, int], stop: tuple[int, int]) -> None:
+        message = Message(offset=0, size=100, num_steps=num_steps, num_episodes=0)
+        parcel = Parcel(claim_id, (message,), start, stop, complete=stop == (2, 0))
+        assert claims.take(Written(worker, payload, parcel)) == []
+
+    first = claims.add(PlannedClaim(worker=0, start=0, stop=2, num_bytes=100))
+    write(0, first, 7, (0, 0), (1, 0))
+    assert claims.lose(0) == [1]
+    assert claims.to_begin(1) == [range(1, 2)]
+    assert claims.finish(1, 1)
+    (asked,) = claims.to_ask(1)
+    write(1, asked.claim_id, 5, (1, 0), (2, 0))
+    lost, num_steps, losers = claims.lose_payload()
+    assert (lost, num_steps, losers) == ([0, 1], {0: 7, 1: 5}, [])
+
+
+@pytest.mark.usefixtures("small_parcels")
+async def test_what_dying_workers_leave_behind_is_lost() -> None:
+    async with pool_of(InProcessBackend(), ROWS, num_workers=3) as pool:
+        await pool.update_agent([RandomSpec()])
+        expected = [await sample(pool, AtLeast(100), max_message_bytes=1000) for _ in range(_CALLS)]
+    num_retried = 0
+    for seed in range(20):
+        backend = HaplessBackend(seed, num_deaths=4, num_losses=6)
+        async with pool_of(backend, ROWS, num_workers=3, unit_retries=20, **FULL) as pool:
+            await pool.update_agent([RandomSpec()])
+            for call in range(_CALLS):
+                async with asyncio.timeout(_LONG_SECONDS):
+                    batch = await sample(pool, AtLeast(100), max_message_bytes=1000)
+                assert equal(batch, expected[call]), (seed, call)
+                assert batch.account is not None
+                assert adds_up(batch.account), (seed, call)
+                assert min(batch.account.num_kept_steps, batch.account.num_lost_steps) >= 0, (seed, call)
                 num_retried += batch.account.num_retried_episodes
     assert num_retried > 0

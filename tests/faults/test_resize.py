@@ -34,7 +34,7 @@ from rollserve_server.pool import (
     Target,
 )
 from rollserve_server.pool.ray_backend import RayBackend
-from rollserve_server.sampling import WorkerConfig
+from rollserve_server.sampling import Worker, WorkerConfig
 
 ROLLSERVE = Path(sys.executable).with_name("rollserve")
 MODULES = {"allowed_modules": frozenset({"sample_envs"})}
@@ -426,6 +426,54 @@ async def test_workers_that_are_killed_while_the_number_changes(ray_backend: Ray
         await until(lambda: sizes_of(pool) == (1, 0))
         await only(pool, processes)
         assert are_equal(await sample(pool, AtLeast(600), seed=SEED), expected[2][0])
+
+
+@pytest.mark.parametrize("succeeds", [True, False])
+async def test_a_worker_that_came_first_and_died_before_the_last_one_came(
+    ray_backend: RayBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, succeeds: bool
+) -> None:
+    expected = await expected_of(3)
+    last_may_come, first_came = asyncio.Event(), asyncio.Event()
+    create = ray_backend.create_worker
+
+    def create_slowly(index: int, config: WorkerConfig) -> Any:
+        handle = create(index, config)
+        call = handle.call
+
+        async def call_later(method: Any, *arguments: Any, **options: Any) -> Any:
+            answer = await call(method, *arguments, **options)
+            if index == 1 and method is Worker.add_env:
+                first_came.set()
+            if index == 2 and method is Worker.identity:
+                await last_may_come.wait()
+                if not succeeds:
+                    raise WorkerLostError("worker 2 did not come", 2)
+            return answer
+
+        monkeypatch.setattr(handle, "call", call_later)
+        return handle
+
+    async with pool_of(ray_backend, watched(tmp_path), num_workers=1, num_rows=NUM_ROWS, **MODULES) as pool:
+        await pool.update_agent([mlp()])
+        monkeypatch.setattr(ray_backend, "create_worker", create_slowly)
+        resizing = asyncio.create_task(pool.resize(3))
+        await first_came.wait()
+        await asyncio.sleep(0.2)
+        (first,) = {owner for owner in owners(tmp_path) if owner not in process_ids(pool)}
+        os.kill(first, signal.SIGKILL)
+        await asyncio.sleep(1)  # for Ray to tell of it
+        last_may_come.set()
+        if not succeeds:
+            with pytest.raises(WorkerLostError, match="did not come"):
+                await resizing
+            assert sizes_of(pool) == (1, 0)
+            return
+        await resizing
+        await until(lambda: [worker.num_restarts for worker in pool.status().workers] == [0, 1, 0])
+        await until(lambda: all(worker.healthy for worker in pool.status().workers))
+        results = [await call() for call in calls(pool, 3)]
+        assert all(are_equal(*pair) for pair in zip(results, expected, strict=True))
+        assert sum(result.account.num_retried_episodes for result in results) == 0
 
 
 def rollserve_command(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -357,7 +357,8 @@ class Call(Deliveries):
         except WorkerLostError as error:
             lost, num_steps, losers = self._claims.lose_payload()
             self._drop(losers)
-            self._give_up(worker, num_steps)
+            for its_worker, count in num_steps.items():
+                self._give_up(its_worker, count)
             self._retry(lost, error)
             return None
         self._claims.delivered()

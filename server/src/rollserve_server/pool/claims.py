@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -231,16 +231,18 @@ class Claims:
         if claim.written and not claim.parcels:
             self._claims.popleft()
 
-    def lose_payload(self) -> tuple[list[int], int, list[Loser]]:
+    def lose_payload(self) -> tuple[list[int], Counter[int], list[Loser]]:
         """Takes in that what `next_written` gave is gone with its machine.
 
         Returns:
-            The episodes to be run again, how many steps of them had been written, and who has them in vain now: a
-            worker that lives on would hold for ever what nobody asks for.
+            The episodes to be run again, how many steps of them each worker had written, and who has them in vain now:
+            a worker that lives on would hold for ever what nobody asks for.
         """
         first = self._claims[0]
         worker, _, parcel = first.parcels[0]
-        num_steps = sum(written.num_steps for written in first.parcels)
+        num_steps: Counter[int] = Counter()
+        for written in first.parcels:
+            num_steps[written.worker] += written.num_steps
         first.parcels.clear()
         losers = [loser for source in list(first.sources) if (loser := self._drop(first, source))]
         return self._remake(first, worker, parcel.start), num_steps, losers

@@ -68,6 +68,7 @@ class Slots(Sequence[Slot]):
         self.team = Team(self, ())
         self._old_teams: list[Team] = []
         self.leaving: list[Slot] = []
+        self._coming: Sequence[Slot] = ()
         self._ending: dict[Slot, asyncio.Task[None]] = {}
         self.gone = WorkerFigures()
 
@@ -163,12 +164,14 @@ class Slots(Sequence[Slot]):
         Raises:
             WorkerLostError: one did not start in time, or cannot be given what the others hold.
         """
-        slots = [self._new_slot(index) for index in indices]
+        self._coming = slots = [self._new_slot(index) for index in indices]
         tasks = [asyncio.create_task(self._start_one(slot)) for slot in slots]
         try:
             await asyncio.gather(*tasks)
             yield slots
         except BaseException:
+            self._coming = ()
+            tasks += [self._replacements.pop(slot) for slot in slots if slot in self._replacements]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -176,6 +179,7 @@ class Slots(Sequence[Slot]):
             for slot in slots:
                 slot.handle.kill()
             raise
+        self._coming = ()
 
     def resize(self, num_workers: int, added: Sequence[Slot]) -> None:
         """Has calls that begin now use so many workers: the first of those that are there, and those that are added.
@@ -241,8 +245,8 @@ class Slots(Sequence[Slot]):
             handle: the worker.
             error: why, if that is known; what it has not answered fails with it.
         """
-        places = (slot for slot in (*self._slots[index : index + 1], *self.leaving) if slot.handle is handle)
-        slot = next(places, None)
+        places = (*self._slots[index : index + 1], *self._coming, *self.leaving)
+        slot = next((slot for slot in places if slot.handle is handle), None)
         if slot is None or not slot.healthy or slot in self._ending:
             return
         slot.healthy = False

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.errors import EpisodeFailedError
 
-__all__ = ["Attempts", "made_again"]
+__all__ = ["Attempts", "made_again", "tried"]
 
 _T = TypeVar("_T")
 
@@ -69,20 +69,29 @@ class Attempts:
         return taken
 
 
-def made_again(make: Callable[[], _T], num_retries: int) -> _T:
-    """What `make` returns: environments of a kind that could be made before.
+def tried(make: Callable[[], _T], num_retries: int) -> _T:
+    """What `make` returns.
 
     Args:
-        make: makes them.
+        make: makes environments.
         num_retries: how often to try again if it raises an error.
 
     Raises:
-        EnvFailedError: it has, in every attempt.
+        DomainError: that of the last attempt.
     """
     for _ in range(num_retries):
         with contextlib.suppress(DomainError):
             return make()
+    return make()
+
+
+def made_again(make: Callable[[], _T], num_retries: int) -> _T:
+    """Like `tried`, for environments of a kind that could be made before.
+
+    Raises:
+        EnvFailedError: every attempt has failed.
+    """
     try:
-        return make()
+        return tried(make, num_retries)
     except DomainError as error:
         raise EnvFailedError(f"it could be made before, and not again: {error.text}") from error

@@ -18,7 +18,7 @@ from rollserve_server.agents import build_agent, build_population, load_agent
 from rollserve_server.envs import BlockEnvs, RowEnvs, episodes_per_row, make_rows, offers_rows, with_envpool
 from rollserve_server.errors import DomainError, InvalidValueError
 from rollserve_server.pulse import Phase, Pulse, here
-from rollserve_server.sampling.attempts import made_again
+from rollserve_server.sampling.attempts import made_again, tried
 from rollserve_server.sampling.block_fragment_rows import BlockFragmentRows
 from rollserve_server.sampling.encoding import Encoding
 from rollserve_server.sampling.fragment_orders import FragmentOrder, FragmentReport
@@ -399,15 +399,13 @@ class _EnvVersion:
         if isinstance(self.specs, EnvSpec) and self.is_block:
             if max_episode_length is None and self.free:
                 return self.free.pop()
-            make = functools.partial(BlockEnvs, self.specs, self.num_rows, max_episode_length)
-            return make() if max_episode_length else made_again(make, self.num_retries)
+            return self._make_block(max_episode_length)
         return self.take_rows()
 
     def take_for_fragments(self, max_episode_length: int | None) -> RowEnvs | BlockEnvs:
         """Rows for a stream of fragments: those that are stepped together have to make the same number of steps."""
         if isinstance(self.specs, EnvSpec) and self.is_block:
-            make = functools.partial(BlockEnvs, self.specs, self.num_rows, max_episode_length, at_once=True)
-            envs = make() if max_episode_length else made_again(make, self.num_retries)
+            envs = self._make_block(max_episode_length, at_once=True)
             if envs.at_once:
                 return envs
             envs.close()
@@ -423,6 +421,12 @@ class _EnvVersion:
                 del self.free[position]
                 return envs
         return made_again(lambda: RowEnvs(self.specs, self.num_rows), self.num_retries)
+
+    def _make_block(self, max_episode_length: int | None, *, at_once: bool = False) -> BlockEnvs:
+        assert isinstance(self.specs, EnvSpec)  # noqa: S101  # rows that are stepped together are all alike
+        make = functools.partial(BlockEnvs, self.specs, self.num_rows, max_episode_length, at_once=at_once)
+        # With a limit it may never have been made before, and not take any.
+        return made_again(make, self.num_retries) if max_episode_length is None else tried(make, self.num_retries)
 
     def give_back(self, envs: RowEnvs | BlockEnvs) -> bool:
         """Takes rows back for other streams; returns whether they are of any use to them."""
