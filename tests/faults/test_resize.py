@@ -476,6 +476,30 @@ async def test_a_worker_that_came_first_and_died_before_the_last_one_came(
         assert sum(result.account.num_retried_episodes for result in results) == 0
 
 
+async def test_how_many_workers_clients_may_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless the operator says so, no more than a few times the cores: of any number the machine would be full."""
+    backend = InProcessBackend()
+    monkeypatch.setattr(backend, "default_num_workers", lambda: 1, raising=False)
+    for num_workers, most in ((None, 4), (2, 4), (6, 6)):
+        async with pool_of(backend, CARTPOLE, num_workers=num_workers) as pool:
+            with pytest.raises(OverLimitError, match=f"the server is set to have at most {most}"):
+                await pool.resize(most + 1)
+            await pool.resize(1)
+            assert await pool.resize(most) == 1
+            assert sizes_of(pool) == (most, 0)
+
+
+async def test_calls_are_served_while_many_workers_are_added() -> None:
+    async with pool_of(InProcessBackend(), CARTPOLE, num_workers=1, max_workers=400) as pool:
+        await pool.update_agent([RandomSpec()])
+        resizing = asyncio.create_task(pool.resize(400))
+        await sample(pool, AtLeast(10))
+        assert not resizing.done()
+        resizing.cancel()
+        await asyncio.gather(resizing, return_exceptions=True)
+        assert sizes_of(pool) == (1, 0)
+
+
 def rollserve_command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([ROLLSERVE, *arguments], capture_output=True, text=True, timeout=120, check=False)
 

@@ -105,8 +105,8 @@ class Settings(BaseModel):
         default=None,
         ge=1,
         le=10_000,
-        description="How many workers clients may ask for with ResizePool. Without it, as many as Ray has room for; "
-        "one that is started here has room for any number.",
+        description="How many workers clients may ask for with ResizePool. Without it, four times as many as there are "
+        "cores for, or as many as there are at the beginning if that is more.",
     )
     vectorization: Literal["auto", "rows", "native", "envpool"] = Field(
         default="auto",

@@ -22,7 +22,9 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the number of the first one")
     parser.add_argument("--seed", type=int, default=0, help="of all of them")
     parser.add_argument("--backend", choices=["ray", "in-process"], default="in-process")
-    parser.add_argument("--folder", type=Path, default=Path("fuzz-run"), help="for inputs with wrong answers")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("fuzz-run"), help="for inputs with wrong answers, and the log"
+    )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rollserve-fuzz-") as folder:
         log = Path(folder, "log")
@@ -50,7 +52,10 @@ def main() -> int:
     for problem in (*verdict.problems, *(f"input {number}: {text}" for number, text in verdict.wrong.items())):
         console.print(f"wrong: {problem}", markup=False, highlight=False)
     save(given.folder, given.seed, verdict.wrong)
-    return bool(verdict.problems or verdict.wrong)
+    if verdict.problems or verdict.wrong:
+        Path(given.folder, "server.log").write_text(text)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

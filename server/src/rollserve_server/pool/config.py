@@ -41,7 +41,8 @@ class PoolConfig:
 
     Attributes:
         num_workers: how many workers; None for one for each core.
-        max_workers: how many there may be when their number is changed; None for as many as there is room for.
+        max_workers: how many there may be when their number is changed; None for four times as many as there are cores
+            for, or as many as there are at the beginning if that is more.
         rows: how they step the rows of environments that do not say otherwise.
         worker_buffer_bytes: how much finished, undelivered data each of them holds for a call.
         window_bytes: how much of a call may be on its way from the workers to the client.

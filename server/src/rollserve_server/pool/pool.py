@@ -59,6 +59,8 @@ _log = logging.getLogger(__name__)
 _Call = TypeVar("_Call", bound=Call)
 _Item = TypeVar("_Item")
 
+_MOST_WORKERS_OF_DEFAULT = 4
+"""Clients are not to fill a machine or a cluster with workers that it has no cores for, unless the operator says so."""
 _EPOCH_BITS = 40
 """Of the names of streams, so that those of several servers differ: each may have so many of its own."""
 
@@ -173,6 +175,9 @@ class Pool:
     @classmethod
     def _around(cls, backend: Backend, config: PoolConfig, worker_config: WorkerConfig, journal: Journal) -> Pool:
         """A pool without workers."""
+        if config.max_workers is None:
+            most = max(_MOST_WORKERS_OF_DEFAULT * backend.default_num_workers(), config.num_workers or 1)
+            config = dataclasses.replace(config, max_workers=most)
         holdings = Holdings(
             config.num_kept_versions,
             config.allowed_modules,

@@ -35,7 +35,7 @@ class Resizing:
         max_workers: int | None,
         min_workers: int,
     ) -> None:
-        """Takes parts of the pool, how many workers there may be (None: as there is room), and how many have to be."""
+        """Takes parts of the pool, how many workers there may be (None: any number), and how many have to be."""
         self._slots = slots
         self._holdings = holdings
         self._streams = streams

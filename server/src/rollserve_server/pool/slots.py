@@ -164,9 +164,14 @@ class Slots(Sequence[Slot]):
         Raises:
             WorkerLostError: one did not start in time, or cannot be given what the others hold.
         """
-        self._coming = slots = [self._new_slot(index) for index in indices]
-        tasks = [asyncio.create_task(self._start_one(slot)) for slot in slots]
+        slots: list[Slot] = []
+        tasks: list[asyncio.Task[None]] = []
+        self._coming = slots
         try:
+            for index in indices:
+                slots.append(self._new_slot(index))
+                tasks.append(asyncio.create_task(self._start_one(slots[-1])))
+                await asyncio.sleep(0)  # making many takes its time, in which others are served
             await asyncio.gather(*tasks)
             yield slots
         except BaseException:
