@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import time
@@ -130,6 +131,33 @@ async def test_a_slow_worker_is_not_waited_for(backend: Backend, places: Places)
     assert all(map(_add_up, accounts))
     assert sum(account.num_straggler_episodes for account in accounts) > 0
     assert sum(account.num_lost_steps for account in accounts) > 0
+
+
+async def test_a_worker_whose_buffer_is_full_runs_what_is_late(
+    places: Places, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its own episodes cannot be delivered before, nor are there rows for others."""
+    env = places.env(step_seconds=5.0, most_steps=60)
+    async with pool_of(InProcessBackend(), env, num_workers=1, num_rows=2, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        expected = [await sample(pool, AtLeast(2000)) for _ in range(2)]
+    sizes = {"worker_buffer_bytes": 1000, "window_bytes": 1000}
+    async with pool_of(
+        InProcessBackend(), env, num_workers=2, num_rows=2, straggler_factor=3.0, **sizes, **MODULES
+    ) as pool:
+        await pool.update_agent([RandomSpec()])
+        assert equal(await sample(pool, AtLeast(2000)), expected[0])
+        with places.slow(pool, 0):
+            async with asyncio.timeout(_LONG_SECONDS):
+                batch = await sample(pool, AtLeast(2000))
+        assert equal(batch, expected[1])
+        assert batch.account is not None
+        assert batch.account.num_straggler_episodes > 0
+        assert _add_up(batch.account)
+    await asyncio.sleep(0.2)  # until the order has failed that nobody waited for
+    del pool
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 async def test_a_worker_that_is_stopped_is_not_waited_for(ray_backend: RayBackend) -> None:

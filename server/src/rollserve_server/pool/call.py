@@ -16,7 +16,7 @@ from rollserve_server.pool.deliveries import (
     CallSettings,
     Deliveries,
     Delivery,
-    ignore_answer,
+    put_to_work,
 )
 from rollserve_server.pool.env_failures import FailedEpisode
 from rollserve_server.pool.open_stream import InFlight, OpenStream
@@ -140,7 +140,7 @@ class Call(Deliveries):
         while True:
             while len(in_flight) < ORDERS_IN_FLIGHT and (order := self._next_order(worker, stuck)):
                 self.stream.handles[worker] = handle
-                in_flight.append(InFlight(order, *handle.work(order)))
+                in_flight.append(InFlight(order, *put_to_work(handle, order)))
             if not in_flight:
                 if not self._begin_copies(worker):
                     await self._wait(self._stragglers.seconds())
@@ -299,8 +299,6 @@ class Call(Deliveries):
     def _lose(self, worker: int, error: WorkerLostError) -> None:
         """Takes in that a worker is gone, with all that it had not written."""
         stream = self.stream
-        for in_flight in stream.in_flight[worker]:
-            in_flight.report.add_done_callback(ignore_answer)
         stream.in_flight[worker].clear()
         self._early.pop(worker, None)
         stream.releases[worker].clear()

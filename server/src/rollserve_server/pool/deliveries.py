@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollserve_server.errors import WorkerLostError
 
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from rollserve import Reproducibility
     from rollserve_server.agents import Exploration
     from rollserve_server.pool.account import Account
+    from rollserve_server.pool.backend import Payload, WorkerHandle
     from rollserve_server.pool.config import PoolConfig, SampleRequest
     from rollserve_server.pool.team import Team
-    from rollserve_server.sampling import ColumnFormat, Message
+    from rollserve_server.sampling import ColumnFormat, Message, WorkOrder
 
 __all__ = [
     "ORDERS_IN_FLIGHT",
@@ -31,7 +32,10 @@ __all__ = [
     "Delivery",
     "Progress",
     "ignore_answer",
+    "put_to_work",
 ]
+
+_R = TypeVar("_R")
 
 ORDERS_IN_FLIGHT = 2
 """For each worker: while it works on one, the next is already there."""
@@ -102,10 +106,17 @@ class Progress:
     num_simulated_steps: int
 
 
-def ignore_answer(report: asyncio.Future[Any]) -> None:
-    """Takes notice of what came of an order that nobody waits for, as asyncio wants."""
-    if not report.cancelled():
-        report.exception()
+def put_to_work(worker: WorkerHandle, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], Payload]:
+    """See `WorkerHandle.work`. Nobody has to wait for the report: calls and pools may end before it comes."""
+    report, payload = worker.work(order)
+    report.add_done_callback(ignore_answer)
+    return report, payload
+
+
+def ignore_answer(answer: asyncio.Future[Any]) -> None:
+    """Takes notice of an answer that nobody waits for, as asyncio wants."""
+    if not answer.cancelled():
+        answer.exception()
 
 
 class Deliveries(ABC):

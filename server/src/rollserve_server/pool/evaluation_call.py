@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from rollserve_server.errors import OverLimitError
 from rollserve_server.pool.call import Call
-from rollserve_server.pool.deliveries import ignore_answer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence, Sized
@@ -67,6 +66,3 @@ class EvaluationCall(Call):
     def _end(self) -> None:
         """See Call."""
         self.account.num_idle_steps += self.stream.num_held_steps
-        for queue in self.stream.in_flight:
-            for in_flight in queue:
-                in_flight.report.add_done_callback(ignore_answer)

@@ -18,6 +18,7 @@ from rollserve_server.pool.deliveries import (
     Deliveries,
     Delivery,
     ignore_answer,
+    put_to_work,
 )
 from rollserve_server.pool.env_failures import FailedEpisode
 from rollserve_server.pool.journal import Moved
@@ -166,7 +167,7 @@ class FragmentCall(Deliveries):
         slot, stuck = self._slots[part.worker], False
         while part.in_flight or (slot.healthy and slot.handle is handle):
             while len(part.in_flight) < ORDERS_IN_FLIGHT and (order := self._next_order(part, handle, stuck)):
-                part.in_flight.append(_InFlight(order, *handle.work(order)))
+                part.in_flight.append(_InFlight(order, *put_to_work(handle, order)))
             if not part.in_flight:
                 await self._wait()
                 continue
@@ -319,8 +320,6 @@ class FragmentCall(Deliveries):
 
     def _forget_rows(self, part: _WorkerPart) -> None:
         """Takes in that nothing more comes of a worker's rows."""
-        for in_flight in part.in_flight:
-            in_flight.report.add_done_callback(ignore_answer)
         part.in_flight.clear()
         part.place = None
 

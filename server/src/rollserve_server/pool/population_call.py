@@ -19,7 +19,7 @@ from rollserve_server.pool.deliveries import (
     CallSettings,
     Deliveries,
     Delivery,
-    ignore_answer,
+    put_to_work,
 )
 from rollserve_server.pool.env_failures import FailedEpisode
 from rollserve_server.pool.stragglers import Pace
@@ -104,8 +104,6 @@ class PopulationCall(Deliveries):
 
     def _end(self) -> None:
         self.account.num_lost_steps += sum(self._held_steps)  # of units that ended elsewhere
-        for report in itertools.chain.from_iterable(self.in_flight):
-            report.add_done_callback(ignore_answer)
 
     async def _drive(self, worker: int) -> None:
         if not self._slots[worker].healthy:
@@ -132,7 +130,7 @@ class PopulationCall(Deliveries):
                 if self.handles[worker] is not handle:
                     self.handles[worker] = handle
                     await handle.call(Worker.add_population, self._population, self._parameters)
-                report, _ = handle.work(order)
+                report, _ = put_to_work(handle, order)
                 in_flight.append(report)
             if not in_flight:
                 if not self._begin_copies(worker):
@@ -207,8 +205,6 @@ class PopulationCall(Deliveries):
 
     def _lose(self, worker: int, error: WorkerLostError) -> None:
         """Takes in that a worker is gone, with the units that had not ended."""
-        for report in self.in_flight[worker]:
-            report.add_done_callback(ignore_answer)
         self.in_flight[worker].clear()
         self.handles[worker] = None
         self._copies[worker].clear()

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from rollserve_server.errors import NotReadyError
-from rollserve_server.pool.deliveries import ignore_answer
 from rollserve_server.pool.journal import SequenceState
 from rollserve_server.pool.root_seeds import derived_seed
 from rollserve_server.sampling import Worker
@@ -162,8 +161,6 @@ class Sequences:
         sequence.previous, sequence.current = call.start, call.reached()
         sequence.places = call.places()
         sequence.is_busy = False
-        for report in call.coming():
-            report.add_done_callback(ignore_answer)
         places, coming = call.left()
         if places:
             self._close(places, coming)
