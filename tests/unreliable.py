@@ -19,12 +19,13 @@ from rollserve_server.sampling import WorkerConfig
 
 
 class MortalBackend(ShuffledBackend):
-    """Workers whose turns a seed decides, and some of whom die."""
+    """Workers whose turns a seed decides, and some of whom die: alone, or with what they wrote."""
 
-    def __init__(self, seed: int, num_deaths: int) -> None:
+    def __init__(self, seed: int, num_deaths: int, *, with_machines: bool = False) -> None:
         super().__init__(seed)
         self.source = random.Random(seed)
         self.num_deaths = num_deaths
+        self.with_machines = with_machines
 
     def create_worker(self, worker_index: int, config: WorkerConfig) -> WorkerHandle:
         handle: Any = super().create_worker(worker_index, config)
@@ -44,6 +45,15 @@ class MortalBackend(ShuffledBackend):
 
         def mortal_work(order: Any) -> Any:
             report, payload = work(order)
+            get = payload.get
+
+            async def get_what_is_left() -> Any:
+                value = await get()
+                if is_dead and self.with_machines:
+                    raise error
+                return value
+
+            payload.get = get_what_is_left
             return asyncio.ensure_future(answer(report)), payload
 
         async def mortal_call(*arguments: Any) -> Any:
@@ -83,14 +93,6 @@ class ForgetfulBackend(ShuffledBackend):
 
         handle.work = forgetful_work
         return handle  # type: ignore[no-any-return]
-
-
-class HaplessBackend(ForgetfulBackend, MortalBackend):
-    """Some workers die, and some of what others wrote is lost."""
-
-    def __init__(self, seed: int, num_deaths: int, num_losses: int) -> None:
-        MortalBackend.__init__(self, seed, num_deaths)
-        self.num_losses = num_losses
 
 
 class Places:

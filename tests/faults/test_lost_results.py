@@ -10,7 +10,7 @@ import pytest
 from pools import adds_up, pool_of, sample
 from support import equal
 from test_interleavings import NATIVE, ROWS
-from unreliable import ForgetfulBackend, HaplessBackend
+from unreliable import ForgetfulBackend, MortalBackend
 
 import rollserve
 from rollserve_server.agents import RandomSpec
@@ -87,18 +87,20 @@ def test_lost_steps_are_charged_to_whoever_wrote_them() -> None:
 
 
 @pytest.mark.usefixtures("small_parcels")
-async def test_what_dying_workers_leave_behind_is_lost() -> None:
-    async with pool_of(InProcessBackend(), ROWS, num_workers=3) as pool:
+@pytest.mark.parametrize("target", [AtLeast(100), Fragments(120)], ids=["whole episodes", "fragments"])
+@pytest.mark.parametrize("env", [NATIVE, ROWS], ids=["blocks", "rows"])
+async def test_workers_die_with_what_they_wrote(env: rollserve.EnvSpec, target: Target | Fragments) -> None:
+    async with pool_of(InProcessBackend(), env, num_workers=3) as pool:
         await pool.update_agent([RandomSpec()])
-        expected = [await sample(pool, AtLeast(100), max_message_bytes=1000) for _ in range(_CALLS)]
+        expected = [await sample(pool, target, max_message_bytes=1000) for _ in range(_CALLS)]
     num_retried = 0
     for seed in range(20):
-        backend = HaplessBackend(seed, num_deaths=4, num_losses=6)
-        async with pool_of(backend, ROWS, num_workers=3, unit_retries=20, **FULL) as pool:
+        backend = MortalBackend(seed, num_deaths=6, with_machines=True)
+        async with pool_of(backend, env, num_workers=3, unit_retries=20, **FULL) as pool:
             await pool.update_agent([RandomSpec()])
             for call in range(_CALLS):
                 async with asyncio.timeout(_LONG_SECONDS):
-                    batch = await sample(pool, AtLeast(100), max_message_bytes=1000)
+                    batch = await sample(pool, target, max_message_bytes=1000)
                 assert equal(batch, expected[call]), (seed, call)
                 assert batch.account is not None
                 assert adds_up(batch.account), (seed, call)
