@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import os
@@ -106,6 +107,41 @@ def test_a_journal_that_hangs_is_replaced(cluster: RayCluster, tmp_path: Path) -
         server.process.terminate()
         assert server.process.wait(30) == 0
         assert soon(lambda: not cluster.actors())
+
+
+def test_a_journal_that_is_lost_while_the_next_gateway_takes_the_sampler(cluster: RayCluster, tmp_path: Path) -> None:
+    folders = [tmp_path / str(number) for number in range(3)]
+    for folder in folders:
+        folder.mkdir()
+    with cluster_server(cluster, folders[0], *OPTIONS) as server, rollserve.connect(server.address) as sampler:
+        sampler.update_agent(rollserve.RandomAgent())
+        sampler.obtain_samples(1000)
+        before = sampler.status()
+    workers, (journal,) = cluster.actors("Actor"), cluster.actors("JournalActor")
+    held_up = min(workers)
+    os.kill(held_up, signal.SIGSTOP)  # so it takes its time
+
+    def lose_journal() -> None:
+        try:
+            assert soon(lambda: any("sampler claimed" in log.read_text() for log in folders[1].glob("log-*")), 60)
+            os.kill(journal, signal.SIGKILL)
+            assert soon(lambda: cluster.actors("JournalActor") - {journal}, 60)
+        finally:
+            os.kill(held_up, signal.SIGCONT)
+
+    with concurrent.futures.ThreadPoolExecutor() as executor:
+        losing = executor.submit(lose_journal)
+        with cluster_server(cluster, folders[1], *OPTIONS) as server, rollserve.connect(server.address) as sampler:
+            losing.result()
+            assert what_lasts(sampler.status()) == what_lasts(before)
+            sampler.obtain_samples(1000)
+            before = sampler.status()
+    with cluster_server(cluster, folders[2], *OPTIONS) as server, rollserve.connect(server.address) as sampler:
+        assert what_lasts(sampler.status()) == what_lasts(before)
+        assert cluster.actors("Actor") == workers
+        server.process.terminate()
+        assert server.process.wait(30) == 0
+    assert soon(lambda: not cluster.actors())
 
 
 def test_one_gateway_at_a_time(cluster: RayCluster, tmp_path: Path) -> None:

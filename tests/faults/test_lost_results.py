@@ -94,7 +94,7 @@ async def test_workers_die_with_what_they_wrote(env: rollserve.EnvSpec, target: 
         await pool.update_agent([RandomSpec()])
         expected = [await sample(pool, target, max_message_bytes=1000) for _ in range(_CALLS)]
     num_retried = 0
-    for seed in range(20):
+    for seed in range(10):
         backend = MortalBackend(seed, num_deaths=6, with_machines=True)
         async with pool_of(backend, env, num_workers=3, unit_retries=20, **FULL) as pool:
             await pool.update_agent([RandomSpec()])

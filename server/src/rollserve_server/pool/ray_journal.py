@@ -168,6 +168,7 @@ class RayJournal:
                 await asyncio.sleep(_RENEW_SECONDS / 4)
                 continue
             if claim.epoch is not None:
+                _log.info("sampler claimed", extra={"epoch": claim.epoch})
                 return cls(actor, claim, owner, orphan_seconds)
             if seen is not None and (seen.owner, seen.num_renewals) != (claim.owner, claim.num_renewals):
                 raise _taken(claim.owner)
