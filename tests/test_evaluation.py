@@ -26,6 +26,7 @@ from rollserve_server.gateway.summaries import students_t
 from rollserve_server.local import LocalServer
 from rollserve_server.pool import AtLeast, Backend, Beginning, Exactly, InProcessBackend, Pool, Progress
 from rollserve_server.pool.ray_backend import RayBackend
+from rollserve_server.sampling import Worker
 
 NATIVE = rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=8, num_episodes_per_row=3)
 RAGGED = rollserve.EnvSpec("sample_envs:Ragged")
@@ -246,6 +247,27 @@ async def test_evaluations_take_turns_and_can_be_cancelled(backend: Backend) -> 
         # The worker has stopped what was cancelled: else this would take long.
         batch = await sample(pool, AtLeast(1), max_episode_length=2)
         assert batch.lengths.tolist()[0] == 2
+
+
+async def test_environments_of_an_evaluation_that_is_cancelled_meanwhile_are_closed() -> None:
+    many = rollserve.EnvSpec("CartPole-v1", vectorization="rows", num_rows=2000)
+    async with pool_of(InProcessBackend(), CARTPOLE, num_workers=1) as pool:
+        await pool.update_agent([RandomSpec()])
+        handle = pool._slots[0].handle
+
+        async def held() -> set[int]:
+            envs, _ = await handle.call(Worker.held)
+            return envs
+
+        running = asyncio.create_task(evaluate(pool, 5, env=many))
+        await asyncio.sleep(0.05)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        for _ in range(100):
+            if await held() == {1}:
+                break
+            await asyncio.sleep(0.05)
+        assert await held() == {1}
 
 
 @pytest.mark.parametrize("env", [CARTPOLE, NATIVE, RAGGED], ids=["rows", "native", "ragged"])

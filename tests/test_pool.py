@@ -332,8 +332,20 @@ async def test_an_environment_that_kills_its_worker_is_told_of(ray_backend: RayB
     async with pool_of(ray_backend, allowed_modules=frozenset({"sample_envs"})) as pool:
         await pool.update_env([rollserve.EnvSpec("sample_envs:Deadly")])
         await pool.update_agent([RandomSpec()])
-        with pytest.raises(WorkerLostError, match=r"it ran episode \d+, which 3 workers were lost with before"):
+        with pytest.raises(WorkerLostError, match=r"it ran episode \d+, which 3 workers were lost with before") as info:
             await sample(pool, AtLeast(100))
+        assert info.value.reason == "WORKER_LOST_AGAIN"
+
+
+def test_clients_do_not_ask_again_for_what_kills_one_worker_after_the_other(sampler: rollserve.Sampler) -> None:
+    sampler.update_env("sample_envs:Deadly")
+    sampler.update_agent(rollserve.RandomAgent())
+    before = sampler.status().counters.num_worker_restarts
+    with pytest.raises(rollserve.UnavailableError, match="workers were lost with before") as info:
+        sampler.obtain_samples(100)
+    assert info.value.reason == "WORKER_LOST_AGAIN"
+    # Four with the same episode, and those that ran others meanwhile.
+    assert sampler.status().counters.num_worker_restarts - before < 2 * 4 + 2
 
 
 async def test_earlier_versions_can_be_sampled_for_a_while(backend: Backend) -> None:

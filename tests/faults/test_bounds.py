@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import json
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
 import grpc.aio
 import pytest
-from raw_calls import BIG, FOREVER, begin, careless, serving, soon
+from pools import pool_of
+from raw_calls import BIG, FOREVER, SERVICE, begin, careless, serving, soon
 
 import rollserve
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import OverLimitError, StoppingError
 from rollserve_server.gateway import open_rpcs
+from rollserve_server.pool import InProcessBackend, RowUpdates
 
 ENDLESS = pb.ObtainSamplesRequest(step_count=FOREVER)
 
@@ -67,6 +74,60 @@ def test_requests_that_need_not_be_large(tmp_path: Path) -> None:
         assert answers(sampler)
 
 
+def test_requests_that_do_not_come(tmp_path: Path) -> None:
+    """They hold up what comes through the same connection, and nobody else."""
+    never = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        never.wait()
+        yield from ()
+
+    with serving(tmp_path, *BIG) as (server, sampler), careless(server) as channel:
+        names = ["ObtainSamples"] * 12 + ["UpdateAgent"] * 12
+        calls = [channel.stream_stream(f"{SERVICE}/{name}")(nothing()) for name in names]
+        try:
+            time.sleep(0.5)  # for them to come
+            assert sampler.status(timeout=4).policy_version == 1
+            assert sampler.update_agent(rollserve.RandomAgent(), timeout=20) == 2
+        finally:
+            never.set()
+            for call in calls:
+                call.cancel()
+
+
+def test_requests_with_too_much_in_them(tmp_path: Path) -> None:
+    with serving(tmp_path, *BIG) as (server, sampler), careless(server) as channel:
+        agents = pb.UpdateAgentRequest()
+        agents.per_worker.updates.add().agent.random.SetInParent()
+        agents.per_worker.updates.extend([agents.per_worker.updates[0]] * 100_000)
+        text = pb.UpdateEnvRequest()
+        text.all_workers.change.reset_options_json = json.dumps({"what": "x" * (1 << 20)})
+        for name, request in {"UpdateAgent": agents, "UpdateEnv": text}.items():
+            with pytest.raises(grpc.RpcError) as caught:
+                channel.unary_unary(f"{SERVICE}/{name}")(request.SerializeToString())
+            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert dict(caught.value.trailing_metadata() or ())["rollserve-reason"] == "REQUEST_TOO_LARGE"
+        assert answers(sampler)
+
+
+async def test_environments_of_many_rows() -> None:
+    """What all of them are is kept and told of: what one row takes counts for each row of each worker."""
+    env = rollserve.EnvSpec("CartPole-v1", vectorization="rows", num_rows=64)
+    half = {"half": "x" * (70 << 10)}
+    async with pool_of(InProcessBackend(), env, num_workers=2) as pool:
+        nothing = RowUpdates((None,) * 64)
+        await pool.update_env([dataclasses.replace(env, reset_options=half)])
+        await pool.update_env([nothing])
+        before = pool.status()
+        with pytest.raises(OverLimitError, match=r"bytes came, 16777216 at most were expected") as info:
+            await pool.update_env([rollserve.EnvChange(reset_options={**half, "other": "x" * (70 << 10)})])
+        assert info.value.reason == "ENVIRONMENTS_TOO_LARGE"
+        after = pool.status()
+        assert (after.env_version, after.env_specs) == (before.env_version, before.env_specs)
+        await pool.update_env([rollserve.EnvChange(reset_options={})])
+        assert pool.status().env_version == before.env_version + 1
+
+
 def test_requests_of_evaluations_that_run(tmp_path: Path) -> None:
     limits = ("--max-request-bytes", str(8 << 20), "--max-pending-request-bytes", "1")
     request = padded(pb.EvaluateRequest(episode_count=10**5), 5 << 20)
@@ -85,6 +146,9 @@ class _Context:
     def __init__(self) -> None:
         self.takes = asyncio.Event()
         self.codes: list[object] = []
+
+    def peer(self) -> str:
+        return "somebody"
 
     async def write(self, _: bytes) -> None:
         await self.takes.wait()

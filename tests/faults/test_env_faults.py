@@ -368,7 +368,7 @@ def test_actions_of_calls_that_ended_early_are_known() -> None:
     first, second = np.arange(10).reshape(10, 1), np.arange(20, 30).reshape(10, 1)
     history.begin_call([first])
     history.reset(0, 2)
-    history.shorten(5)
+    history.shorten([first[:5]])
     history.begin_call([second])
     (since,) = history.since_reset(0, 3, 6) or ()
     assert since.tolist() == [2, 3, 4, 20, 21, 22]

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from pools import CARTPOLE, adds_up, pool_of, sample
+from pools import CARTPOLE, adds_up, pool_of, sample, until
 from test_cli import run
 from test_interleavings import NATIVE, ROWS
 from unreliable import MortalBackend, Places
 
 import rollserve
 from rollserve_server.agents import RandomSpec
-from rollserve_server.errors import InvalidValueError
+from rollserve_server.errors import InvalidValueError, WorkerLostError
 from rollserve_server.local import LocalServer
 from rollserve_server.pool import Backend, Beginning, Fragments, InProcessBackend, Pool, SampleRequest
 from rollserve_server.pool.ray_backend import RayBackend
@@ -170,6 +170,29 @@ async def test_a_slow_worker_is_not_waited_for(backend: Backend, places: Places)
                 assert [worker.num_missing_steps > 0 for worker in account.workers] == [False, True, False]
         assert (await calls(30, 0.1)).num_steps > 0
         assert (await calls(30)).num_missing_steps == 0
+
+
+@pytest.mark.parametrize("fraction", [0.5, 1.0])
+async def test_a_worker_that_is_given_up_is_not_waited_for(fraction: float) -> None:
+    """As long as the others are enough."""
+    truth = await truth_of(ROWS, 4, 200)
+    async with pool_of(InProcessBackend(), ROWS, num_workers=4, worker_restarts_per_hour=1) as pool:
+        await pool.update_agent([RandomSpec()])
+        calls = Calls(pool, truth)
+        await calls(20)
+        for _ in range(2):
+            await until(lambda: pool.status().workers[3].healthy)
+            pool._slots.lose(3, pool._slots[3].handle)
+        await until(lambda: pool.status().workers[3].given_up)
+        if fraction == 1:
+            with pytest.raises(WorkerLostError, match="worker 3 was lost and is given up for now"):
+                await calls(40)
+            return
+        for _ in range(3):
+            account = await calls(40, fraction)
+            assert account.workers[3].num_missing_steps > 0
+        with pytest.raises(WorkerLostError, match="worker 3 was lost and is given up for now"):
+            await calls(40, 1.0)
 
 
 async def test_a_worker_that_is_stopped_brings_nothing(ray_backend: RayBackend) -> None:

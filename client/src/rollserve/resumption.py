@@ -28,7 +28,7 @@ REPEATABLE = (episode_batch_pb2.REPRODUCIBILITY_EPISODE, episode_batch_pb2.REPRO
 """The classes of what comes again if it is asked for again."""
 
 
-_TRIED_AGAIN = ("WORKER_LOST", "WORKER_HUNG")
+_TRIED_AGAIN = ("WORKER_LOST_AGAIN", "WORKER_HUNG")
 """Where the server itself has done the same again and again, at the cost of a worker each time."""
 
 

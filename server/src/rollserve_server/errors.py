@@ -131,6 +131,11 @@ class WorkerLostError(DomainError):
         super().__init__(text, reason=reason)
         self.worker_index = worker_index
 
+    def again(self, text: str) -> WorkerLostError:
+        """The error of work that was lost with one worker after the other, at last with this error."""
+        reason = "WORKER_LOST_AGAIN" if self.reason == WorkerLostError.reason else self.reason
+        return WorkerLostError(text, self.worker_index, reason=reason)
+
 
 class ClientStalledError(DomainError):
     """The client has not taken what is there for it, or not sent what it began to, for too long."""

@@ -31,6 +31,7 @@ EXPECTED_OUTCOMES = frozenset(
         "WORKER_COUNT",
         "WORKER_HUNG",
         "WORKER_LOST",
+        "WORKER_LOST_AGAIN",
     }
 )
 """How calls may end where things go wrong."""

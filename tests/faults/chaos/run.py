@@ -27,7 +27,15 @@ import rollserve
 __all__ = ["DEFAULT_ENVS", "Options", "Outcome", "run"]
 
 DEFAULT_ENVS = ("cart", "short", "blocks", "slow", "dies", "raises", "hangs", "screens", "stacks")
-_UPDATES = {"ok", "UNAVAILABLE", "WORKER_LOST", "WORKER_HUNG", "SERVER_STOPPING", "DEADLINE_EXCEEDED"}
+_UPDATES = {
+    "ok",
+    "DEADLINE_EXCEEDED",
+    "SERVER_STOPPING",
+    "UNAVAILABLE",
+    "WORKER_HUNG",
+    "WORKER_LOST",
+    "WORKER_LOST_AGAIN",
+}
 """How updates may end."""
 _HEALING_SECONDS = 60.0
 

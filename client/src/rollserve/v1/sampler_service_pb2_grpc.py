@@ -59,12 +59,15 @@ class SamplerServiceStub(object):
     the text says what would fit. TOO_MANY_WORKERS, the operator allows no more; TOO_MANY_CALLS, too many wait for their
     turn already; TOO_MANY_REQUEST_BYTES, the requests of evaluations that run take as much memory as they may;
     TOO_MANY_STALLED_CALLS, so does what clients do not take of calls that have ended; REQUEST_TOO_LARGE, more than 4 MiB
-    came where neither agents nor environments do; OBJECT_STORE_FULL, Ray's object store has no room for results. Without a
+    came where neither agents nor environments do, or a text of more than 1 MiB, or more than 262,144 fields (of messages
+    within messages, too, and elements of lists of numbers); ENVIRONMENTS_TOO_LARGE, the environments of all rows and
+    workers would take more than 16 MiB as text; OBJECT_STORE_FULL, Ray's object store has no room for results. Without a
     reason: there are too many RPCs.
     UNAVAILABLE: WORKER_LOST and WORKER_HUNG, a worker's process is gone, or was ended because something in it took too long,
-    and could not be replaced in time; or one could not be added in time, or one after the other was lost with the same
-    episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run again. TOO_FEW_WORKERS,
-    fewer are healthy than the operator wants. CLIENT_STALLED, the client took nothing of what was there for it, or sent
+    and could not be replaced in time; or one could not be added in time. WORKER_LOST_AGAIN, and WORKER_HUNG, too: one
+    worker after the other was lost with the same episode or update, which costs workers each time that it is asked for.
+    A worker that is lost otherwise costs time only: it is replaced, and its episodes run again. TOO_FEW_WORKERS, fewer are
+    healthy than the operator wants. CLIENT_STALLED, the client took nothing of what was there for it, or sent
     nothing, for too long (10 minutes unless the server is set otherwise, a second if the call's place is needed): the rest
     can be asked for. SERVER_STOPPING, it begins no more calls, or those that run have had their time. SAMPLER_TAKEN, another
     server has the sampler now; JOURNAL_LOST, what outlives the server cannot be written. Without a reason: the server is
@@ -173,12 +176,15 @@ class SamplerServiceServicer(object):
     the text says what would fit. TOO_MANY_WORKERS, the operator allows no more; TOO_MANY_CALLS, too many wait for their
     turn already; TOO_MANY_REQUEST_BYTES, the requests of evaluations that run take as much memory as they may;
     TOO_MANY_STALLED_CALLS, so does what clients do not take of calls that have ended; REQUEST_TOO_LARGE, more than 4 MiB
-    came where neither agents nor environments do; OBJECT_STORE_FULL, Ray's object store has no room for results. Without a
+    came where neither agents nor environments do, or a text of more than 1 MiB, or more than 262,144 fields (of messages
+    within messages, too, and elements of lists of numbers); ENVIRONMENTS_TOO_LARGE, the environments of all rows and
+    workers would take more than 16 MiB as text; OBJECT_STORE_FULL, Ray's object store has no room for results. Without a
     reason: there are too many RPCs.
     UNAVAILABLE: WORKER_LOST and WORKER_HUNG, a worker's process is gone, or was ended because something in it took too long,
-    and could not be replaced in time; or one could not be added in time, or one after the other was lost with the same
-    episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run again. TOO_FEW_WORKERS,
-    fewer are healthy than the operator wants. CLIENT_STALLED, the client took nothing of what was there for it, or sent
+    and could not be replaced in time; or one could not be added in time. WORKER_LOST_AGAIN, and WORKER_HUNG, too: one
+    worker after the other was lost with the same episode or update, which costs workers each time that it is asked for.
+    A worker that is lost otherwise costs time only: it is replaced, and its episodes run again. TOO_FEW_WORKERS, fewer are
+    healthy than the operator wants. CLIENT_STALLED, the client took nothing of what was there for it, or sent
     nothing, for too long (10 minutes unless the server is set otherwise, a second if the call's place is needed): the rest
     can be asked for. SERVER_STOPPING, it begins no more calls, or those that run have had their time. SAMPLER_TAKEN, another
     server has the sampler now; JOURNAL_LOST, what outlives the server cannot be written. Without a reason: the server is
@@ -200,8 +206,8 @@ class SamplerServiceServicer(object):
         """Gives the workers a new agent, or new parameters for the agent that they have. Answers once every worker holds the
         update; if any cannot take it, none does. Calls that are running finish with the version that they began with;
         calls that wait for their turn take the new one.
-        Reasons: INVALID_VALUE, MODEL_TOO_LARGE, NO_AGENT (for parameters alone), WORKER_LOST; for agents in Python
-        AGENT_REFUSED, AGENT_NOT_FOUND, MODULE_NOT_FOUND, PATH_NOT_ALLOWED, PICKLE_NOT_ALLOWED.
+        Reasons: INVALID_VALUE, REQUEST_TOO_LARGE, MODEL_TOO_LARGE, NO_AGENT (for parameters alone), WORKER_LOST,
+        WORKER_LOST_AGAIN, WORKER_HUNG; for agents in Python AGENT_REFUSED, AGENT_NOT_FOUND, MODULE_NOT_FOUND, PATH_NOT_ALLOWED, PICKLE_NOT_ALLOWED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -211,7 +217,8 @@ class SamplerServiceServicer(object):
         """Replaces or changes the workers' environments. Answers once every worker has its own; if any cannot, all keep what
         they have. Calls that are running finish in the old ones. If the spaces change so that the agent does not fit any more,
         sampling needs a new agent first.
-        Reasons: INVALID_VALUE, ENV_REFUSED, all of NOT_FOUND, all of PERMISSION_DENIED, WORKER_LOST.
+        Reasons: INVALID_VALUE, REQUEST_TOO_LARGE, ENVIRONMENTS_TOO_LARGE, ENV_REFUSED, all of NOT_FOUND, all of
+        PERMISSION_DENIED, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -241,7 +248,7 @@ class SamplerServiceServicer(object):
         become ready, in that order, and one account. If it has to wait for its turn, agent, environment and what is said of
         versions are as of when it begins.
         Reasons: INVALID_VALUE, all of FAILED_PRECONDITION, MESSAGE_TOO_SMALL, FRAGMENTS_TOO_LARGE, WORKER_LOST,
-        ENV_FAILED.
+        WORKER_LOST_AGAIN, WORKER_HUNG, ENV_FAILED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -288,7 +295,7 @@ class SamplerServiceServicer(object):
         episodes if they are wanted, and the evaluation. While the call waits for its turn, or for
         environments to be made, progress comes before the beginning.
         Reasons: INVALID_VALUE, ENV_REFUSED, all of NOT_FOUND, of PERMISSION_DENIED and of FAILED_PRECONDITION,
-        MESSAGE_TOO_SMALL, WORKER_LOST, ENV_FAILED.
+        REQUEST_TOO_LARGE, MESSAGE_TOO_SMALL, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, ENV_FAILED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -402,12 +409,15 @@ class SamplerService(object):
     the text says what would fit. TOO_MANY_WORKERS, the operator allows no more; TOO_MANY_CALLS, too many wait for their
     turn already; TOO_MANY_REQUEST_BYTES, the requests of evaluations that run take as much memory as they may;
     TOO_MANY_STALLED_CALLS, so does what clients do not take of calls that have ended; REQUEST_TOO_LARGE, more than 4 MiB
-    came where neither agents nor environments do; OBJECT_STORE_FULL, Ray's object store has no room for results. Without a
+    came where neither agents nor environments do, or a text of more than 1 MiB, or more than 262,144 fields (of messages
+    within messages, too, and elements of lists of numbers); ENVIRONMENTS_TOO_LARGE, the environments of all rows and
+    workers would take more than 16 MiB as text; OBJECT_STORE_FULL, Ray's object store has no room for results. Without a
     reason: there are too many RPCs.
     UNAVAILABLE: WORKER_LOST and WORKER_HUNG, a worker's process is gone, or was ended because something in it took too long,
-    and could not be replaced in time; or one could not be added in time, or one after the other was lost with the same
-    episode. A worker that is lost otherwise costs time only: it is replaced, and its episodes run again. TOO_FEW_WORKERS,
-    fewer are healthy than the operator wants. CLIENT_STALLED, the client took nothing of what was there for it, or sent
+    and could not be replaced in time; or one could not be added in time. WORKER_LOST_AGAIN, and WORKER_HUNG, too: one
+    worker after the other was lost with the same episode or update, which costs workers each time that it is asked for.
+    A worker that is lost otherwise costs time only: it is replaced, and its episodes run again. TOO_FEW_WORKERS, fewer are
+    healthy than the operator wants. CLIENT_STALLED, the client took nothing of what was there for it, or sent
     nothing, for too long (10 minutes unless the server is set otherwise, a second if the call's place is needed): the rest
     can be asked for. SERVER_STOPPING, it begins no more calls, or those that run have had their time. SAMPLER_TAKEN, another
     server has the sampler now; JOURNAL_LOST, what outlives the server cannot be written. Without a reason: the server is

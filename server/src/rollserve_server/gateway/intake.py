@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
@@ -44,8 +45,8 @@ class Intake:
                 that are worked on, and a third for evaluations that run. Each third is enough for the largest.
         """
         self._share = max(max_pending_bytes // 3, max_request_bytes)
-        self._receiving = _turns(self._share // max_request_bytes, _PATIENCE_SECONDS)
-        self._receiving_small = _turns(_MOST_SMALL, _SMALL_PATIENCE_SECONDS)
+        self._receiving = _Receiving(self._share // max_request_bytes, _PATIENCE_SECONDS)
+        self._receiving_small = _Receiving(_MOST_SMALL, _SMALL_PATIENCE_SECONDS)
         self._num_updating = 0
         self._num_evaluating = 0
         self._updated = asyncio.Condition()
@@ -107,8 +108,34 @@ class Intake:
             self._num_evaluating -= len(data)
 
 
-def _turns(num_turns: int, patience_seconds: float) -> Turns:
-    return Turns(num_turns, _LOOK_SECONDS, max_stalled=0, max_waiting=_MOST_WAITING, patience_seconds=patience_seconds)
+class _Receiving:
+    """Turns for requests to be received: one at a time of each connection.
+
+    So those that do not come are waited for by what comes through the same connection, and seldom by others.
+    """
+
+    def __init__(self, num_turns: int, patience_seconds: float) -> None:
+        self._patience_seconds = patience_seconds
+        self._all = self._turns(num_turns)
+        self._of_peers: dict[str, Turns] = {}
+        self._num_rpcs: Counter[str] = Counter()
+
+    async def wait(self, stack: contextlib.AsyncExitStack, rpc: OpenRpc) -> None:
+        """Waits until it is an RPC's turn, which ends with the stack."""
+        own = self._of_peers.setdefault(rpc.peer, self._turns(1))
+        self._num_rpcs[rpc.peer] += 1
+        stack.callback(self._leave, rpc.peer)
+        await own.wait(stack, rpc)
+        await self._all.wait(stack, rpc)
+
+    def _leave(self, peer: str) -> None:
+        self._num_rpcs[peer] -= 1
+        if not self._num_rpcs[peer]:
+            del self._num_rpcs[peer], self._of_peers[peer]
+
+    def _turns(self, num_turns: int) -> Turns:
+        patience = self._patience_seconds
+        return Turns(num_turns, _LOOK_SECONDS, max_stalled=0, max_waiting=_MOST_WAITING, patience_seconds=patience)
 
 
 async def _read(rpc: OpenRpc) -> bytes:

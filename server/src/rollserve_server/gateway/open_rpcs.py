@@ -28,12 +28,14 @@ class OpenRpc:
     """An RPC that is being answered.
 
     Attributes:
+        peer: whose connection it came through.
         waiting_since: since when it waits for its client (`time.monotonic`); None while it does not.
         num_stuck_bytes: of the message that its client has not taken.
     """
 
     def __init__(self, context: Any, stall_seconds: float) -> None:
         """Takes gRPC's side of it, and how long it may wait for its client at a time."""
+        self.peer: str = context.peer()
         self.waiting_since: float | None = None
         self.num_stuck_bytes = 0
         self._context = context

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -19,6 +21,7 @@ from rollserve_server.gateway import evaluation_messages, sampling_messages
 from rollserve_server.gateway.agent_messages import agent_updates_from_proto
 from rollserve_server.gateway.env_messages import env_updated_to_proto, env_updates_from_proto
 from rollserve_server.gateway.fields import MOST_WORKERS, in_range
+from rollserve_server.gateway.request_limits import check_fields
 from rollserve_server.gateway.version_messages import agent_versions_to_proto, chosen_parameters, parameter_messages
 from rollserve_server.pool import Account, Beginning, Delivery, Evaluation, Pool, Progress, Turns
 
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     from rollserve_server.gateway.intake import Intake
     from rollserve_server.gateway.open_rpcs import OpenRpc, OpenRpcs
     from rollserve_server.gateway.shared_memory import Rings
-    from rollserve_server.pool import AgentUpdate
+    from rollserve_server.pool import AgentUpdate, EnvUpdate, EvaluationRequest, PopulationRequest
 
 __all__ = ["DEFAULT_SAMPLER", "SamplerService"]
 
@@ -38,8 +41,9 @@ _log = logging.getLogger(__name__)
 
 _Context = Any  # grpc.aio's is generic in the stubs only
 _M = TypeVar("_M", bound="Message")
+_T = TypeVar("_T")
 _SampleRequest = pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest
-_Stream = Callable[[Any, "OpenRpc"], AsyncGenerator[bytes, None]]
+_Stream = Callable[[bytes, "OpenRpc"], AsyncGenerator[bytes, None]]
 
 _KINDS = {
     "UpdateAgent": "update",
@@ -48,6 +52,8 @@ _KINDS = {
     "EvaluatePopulation": "evaluation",
 }
 """Of RPCs whose requests bring agents, parameters or environments; those of others are small."""
+_QUICK_BYTES = 1 << 15
+"""Requests that are no larger are read at once: that takes a tenth of a second at most."""
 _MOST_PARAMETERS, _MOST_WAITING = 4, 64
 """How many streams of parameters run at the same time, and how many wait."""
 
@@ -90,12 +96,12 @@ class SamplerService:
             "GetSampler": self.get_sampler,
             "ListAgentVersions": self.list_agent_versions,
         }
-        streams: dict[str, tuple[_Stream, type[Message]]] = {
-            "ObtainSamples": (self.obtain, pb.ObtainSamplesRequest),
-            "ObtainExactEpisodes": (self.obtain, pb.ObtainExactEpisodesRequest),
-            "GetAgentParameters": (self.get_agent_parameters, agent_versions_pb2.GetAgentParametersRequest),
-            "Evaluate": (self.evaluate, pb.EvaluateRequest),
-            "EvaluatePopulation": (self.evaluate_population, pb.EvaluatePopulationRequest),
+        streams: dict[str, _Stream] = {
+            "ObtainSamples": functools.partial(self.obtain, pb.ObtainSamplesRequest),
+            "ObtainExactEpisodes": functools.partial(self.obtain, pb.ObtainExactEpisodesRequest),
+            "GetAgentParameters": self.get_agent_parameters,
+            "Evaluate": self.evaluate,
+            "EvaluatePopulation": self.evaluate_population,
         }
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
         # gRPC passes bytes on both ways: what cannot be parsed is an error like any other, and sampled messages come
@@ -104,36 +110,25 @@ class SamplerService:
         for name, method in unary.items():
             answer = self._answer(method, _KINDS.get(name))
             handlers[name] = grpc.stream_unary_rpc_method_handler(answer, None, None)
-        for name, (stream, kind) in streams.items():
-            write = self._write(stream, kind, _KINDS.get(name))
+        for name, stream in streams.items():
+            write = self._write(stream, _KINDS.get(name))
             handlers[name] = grpc.stream_stream_rpc_method_handler(write, None, None)
         return grpc.method_handlers_generic_handler(service.full_name, handlers)
 
     async def update_agent(self, data: bytes) -> pb.UpdateAgentResponse:
         """UpdateAgent."""
-        updates: Sequence[AgentUpdate]
-        read = read_parameters_update(data)
-        if read is not None:
-            pool = self._pool(read.sampler)
-            updates, per_worker, skip_if_identical = [read.parameters], False, read.skip_if_identical
-        else:
-            request = _parsed(pb.UpdateAgentRequest, data)
-            pool = self._pool(request.sampler)
-            updates, per_worker = agent_updates_from_proto(request, self._allowed_paths)
-            skip_if_identical = request.skip_if_identical
-        if skip_if_identical:
-            current = await pool.agent_versions.current_if_same(updates, per_worker=per_worker)
+        came = await _reading(data, lambda: self._read_agent_update(data))
+        if came.skip_if_identical:
+            current = await came.pool.agent_versions.current_if_same(came.updates, per_worker=came.per_worker)
             if current is not None:
                 return pb.UpdateAgentResponse(policy_version=current, unchanged=True)
-        version = await pool.update_agent(updates, per_worker=per_worker)
+        version = await came.pool.update_agent(came.updates, per_worker=came.per_worker)
         _log.debug("agent updated", extra={"policy_version": version})
         return pb.UpdateAgentResponse(policy_version=version)
 
     async def update_env(self, data: bytes) -> pb.UpdateEnvResponse:
         """UpdateEnv."""
-        request = _parsed(pb.UpdateEnvRequest, data)
-        pool = self._pool(request.sampler)
-        updates, per_worker = env_updates_from_proto(request, self._allowed_paths)
+        pool, updates, per_worker = await _reading(data, lambda: self._read_env_update(data))
         updated = await pool.update_env(updates, per_worker=per_worker)
         env = ",".join(dict.fromkeys(spec.id for spec in updated.specs))
         _log.info("environment updated", extra={"env": env, "env_version": updated.version})
@@ -151,17 +146,17 @@ class SamplerService:
         """GetSampler."""
         request = _parsed(pb.GetSamplerRequest, data)
         status = self._pool(request.sampler).status()
-        return sampling_messages.status_to_proto(request.sampler or DEFAULT_SAMPLER, status)
+        # There may be an environment for each of many rows.
+        return await asyncio.to_thread(sampling_messages.status_to_proto, request.sampler or DEFAULT_SAMPLER, status)
 
     async def list_agent_versions(self, data: bytes) -> agent_versions_pb2.ListAgentVersionsResponse:
         """ListAgentVersions."""
         request = _parsed(agent_versions_pb2.ListAgentVersionsRequest, data)
         return agent_versions_to_proto(await self._pool(request.sampler).agent_versions.listed())
 
-    async def get_agent_parameters(
-        self, request: agent_versions_pb2.GetAgentParametersRequest, rpc: OpenRpc
-    ) -> AsyncGenerator[bytes, None]:
+    async def get_agent_parameters(self, data: bytes, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """GetAgentParameters: serialized messages."""
+        request = _parsed(agent_versions_pb2.GetAgentParametersRequest, data)
         versions = self._pool(request.sampler).agent_versions
         limit = sampling_messages.message_limit_from_proto(request)
         async with contextlib.AsyncExitStack() as stack:
@@ -170,8 +165,9 @@ class SamplerService:
             for message in parameter_messages(version, chosen_parameters(parameters, request.names), limit):
                 yield message.SerializeToString()
 
-    async def obtain(self, request: _SampleRequest, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
+    async def obtain(self, kind: type[_SampleRequest], data: bytes, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """ObtainSamples and ObtainExactEpisodes, whose responses have the same fields: serialized messages."""
+        request = _parsed(kind, data)
         pool = self._pool(request.sampler)
         sample_request = sampling_messages.sample_request_from_proto(request)
         async with contextlib.AsyncExitStack() as stack:
@@ -184,13 +180,13 @@ class SamplerService:
                         yield pb.ObtainSamplesResponse(beginning=beginning).SerializeToString()
                     case Delivery():
                         for message in item.messages:
-                            data = item.buffer[message.offset : message.offset + message.size]
+                            written = item.buffer[message.offset : message.offset + message.size]
                             shared = None
                             if ring:
                                 with rpc.waiting():
-                                    shared = await ring.write(data)
+                                    shared = await ring.write(written)
                             response = pb.ObtainSamplesResponse(shared=shared)
-                            yield response.SerializeToString() if shared else data.tobytes()
+                            yield response.SerializeToString() if shared else written.tobytes()
                     case Progress():
                         yield pb.ObtainSamplesResponse(
                             progress=sampling_messages.progress_to_proto(item)
@@ -202,10 +198,9 @@ class SamplerService:
                         account.shared_message_bytes = ring.num_message_bytes if ring else 0
                         yield pb.ObtainSamplesResponse(account=account).SerializeToString()
 
-    async def evaluate(self, request: pb.EvaluateRequest, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
+    async def evaluate(self, data: bytes, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Evaluate: serialized messages."""
-        pool = self._pool(request.sampler)
-        evaluation_request = evaluation_messages.evaluation_request_from_proto(request, self._allowed_paths)
+        pool, evaluation_request = await _reading(data, lambda: self._read_evaluation(data))
         async with contextlib.aclosing(pool.evaluate(evaluation_request, rpc)) as items:
             async for item in items:
                 match item:
@@ -218,12 +213,9 @@ class SamplerService:
                     case _:
                         yield pb.EvaluateResponse(**_sign_to_proto(item)).SerializeToString()
 
-    async def evaluate_population(
-        self, request: pb.EvaluatePopulationRequest, rpc: OpenRpc
-    ) -> AsyncGenerator[bytes, None]:
+    async def evaluate_population(self, data: bytes, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """EvaluatePopulation: serialized messages."""
-        pool = self._pool(request.sampler)
-        population_request = evaluation_messages.population_request_from_proto(request, self._allowed_paths)
+        pool, population_request = await _reading(data, lambda: self._read_population(data))
         async with contextlib.aclosing(pool.evaluate_population(population_request, rpc)) as items:
             async for item in items:
                 if isinstance(item, Evaluation):
@@ -231,6 +223,30 @@ class SamplerService:
                     yield pb.EvaluatePopulationResponse(evaluation=evaluation).SerializeToString()
                 elif not isinstance(item, Delivery):
                     yield pb.EvaluatePopulationResponse(**_sign_to_proto(item)).SerializeToString()
+
+    def _read_agent_update(self, data: bytes) -> _AgentUpdates:
+        check_fields(pb.UpdateAgentRequest, data)
+        read = read_parameters_update(data)
+        if read is not None:
+            return _AgentUpdates(self._pool(read.sampler), [read.parameters], False, read.skip_if_identical)
+        request = _parsed(pb.UpdateAgentRequest, data)
+        pool = self._pool(request.sampler)
+        updates, per_worker = agent_updates_from_proto(request, self._allowed_paths)
+        return _AgentUpdates(pool, updates, per_worker, request.skip_if_identical)
+
+    def _read_env_update(self, data: bytes) -> tuple[Pool, Sequence[EnvUpdate], bool]:
+        request = _parsed(pb.UpdateEnvRequest, data)
+        return self._pool(request.sampler), *env_updates_from_proto(request, self._allowed_paths)
+
+    def _read_evaluation(self, data: bytes) -> tuple[Pool, EvaluationRequest]:
+        request = _parsed(pb.EvaluateRequest, data)
+        pool = self._pool(request.sampler)
+        return pool, evaluation_messages.evaluation_request_from_proto(request, self._allowed_paths)
+
+    def _read_population(self, data: bytes) -> tuple[Pool, PopulationRequest]:
+        request = _parsed(pb.EvaluatePopulationRequest, data)
+        pool = self._pool(request.sampler)
+        return pool, evaluation_messages.population_request_from_proto(request, self._allowed_paths)
 
     def _pool(self, sampler: str) -> Pool:
         pool = self._pools.get(sampler or DEFAULT_SAMPLER)
@@ -255,9 +271,7 @@ class SamplerService:
 
         return answer
 
-    def _write(
-        self, method: _Stream, kind: type[Message], request_kind: str | None
-    ) -> Callable[[object, _Context], Awaitable[None]]:
+    def _write(self, method: _Stream, request_kind: str | None) -> Callable[[object, _Context], Awaitable[None]]:
         """What has gRPC call the method, and sends what it gives."""
 
         async def write(_: object, context: _Context) -> None:
@@ -268,7 +282,7 @@ class SamplerService:
             self._rpcs.check_stuck()
             async with (
                 self._request(rpc, request_kind) as data,
-                contextlib.aclosing(method(_parsed(kind, data), rpc)) as messages,
+                contextlib.aclosing(method(data, rpc)) as messages,
             ):
                 async for message in messages:
                     await rpc.write(message)
@@ -289,6 +303,15 @@ class SamplerService:
                 yield await self._intake.small(rpc)
 
 
+class _AgentUpdates(NamedTuple):
+    """What UpdateAgent is to do."""
+
+    pool: Pool
+    updates: Sequence[AgentUpdate]
+    per_worker: bool
+    skip_if_identical: bool
+
+
 def _sign_to_proto(item: Beginning | Progress) -> dict[str, Any]:
     """The fields of a response that say how far an evaluation is."""
     if isinstance(item, Beginning):
@@ -296,7 +319,13 @@ def _sign_to_proto(item: Beginning | Progress) -> dict[str, Any]:
     return {"progress": sampling_messages.progress_to_proto(item)}
 
 
+async def _reading(data: bytes, read: Callable[[], _T]) -> _T:
+    """What is made of a request; of a large one in a thread, so that others are served meanwhile."""
+    return read() if len(data) <= _QUICK_BYTES else await asyncio.to_thread(read)
+
+
 def _parsed(kind: type[_M], data: bytes) -> _M:
+    check_fields(kind, data)
     try:
         return kind.FromString(data)
     except DecodeError:

@@ -82,4 +82,4 @@ class Question(Generic[_R]):
                 self._hung = error
             if self._num_losses[index] >= _MOST_ATTEMPTS:
                 text = f"worker {index} is lost again and again: {error.text}"
-                raise WorkerLostError(text, index, reason=error.reason) from error
+                raise error.again(text) from error

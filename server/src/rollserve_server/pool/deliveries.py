@@ -11,14 +11,13 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rollserve_server.errors import WorkerLostError
-
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from rollserve import Reproducibility
     from rollserve_server.agents import Exploration
+    from rollserve_server.errors import WorkerLostError
     from rollserve_server.pool.account import Account
     from rollserve_server.pool.backend import Payload, WorkerHandle
     from rollserve_server.pool.config import PoolConfig, SampleRequest
@@ -224,7 +223,7 @@ class Deliveries(ABC):
         worst, num_losses = max(self._num_losses.items(), key=lambda item: item[1], default=(0, 0))
         if num_losses > self._settings.unit_retries:
             text = f"{error.text}; it ran {name_of(worst)}, which {num_losses - 1} workers were lost with before"
-            raise WorkerLostError(text, error.worker_index, reason=error.reason)
+            raise error.again(text)
 
     def _deliver(self, worker: int, messages: Sequence[Message], buffer: NDArray[np.uint8]) -> Delivery:
         """What is to be sent of messages that a worker wrote. Enters them into the account."""

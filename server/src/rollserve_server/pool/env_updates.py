@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rollserve import EnvChange, EnvSpec
 from rollserve_server.envs import RowSpecs, WorkerSpecs, specs_of_rows
-from rollserve_server.errors import InvalidValueError
+from rollserve_server.errors import InvalidValueError, OverLimitError
 
-__all__ = ["EnvUpdate", "RowUpdates", "field_in", "updated"]
+__all__ = ["MOST_ENV_BYTES", "EnvUpdate", "RowUpdates", "check_size", "field_in", "updated"]
+
+MOST_ENV_BYTES = 16 << 20
+"""Of the arguments of all rows of all workers, as text: GetSampler tells of them."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,38 @@ class RowUpdates:
 
 EnvUpdate = EnvSpec | EnvChange | RowUpdates
 """A whole environment, or a change of the one that is there: for all rows of a worker, or one for each."""
+
+
+def check_size(held: Sequence[WorkerSpecs], updates: Sequence[EnvUpdate], num_rows: int, num_workers: int) -> None:
+    """Sees to it that what is to be known of all environments stays small: a row's arguments are kept for each worker.
+
+    Args:
+        held: those that are there, for each update.
+        updates: what is new, for all workers or for each.
+        num_rows: how many rows a worker has.
+        num_workers: how many workers there are.
+
+    Raises:
+        OverLimitError: it is too large.
+    """
+    sizes: dict[int, int] = {}
+
+    def size_of(each: EnvSpec | EnvChange | None) -> int:
+        if id(each) not in sizes:
+            sizes[id(each)] = len(repr(each))
+        return sizes[id(each)]
+
+    num_bytes = 0
+    for specs, update in zip(held, updates, strict=True):
+        differ = isinstance(update, RowUpdates) or (isinstance(specs, RowSpecs) and isinstance(update, EnvChange))
+        rows = num_rows if differ else 1
+        before = () if isinstance(update, EnvSpec) else specs_of_rows(specs, rows)
+        after = update.updates if isinstance(update, RowUpdates) else (update,) * rows
+        of_worker = sum(map(size_of, before)) + sum(map(size_of, after))
+        num_bytes += of_worker * (num_workers if differ and len(updates) == 1 else 1)
+    if num_bytes > MOST_ENV_BYTES:
+        text = f"environments of all rows and workers of {num_bytes} bytes came, {MOST_ENV_BYTES} at most were expected"
+        raise OverLimitError(text, reason="ENVIRONMENTS_TOO_LARGE", field="update")
 
 
 def updated(specs: WorkerSpecs, update: EnvUpdate, num_rows: int) -> WorkerSpecs:

@@ -181,6 +181,8 @@ class Evaluations:
         change: _Change | None,
     ) -> asyncio.Task[_Setting]:
         """`_prepare`, which ends with the stack at the latest."""
+        # When nothing is being prepared any more.
+        stack.callback(lambda: self._forgetting.keep(*self._holdings.to_keep()))
         preparing = asyncio.create_task(self._prepare(options, stack, change))
 
         async def give_up() -> None:
@@ -204,7 +206,6 @@ class Evaluations:
             change: what is made of the environments' specs; None to leave them.
         """
         holdings = self._holdings
-        stack.callback(lambda: self._forgetting.keep(*holdings.to_keep()))
         check_run(options.run, self._run)
         policy_version = holdings.choose_policy(options)
         stack.enter_context(holdings.agents.using(policy_version))

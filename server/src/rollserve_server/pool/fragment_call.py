@@ -152,7 +152,13 @@ class FragmentCall(Deliveries):
                 self._forget_rows(part)
                 await self._wait()
                 continue
-            handle = await self._slots.ready(worker)
+            try:
+                handle = await self._slots.ready(worker)
+            except WorkerLostError:
+                if not self._can_wait_for(part):
+                    raise
+                continue
+            part.is_missing = False
             if part.place is not None and part.place.handle is not handle:
                 self._lose(part, WorkerLostError(f"worker {worker} is lost", worker))
             try:
@@ -161,6 +167,12 @@ class FragmentCall(Deliveries):
                 self._slots.lose(worker, handle, error)
                 if part.place is not None and part.place.handle is handle:  # else that is known
                     self._lose(part, error)
+
+    def _can_wait_for(self, part: _WorkerPart) -> bool:
+        """Whether the call may go on although a worker is lost and there is none in its place: others are enough."""
+        part.is_missing = True
+        num_there = sum(not each.is_missing for each in self._parts)
+        return num_there >= self._num_enough and self._can_leave(part)
 
     async def _drive_handle(self, part: _WorkerPart, handle: WorkerHandle) -> None:
         """Keeps a worker at work until it is lost, or left behind."""
@@ -281,10 +293,14 @@ class FragmentCall(Deliveries):
         """Goes on without a worker that does not stop, if nothing has come from it and its rows can be made again."""
         if part.progress is not None or asyncio.get_running_loop().time() < self._overdue_at:
             return
-        has_stopped = part.num_row_steps < self._num_row_steps
-        can_leave = self._tells_actions and all(point.is_restorable for point in self.start.workers[part.worker])
-        if can_leave and not (has_stopped or part.num_needed_row_steps):
+        if self._can_leave(part):
             part.progress, part.num_row_steps, part.is_left = [], 0, True
+
+    def _can_leave(self, part: _WorkerPart) -> bool:
+        """Whether nothing has come from a worker, and its rows can be made again as they were."""
+        has_stopped = part.num_row_steps < self._num_row_steps
+        is_restorable = self._tells_actions and all(point.is_restorable for point in self.start.workers[part.worker])
+        return is_restorable and not (has_stopped or part.num_needed_row_steps)
 
     def _take_failure(self, part: _WorkerPart, report: FragmentReport, failure: DomainError) -> None:
         """Has rows made anew that an environment's error has left behind. Raises all other failures."""
@@ -343,7 +359,7 @@ class FragmentCall(Deliveries):
         self._restart(part, error.reason.lower())
         if part.num_losses > self._settings.unit_retries:
             text = f"{error.text}; {part.num_losses - 1} workers were lost with the same rows before"
-            raise WorkerLostError(text, error.worker_index, reason=error.reason)
+            raise error.again(text)
 
     async def _next_delivery(self) -> Delivery | None:
         part = self._parts[self._turn]
@@ -411,6 +427,7 @@ class _WorkerPart:
         num_strandings: how often it was made anew because of an environment's error.
         failure: the last such error.
         num_needed_row_steps: how many steps of each row it has to make in any case: what is written goes up to there.
+        is_missing: whether its worker is lost and there is none in its place for now.
         is_left: whether nobody waits for it any more; its rows stand where they did, as far as the sequence goes.
     """
 
@@ -433,6 +450,7 @@ class _WorkerPart:
     failure: DomainError | None = None
     num_needed_row_steps: int = 0
     is_left: bool = False
+    is_missing: bool = False
 
     @property
     def num_steps(self) -> int:

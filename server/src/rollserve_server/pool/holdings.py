@@ -25,7 +25,7 @@ from rollserve_server.agents import (
 from rollserve_server.envs import RowSpecs, WorkerSpecs, check_allowed, specs_of_rows
 from rollserve_server.errors import DomainError, InvalidValueError, NotReadyError, at_row, within
 from rollserve_server.pool.agent_versions import AgentVersion
-from rollserve_server.pool.env_updates import EnvUpdate, field_in, updated
+from rollserve_server.pool.env_updates import EnvUpdate, check_size, field_in, updated
 from rollserve_server.pool.placement import Anywhere, Placement, RoundRobin, Rows
 from rollserve_server.pool.versions import Versions
 from rollserve_server.sampling import EnvDescription, Worker
@@ -179,12 +179,9 @@ class Holdings:
         """See `Pool.update_env`. Returns the new version with its number."""
         async with self._updating:
             self._check_count("updates", updates, per_worker)
-            specs = self._changed(updates, per_worker)
-            version, spread = self.envs.number + 1, self._spread(specs)
             fields = _EnvFields(self._spread(updates), per_worker)
-            for position, its_specs in enumerate(specs):
-                with fields.of(position):
-                    self._check_allowed(its_specs)
+            specs = await asyncio.to_thread(self._changed, updates, per_worker, fields)
+            version, spread = self.envs.number + 1, self._spread(specs)
 
             async def add_env(index: int, worker: WorkerHandle) -> EnvDescription:
                 with fields.of(index):
@@ -408,17 +405,23 @@ class Holdings:
         """One value for each worker."""
         return values if len(values) == len(self._slots) else list(values) * len(self._slots)
 
-    def _changed(self, updates: Sequence[EnvUpdate], per_worker: bool) -> list[WorkerSpecs]:
-        """The environments after the updates: one for all workers, or one for each."""
+    def _changed(self, updates: Sequence[EnvUpdate], per_worker: bool, fields: _EnvFields) -> list[WorkerSpecs]:
+        """The environments after the updates, which are allowed: one for all workers, or one for each."""
+        specs: list[WorkerSpecs] = []
         if self.envs.current is None:  # a pool starts with a whole one
-            return [update for update in updates if isinstance(update, EnvSpec)]
-        held = self.envs.current.specs
-        if len(held) > 1 and not all(isinstance(update, EnvSpec) for update in updates):
-            updates = self._spread(updates)
-        specs = []
-        for position, update in enumerate(updates):
-            with within(_element("updates", position, per_worker)):
-                specs.append(updated(self._spread(held)[position], update, self.description.num_rows))
+            specs += [update for update in updates if isinstance(update, EnvSpec)]
+        else:
+            held, num_rows = self.envs.current.specs, self.description.num_rows
+            if len(held) > 1 and not all(isinstance(update, EnvSpec) for update in updates):
+                updates = self._spread(updates)
+            held = self._spread(held)[: len(updates)]
+            check_size(held, updates, num_rows, len(self._slots))
+            for position, (its_specs, update) in enumerate(zip(held, updates, strict=True)):
+                with within(_element("updates", position, per_worker)):
+                    specs.append(updated(its_specs, update, num_rows))
+        for position, its_specs in enumerate(specs):
+            with fields.of(position):
+                self._check_allowed(its_specs)
         return specs
 
     def _check_allowed(self, specs: WorkerSpecs) -> None:

@@ -45,12 +45,13 @@ class ActionHistory:
             self._num_bytes -= sum(column.nbytes for column in self._calls.popleft())
             self._num_forgotten += 1
 
-    def shorten(self, num_steps: int) -> None:
-        """Takes in that the call has so many steps only."""
-        if self._calls:
-            columns = self._calls.pop()
-            self._calls.append([column[:num_steps] for column in columns])
-            self._num_bytes -= sum(column[num_steps:].nbytes for column in columns)
+    def shorten(self, columns: Sequence[np.ndarray]) -> None:
+        """Takes where the call's actions stand instead, which has fewer steps; nothing if they are not kept."""
+        if not columns:
+            return
+        before = self._calls.pop()
+        self._calls.append(columns)
+        self._num_bytes += sum(column.nbytes for column in columns) - sum(column.nbytes for column in before)
 
     def reset(self, rows: int | NDArray[np.int64], step: int) -> None:
         """Takes in that rows were reset before a step of the call."""

@@ -105,8 +105,9 @@ class FragmentRecording(ABC):
         If they have made them, the fragments of episodes that go on end with the last step, and go to the outbox.
         """
         self._num_steps = max(num_steps, self._step)
-        if self._tells_actions:
-            self._history.shorten(self._num_steps)
+        # Views would keep what is not needed any more.
+        self._actions_made = [column[: self._num_steps].copy() for column in self._actions_made]
+        self._history.shorten(self._actions_made)
         if 0 < self._step == self._num_steps:
             self._cut()
 

@@ -1,0 +1,116 @@
+"""How much requests may hold is found out before they are parsed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollserve.tensors import named_tensors_to_proto
+from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.errors import OverLimitError
+from rollserve_server.gateway import request_limits
+from rollserve_server.gateway.request_limits import MOST_FIELDS, MOST_TEXT_BYTES, check_fields
+
+KINDS: list[type[Message]] = [pb.UpdateAgentRequest, pb.UpdateEnvRequest, pb.EvaluateRequest, pb.ObtainSamplesRequest]
+
+
+def num_fields(message: Message) -> int:
+    """The fields of a message that are written, and the elements of lists of numbers, as a reading of it finds them."""
+    count = 0
+    for field, value in message.ListFields():
+        values: Any = value if field.is_repeated else [value]
+        if field.message_type is not None:
+            count += len(values) + sum(map(num_fields, values))
+        elif field.is_repeated and field.type not in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
+            count += 1 + len(values)
+        else:
+            count += len(values)
+    return count
+
+
+def is_refused(kind: type[Message], data: bytes) -> bool:
+    try:
+        check_fields(kind, data)
+    except OverLimitError as error:
+        return error.reason == "REQUEST_TOO_LARGE"
+    return False
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> pb.UpdateEnvRequest | pb.UpdateAgentRequest | pb.ObtainSamplesRequest:
+    names = st.text(max_size=3)
+    match draw(st.sampled_from(["env", "agent", "samples"])):
+        case "env":
+            env = pb.UpdateEnvRequest(sampler=draw(names))
+            for name in draw(st.lists(names, max_size=4)):
+                update = env.per_worker.updates.add()
+                update.environment.id = name
+                for wrapper in draw(st.lists(names, max_size=3)):
+                    update.environment.wrappers.add(name=wrapper, kwargs_json="{}")
+            return env
+        case "agent":
+            agent = pb.UpdateAgentRequest()
+            agent.all_workers.agent.mlp.layer_sizes.extend(draw(st.lists(st.integers(0, 127), max_size=5)))
+            arrays = {name: np.zeros((2, 3)) for name in draw(st.sets(names, max_size=3))}
+            agent.all_workers.agent.mlp.parameters.tensors.extend(named_tensors_to_proto(arrays))
+            return agent
+        case _:
+            samples = pb.ObtainSamplesRequest(step_count=draw(st.integers(0, 1 << 60)))
+            samples.options.exploration.temperatures.extend(draw(st.lists(st.floats(0, 1), max_size=5)))
+            samples.options.seed = draw(st.integers(0, (1 << 64) - 1))
+            return samples
+
+
+@given(request=requests())
+def test_fields_are_counted_as_they_are_written(request: Message) -> None:
+    data, count = request.SerializeToString(), num_fields(request)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(request_limits, "MOST_FIELDS", count)
+        assert not is_refused(type(request), data)
+        if count:
+            patch.setattr(request_limits, "MOST_FIELDS", count - 1)
+            assert is_refused(type(request), data)
+
+
+@given(data=st.binary(max_size=200), kind=st.sampled_from(KINDS))
+def test_whatever_is_malformed_is_left_to_the_parser(data: bytes, kind: type[Message]) -> None:
+    assert not is_refused(kind, data)
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        # Empty updates, lists of numbers, messages within messages, and a number that does not end.
+        pytest.param(pb.UpdateEnvRequest, b"\x1a\x80\x80\x80\x10" + b"\x0a\x00" * (1 << 24), id="messages"),
+        pytest.param(pb.ObtainSamplesRequest, b"\xff" * (1 << 24), id="number"),
+        pytest.param(pb.UpdateEnvRequest, b"\x12\x80\x80\x80\x08" * (1 << 20), id="depth"),
+    ],
+)
+@pytest.mark.timeout(60)  # of the minutes that all of it would take
+def test_it_is_found_out_soon(kind: type[Message], data: bytes) -> None:
+    is_refused(kind, data)
+
+
+def test_what_is_too_much() -> None:
+    env = pb.UpdateEnvRequest()
+    env.per_worker.updates.extend([type(env.all_workers)()] * MOST_FIELDS)
+    assert is_refused(pb.UpdateEnvRequest, env.SerializeToString())
+    samples = pb.ObtainSamplesRequest()
+    samples.options.exploration.temperatures.extend([1.0] * MOST_FIELDS)
+    assert is_refused(pb.ObtainSamplesRequest, samples.SerializeToString())
+    text = pb.UpdateEnvRequest()
+    text.all_workers.change.kwargs_json = " " * MOST_TEXT_BYTES
+    check_fields(pb.UpdateEnvRequest, text.SerializeToString())
+    text.all_workers.change.kwargs_json += " "
+    with pytest.raises(OverLimitError, match=f"a text of {MOST_TEXT_BYTES + 1} bytes came") as info:
+        check_fields(pb.UpdateEnvRequest, text.SerializeToString())
+    assert info.value.field == "kwargs_json"
+    large = pb.UpdateAgentRequest()
+    large.all_workers.agent.onnx.model = bytes(8 << 20)
+    check_fields(pb.UpdateAgentRequest, large.SerializeToString())
