@@ -537,9 +537,7 @@ AGENT_CASES: list[tuple[Any, tuple[str, ...]]] = [
         ("'0/weight': shape (4611686018427387904, 4611686018427387904) came",),
     ),
     (
-        changed_tensor(
-            "0/weight", tensor_pb2.Tensor(data_type=tensor_pb2.DATA_TYPE_FLOAT32, shape=[1 << 62] * 20_000)
-        ),
+        changed_tensor("0/weight", tensor_pb2.Tensor(data_type=tensor_pb2.DATA_TYPE_FLOAT32, shape=[1 << 62] * 20_000)),
         ("'0/weight': a shape of 20000 sizes came",),
     ),
     (parameters(), ("all_workers.parameters: '0/weight' is missing",)),

@@ -162,7 +162,7 @@ def test_one_gateway_at_a_time(cluster: RayCluster, tmp_path: Path) -> None:
         os.kill(victim, signal.SIGKILL)
         second = stack.enter_context(cluster_server(cluster, tmp_path, *OPTIONS))
         next_sampler = stack.enter_context(rollserve.connect(second.address))
-        assert soon(lambda: is_whole(next_sampler, 1))
+        assert soon(lambda: is_whole_without(victim, next_sampler))
         workers = cluster.actors("Actor")
         assert kept in workers
         assert len(workers) == 2
@@ -201,13 +201,15 @@ def test_the_next_gateway_looks_after_the_workers_that_it_finds(cluster: RayClus
         server = stack.enter_context(cluster_server(cluster, tmp_path, *options, "--start-seconds", "12"))
         sampler = stack.enter_context(rollserve.connect(server.address))
         assert sampler.status().num_workers == 2
-        for number, harm in enumerate((None, signal.SIGSTOP, signal.SIGKILL), start=1):
+        for harm in (None, signal.SIGSTOP, signal.SIGKILL):
+            harmed = stopped
             if harm is not None:
-                os.kill(kept, harm)
-            assert soon(lambda number=number: is_whole(sampler, number))
+                harmed, kept = kept, 0
+                os.kill(harmed, harm)
+            assert soon(lambda harmed=harmed: is_whole_without(harmed, sampler))
             pids = {worker.process_id for worker in sampler.status().workers}
             assert soon(lambda pids=pids: cluster.actors("Actor") == pids)
-            assert (kept in pids) == (harm is None)
+            assert not kept or kept in pids
             kept = sampler.status().workers[0].process_id
         assert not psutil.pid_exists(stopped)
         assert sampler.resize(3) == 2
@@ -218,10 +220,9 @@ def test_the_next_gateway_looks_after_the_workers_that_it_finds(cluster: RayClus
         assert soon(lambda: not cluster.actors())
 
 
-def is_whole(sampler: rollserve.Sampler, num_restarts: int) -> bool:
-    """Whether all workers are there, after so many were replaced."""
-    status = sampler.status()
-    return status.counters.num_worker_restarts >= num_restarts and all(worker.healthy for worker in status.workers)
+def is_whole_without(process_id: int, sampler: rollserve.Sampler) -> bool:
+    """Whether all workers are there, and a process is none of them."""
+    return all(worker.healthy and worker.process_id != process_id for worker in sampler.status().workers)
 
 
 def test_a_sampler_that_is_kept_and_one_that_is_forgotten(cluster: RayCluster, tmp_path: Path) -> None:

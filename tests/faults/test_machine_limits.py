@@ -22,6 +22,7 @@ from pathlib import Path
 import psutil
 import pytest
 from pools import adds_up, pool_of, sample
+from ray_clusters import free_port
 from support import equal, server_environment
 
 import rollserve
@@ -286,11 +287,10 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        self.address = f"127.0.0.1:{free_port()}"
         self.nodes: list[subprocess.Popen[bytes]] = []
-        self.add_node("--head", "--port", self.address.rpartition(":")[2], "--include-dashboard=false")
+        client_port = f"--ray-client-server-port={free_port()}"  # not that of another test's cluster
+        self.add_node("--head", "--port", self.address.rpartition(":")[2], client_port, "--include-dashboard=false")
         wait_for(self._answers)
 
     def add_node(self, *options: str) -> subprocess.Popen[bytes]:

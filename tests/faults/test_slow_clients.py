@@ -131,7 +131,7 @@ def test_many_large_requests_at_once_take_little(tmp_path: Path) -> None:
     with serving(tmp_path, *BIG, *options) as (server, sampler), contextlib.ExitStack() as stack:
         process = psutil.Process(server.process.pid)
         before = most = process.memory_info().rss
-        request = bytes(16 << 20)
+        request = b"\xff" * (16 << 20)
         calls = []
         for _ in range(16):
             update = stack.enter_context(careless(server)).unary_unary(f"{SERVICE}/UpdateAgent")

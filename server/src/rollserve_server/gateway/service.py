@@ -117,7 +117,7 @@ class SamplerService:
 
     async def update_agent(self, data: bytes) -> pb.UpdateAgentResponse:
         """UpdateAgent."""
-        came = await _reading(data, lambda: self._read_agent_update(data))
+        came = await _reading(self._read_agent_update, data)
         if came.skip_if_identical:
             current = await came.pool.agent_versions.current_if_same(came.updates, per_worker=came.per_worker)
             if current is not None:
@@ -128,7 +128,7 @@ class SamplerService:
 
     async def update_env(self, data: bytes) -> pb.UpdateEnvResponse:
         """UpdateEnv."""
-        pool, updates, per_worker = await _reading(data, lambda: self._read_env_update(data))
+        pool, updates, per_worker = await _reading(self._read_env_update, data)
         updated = await pool.update_env(updates, per_worker=per_worker)
         env = ",".join(dict.fromkeys(spec.id for spec in updated.specs))
         _log.info("environment updated", extra={"env": env, "env_version": updated.version})
@@ -200,7 +200,7 @@ class SamplerService:
 
     async def evaluate(self, data: bytes, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Evaluate: serialized messages."""
-        pool, evaluation_request = await _reading(data, lambda: self._read_evaluation(data))
+        pool, evaluation_request = await _reading(self._read_evaluation, data)
         async with contextlib.aclosing(pool.evaluate(evaluation_request, rpc)) as items:
             async for item in items:
                 match item:
@@ -215,7 +215,7 @@ class SamplerService:
 
     async def evaluate_population(self, data: bytes, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """EvaluatePopulation: serialized messages."""
-        pool, population_request = await _reading(data, lambda: self._read_population(data))
+        pool, population_request = await _reading(self._read_population, data)
         async with contextlib.aclosing(pool.evaluate_population(population_request, rpc)) as items:
             async for item in items:
                 if isinstance(item, Evaluation):
@@ -319,9 +319,9 @@ def _sign_to_proto(item: Beginning | Progress) -> dict[str, Any]:
     return {"progress": sampling_messages.progress_to_proto(item)}
 
 
-async def _reading(data: bytes, read: Callable[[], _T]) -> _T:
+async def _reading(read: Callable[[bytes], _T], data: bytes) -> _T:
     """What is made of a request; of a large one in a thread, so that others are served meanwhile."""
-    return read() if len(data) <= _QUICK_BYTES else await asyncio.to_thread(read)
+    return read(data) if len(data) <= _QUICK_BYTES else await asyncio.to_thread(read, data)
 
 
 def _parsed(kind: type[_M], data: bytes) -> _M:

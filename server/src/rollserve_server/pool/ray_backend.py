@@ -317,9 +317,9 @@ class _RayWorker:
     def kill(self, error: WorkerLostError | None = None) -> None:
         self._lost = self._lost or error
         if self._journal is None:
-            ray.kill(self._actor)
+            _kill(self._actor)
         else:  # it may be another server's by now
-            self._journal.when_held(lambda: ray.kill(self._actor))
+            self._journal.when_held(lambda: _kill(self._actor))
         if self.at_end is not None:
             self.at_end()
             self.at_end = None
@@ -345,6 +345,11 @@ class _RayWorker:
     async def _report(self, reference: Any, payload: _RayPayload) -> Any:
         report, payload.buffer = pickle.loads(await self.fetch(reference))  # noqa: S301  # it comes from our own code
         return _succeeded(report)
+
+
+def _kill(actor: Any) -> None:
+    with contextlib.suppress(ray.exceptions.RaySystemError):  # Ray is gone, and so is the actor
+        ray.kill(actor)
 
 
 class _RayPayload:
