@@ -9,7 +9,9 @@ import pytest
 from faults.chaos.chains import chains_of
 from faults.chaos.checks import delivered_twice, differences, wrong_ends
 from faults.chaos.digests import Segment, segments_of
+from faults.chaos.processes import Usage
 from faults.chaos.story import Beginning, ToldCall
+from faults.soak.watching import Track
 
 import rollserve
 
@@ -127,3 +129,18 @@ def test_fragments_are_put_in_the_order_in_which_they_moved_the_rows_on() -> Non
     assert [calls.index(call) for call in chain.calls] == [1, 2, 3, 0]
     (chain,) = chains_of([call for call in calls if call.outcome])
     assert [calls.index(call) for call in chain.unknown] == [0]
+
+
+def test_what_processes_have_at_rest_is_compared() -> None:
+    def track(values: Sequence[int]) -> Track:
+        usages = [Usage("worker", value << 20, value << 20, 10, 10) for value in values]
+        seconds = [float(number) for number in range(len(values))]
+        return Track("worker 1", seconds, usages, [number % 2 == 1 for number in range(len(values))])
+
+    steady = track([900, 50, 900, 80, 100, 85, 900, 81, 900, 82, 900, 83, 900, 90, 900, 86])
+    assert steady.growth("own_bytes", 15.0) == 5 << 20
+    assert not list(steady.problems(15.0))
+    growing = track([0, 50, 0, 60, 0, 70, 0, 80, 0, 90, 0, 100, 0, 110, 0, 120])
+    assert growing.growth("own_bytes", 15.0) == 40 << 20
+    (problem,) = growing.problems(15.0)
+    assert "own_bytes rose by" in problem

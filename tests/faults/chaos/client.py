@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import itertools
 import json
 import random
@@ -58,6 +60,16 @@ class Client:
             self._make(call, recording)
         except rollserve.RollserveError as error:
             self._fail(call, recording, error)
+
+    def rest(self, folder: Path, name: str) -> None:
+        """Lets go of everything, tells so by a file in the folder, and waits until that is gone."""
+        self._buffer = rollserve.EpisodeBuffer()
+        gc.collect()
+        mine = folder / name
+        with contextlib.suppress(OSError):
+            mine.touch()
+        while mine.exists():
+            time.sleep(0.1)
 
     def close(self) -> None:
         for sampler in self._samplers:
@@ -188,7 +200,7 @@ def _beginning_of(stream: SampleStream | AsyncSampleStream) -> Beginning | None:
 
 
 def main(text: str) -> None:
-    """Makes calls until a file `stop` is there, as the JSON says.
+    """Makes calls until a file `stop` is there, as the JSON says, and none while a folder `rest` is beside it.
 
     It has `address`, `seed`, `pause_seconds` and `in_full`, and of each client `log`, `name` and `stop`.
     """
@@ -196,7 +208,11 @@ def main(text: str) -> None:
     source = random.Random(f"{config['seed']} {config['name']}")
     recorder = Recorder(EventLog(Path(config["log"])), in_full=config["in_full"])
     client = Client(config["address"], recorder, f"{config['seed']} {config['name']}", source)
-    while not Path(config["stop"]).exists():
+    stop = Path(config["stop"])
+    rest = stop.with_name("rest")
+    while not stop.exists():
+        if rest.exists():
+            client.rest(rest, config["name"])
         client.run_one()
         time.sleep(source.uniform(0, 2) * config["pause_seconds"])
     client.close()

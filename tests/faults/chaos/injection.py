@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from faults.chaos.events import EventLog
@@ -59,6 +59,16 @@ class Injector:
     def _wait(self, seconds: float) -> None:
         """Waits until so many have passed since the beginning."""
         time.sleep(max(self._began + seconds - time.monotonic(), 0))
+
+    @contextlib.contextmanager
+    def resting(self) -> Iterator[None]:
+        """A block that takes no time of the schedule, once all updates have been made that are due."""
+        self._updating.submit(lambda: None).result()
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._began += time.monotonic() - began
 
     def close(self) -> None:
         """Ends what is still going on."""

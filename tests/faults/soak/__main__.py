@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import itertools
 import shutil
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from faults.chaos.checks import wrong_ends
 from faults.chaos.events import EventLog
 from faults.chaos.fleet import Fleet
@@ -22,13 +24,17 @@ from faults.chaos.service import Service
 from faults.chaos.story import Story, read_story
 from faults.chaos.updates import Updates
 from faults.soak.chart import draw
+from faults.soak.rests import resting
 from faults.soak.watching import MOST_MORE, Track, Watch
 from rich.console import Console
 from rich.table import Table
 
+import rollserve
+
 _UPDATES = ("agent updated", "parameters updated", "env updated")
 _OPTIONS = ("--no-hold-memory",)
 """Memory that is held hides what is used: of the most that calls have taken at a time, nothing is given back."""
+_NUM_RESTS = 12
 _MOST_LOOKS = 720
 _LEAST_SECONDS = 1.0
 _SHOWN = 12
@@ -50,8 +56,9 @@ def main() -> int:
     given.folder = given.folder.resolve()
     story, tracks, problems = _soak(given)
     problems += [text for call in story.calls for text in wrong_ends(call)]
-    problems += [text for track in tracks for text in track.problems(given.seconds)]
-    _print(story, tracks, given.seconds)
+    whole = max(track.seconds[-1] for track in tracks)
+    problems += [text for track in tracks for text in track.problems(whole)]
+    _print(story, tracks, whole)
     picture = given.folder / "soak.png"
     draw(picture, tracks, f"{given.clients} clients and {given.workers} workers for {given.seconds / 60:.1f} minutes")
     sys.stdout.write(f"picture: {picture}\n")
@@ -80,7 +87,12 @@ def _soak(given: argparse.Namespace) -> tuple[Story, Sequence[Track], list[str]]
         injector = Injector(service, fleet, updates, log)
         stack.callback(injector.close)
         kinds = [kind for kind in given.faults.split(",") if kind]
-        injector.run(schedule(given.seed, given.seconds, kinds), given.seconds)
+        faults = schedule(given.seed, given.seconds, kinds)
+        sampler = stack.enter_context(rollserve.connect(service.address))
+        for start, stop in itertools.pairwise(np.linspace(0, given.seconds, _NUM_RESTS + 1).tolist()):
+            injector.run([fault for fault in faults if start <= fault.at_seconds < stop], stop)
+            with injector.resting(), resting(given.folder, given.clients, updates, sampler):
+                watch.look_at_rest()
         tracks = watch.end()
         fleet.wait()
     story = read_story(given.folder / "events.jsonl", fleet.logs)
@@ -101,7 +113,7 @@ def _print(story: Story, tracks: Sequence[Track], whole: float) -> None:
     table = Table(
         "process",
         "MB of its own\nfirst, last",
-        "its least,\nfrom quarter 2 to 4",
+        "at rest,\nfrom quarter 2 to 4",
         "threads",
         "files",
         title="processes",

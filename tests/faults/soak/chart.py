@@ -32,6 +32,11 @@ def draw(path: Path, tracks: Sequence[Track], title: str) -> None:
                 linewidth=1.6 if kind in _COLOURS else 0.9,
                 label=None if label in named else label,
             )
+            rests = [position for position, rests in enumerate(track.at_rest) if rests]
+            if kind in _COLOURS:
+                at_rest = [minutes[position] for position in rests], track.values("own_bytes")[rests] / 1e6
+                axes.plot(*at_rest, "o", color="black", markersize=4, label=None if "at rest" in named else "at rest")
+                named.add("at rest")
             named.add(label)
         axes.set(xlabel="minutes", ylabel="MB of its own", title=title)
         axes.set_ylim(bottom=0)

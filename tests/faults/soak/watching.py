@@ -14,11 +14,10 @@ from faults.chaos.processes import Usage
 __all__ = ["MOST_MORE", "Track", "Watch"]
 
 MOST_MORE = {"own_bytes": 16 << 20, "num_threads": 6, "num_files": 12}
-"""How much more a process may have, at the least, in the last quarter than it had, at the least, in the second one.
+"""How much more a process may have, at the least of the rests in the last quarter, than at the least in the second one.
 
 What comes and goes with the calls of the moment does not count so, and what is never given back does.
 """
-_LEAST_LOOKS = 8
 
 
 @dataclass
@@ -29,28 +28,27 @@ class Track:
         name: what it does, and its number.
         seconds: when, from the beginning.
         usages: what it took.
+        at_rest: whether everybody rested then.
     """
 
     name: str
     seconds: list[float] = field(default_factory=list)
     usages: list[Usage] = field(default_factory=list)
+    at_rest: list[bool] = field(default_factory=list)
 
     def values(self, attribute: str) -> np.ndarray:
         """One of the figures of `Usage`, look by look."""
         return np.array([getattr(usage, attribute) for usage in self.usages], np.float64)
 
     def growth(self, attribute: str, whole: float) -> float:
-        """By how much a figure's least value rose from the second quarter of so many seconds to the last one.
+        """By how much a figure's least value at rest rose from the second quarter of so many seconds to the last one.
 
-        0 if it was looked at too seldom.
+        0 if it was not there in both.
         """
-        seconds, values = np.array(self.seconds), self.values(attribute)
-        second, last = (
-            values[(seconds >= whole * start) & (seconds < whole * (start + 0.25))] for start in (0.25, 0.75)
-        )
-        if min(len(second), len(last)) < _LEAST_LOOKS:
-            return 0.0
-        return float(last.min() - second.min())
+        seconds, values, at_rest = np.array(self.seconds), self.values(attribute), np.array(self.at_rest)
+        quarters = (seconds / whole * 4).astype(int)
+        second, last = values[at_rest & (quarters == 1)], values[at_rest & (quarters >= 3)]
+        return float(last.min() - second.min()) if min(len(second), len(last)) else 0.0
 
     def problems(self, whole: float) -> Iterable[str]:
         """Which figures rose by more than they may in so many seconds."""
@@ -71,6 +69,7 @@ class Watch:
         self.tracks: dict[int, Track] = {}
         self._look = look
         self._every_seconds = every_seconds
+        self._looking = threading.Lock()
         self._over = threading.Event()
         self._began = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="watch")
@@ -82,10 +81,19 @@ class Watch:
         self._thread.join()
         return list(self.tracks.values())
 
+    def look_at_rest(self) -> None:
+        """Looks now, while everybody rests."""
+        self._take_look(at_rest=True)
+
     def _run(self) -> None:
         while not self._over.wait(self._every_seconds):
             with contextlib.suppress(OSError):
-                for pid, usage in self._look().items():
-                    track = self.tracks.setdefault(pid, Track(f"{usage.name} {pid}"))
-                    track.seconds.append(time.monotonic() - self._began)
-                    track.usages.append(usage)
+                self._take_look(at_rest=False)
+
+    def _take_look(self, *, at_rest: bool) -> None:
+        with self._looking:
+            for pid, usage in self._look().items():
+                track = self.tracks.setdefault(pid, Track(f"{usage.name} {pid}"))
+                track.seconds.append(time.monotonic() - self._began)
+                track.usages.append(usage)
+                track.at_rest.append(at_rest)
