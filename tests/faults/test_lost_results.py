@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -32,6 +33,28 @@ def small_parcels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_work, "_EARLY_BYTES", -1)  # what is written early comes in one
 
 
+async def check_calls(
+    backends: Sequence[InProcessBackend], env: rollserve.EnvSpec, target: Target | Fragments, **options: Any
+) -> None:
+    """Calls bring what they bring where nothing is lost, and accounts add up; something is made again."""
+    async with pool_of(InProcessBackend(), env, num_workers=options["num_workers"]) as pool:
+        await pool.update_agent([RandomSpec()])
+        expected = [await sample(pool, target, max_message_bytes=1000) for _ in range(_CALLS)]
+    num_retried = 0
+    for number, backend in enumerate(backends):
+        async with pool_of(backend, env, **options) as pool:
+            await pool.update_agent([RandomSpec()])
+            for call in range(_CALLS):
+                async with asyncio.timeout(_LONG_SECONDS):
+                    batch = await sample(pool, target, max_message_bytes=1000)
+                assert equal(batch, expected[call]), (number, call)
+                assert batch.account is not None
+                assert adds_up(batch.account), (number, call)
+                assert min(batch.account.num_kept_steps, batch.account.num_lost_steps) >= 0, (number, call)
+                num_retried += batch.account.num_retried_episodes
+    assert num_retried > 0
+
+
 @pytest.mark.usefixtures("small_parcels")
 @pytest.mark.parametrize("num_workers", [1, 3])
 @pytest.mark.parametrize(
@@ -48,22 +71,8 @@ def small_parcels(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_what_is_lost_is_made_again(
     env: rollserve.EnvSpec, target: Target | Fragments, options: dict[str, Any], num_workers: int
 ) -> None:
-    async with pool_of(InProcessBackend(), env, num_workers=num_workers) as pool:
-        await pool.update_agent([RandomSpec()])
-        expected = [await sample(pool, target, max_message_bytes=1000) for _ in range(_CALLS)]
-    num_retried = 0
-    for seed in range(3):
-        backend = ForgetfulBackend(seed, num_losses=4)
-        async with pool_of(backend, env, num_workers=num_workers, unit_retries=10, **options) as pool:
-            await pool.update_agent([RandomSpec()])
-            for call in range(_CALLS):
-                async with asyncio.timeout(_LONG_SECONDS):
-                    batch = await sample(pool, target, max_message_bytes=1000)
-                assert equal(batch, expected[call]), (seed, call)
-                assert batch.account is not None
-                assert adds_up(batch.account)
-                num_retried += batch.account.num_retried_episodes
-    assert num_retried > 0
+    backends = [ForgetfulBackend(seed, num_losses=4) for seed in range(3)]
+    await check_calls(backends, env, target, num_workers=num_workers, unit_retries=10, **options)
 
 
 def test_lost_steps_are_charged_to_whoever_wrote_them() -> None:
@@ -90,20 +99,5 @@ def test_lost_steps_are_charged_to_whoever_wrote_them() -> None:
 @pytest.mark.parametrize("target", [AtLeast(100), Fragments(120)], ids=["whole episodes", "fragments"])
 @pytest.mark.parametrize("env", [NATIVE, ROWS], ids=["blocks", "rows"])
 async def test_workers_die_with_what_they_wrote(env: rollserve.EnvSpec, target: Target | Fragments) -> None:
-    async with pool_of(InProcessBackend(), env, num_workers=3) as pool:
-        await pool.update_agent([RandomSpec()])
-        expected = [await sample(pool, target, max_message_bytes=1000) for _ in range(_CALLS)]
-    num_retried = 0
-    for seed in range(10):
-        backend = MortalBackend(seed, num_deaths=6, with_machines=True)
-        async with pool_of(backend, env, num_workers=3, unit_retries=20, **FULL) as pool:
-            await pool.update_agent([RandomSpec()])
-            for call in range(_CALLS):
-                async with asyncio.timeout(_LONG_SECONDS):
-                    batch = await sample(pool, target, max_message_bytes=1000)
-                assert equal(batch, expected[call]), (seed, call)
-                assert batch.account is not None
-                assert adds_up(batch.account), (seed, call)
-                assert min(batch.account.num_kept_steps, batch.account.num_lost_steps) >= 0, (seed, call)
-                num_retried += batch.account.num_retried_episodes
-    assert num_retried > 0
+    backends = [MortalBackend(seed, num_deaths=6, with_machines=True) for seed in range(10)]
+    await check_calls(backends, env, target, num_workers=3, unit_retries=20, **FULL)

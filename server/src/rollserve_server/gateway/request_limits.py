@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError
 
+from rollserve.wire import LENGTH_DELIMITED, VARINT
 from rollserve_server.errors import OverLimitError
 
 if TYPE_CHECKING:
@@ -19,15 +21,11 @@ MOST_FIELDS = 1 << 18
 """An empty message is two bytes on the wire, and hundreds in memory; each takes its time to be read."""
 MOST_TEXT_BYTES = 1 << 20
 """Of names and JSON. What is larger, as tensors and models are, comes as bytes."""
-_VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
+_FIXED64, _FIXED32 = 1, 5
 _FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
 _MOST_VARINT_BYTES = 10
 _NUMBER_BYTES = {FieldDescriptor.CPPTYPE_DOUBLE: 8, FieldDescriptor.CPPTYPE_FLOAT: 4}
 """Of an element of a list, where that is not written with as few as one."""
-
-
-class _MalformedError(Exception):
-    """There is no such number."""
 
 
 def check_fields(kind: type[Message], data: bytes) -> None:
@@ -45,7 +43,7 @@ def check_fields(kind: type[Message], data: bytes) -> None:
     """
     try:
         _check(kind.DESCRIPTOR, data)
-    except (IndexError, _MalformedError):  # the first where it ends within a field
+    except (IndexError, DecodeError):  # the first where it ends within a field
         return
 
 
@@ -59,7 +57,7 @@ def _check(kind: Any, data: bytes) -> None:
             key, position = _varint(data, position)
             num_fields += 1
             wire_type = key & 7
-            if wire_type == _LENGTH_DELIMITED:
+            if wire_type == LENGTH_DELIMITED:
                 size, position = _varint(data, position)
                 member = members.get(key >> 3)
                 if member is not None:
@@ -70,7 +68,7 @@ def _check(kind: Any, data: bytes) -> None:
                     else:
                         num_fields += size // _NUMBER_BYTES.get(member.cpp_type, 1)
                 position += size
-            elif wire_type == _VARINT:
+            elif wire_type == VARINT:
                 _, position = _varint(data, position)
             else:
                 position += _FIXED_BYTES.get(wire_type, 0)
@@ -109,4 +107,4 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, position
-    raise _MalformedError
+    raise DecodeError("a number that is too long")

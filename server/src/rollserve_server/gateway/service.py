@@ -229,7 +229,7 @@ class SamplerService:
         read = read_parameters_update(data)
         if read is not None:
             return _AgentUpdates(self._pool(read.sampler), [read.parameters], False, read.skip_if_identical)
-        request = _parsed(pb.UpdateAgentRequest, data)
+        request = _decoded(pb.UpdateAgentRequest, data)
         pool = self._pool(request.sampler)
         updates, per_worker = agent_updates_from_proto(request, self._allowed_paths)
         return _AgentUpdates(pool, updates, per_worker, request.skip_if_identical)
@@ -326,6 +326,10 @@ async def _reading(read: Callable[[bytes], _T], data: bytes) -> _T:
 
 def _parsed(kind: type[_M], data: bytes) -> _M:
     check_fields(kind, data)
+    return _decoded(kind, data)
+
+
+def _decoded(kind: type[_M], data: bytes) -> _M:
     try:
         return kind.FromString(data)
     except DecodeError:

@@ -155,6 +155,7 @@ class FragmentCall(Deliveries):
             try:
                 handle = await self._slots.ready(worker)
             except WorkerLostError:
+                part.is_missing = True
                 if not self._can_wait_for(part):
                     raise
                 continue
@@ -170,7 +171,6 @@ class FragmentCall(Deliveries):
 
     def _can_wait_for(self, part: _WorkerPart) -> bool:
         """Whether the call may go on although a worker is lost and there is none in its place: others are enough."""
-        part.is_missing = True
         num_there = sum(not each.is_missing for each in self._parts)
         return num_there >= self._num_enough and self._can_leave(part)
 

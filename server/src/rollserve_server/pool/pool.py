@@ -162,7 +162,7 @@ class Pool:
             await journal.close(keep=True)
             raise
         try:
-            await pool._start_workers(backend, env, left)
+            await pool._start_workers(env, left)
             await journal.begin(lambda: pool._state(worker_config, env), pool._figures)
             if left is not None:
                 version = pool._holdings.agents.number
@@ -175,9 +175,10 @@ class Pool:
     @classmethod
     def _around(cls, backend: Backend, config: PoolConfig, worker_config: WorkerConfig, journal: Journal) -> Pool:
         """A pool without workers."""
-        if config.max_workers is None:
-            most = max(_MOST_WORKERS_OF_DEFAULT * backend.default_num_workers(), config.num_workers or 1)
-            config = dataclasses.replace(config, max_workers=most)
+        default = backend.default_num_workers()
+        num_workers = config.num_workers or min(default, config.max_workers or default)
+        max_workers = config.max_workers or max(_MOST_WORKERS_OF_DEFAULT * default, num_workers)
+        config = dataclasses.replace(config, num_workers=num_workers, max_workers=max_workers)
         holdings = Holdings(
             config.num_kept_versions,
             config.allowed_modules,
@@ -191,9 +192,9 @@ class Pool:
         holdings.attach(slots)
         return cls(config, slots, holdings, journal)
 
-    async def _start_workers(self, backend: Backend, env: EnvSpec, left: SamplerState | None) -> None:
-        config, default = self._config, backend.default_num_workers()
-        num_workers = config.num_workers or min(default, config.max_workers or default)
+    async def _start_workers(self, env: EnvSpec, left: SamplerState | None) -> None:
+        config, num_workers = self._config, self._config.num_workers
+        assert num_workers is not None  # noqa: S101  # a pool has decided
         if config.min_healthy_workers > num_workers:
             whose = "the number of workers" if left is None else "the number of workers that the sampler has"
             expected = f"at most {whose}, {num_workers},"
