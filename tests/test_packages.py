@@ -63,6 +63,7 @@ def test_public_names() -> None:
         "Wrapper",
         "aconnect",
         "connect",
+        "give_back_memory",
         "hold_on_to_memory",
         "spaces",
     ]

@@ -12,7 +12,7 @@ from rollserve import spaces
 from rollserve.account import Account, EpisodeFailure, WorkerAccount
 from rollserve.agent_versions import AgentVersion, HeldAgent
 from rollserve.agents import Agent, ConstantAgent, MlpAgent, OnnxAgent, PickledAgent, PythonAgent, RandomAgent
-from rollserve.allocator import hold_on_to_memory
+from rollserve.allocator import give_back_memory, hold_on_to_memory
 from rollserve.async_sampler import AsyncSampler, AsyncSampleStream, aconnect
 from rollserve.environments import EnvChange, EnvSpec, Task, Vectorization, Wrapper
 from rollserve.episode_batch import EpisodeBatch, StepType
@@ -84,6 +84,7 @@ __all__ = [
     "Wrapper",
     "aconnect",
     "connect",
+    "give_back_memory",
     "hold_on_to_memory",
     "spaces",
 ]

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from rollserve import EnvSpec, Wrapper, hold_on_to_memory
+from rollserve import EnvSpec, Wrapper, give_back_memory, hold_on_to_memory
 from rollserve_server import __version__
 from rollserve_server.agents import OnnxSettings, PythonSettings
 from rollserve_server.envs import RowSettings, module_of, paths_in
@@ -60,8 +60,7 @@ _LAST_SECONDS = 5.0
 
 def run(settings: Settings) -> int:
     """Serves until SIGTERM or SIGINT; returns the exit status of the process."""
-    if settings.hold_memory:
-        hold_on_to_memory()
+    (hold_on_to_memory if settings.hold_memory else give_back_memory)()
     configure_logging(settings.log_level, settings.log_json)
     if settings.end_with_parent is not None:
         end_with_parent(settings.end_with_parent)

@@ -254,7 +254,8 @@ class Settings(BaseModel):
     hold_memory: bool = Field(
         default=True,
         description="Whether the server and its workers keep memory that they free, for the next data, which halves "
-        "the time that bulk data takes. With false they give it back to the system. Only where the C library is glibc.",
+        "the time that bulk data takes. With false they give it back to the system at once. Only where the C library "
+        "is glibc.",
     )
     max_request_bytes: int = Field(default=256 << 20, ge=4096, lt=2**31, description="The largest request to be taken.")
     max_pending_request_bytes: int = Field(

@@ -204,6 +204,7 @@ def main(text: str) -> None:
 
     It has `address`, `seed`, `pause_seconds` and `in_full`, and of each client `log`, `name` and `stop`.
     """
+    rollserve.give_back_memory()  # what it takes is looked at
     config = json.loads(text)
     source = random.Random(f"{config['seed']} {config['name']}")
     recorder = Recorder(EventLog(Path(config["log"])), in_full=config["in_full"])

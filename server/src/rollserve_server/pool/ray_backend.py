@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from rollserve import hold_on_to_memory
+from rollserve import give_back_memory, hold_on_to_memory
 from rollserve_server.errors import DomainError, SamplerLostError, WorkerLostError
 from rollserve_server.pool.journal import NoJournal
 from rollserve_server.pool.ray_watch import ClusterWatch
@@ -244,8 +244,7 @@ class _Actor(Worker):
     """
 
     def __init__(self, worker_index: int, config: WorkerConfig, epoch: int = 0) -> None:
-        if config.holds_memory:
-            hold_on_to_memory()
+        (hold_on_to_memory if config.holds_memory else give_back_memory)()
         self._epoch = epoch
         super().__init__(worker_index, config)
 
