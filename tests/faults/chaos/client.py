@@ -7,6 +7,7 @@ import contextlib
 import gc
 import itertools
 import json
+import os
 import random
 import sys
 import time
@@ -21,6 +22,7 @@ import rollserve
 from rollserve.evaluating import EvaluationReader, PopulationReader, Reader, receive
 from rollserve.time_limits import TimeLimits
 from rollserve.v1.episode_batch_pb2 import Beginning
+from rollserve_server.parent import end_with_parent
 
 if TYPE_CHECKING:
     from rollserve.async_sampler import AsyncSampleStream
@@ -204,6 +206,7 @@ def main(text: str) -> None:
 
     It has `address`, `seed`, `pause_seconds` and `in_full`, and of each client `log`, `name` and `stop`.
     """
+    end_with_parent(os.getppid())
     rollserve.give_back_memory()  # what it takes is looked at
     config = json.loads(text)
     source = random.Random(f"{config['seed']} {config['name']}")

@@ -94,7 +94,8 @@ class Service:
             *("--allow-module", ENV_MODULE, "--shared-memory-bytes", str(64 << 20)),
             *("--worker-buffer-bytes", str(8 << 20), "--call-window-bytes", str(2 << 20)),
             *("--worker-num-cpus", "0.1", "--max-workers", str(max(MOST_WORKERS, num_workers))),
-            *("--step-seconds", "3", "--reset-seconds", "60", "--worker-restarts-per-hour", "100000", *options),
+            *("--step-seconds", "3", "--reset-seconds", "60", "--worker-restarts-per-hour", "100000"),
+            *("--end-with-parent", str(os.getpid()), *options),
         ]
         self._environment = {**os.environ, **python_path(), FOLDER: str(notes_of(folder))}
         self._cluster = cluster
