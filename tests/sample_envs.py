@@ -133,14 +133,19 @@ class Failing(gymnasium.Env[np.ndarray, int]):
 
 
 class Deadly(gymnasium.Env[np.ndarray, int]):
-    """Takes its process with it after a while."""
+    """Takes its process with it after so many steps; for none, when it is made."""
 
     observation_space = spaces.Box(-1, 1, (1,), np.float32)
     action_space = spaces.Discrete(2)
 
+    def __init__(self, num_steps: int = 100) -> None:
+        self._num_steps = num_steps
+        if not num_steps:
+            os.kill(os.getpid(), signal.SIGKILL)
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
-        self._steps_left = 100
+        self._steps_left = self._num_steps
         return np.zeros(1, np.float32), {}
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:

@@ -24,6 +24,7 @@ from rollserve_server.pool import (
     Backend,
     Delivery,
     Exactly,
+    Fragments,
     Progress,
     SampleRequest,
     Target,
@@ -326,6 +327,25 @@ async def test_an_update_finds_out_that_a_worker_is_lost(ray_backend: RayBackend
         batch = await sample(pool, Exactly(20), seed=1)
         assert set(batch.policy_versions.tolist()) == {3}
         assert equal(expected, await sample(pool, AtLeast(2000), seed=1, policy_version=1))
+
+
+async def test_what_calls_bring_is_counted_however_they_end(backend: Backend) -> None:
+    async with pool_of(backend) as pool:
+        await pool.update_agent([mlp()])
+        messages = []
+        async with contextlib.aclosing(pool.sample(SampleRequest(AtLeast(10**9), 1 << 16))) as items:
+            async for item in items:
+                messages += item.messages if isinstance(item, Delivery) else []
+                if len(messages) > 5:
+                    break
+        counters = pool.status().counters
+        assert counters.num_steps == sum(message.num_steps for message in messages)
+        assert counters.num_episodes == sum(message.num_episodes for message in messages)
+        assert counters.message_bytes == sum(message.size for message in messages)
+        assert (counters.num_completed_calls, counters.num_cancelled_calls, counters.num_failed_calls) == (0, 1, 0)
+        with pytest.raises(InvalidValueError, match="step_count"):
+            await sample(pool, Fragments(3))
+        assert (counters.num_completed_calls, counters.num_cancelled_calls, counters.num_failed_calls) == (0, 1, 1)
 
 
 async def test_an_environment_that_kills_its_worker_is_told_of(ray_backend: RayBackend) -> None:

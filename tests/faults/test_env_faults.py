@@ -17,6 +17,7 @@ from pools import adds_up, evaluate, evaluate_population, kill_one, pool_of, sam
 from support import equal
 from test_fragments import box
 from test_interleavings import ShuffledBackend
+from unreliable import MortalBackend
 
 import rollserve
 from rollserve.cli import main
@@ -124,6 +125,27 @@ async def test_environments_that_raise_at_random(seed: int) -> None:
             assert (await evaluate(other, 50, seed=seed)).outcomes == result.outcomes
         assert result.account.num_retried_episodes > 0
         assert adds_up(result.account)
+
+
+async def test_evaluations_count_no_episode_that_they_are_without() -> None:
+    """Not even one that has ended well on a worker that was lost, and raises where it runs again."""
+    num_whole = 0
+    for seed in range(30):
+        backend, env = MortalBackend(seed, 12, with_machines=True), flaky(at="anywhere", one_in=25)
+        async with pool_of(backend, env, env_retries=0, unit_retries=1000, num_workers=3, **MODULES) as pool:
+            await pool.update_agent([RandomSpec()])
+            try:
+                result = await evaluate(pool, 100, seed=seed, leaves_out_failed=True)
+            except EnvFailedError:  # of one that was to be written together with others
+                continue
+        num_whole += 1
+        failures, num_there = result.account.env_failures, len(result.outcomes)
+        assert num_there + failures.num_left_out == 100
+        assert num_there == result.account.num_discarded_episodes
+        assert sum(outcome.length for outcome in result.outcomes) == result.account.num_discarded_steps
+        left_out = {failed.index for failed in failures.told.values() if failed.is_left_out}
+        assert left_out.isdisjoint(outcome.episode_index for outcome in result.outcomes)
+    assert num_whole > 5
 
 
 async def test_in_whatever_order_answers_come() -> None:

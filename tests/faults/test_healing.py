@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import random
 import signal
@@ -23,7 +24,7 @@ import rollserve
 from rollserve_server.agents import ConstantSpec, RandomSpec
 from rollserve_server.errors import InvalidValueError, SamplerLostError, TooFewWorkersError, WorkerLostError
 from rollserve_server.local import local_server
-from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Pool, WorkerHandle
+from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Pool, Target, WorkerHandle
 from rollserve_server.pool import restarts as restarts_module
 from rollserve_server.pool.journal import NoJournal
 from rollserve_server.pool.ray_backend import RayBackend
@@ -168,6 +169,30 @@ async def test_an_update_that_one_worker_cannot_take_is_an_error_and_changes_not
         assert pool.status().env_version == 1
         assert num_healthy(pool) == 2
         assert len(await sample(pool, Exactly(2))) == 4
+
+
+@pytest.mark.parametrize("target", [AtLeast(200), Fragments(240)], ids=["at least", "fragments"])
+async def test_an_environment_that_takes_every_worker_with_it_costs_others_only_time(
+    ray_backend: RayBackend, target: Target
+) -> None:
+    slow, deadly = (rollserve.EnvSpec(f"sample_envs:{name}") for name in ("Slow", "Deadly"))
+    async with pool_of(ray_backend, slow, num_workers=3, unit_retries=1, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        expected = await sample(pool, target, seed=1)
+        running = asyncio.create_task(sample(pool, target, seed=1))
+        with pytest.raises(WorkerLostError, match="one worker after the other is lost over it") as info:
+            await pool.update_env([dataclasses.replace(deadly, kwargs={"num_steps": 0})])
+        assert info.value.reason == "WORKER_LOST_AGAIN"
+        assert not running.done()
+        batch = await running
+        assert equal(batch, expected)
+        assert batch.account is not None
+        assert adds_up(batch.account)
+        assert batch.account.retry_reasons["worker_lost"] > 0
+        await until(lambda: num_healthy(pool) == 3)
+        # Each was lost once, and then one of them three times more.
+        assert sum(worker.num_restarts for worker in pool.status().workers) <= 3 + 3
+        assert pool.status().env_version == 1
 
 
 async def test_calls_that_are_bound_to_a_missing_worker_say_so(backend: Backend, tmp_path: Path) -> None:

@@ -951,9 +951,11 @@ class Counters(google.protobuf.message.Message):
     failed_call_count: builtins.int
     """Sampling calls that began their work, or whose turn had come to, and ended with an error."""
     cancelled_call_count: builtins.int
-    """Sampling calls that their clients cancelled, or whose deadline passed."""
+    """Sampling calls that ended before their work did and not because of it: their clients cancelled them, went, or left
+    what was there for them, their deadlines passed, or the server stopped.
+    """
     step_count: builtins.int
-    """Steps delivered."""
+    """Steps delivered, also by calls that did not end well."""
     episode_count: builtins.int
     """Episodes delivered; of those delivered in fragments, the ones that have ended."""
     simulated_step_count: builtins.int

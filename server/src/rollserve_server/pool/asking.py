@@ -1,4 +1,4 @@
-"""Asks all workers the same, also while some are lost, missing or of another opinion."""
+"""Asks all workers the same, also while some are lost, missing or of another opinion, or all of them die of it."""
 
 from __future__ import annotations
 
@@ -38,14 +38,16 @@ class Question(Generic[_R]):
         self._excuse = excuse
         self._answers: dict[int, tuple[WorkerHandle, _R]] = {}
         self._num_losses: Counter[int] = Counter()
-        self._hung: WorkerLostError | None = None
+        self._loss: WorkerLostError | None = None
+        self._num_fatal_rounds = 0
 
     async def answers(self) -> dict[int, _R]:
         """Asks until there is an answer of all workers that are in their places then; see `Slots.ask_all`."""
         while True:
             missing = self._missing()
             if missing:
-                await self._ask_these(missing)
+                # What has cost a worker is tried with one, before it may cost all of them once more.
+                await self._ask_these(missing[:1] if self._num_fatal_rounds else missing)
             elif self._answers:
                 return {index: answer for index, (_, answer) in sorted(self._answers.items())}
             else:
@@ -58,10 +60,9 @@ class Question(Generic[_R]):
         return [index for index in present if index not in self._answers]
 
     async def _ask_these(self, indices: Sequence[int]) -> None:
+        self._loss = None
         results = await asyncio.gather(*map(self._ask_one, indices), return_exceptions=True)
-        # What hangs there would do so again.
-        if self._hung is not None and (self._each or not self._answers):
-            raise self._hung
+        self._check_losses()
         for index, error in zip(indices, results, strict=True):
             if error is None:
                 continue
@@ -71,15 +72,29 @@ class Question(Generic[_R]):
             failure = WorkerLostError(f"worker {index} failed: {error.message}", index)
             self._slots.lose(index, self._slots[index].handle, failure)
 
+    def _check_losses(self) -> None:
+        """Raises the error of this round's loss, if there was one and others should not be asked any more."""
+        error = self._loss
+        if error is None:
+            self._num_fatal_rounds = 0
+            return
+        self._num_fatal_rounds += 1
+        # What hangs there would do so again.
+        if error.reason == "WORKER_HUNG" and (self._each or not self._answers):
+            raise error
+        if max(self._num_fatal_rounds, self._num_losses[error.worker_index]) >= _MOST_ATTEMPTS:
+            raise error.again(f"one worker after the other is lost over it: {error.text}")
+
     async def _ask_one(self, index: int) -> None:
-        worker = await self._slots.ready(self._slots[index])
+        slot = self._slots[index]
+        worker = await self._slots.ready(slot)
+        slot.num_questions += 1
         try:
             self._answers[index] = worker, await self._ask(index, worker)
         except WorkerLostError as error:
             self._slots.lose(index, worker, error)
             self._num_losses[index] += 1
-            if error.reason == "WORKER_HUNG":
-                self._hung = error
-            if self._num_losses[index] >= _MOST_ATTEMPTS:
-                text = f"worker {index} is lost again and again: {error.text}"
-                raise error.again(text) from error
+            if self._loss is None or error.reason == "WORKER_HUNG":
+                self._loss = error
+        finally:
+            slot.num_questions -= 1

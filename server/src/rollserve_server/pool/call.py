@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rollserve import Reproducibility
@@ -278,6 +278,10 @@ class Call(Deliveries):
         self._drop([loser] if loser else [])
         return loser is not None
 
+    def _leave_out(self, episodes: Mapping[int, FailedEpisode]) -> None:
+        """Takes in that the call goes on without episodes, by index."""
+        self.account.env_failures.leave_out(episodes.values())
+
     def _take_written(self, written: Written) -> None:
         losers = self._claims.take(written)
         if losers is None:  # another worker was first
@@ -338,7 +342,7 @@ class Call(Deliveries):
                 self._take_written(early._replace(parcel=dataclasses.replace(early.parcel, claim_id=claim_id)))
                 if self.stream.handles[planned.worker] is not None:  # else it has forgotten all of the stream
                     self.stream.releases[planned.worker].append(Claim(claim_id, planned.start, planned.stop))
-        self.account.env_failures.leave_out(self._plan.take_left_out())
+        self._leave_out(self._plan.take_left_out())
         if (obstacle := self._plan.obstacle) is not None:
             others = f"; like all {count} episodes before it" if (count := self._plan.num_left_out_in_a_row) else ""
             raise EnvFailedError(f"{obstacle.final_text}{others}", episode_index=obstacle.index)

@@ -213,12 +213,15 @@ class Deliveries(ABC):
     def _count_losses(self, lost: Sequence[int], error: WorkerLostError, name_of: Callable[[int], str]) -> None:
         """Takes in that work is to be done again. Raises the error if that has happened too often.
 
+        What all workers were asked beside it, such as to make environments, is taken to be the cause if there was any.
+
         Args:
             lost: what it is.
             error: why.
             name_of: says for texts what a piece of it is.
         """
-        self._num_losses.update(lost)
+        if not self._slots[error.worker_index].was_asked:
+            self._num_losses.update(lost)
         self.account.count_retried(error.reason.lower(), len(lost))
         worst, num_losses = max(self._num_losses.items(), key=lambda item: item[1], default=(0, 0))
         if num_losses > self._settings.unit_retries:

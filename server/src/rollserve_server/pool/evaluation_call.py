@@ -9,9 +9,10 @@ from rollserve_server.errors import OverLimitError
 from rollserve_server.pool.call import Call
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence, Sized
+    from collections.abc import Mapping, Sequence, Sized
 
     from rollserve_server.pool.backend import WorkerHandle
+    from rollserve_server.pool.env_failures import FailedEpisode
     from rollserve_server.sampling import Order, Outcome, Report
 
 __all__ = ["EvaluationCall"]
@@ -62,6 +63,12 @@ class EvaluationCall(Call):
         except OverLimitError as error:  # of a message: in these requests its limit stands elsewhere
             error.field = "episodes.max_message_bytes"
             raise
+
+    def _leave_out(self, episodes: Mapping[int, FailedEpisode]) -> None:
+        """See Call."""
+        for index in episodes:
+            self._outcomes.pop(index, None)  # it may have ended well on a worker that was lost
+        super()._leave_out(episodes)
 
     def _end(self) -> None:
         """See Call."""

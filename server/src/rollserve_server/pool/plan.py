@@ -143,7 +143,7 @@ class Plan:
             leaves_out: whether the call goes on without episodes that were given up.
         """
         self._leaves_out = leaves_out
-        self._left_out: list[FailedEpisode] = []
+        self._left_out: dict[int, FailedEpisode] = {}
         self.num_left_out_in_a_row = 0
         self.obstacle: FailedEpisode | None = None
         self._is_rest = isinstance(target, Exactly) and target.num_skipped > 0
@@ -289,9 +289,9 @@ class Plan:
         ledger.failed[index] = failed
         return not self._leaves_out and self._end is not None and index < self._end
 
-    def take_left_out(self) -> list[FailedEpisode]:
-        """The episodes that the call has gone on without, since this was last asked."""
-        left_out, self._left_out = self._left_out, []
+    def take_left_out(self) -> dict[int, FailedEpisode]:
+        """The episodes that the call has gone on without, by index, since this was last asked."""
+        left_out, self._left_out = self._left_out, {}
         return left_out
 
     def lose(self, worker: int) -> list[int]:
@@ -446,7 +446,7 @@ class Plan:
             self.obstacle = ledger.failed[index]
             return False
         self.num_left_out_in_a_row += 1
-        self._left_out.append(ledger.failed.pop(index))
+        self._left_out[index] = ledger.failed.pop(index)
         self._scan.index = ledger.next_index = index + 1
         self.complete = self._is_reached(index + 1)
         return True

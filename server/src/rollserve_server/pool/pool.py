@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from rollserve import EnvSpec
 from rollserve_server import __version__
 from rollserve_server.agents import kind_of
-from rollserve_server.errors import InvalidValueError, NotReadyError, within
+from rollserve_server.errors import DomainError, InvalidValueError, NotReadyError, within
 from rollserve_server.pool.adoption import agreed_config, own_seed
 from rollserve_server.pool.agent_versions import AgentVersions
 from rollserve_server.pool.ahead import Ahead, Prefetching
@@ -43,7 +43,6 @@ from rollserve_server.pool.turns import ATTENTIVE, Receiver, Turns
 from rollserve_server.sampling import EnvDescription, Stream, WorkerConfig
 
 if TYPE_CHECKING:
-    from rollserve_server.errors import DomainError
     from rollserve_server.pool.account import Account
     from rollserve_server.pool.backend import Backend
     from rollserve_server.pool.config import PoolConfig, SampleRequest
@@ -341,17 +340,17 @@ class Pool:
                 team = stack.enter_context(self._slots.team.using())
                 check_size(request.num_workers, len(team))
                 self._holdings.check_size(policy_version, env_version, len(team))
-            except (NotReadyError, InvalidValueError):
+                call: Deliveries
+                if isinstance(request.target, Fragments):
+                    fragment_call = call = self._begin_fragments(request, request.target, policy_version, env_version)
+                    ending: Ending = FragmentsEnding(self._sequences, fragment_call)
+                else:
+                    lane = stack.enter_context(self._streams.lane()) if request.seed is None else None
+                    episode_call = call = self._begin_call(request, lane, policy_version, env_version, Call)
+                    ending = EpisodesEnding(self._streams, episode_call, lane)
+            except DomainError:
                 self._counters.num_failed_calls += 1
                 raise
-            call: Deliveries
-            if isinstance(request.target, Fragments):
-                fragment_call = call = self._begin_fragments(request, request.target, policy_version, env_version)
-                ending: Ending = FragmentsEnding(self._sequences, fragment_call)
-            else:
-                lane = stack.enter_context(self._streams.lane()) if request.seed is None else None
-                episode_call = call = self._begin_call(request, lane, policy_version, env_version, Call)
-                ending = EpisodesEnding(self._streams, episode_call, lane)
             account = call.account
             account.queued_seconds = time.monotonic() - arrived
             async with self._running(call, ending) as items:
@@ -581,12 +580,10 @@ class Pool:
             self._sequences.take_dropped(call.account)
             moved = ending.complete()
             counters.num_completed_calls += 1
-            counters.num_steps += call.account.num_steps
-            counters.num_episodes += call.account.num_episodes
-            counters.message_bytes += call.account.message_bytes
         finally:
             self._num_running -= 1
             call.count_simulated()
+            counters.count_delivered(call.account)
             counters.count_faults(call.account)
         await self._journal.write(moved=moved)
 

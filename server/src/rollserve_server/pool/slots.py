@@ -255,6 +255,7 @@ class Slots(Sequence[Slot]):
         if slot is None or not slot.healthy or slot in self._ending:
             return
         slot.healthy = False
+        slot.was_asked = slot.num_questions > 0
         slot.last_failure = error.text if error else f"worker {index} is lost"
         handle.kill(error)
         _log.warning("worker lost", extra={"worker": index, "error": slot.last_failure})
@@ -301,7 +302,7 @@ class Slots(Sequence[Slot]):
                 raise
             text = f"worker {slot.index} cannot be given what the others hold: {error.message}"
             raise WorkerLostError(text, slot.index) from error
-        slot.identity, slot.healthy = identity, True
+        slot.identity, slot.healthy, slot.was_asked = identity, True, False
 
     async def _identify(self, index: int, handle: WorkerHandle) -> WorkerIdentity:
         """Where a worker runs that has just been made, once it has started; it is watched from then on.

@@ -76,6 +76,12 @@ class Counters:
     num_retried_episodes: int = 0
     num_failed_episodes: int = 0
 
+    def count_delivered(self, account: Account) -> None:
+        """Counts what came of a call, which has ended one way or the other."""
+        self.num_steps += account.num_steps
+        self.num_episodes += account.num_episodes
+        self.message_bytes += account.message_bytes
+
     def count_faults(self, account: Account) -> None:
         """Counts what went wrong in a call, which has ended one way or the other."""
         self.num_env_failures += account.env_failures.num_failures
