@@ -19,6 +19,8 @@ import psutil
 from support import server_environment
 
 _START_SECONDS = 120.0
+_AFTER_RAYS_WORKERS = 24000
+"""Ray takes 10002 to 19999 for its workers, and from 23000 for those of its clients."""
 
 
 @dataclass(frozen=True)
@@ -110,10 +112,15 @@ def cluster_server(
 
 
 def free_port() -> int:
-    """A port that nobody listens at."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+    """A port that nobody listens at, and that nobody is given who asks for any: a connection would take it meanwhile.
+
+    See ip_local_port_range at https://docs.kernel.org/networking/ip-sysctl.html.
+    """
+    first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = _AFTER_RAYS_WORKERS + secrets.randbelow(first_given - _AFTER_RAYS_WORKERS)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def _wait_for(log: Path, text: str, process: subprocess.Popen[bytes]) -> None:
