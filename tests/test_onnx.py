@@ -538,7 +538,7 @@ def test_a_trial_has_limits() -> None:
     loop = onnx.helper.make_node("Loop", ["most", "yes", "observation"], ["x"], body=body)
     constants = {"w": np.ones((4, 2), np.float32), "most": np.array(1 << 40), "yes": np.array(True)}
     endless = changed(nodes=[loop, node("Gemm", "x w", "logits")], initializers=constants)
-    with pytest.raises(InvalidValueError, match="did not end its trial within 1 s of a processor's time"):
+    with pytest.raises(InvalidValueError, match=r"did not end its trial within (1 s of a processor's time|5 s)"):
         prepared(endless, space, gym_spaces.Discrete(2), trial=TrialSettings(seconds=1))
     seven = OnnxModel(b"1234567", {}, {}, HEAD, ())
     with pytest.raises(DomainError, match=r"7 bytes came, at most 6 \(--max-model-bytes\) were expected") as info:

@@ -198,7 +198,7 @@ def test_the_next_gateway_looks_after_the_workers_that_it_finds(cluster: RayClus
         server.process.kill()
         server.process.wait()
         os.kill(stopped, signal.SIGSTOP)
-        server = stack.enter_context(cluster_server(cluster, tmp_path, *options, "--start-seconds", "12"))
+        server = stack.enter_context(cluster_server(cluster, tmp_path, *options, "--start-seconds", "20"))
         sampler = stack.enter_context(rollserve.connect(server.address))
         assert sampler.status().num_workers == 2
         for harm in (None, signal.SIGSTOP, signal.SIGKILL):
@@ -206,7 +206,7 @@ def test_the_next_gateway_looks_after_the_workers_that_it_finds(cluster: RayClus
             if harm is not None:
                 harmed, kept = kept, 0
                 os.kill(harmed, harm)
-            assert soon(lambda harmed=harmed: is_whole_without(harmed, sampler))
+            assert soon(lambda harmed=harmed: is_whole_without(harmed, sampler), 120)
             pids = {worker.process_id for worker in sampler.status().workers}
             assert soon(lambda pids=pids: cluster.actors("Actor") == pids)
             assert not kept or kept in pids

@@ -299,7 +299,7 @@ class Cluster:
         command = [RAY, "start", "--block", "--disable-usage-stats", "--temp-dir", folder, *options]
         command += ["--node-ip-address", "127.0.0.1", "--object-store-memory", str(80 * MIB)]
         # A machine that is lost is missed soon.
-        soon = {"RAY_health_check_period_ms": "500", "RAY_health_check_failure_threshold": "3"}
+        soon = {"RAY_health_check_period_ms": "500", "RAY_health_check_failure_threshold": "10"}
         environment = {**os.environ, **server_environment(), **soon, "RAY_AUTH_MODE": "disabled"}
         with (self.folder / "log").open("ab") as log:
             node = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)

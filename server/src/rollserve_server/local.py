@@ -16,6 +16,8 @@ __all__ = ["LocalServer", "local_server"]
 
 _START_SECONDS = 180.0
 _STOP_SECONDS = 30.0
+_SHOWN_OF_LOG = 2000
+"""Characters."""
 
 
 class LocalServer:
@@ -58,7 +60,7 @@ def local_server(
         environment: environment variables for it, beside those of this process.
 
     Raises:
-        RuntimeError: it did not start.
+        RuntimeError: it did not start; with the end of its log if that is a file.
     """
     with tempfile.TemporaryDirectory(prefix="rollserve-") as folder, contextlib.ExitStack() as stack:
         port_file = Path(folder, "port")
@@ -71,19 +73,24 @@ def local_server(
         )
         server = LocalServer("", process)
         try:
-            server.address = f"127.0.0.1:{_wait_for_port(process, port_file)}"
+            server.address = f"127.0.0.1:{_wait_for_port(process, port_file, log)}"
             yield server
         finally:
             if process.poll() is None:
                 server.stop()
 
 
-def _wait_for_port(process: subprocess.Popen[bytes], port_file: Path) -> int:
+def _wait_for_port(process: subprocess.Popen[bytes], port_file: Path, log: Path | None) -> int:
     deadline = time.monotonic() + _START_SECONDS
     while not port_file.exists():
         if process.poll() is not None:
-            raise RuntimeError(f"the server ended with status {process.returncode} before it was ready")
+            text = f"the server ended with status {process.returncode} before it was ready"
+            raise RuntimeError(text + _end_of(log))
         if time.monotonic() > deadline:
-            raise RuntimeError(f"the server was not ready after {_START_SECONDS:g} s")
+            raise RuntimeError(f"the server was not ready after {_START_SECONDS:g} s" + _end_of(log))
         time.sleep(0.05)
     return int(port_file.read_text())
+
+
+def _end_of(log: Path | None) -> str:
+    return f"; its log ends with\n{log.read_text(errors='replace')[-_SHOWN_OF_LOG:]}" if log else ""
