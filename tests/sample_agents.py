@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from charges import go_off, hang
 from gymnasium import Space
+from odd_errors import TEXTS, raise_odd
 
 Columns = Mapping[str, np.ndarray]
 NAMES = ("no", "factory")
@@ -76,7 +77,10 @@ class Counting(Still):
 
 
 class Faulty(Still):
-    """Does one thing wrong: in its making, when it is tried, or when it is sampled with."""
+    """Does one thing wrong: in its making, when it is tried, or when it is sampled with.
+
+    An odd error may be raised at each of its methods, as `exit in act`, or `exit in act later`: not when it is tried.
+    """
 
     def __init__(self, observation_space: Space[Any], action_space: Space[Any], fault: str) -> None:
         super().__init__(observation_space, action_space)
@@ -86,21 +90,30 @@ class Faulty(Still):
             raise ValueError("not in a worker")
         self.fault = fault
         self.num_calls = 0
+        self._raise("making")
         if fault == "methods":
             self.act = None  # type: ignore[assignment]
         if fault == "noise":
             self.noise_width = -1
 
+    def _raise(self, where: str) -> None:
+        error, _, place = self.fault.partition(" in ")
+        if error in TEXTS and (place == where or (place == f"{where} later" and _is_worker())):
+            raise_odd(error)
+
     def set_parameters(self, parameters: Columns) -> None:
+        self._raise("parameters")
         if "wrong" in parameters:
             raise ValueError("wrong: what is this?")
 
     def initial_states(self) -> Columns:
+        self._raise("states")
         return {"names": np.array(["a"])} if self.fault == "states" else {}
 
     def act(self, observations: np.ndarray, noise: np.ndarray, states: Columns) -> Any:
         actions, infos = np.zeros(len(noise), np.int64), {"value": observations[:, 2].copy()}
         self.num_calls += 1
+        self._raise("act")
         falling = np.abs(observations[:, 2]) > 0.1  # the pole of CartPole
         faults: dict[str, Callable[[], Any]] = {
             "shape": lambda: (actions[:, np.newaxis], infos, {}),

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import gymnasium
 import numpy as np
 from charges import go_off, hang
 from gymnasium import spaces
+from odd_errors import raise_odd
 
 
 class Nested(gymnasium.Env[Any, Any]):
@@ -130,6 +132,60 @@ class Failing(gymnasium.Env[np.ndarray, int]):
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         raise RuntimeError("broken by design")
+
+
+class Odd(gymnasium.Env[np.ndarray, int]):
+    """Raises an odd error where the arguments say: at its `construction`, a `reset`, a `step`, its `close`, or nowhere.
+
+    Of each that is closed, a file in `folder` has a byte.
+    """
+
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, error: str, at: str = "step", folder: str = "") -> None:
+        self._error, self._at, self._folder = error, at, folder
+        self._raise("construction")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._raise("reset")
+        return np.zeros(1, np.float32), OddInfos(self._error) if self._at == "reset infos" else {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._raise("step")
+        infos: Any = {"step infos": OddInfos(self._error), "nested": {"infos": OddInfos(self._error)}}
+        return np.zeros(1, np.float32), 0.0, True, False, infos.get(self._at) or {}
+
+    def close(self) -> None:
+        if self._folder:
+            with Path(self._folder, "closed").open("ab") as file:
+                file.write(b".")
+        self._raise("close")
+
+    def _raise(self, at: str) -> None:
+        if self._at == at:
+            raise_odd(self._error)
+
+
+class OddInfos(Mapping[str, Any]):
+    """Raises an odd error when it is looked at."""
+
+    def __init__(self, error: str) -> None:
+        self._error = error
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __getitem__(self, name: str) -> Any:
+        raise KeyError(name)
+
+    def __len__(self) -> int:
+        return 0
+
+    def __iter__(self) -> Iterator[str]:
+        raise_odd(self._error)
+        return iter(())
 
 
 class Deadly(gymnasium.Env[np.ndarray, int]):
@@ -833,6 +889,33 @@ class RaisingRows(CoinRows):
 
 
 gymnasium.register("RaisingRows-v0", vector_entry_point=RaisingRows)
+
+
+class OddRows(CoinRows):
+    """Coins that raise an odd error at a `step` or a `reset`, all rows at once, or when they are to be made or closed."""
+
+    def __init__(self, num_envs: int, error: str, at: str = "step", mode: str = "NextStep") -> None:
+        super().__init__(num_envs, num_steps=5, mode=mode)
+        self._error, self._at = error, at
+        self._raise("construction")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self._raise("reset")
+        return super().reset(seed=seed, options=options)
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        self._raise("step")
+        return super().step(actions)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        self._raise("close")
+
+    def _raise(self, at: str) -> None:
+        if self._at == at:
+            raise_odd(self._error)
+
+
+gymnasium.register("OddRows-v0", vector_entry_point=OddRows)
 
 
 class FourValues(Ends):

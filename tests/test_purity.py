@@ -100,6 +100,7 @@ def test_infos_that_tell_the_time_are_named_and_do_not_count() -> None:
         (("CartPole-v1", "--env-kwargs", "{"), "JSON was expected"),
         (("CartPole-v1", "--env-kwargs", '{"nope": 1}'), "refused by CartPole-v1"),
         (("CartPole-v1", "--wrappers", "[3]"), "was expected"),
+        (("sample_envs:Odd", "--env-kwargs", '{"error": "exit"}'), "raised in an episode: SystemExit: 0"),
     ],
 )
 def test_what_cannot_be_checked_is_said_in_one_line(arguments: tuple[str, ...], text: str) -> None:

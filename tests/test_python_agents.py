@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import os
 import pickle
 import re
@@ -17,6 +19,7 @@ import numpy as np
 import pytest
 import sample_agents
 from gymnasium import spaces as gym_spaces
+from odd_errors import TEXTS
 from pools import pool_of, sample
 from support import TESTS, equal, server_environment
 
@@ -35,7 +38,7 @@ from rollserve_server.agents import (
     prepare_agent,
     with_parameters,
 )
-from rollserve_server.errors import DomainError, InvalidValueError
+from rollserve_server.errors import AgentFailedError, DomainError, InvalidValueError
 from rollserve_server.local import LocalServer, local_server
 from rollserve_server.pool import AtLeast, Backend
 
@@ -305,6 +308,14 @@ REFUSED = {
     "raises": ("", "act raised KeyError: 'nothing'"),
     "dies": ("", "it ended the process that tried it, with status 3"),
     "hoards": ("", "act raised .*MemoryError"),
+    "exit in act": ("", "act raised SystemExit: 0"),
+    "stop in states": ("", "initial_states raised StopIteration: 3"),
+    "panic in parameters": ("parameters", "refused by set_parameters: Panic: index out of bounds"),
+    "exit in making": ("kwargs_json", "refused by faulty: SystemExit: 0"),
+    "wordless in making": ("kwargs_json", r"refused by faulty: Wordless: \(no text"),
+    "huge in act": ("", "act raised RuntimeError: xxxxx"),
+    "cancelled in making later": ("kwargs_json", "refused by faulty: CancelledError: elsewhere"),
+    "unpicklable in making later": ("kwargs_json", "refused by faulty: Unpicklable: locked"),
     "made in a worker": ("kwargs_json", "refused by faulty: ValueError: not in a worker"),
 }
 
@@ -415,6 +426,30 @@ async def test_an_agent_that_a_worker_cannot_make(backend: Backend) -> None:
         assert equal(before, await sample(pool, AtLeast(50), seed=1))
 
 
+async def test_agents_raise_whatever_they_like(backend: Backend) -> None:
+    """Where they act, and where workers make them; all goes on."""
+    source = PythonSource(InstalledFactory("faulty", {"fault": ""}), {})
+    async with pool_of(backend, num_workers=1) as pool:
+        await pool.update_agent([source])
+        (tried,) = pool._holdings.agents.current
+        assert isinstance(tried, PythonSpec)
+        (before,) = pool.status().workers
+        for error, text in TEXTS.items():
+            factory = InstalledFactory("faulty", {"fault": f"{error} in act later"})
+            await pool.update_agent([dataclasses.replace(tried, factory=factory)])
+            with pytest.raises(AgentFailedError, match=re.escape(f"after 0 steps: act raised {text}")) as failed:
+                await asyncio.wait_for(sample(pool, AtLeast(1)), 60)
+            assert len(failed.value.text) < 1100
+            factory = InstalledFactory("faulty", {"fault": f"{error} in making later"})
+            with pytest.raises(InvalidValueError, match=re.escape(f"refused by faulty: {text}")) as refused:
+                await asyncio.wait_for(pool.update_agent([dataclasses.replace(tried, factory=factory)]), 60)
+            assert len(refused.value.text) < 1100
+        (after,) = pool.status().workers
+        assert (after.identity, after.num_restarts, after.healthy) == (before.identity, before.num_restarts, True)
+        await pool.update_agent([tried])
+        await sample(pool, AtLeast(10))
+
+
 # Pickles.
 
 
@@ -426,6 +461,13 @@ class Recorded:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return sample_agents.recorded, (self._path,)
+
+
+class Leaving:
+    """Raises SystemExit when it is read."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return sys.exit, (0,)
 
 
 class Deadly:
@@ -498,6 +540,7 @@ def test_pickles_on_a_server_that_allows_them(tmp_path: Path) -> None:
             (b"", r"pickled\.data: it cannot be read: EOFError"),
             (pickle.dumps(3), r"pickled\.data: a pickled int came, a factory was expected"),
             (pickle.dumps(len), r"pickled\.data: refused by the pickled factory: TypeError"),
+            (pickle.dumps(Leaving()), r"pickled\.data: it cannot be read: SystemExit: 0"),
             (pickle.dumps(Deadly()), "pickled: it ended the process that tried it, with status 4"),
         ]
         for data, message in refused:

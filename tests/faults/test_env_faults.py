@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +14,9 @@ import numpy as np
 import pytest
 from charges import lay
 from cutting_proxy import cutting_proxy
-from pools import adds_up, evaluate, evaluate_population, kill_one, pool_of, sample
-from support import equal
+from odd_errors import TEXTS
+from pools import adds_up, evaluate, evaluate_population, kill_one, pool_of, sample, until
+from support import equal, server_environment
 from test_fragments import box
 from test_interleavings import ShuffledBackend
 from unreliable import MortalBackend
@@ -22,8 +24,8 @@ from unreliable import MortalBackend
 import rollserve
 from rollserve.cli import main
 from rollserve_server.agents import MlpSpec, RandomSpec
-from rollserve_server.errors import AgentFailedError, EnvFailedError, InvalidValueError
-from rollserve_server.local import LocalServer
+from rollserve_server.errors import AgentFailedError, EnvFailedError, InvalidValueError, NotFoundError
+from rollserve_server.local import LocalServer, local_server
 from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Pool, Target
 from rollserve_server.pool.ray_backend import RayBackend
 from rollserve_server.sampling.action_history import ActionHistory
@@ -526,3 +528,116 @@ async def test_an_agent_that_fails_leaves_everything_else_alone(backend: Backend
         check_account(batch)
         assert equal(await sample(pool, AtLeast(2), seed=1, max_episode_length=2), expected)
         assert all(worker.healthy for worker in pool.status().workers)
+
+
+# Whatever they raise.
+
+
+@pytest.fixture(scope="module")
+def thread_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
+    """A server whose workers are its threads."""
+    log = tmp_path_factory.mktemp("threads") / "server.log"
+    options = ("--env", "CartPole-v1", "--workers", "2", "--backend", "in-process", "--allow-module", "sample_envs")
+    with local_server(*options, log=log, environment=server_environment()) as running:
+        yield running
+    text = log.read_text()
+    assert "Traceback" not in text, text
+
+
+@pytest.fixture(params=["ray", "in-process"])
+def either(request: pytest.FixtureRequest) -> Iterator[rollserve.Sampler]:
+    """The sampler of a server with workers of either kind, which has the same ones after the test."""
+    name = "server" if request.param == "ray" else "thread_server"
+    running: LocalServer = request.getfixturevalue(name)
+    with rollserve.connect(running.address) as sampler:
+        sampler.update_env("CartPole-v1")
+        sampler.update_agent(rollserve.RandomAgent())
+        before = workers_of(sampler)
+        yield sampler
+        assert workers_of(sampler) == before
+        sampler.update_env("CartPole-v1")
+        sampler.obtain_samples(10)
+
+
+def workers_of(sampler: rollserve.Sampler) -> list[tuple[int, int, bool]]:
+    return [(worker.process_id, worker.num_restarts, worker.healthy) for worker in sampler.status().workers]
+
+
+@pytest.mark.parametrize("at", ["step", "reset", "step infos", "reset infos"])
+def test_environments_raise_whatever_they_like(either: rollserve.Sampler, at: str) -> None:
+    for error, text in TEXTS.items():
+        either.update_env("sample_envs:Odd", kwargs={"error": error, "at": at})
+        with pytest.raises(rollserve.ServerError, match="^episode 0 .* raised in ") as info:
+            either.obtain_samples(1, seed=3, timeout=60)
+        assert info.value.reason == "ENV_FAILED"
+        assert f"raised in {at.removesuffix(' infos')}: {text}" in info.value.message
+        (told, *_) = either.status().workers
+        assert told.healthy
+
+
+@pytest.mark.parametrize("at", ["step", "reset"])
+def test_rows_that_are_stepped_together_do_so_too(either: rollserve.Sampler, at: str) -> None:
+    for error, text in TEXTS.items():
+        kwargs = {"error": error, "at": at}
+        either.update_env(rollserve.EnvSpec("sample_envs:OddRows-v0", kwargs, **BLOCKS))
+        with pytest.raises(rollserve.ServerError, match="^the block of episode 0 .* raised in ") as info:
+            either.obtain_samples(1, seed=3, timeout=60)
+        assert info.value.reason == "ENV_FAILED"
+        assert f"raised in {at}: {text}" in info.value.message
+
+
+@pytest.mark.parametrize("name", ["Odd", "OddRows-v0"])
+def test_environments_that_refuse_in_odd_ways(either: rollserve.Sampler, name: str) -> None:
+    version = either.status().env_version
+    for error, text in TEXTS.items():
+        with pytest.raises(rollserve.InvalidArgumentError) as info:
+            either.update_env(f"sample_envs:{name}", kwargs={"error": error, "at": "construction"}, timeout=60)
+        assert info.value.reason == "ENV_REFUSED"
+        assert f"kwargs_json: refused by sample_envs:{name}: {text}" in info.value.message
+    assert either.status().env_version == version
+
+
+def test_what_environments_raise_at_their_end_is_of_no_interest(either: rollserve.Sampler, tmp_path: Path) -> None:
+    """It stops no other from being closed, nor hides what went wrong before."""
+    num_closed = 0
+    for error in ("exit", "cancelled", "wordless"):
+        kwargs = {"error": error, "at": "close", "folder": str(tmp_path)}
+        env = rollserve.EnvSpec("sample_envs:Odd", kwargs, num_rows=3)
+        either.update_env(env)
+        assert len(either.obtain_samples(20, seed=3)) == 20
+        either.update_env("CartPole-v1")
+        num_closed += 2 * 3
+        asyncio.run(until(lambda: (tmp_path / "closed").stat().st_size == num_closed))  # noqa: B023
+        wrapped = rollserve.EnvSpec("sample_envs:Odd", kwargs, (rollserve.Wrapper("TimeLimit", {"nope": 1}),))
+        with pytest.raises(rollserve.InvalidArgumentError, match=r"wrappers\[0\].* refused by TimeLimit: TypeError"):
+            either.update_env(wrapped, timeout=60)
+        num_closed = (tmp_path / "closed").stat().st_size
+        rows = {"error": error, "at": "close"}
+        either.update_env(rollserve.EnvSpec("sample_envs:OddRows-v0", rows, **BLOCKS))
+        assert len(either.obtain_samples(20, seed=3))
+        either.update_env("CartPole-v1")
+        disabled = rollserve.EnvSpec("sample_envs:OddRows-v0", {**rows, "mode": "Disabled"}, **BLOCKS)
+        with pytest.raises(rollserve.InvalidArgumentError, match="does not say how its rows begin anew"):
+            either.update_env(disabled, timeout=60)
+
+
+async def test_modules_that_end_programs(backend: Backend) -> None:
+    env = rollserve.EnvSpec("leaving_envs:Some")
+    with pytest.raises(NotFoundError, match="'leaving_envs' cannot be imported on the server: SystemExit: 0") as info:
+        async with pool_of(backend, env, allowed_modules=frozenset({"leaving_envs"}), num_workers=1):
+            pass
+    assert info.value.reason == "MODULE_NOT_FOUND"
+
+
+@pytest.mark.parametrize("error", ["exit", "interrupt", "cancelled", "stop", "huge", "unpicklable"])
+async def test_what_nobody_expects_leaves_the_worker_alone(backend: Backend, error: str) -> None:
+    """Such as infos within infos that cannot be read: it is an error, but neither the worker's end nor the server's."""
+    odd = rollserve.EnvSpec("sample_envs:Odd", {"error": error, "at": "nested"})
+    async with pool_of(backend, odd, num_workers=1, num_rows=1, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        (before,) = pool.status().workers
+        with pytest.raises(RuntimeError, match=re.escape(TEXTS[error])) as info:
+            await asyncio.wait_for(sample(pool, AtLeast(1)), 60)
+        assert len(str(info.value)) < 10_000
+        (after,) = pool.status().workers
+        assert (after.identity, after.num_restarts, after.healthy) == (before.identity, before.num_restarts, True)

@@ -6,7 +6,9 @@ Messages are for the caller: they name the field, what came and what was expecte
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 __all__ = [
     "AgentFailedError",
@@ -24,8 +26,16 @@ __all__ = [
     "TooFewWorkersError",
     "WorkerLostError",
     "at_row",
+    "described",
+    "place_of",
+    "portable",
+    "shortened",
+    "shown",
     "within",
 ]
+
+_MOST_TEXT, _MOST_TRACE = 1000, 8000
+"""Characters: code that is not ours may say anything, of any length."""
 
 
 class DomainError(Exception):
@@ -187,6 +197,54 @@ class AgentFailedError(EpisodeFailedError):
     """An agent raised an error, or gave something of no use, while it was sampled with."""
 
     reason = "AGENT_FAILED"
+
+
+def described(error: BaseException) -> str:
+    """The type and the text of an error of code that is not ours, as `ValueError: no such level`.
+
+    At most 1000 characters. Never raises, though that code has a say in both.
+    """
+    name, text = shown(type(error), lambda kind: kind.__name__), shown(error, str)
+    return shortened(f"{name}: {text}" if text else name)
+
+
+def shown(value: Any, show: Callable[[Any], str] = repr) -> str:
+    """The text that code which is not ours makes of what is its own: at most 1000 characters. Never raises."""
+    try:
+        # Not of a subclass, which could do anything when it is cut.
+        return shortened(str.__str__(show(value)))
+    except BaseException:
+        return "(no text can be made of it)"
+
+
+def shortened(text: str, most: int = _MOST_TEXT) -> str:
+    """The text, or as much of its beginning as fits into so many characters with a mark behind."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def place_of(error: BaseException) -> str:
+    """Where an error was raised, for the log: the innermost calls, if there are very many."""
+    return _innermost(error, lambda: traceback.format_tb(error.__traceback__))
+
+
+def portable(error: BaseException) -> Exception:
+    """An error of a worker as whoever asked it gets it, from another thread or process.
+
+    Of one that is not for the caller there is only a text, for the server's log. The error itself may be none that can
+    be pickled, or one by which asyncio understands something else: that a task is cancelled, or that all is to end.
+    """
+    if isinstance(error, DomainError):
+        return error
+    trace = _innermost(error, lambda: traceback.format_exception(error))
+    return RuntimeError(trace.encode(errors="backslashreplace").decode())
+
+
+def _innermost(error: BaseException, trace: Callable[[], Sequence[str]]) -> str:
+    try:
+        text = "".join(f"{shortened(part.rstrip())}\n" for part in trace())
+    except BaseException:  # where no source can be read, say
+        return described(error)
+    return text if len(text) <= _MOST_TRACE else f"…{text[1 - _MOST_TRACE :]}"
 
 
 def _restore(kind: type[DomainError], attributes: dict[str, object]) -> DomainError:

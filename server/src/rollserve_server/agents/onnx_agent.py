@@ -13,7 +13,7 @@ from rollserve_server.agents.heads import leaf_role
 from rollserve_server.agents.onnx_checking import onnx_head
 from rollserve_server.agents.onnx_states import NEXT_STATE, STATE
 from rollserve_server.envs import leaves_of_space
-from rollserve_server.errors import AgentFailedError
+from rollserve_server.errors import AgentFailedError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -49,8 +49,8 @@ class OnnxAgent:
         multiple, most = (1, None) if together else spec.batching
         try:
             session = make_session(spec.graph, spec.parameters, spec.providers)
-        except Exception as error:
-            raise AgentFailedError(f"ONNX Runtime refuses the model: {error}") from error
+        except BaseException as error:
+            raise AgentFailedError(f"ONNX Runtime refuses the model: {shown(error, str)}") from error
         outputs = spec.outputs.values()
         self._runner = Runner(
             session, _described(spec.inputs), _described(outputs), num_rows, multiple=multiple, most=most
@@ -116,8 +116,8 @@ class OnnxAgent:
             column[...] = state
         try:
             self._runner.run()
-        except Exception as error:
-            raise AgentFailedError(f"the model fails: {error}") from error
+        except BaseException as error:
+            raise AgentFailedError(f"the model fails: {shown(error, str)}") from error
         for (_, column), state in zip(self._memory, states, strict=True):
             state[...] = column
         outputs = [column.astype(dtype, copy=False) for column, dtype in self._head_outputs]

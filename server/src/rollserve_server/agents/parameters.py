@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve_server.errors import InvalidValueError
+from rollserve_server.errors import InvalidValueError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -54,6 +54,6 @@ def check_finite(parameters: Mapping[str, np.ndarray]) -> None:
 
 def listed(names: Collection[str]) -> str:
     """The names in brackets, or the first of them."""
-    first = ", ".join(repr(name) for name in itertools.islice(names, _MOST_LISTED))
+    first = ", ".join(shown(name) for name in itertools.islice(names, _MOST_LISTED))
     more = f", and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
     return f"[{first}{more}]"

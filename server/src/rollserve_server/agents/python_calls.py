@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import numbers
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from rollserve_server.agents.onnx_states import STATE
 from rollserve_server.agents.parameters import listed
 from rollserve_server.agents.python_loading import AGENT_REFUSED
 from rollserve_server.envs import leaves_of_space
-from rollserve_server.errors import AgentFailedError, InvalidValueError
+from rollserve_server.errors import AgentFailedError, InvalidValueError, described, shown
 
 if TYPE_CHECKING:
     from gymnasium import Space
@@ -60,8 +61,10 @@ class PolicyCalls:
         self._observation_leaves = leaves_of_space(observation_space)
         self._action_leaves = leaves_of_space(action_space)
         try:
-            self.noise_width = _noise_width(_asked("noise_width", lambda: getattr(policy, "noise_width", 0)))
-            self.states = tuple(_states(policy))
+            with _failing("noise_width"):
+                self.noise_width = _noise_width(getattr(policy, "noise_width", 0))
+            with _failing("initial_states"):
+                self.states = tuple(_states(policy))
         except AgentFailedError as error:
             raise InvalidValueError(error.text, reason=AGENT_REFUSED) from error
 
@@ -76,17 +79,19 @@ class PolicyCalls:
         Raises:
             AgentFailedError: it raises an error, or gives something of another form.
         """
-        names = [state.name for state in self.states]
-        given = dict(zip(names, states, strict=True))
+        given = dict(zip((state.name for state in self.states), states, strict=True))
         observed = _joined(self._observation_leaves, observations)
-        came = _asked("act", lambda: self._policy.act(observed, noise, given))
+        with _failing("act"):
+            return self._read(self._policy.act(observed, noise, given), len(noise))
+
+    def _read(self, came: object, num_rows: int) -> PolicyResult:
         if not isinstance(came, tuple) or len(came) != 3:
             expected = "a tuple of actions, infos and states was expected"
             raise AgentFailedError(f"act gave a {type(came).__name__}, {expected}")
         actions, infos, next_states = came
-        num_rows = len(noise)
         if not isinstance(infos, Mapping):
             raise AgentFailedError(f"infos: {type(infos).__name__} came, a mapping by name was expected")
+        names = [state.name for state in self.states]
         parts = _split("actions", actions, self._action_leaves)
         return PolicyResult(
             [_action(leaf, part, num_rows) for leaf, part in zip(self._action_leaves, parts, strict=True)],
@@ -112,21 +117,26 @@ def described_info(name: object, column: np.ndarray) -> InfoSpec:
     return InfoSpec(_name("infos", name), _dtype(part_of("infos", str(name)), column), column.shape[1:])
 
 
-def _asked(what: str, ask: Callable[[], Any]) -> Any:
+@contextlib.contextmanager
+def _failing(what: str) -> Iterator[None]:
+    """Makes what the agent's code raises errors of the agent, also while what it gave is looked at."""
     try:
-        return ask()
-    except Exception as error:
-        raise AgentFailedError(f"{what} raised {type(error).__name__}: {error}") from error
+        yield
+    except AgentFailedError:
+        raise
+    # Whatever it is, SystemExit among others: the worker goes on.
+    except BaseException as error:
+        raise AgentFailedError(f"{what} raised {described(error)}") from error
 
 
 def _noise_width(width: object) -> int:
     if not isinstance(width, numbers.Integral) or not 0 <= int(width) <= _MOST_NOISE:
-        raise AgentFailedError(f"noise_width: {width!r} came, an integer from 0 to {_MOST_NOISE} was expected")
+        raise AgentFailedError(f"noise_width: {shown(width)} came, an integer from 0 to {_MOST_NOISE} was expected")
     return int(width)
 
 
 def _states(policy: PythonPolicy) -> list[StateSpec]:
-    came = _asked("initial_states", policy.initial_states)
+    came = policy.initial_states()
     if not isinstance(came, Mapping):
         raise AgentFailedError(f"initial_states gave a {type(came).__name__}, a mapping by name was expected")
     states = []
@@ -193,8 +203,8 @@ def _column(what: str, value: object, num_rows: int, shape: tuple[int, ...] | No
 def _array(what: str, value: object) -> np.ndarray:
     try:
         array = np.asarray(value)
-    except Exception as error:
-        raise AgentFailedError(f"{what}: no array can be made of it: {type(error).__name__}: {error}") from error
+    except BaseException as error:
+        raise AgentFailedError(f"{what}: no array can be made of it: {described(error)}") from error
     if array.dtype.kind not in "biuf":
         raise AgentFailedError(f"{what}: dtype {array.dtype} came, one of numbers was expected")
     return array
@@ -210,7 +220,7 @@ def _dtype(what: str, array: np.ndarray) -> np.dtype:
 
 def _name(what: str, name: object) -> str:
     if not isinstance(name, str) or not name or name != name.encode(errors="replace").decode():
-        raise AgentFailedError(f"{what}: the name {name!a} came, a text was expected")
+        raise AgentFailedError(f"{what}: the name {shown(name, ascii)} came, a text was expected")
     if name.startswith(("_", STATE)):
         text = f"those that begin with '_' or {STATE!r} are taken: by masks, and by states of each step"
         raise AgentFailedError(f"{what}: the name {name!r} came, but {text}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import threadpoolctl
 
 from rollserve_server.agents.python_specs import InstalledFactory, PickledFactory
-from rollserve_server.errors import InvalidValueError, NotFoundError
+from rollserve_server.errors import InvalidValueError, NotFoundError, described
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,10 +63,10 @@ def make_policy(
         case PickledFactory(data):
             make, owner, field = _unpickled(data), "the pickled factory", "data"
     policy = _refusing(owner, field, lambda: make(observation_space, action_space, **arguments))
-    for method in _METHODS:
-        if not callable(getattr(policy, method, None)):
-            text = f"{owner} made a {type(policy).__name__} without a method {method}, see docs/agents.md"
-            raise InvalidValueError(text, reason=AGENT_REFUSED)
+    lacking = _refusing(owner, field, lambda: [name for name in _METHODS if not callable(getattr(policy, name, None))])
+    if lacking:
+        text = f"{owner} made a {type(policy).__name__} without a method {lacking[0]}, see docs/agents.md"
+        raise InvalidValueError(text, reason=AGENT_REFUSED)
     threadpoolctl.threadpool_limits(1)  # also of libraries that the code has loaded
     given = {name: _read_only(value) for name, value in parameters.items()}
     _refusing("set_parameters", "parameters", lambda: policy.set_parameters(given))
@@ -78,8 +78,8 @@ def _imported(name: str) -> Callable[..., PythonPolicy]:
     entry = find_installed(name)
     try:
         factory = entry.load()
-    except Exception as error:
-        text = f"{name!r} is installed, but {entry.value!r} cannot be imported: {type(error).__name__}: {error}"
+    except BaseException as error:
+        text = f"{name!r} is installed, but {entry.value!r} cannot be imported: {described(error)}"
         raise NotFoundError(text, reason="MODULE_NOT_FOUND", field="name") from error
     if not callable(factory):
         text = f"{name!r} stands for {entry.value!r}, which is a {type(factory).__name__}, a factory was expected"
@@ -90,8 +90,8 @@ def _imported(name: str) -> Callable[..., PythonPolicy]:
 def _unpickled(data: bytes) -> Callable[..., PythonPolicy]:
     try:
         factory = pickle.loads(data)  # noqa: S301  # the operator has allowed it
-    except Exception as error:
-        text = f"it cannot be read: {type(error).__name__}: {error}"
+    except BaseException as error:
+        text = f"it cannot be read: {described(error)}"
         raise InvalidValueError(text, reason=AGENT_REFUSED, field="data") from error
     if not callable(factory):
         text = f"a pickled {type(factory).__name__} came, a factory was expected"
@@ -102,8 +102,8 @@ def _unpickled(data: bytes) -> Callable[..., PythonPolicy]:
 def _refusing(owner: str, field: str, call: Callable[[], _T]) -> _T:
     try:
         return call()
-    except Exception as error:
-        text = f"refused by {owner}: {type(error).__name__}: {error}"
+    except BaseException as error:
+        text = f"refused by {owner}: {described(error)}"
         raise InvalidValueError(text, reason=AGENT_REFUSED, field=field) from error
 
 

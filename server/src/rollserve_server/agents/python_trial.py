@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import traceback
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from rollserve_server.agents.python_loading import AGENT_REFUSED, make_policy
 from rollserve_server.agents.trial import RefusedError, answer, changed, find_batching
 from rollserve_server.agents.trying import NUM_TRIED_ROWS, random_values
 from rollserve_server.envs import leaves_of_space
-from rollserve_server.errors import AgentFailedError, DomainError, NotFoundError
+from rollserve_server.errors import AgentFailedError, DomainError, NotFoundError, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,7 +51,7 @@ def try_out(
             "field": error.field,
             "reason": AGENT_REFUSED if isinstance(error, AgentFailedError) else error.reason,
             "not_found": isinstance(error, NotFoundError),
-            "trace": _trace(error.__cause__),
+            "trace": place_of(error.__cause__) if error.__cause__ else "",
         }
         raise RefusedError(error.text, **details) from error
 
@@ -110,11 +109,6 @@ def _bits(trials: Sequence[_Trial], chosen: np.ndarray) -> Sequence[bytes]:
         with contextlib.suppress(AgentFailedError):
             results.append(trial.bits(chosen))
     return [b"".join(row) for row in zip(*results, strict=True)]
-
-
-def _trace(error: BaseException | None) -> str:
-    """Where the agent's code failed, for the server's log."""
-    return "" if error is None else "".join(traceback.format_tb(error.__traceback__))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from rollserve_server.agents.fixed import leaf_bounds
+from rollserve_server.errors import shortened
 
 if TYPE_CHECKING:
     from rollserve_server.envs import Leaf
@@ -101,7 +102,7 @@ def run_trial(
         _log.debug("trial broken off", extra={"output": last_words})
         raise TrialError(f"it ended the process that tried it, {_manner(status)}")
     if "error" in answer:
-        raise TrialError(str(answer["error"]), answer)
+        raise TrialError(shortened(str(answer["error"])), answer)
     return answer
 
 

@@ -14,10 +14,11 @@ from gymnasium.vector.utils import batch_space
 
 from rollserve import EnvSpec, Reproducibility
 from rollserve_server.envs.leaves import Leaf, batch_of_leaves, leaves_of_batch, leaves_of_space
+from rollserve_server.envs.making import close_env, own_infos
 from rollserve_server.envs.native import make_vector_env
 from rollserve_server.envs.observation_checks import check_observations
 from rollserve_server.envs.purity import Trace, differences, numbers_in
-from rollserve_server.errors import EnvFailedError
+from rollserve_server.errors import EnvFailedError, described
 from rollserve_server.pulse import Phase, here
 
 if TYPE_CHECKING:
@@ -161,6 +162,7 @@ class BlockEnvs:
             options = copy.deepcopy(dict(self._spec.reset_options)) or None
             observations, infos = self._env.reset(seed=seed, options=options)
             self._store(observations)
+            infos = own_infos(infos)
         self.terminated[:] = self.truncated[:] = False
         self.fresh[:] = True
         self._stepped = False
@@ -184,6 +186,7 @@ class BlockEnvs:
             self.rewards[...] = rewards
             self.terminated[...] = terminated
             self.truncated[...] = truncated
+            infos = own_infos(infos)
         self._pulse.phase = Phase.WORKING
         self._stepped = True
         if ended is None:
@@ -235,10 +238,7 @@ class BlockEnvs:
 
     def close(self) -> None:
         """Closes the environment."""
-        self._pulse.begin(Phase.CLOSING)
-        # What an environment raises at its end is of no interest any more.
-        with contextlib.suppress(Exception):
-            self._env.close()
+        close_env(self._env)
 
     def _make(self) -> VectorEnv[Any, Any, Any]:
         self._pulse.begin(Phase.MAKING)
@@ -257,10 +257,10 @@ class BlockEnvs:
         """Makes its errors those of the caller. It may be broken for good, so the next block has another."""
         try:
             yield
-        except Exception as error:
+        except BaseException as error:
             self.close()
             self._broken = True
-            message = f"{self._spec.id} raised in {what}: {type(error).__name__}: {error}"
+            message = f"{self._spec.id} raised in {what}: {described(error)}"
             raise EnvFailedError(message, 0) from error
 
 

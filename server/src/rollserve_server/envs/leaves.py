@@ -11,7 +11,7 @@ from gymnasium import spaces as gym_spaces
 
 from rollserve import spaces
 from rollserve.tensors import dtype_to_proto
-from rollserve_server.errors import InvalidValueError
+from rollserve_server.errors import InvalidValueError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -178,7 +178,9 @@ def _leaves(space: Space[Any], path: tuple[str | int, ...]) -> Iterator[Leaf]:
         case gym_spaces.Dict():
             for key, subspace in space.spaces.items():
                 if not _is_name(key):
-                    raise InvalidValueError(f"its space has the key {key!r}, a name without / was expected", field="id")
+                    raise InvalidValueError(
+                        f"its space has the key {shown(key)}, a name without / was expected", field="id"
+                    )
                 yield from _leaves(subspace, (*path, key))
         case gym_spaces.Tuple():
             for position, subspace in enumerate(space.spaces):

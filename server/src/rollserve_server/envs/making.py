@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import importlib
@@ -12,15 +13,25 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 
-from rollserve_server.errors import DomainError, InvalidValueError, NotAllowedError, NotFoundError, within
+from rollserve_server.errors import (
+    DomainError,
+    InvalidValueError,
+    NotAllowedError,
+    NotFoundError,
+    described,
+    shown,
+    within,
+)
 from rollserve_server.pulse import Phase, here
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from gymnasium.vector import VectorEnv
 
     from rollserve import EnvSpec, Task, Wrapper
 
-__all__ = ["check_allowed", "find_env", "make_env", "module_of", "refusing", "set_task"]
+__all__ = ["check_allowed", "close_env", "find_env", "make_env", "module_of", "own_infos", "refusing", "set_task"]
 
 _REGISTERING_MODULES = ("ale_py",)
 """Modules of the server's extras that register environments when they are imported."""
@@ -91,9 +102,21 @@ def make_env(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
         if spec.task is not None:
             set_task(env, spec.task)
     except BaseException:
-        env.close()
+        close_env(env)
         raise
     return env
+
+
+def close_env(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> None:
+    """Closes an environment. What it raises then is of no interest any more: something else has, or all is done."""
+    here().begin(Phase.CLOSING)
+    with contextlib.suppress(BaseException):
+        env.close()
+
+
+def own_infos(infos: Any) -> dict[str, Any]:
+    """What an environment gave as infos, as a dict that does nothing of its own; raises whatever the other does."""
+    return infos if type(infos) is dict else dict(infos or {})
 
 
 def set_task(env: gymnasium.Env[Any, Any], task: Task) -> None:
@@ -103,15 +126,12 @@ def set_task(env: gymnasium.Env[Any, Any], task: Task) -> None:
         InvalidValueError: there is no such method, or it refuses its argument.
     """
     here().begin(Phase.MAKING)
-    method = env.get_wrapper_attr(task.method) if env.has_wrapper_attr(task.method) else None
-    if not callable(method):
-        text = f"{task.method!r} came, a method of the environment was expected"
-        raise InvalidValueError(text, field="task.method")
-    try:
+    with _refused_by(task.method, "task.argument_json"):
+        method = env.get_wrapper_attr(task.method) if env.has_wrapper_attr(task.method) else None
+        if not callable(method):
+            text = f"{task.method!r} came, a method of the environment was expected"
+            raise InvalidValueError(text, field="task.method")
         method(copy.deepcopy(task.argument))
-    except Exception as error:
-        text = f"refused by {task.method}: {type(error).__name__}: {error}"
-        raise InvalidValueError(text, reason="ENV_REFUSED", field="task.argument_json") from error
 
 
 def _make_unwrapped(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
@@ -135,32 +155,28 @@ def find_env(env_id: str) -> str | type[gymnasium.Env[Any, Any]]:
         NotFoundError: there is no such module, class or id.
     """
     module_name, name = module_of(env_id), env_id.rpartition(":")[2]
-    module = None if module_name is None else _import(module_name)
-    named = None if module is None else _class_in(module, name)
+    named = None if module_name is None else _class_in(module_name, name)
     if named is None:
         _check_registered(name)
     return named or name
 
 
-def _import(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except Exception as error:
-        text = f"module {name!r} cannot be imported on the server: {type(error).__name__}: {error}"
-        raise NotFoundError(text, reason="MODULE_NOT_FOUND", field="id") from error
-
-
-def _class_in(module: Any, name: str) -> type[gymnasium.Env[Any, Any]] | None:
+def _class_in(module_name: str, name: str) -> type[gymnasium.Env[Any, Any]] | None:
     """The environment's class in a module, or None if the name is an id that is registered."""
-    entry = getattr(module, name, None)
+    try:
+        # What a module has may be imported only when it is asked for.
+        entry = getattr(importlib.import_module(module_name), name, None)
+    except BaseException as error:
+        text = f"module {module_name!r} cannot be imported on the server: {described(error)}"
+        raise NotFoundError(text, reason="MODULE_NOT_FOUND", field="id") from error
     if isinstance(entry, type) and issubclass(entry, gymnasium.Env):
         return entry
     if name in gymnasium.registry:
         return None
     if entry is None:
-        text = f"{module.__name__!r} has no {name!r}, neither as a class nor as a registered id"
+        text = f"{module_name!r} has no {name!r}, neither as a class nor as a registered id"
     else:
-        text = f"{module.__name__}:{name} is not a gymnasium.Env"
+        text = f"{module_name}:{name} is not a gymnasium.Env"
     raise NotFoundError(text, reason="ENV_NOT_FOUND", field="id")
 
 
@@ -173,7 +189,7 @@ def _check_registered(name: str) -> None:
     try:
         gymnasium.spec(name)
     except gymnasium.error.Error as error:
-        text = f"{name!r} came, a registered id was expected: {error}"
+        text = f"{name!r} came, a registered id was expected: {shown(error, str)}"
         raise NotFoundError(text, reason="ENV_NOT_FOUND", field="id") from None
 
 
@@ -183,8 +199,8 @@ def _wrap(env: gymnasium.Env[Any, Any], wrapper: Wrapper) -> gymnasium.Env[Any, 
     if not (isinstance(cls, type) and issubclass(cls, gymnasium.Wrapper)):
         text = f"{wrapper.name!r} came, a wrapper of gymnasium.wrappers was expected"
         raise NotFoundError(text, reason="WRAPPER_NOT_FOUND", field="name")
-    arguments = _python_arguments(cls, wrapper.kwargs)
-    wrapped: gymnasium.Env[Any, Any] = refusing(wrapper.name, lambda: cls(env, **arguments))
+    make = functools.partial(cls, env)
+    wrapped: gymnasium.Env[Any, Any] = refusing(wrapper.name, lambda: make(**_python_arguments(cls, wrapper.kwargs)))
     return wrapped
 
 
@@ -205,7 +221,7 @@ def _check_spaces(env_id: str, env: gymnasium.Env[Any, Any]) -> None:
     for name in ("observation_space", "action_space"):
         space = refusing(env_id, functools.partial(getattr, env, name, None))
         if not isinstance(space, gymnasium.Space):
-            came = "no" if space is None else f"{space!r} as its"
+            came = "no" if space is None else f"{shown(space)} as its"
             text = f"{env_id} has {came} {name}, a gymnasium.Space was expected"
             raise InvalidValueError(text, reason="ENV_REFUSED", field="id")
 
@@ -217,13 +233,22 @@ def refusing(owner: str, make: Callable[[], Any]) -> Any:
         NotFoundError: a package is not installed.
         InvalidValueError: it raised something else.
     """
+    with _refused_by(owner, "kwargs_json"):
+        try:
+            return make()
+        except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
+            text = f"{owner} needs a package that is not installed on the server: {shown(error, str)}"
+            raise NotFoundError(text, reason="PACKAGE_NOT_FOUND") from error
+
+
+@contextlib.contextmanager
+def _refused_by(owner: str, field: str) -> Iterator[None]:
+    """Makes what is raised an error of the field, unless it tells already what it is about."""
     try:
-        return make()
+        yield
     except DomainError:
         raise
-    except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
-        text = f"{owner} needs a package that is not installed on the server: {error}"
-        raise NotFoundError(text, reason="PACKAGE_NOT_FOUND") from error
-    except Exception as error:
-        text = f"refused by {owner}: {type(error).__name__}: {error}"
-        raise InvalidValueError(text, reason="ENV_REFUSED", field="kwargs_json") from error
+    # Whatever it is, SystemExit among others: the worker goes on.
+    except BaseException as error:
+        text = f"refused by {owner}: {described(error)}"
+        raise InvalidValueError(text, reason="ENV_REFUSED", field=field) from error

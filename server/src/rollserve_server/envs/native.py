@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 from rollserve_server.envs.at_once import at_once_spec
 from rollserve_server.envs.envpool import make_envpool
-from rollserve_server.envs.making import find_env, refusing
+from rollserve_server.envs.making import close_env, find_env, refusing
 from rollserve_server.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def make_vector_env(
         )
         raise InvalidValueError(text, field="options.max_episode_length") from error
     if env.metadata.get("autoreset_mode") not in _MODES:
-        env.close()
+        close_env(env)
         text = f"the native vector environment of {spec.id} does not say how its rows begin anew: 'rows' was expected"
         raise InvalidValueError(text, field="vectorization")
     return env

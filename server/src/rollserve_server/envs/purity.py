@@ -123,7 +123,7 @@ def classify(
                 known = traces.setdefault(seed, trace)
                 if any(difference.counts for difference in differences(known, trace)):
                     return Reproducibility.WORKER
-    except Exception:  # what is wrong with it is told when it is sampled
+    except BaseException:  # what is wrong with it is told when it is sampled
         return Reproducibility.EPISODE
     return Reproducibility.EPISODE
 
@@ -143,7 +143,7 @@ def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, np.ndarray]]:
     else:
         try:
             array = np.asarray(value)
-        except ValueError:  # ragged
+        except BaseException:  # ragged, or an object that refuses
             return
         if array.dtype.kind in "biuf":
             # Environments may change what they have given.

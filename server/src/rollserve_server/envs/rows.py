@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 from typing import TYPE_CHECKING, Any
@@ -11,17 +10,16 @@ import numpy as np
 
 from rollserve import Reproducibility
 from rollserve_server.envs.leaves import any_value, assemble_rows, leaves_of_space, store_observation
-from rollserve_server.envs.making import make_env, set_task
+from rollserve_server.envs.making import close_env, make_env, own_infos, set_task
 from rollserve_server.envs.observation_checks import check_observations, unfit_rows
 from rollserve_server.envs.purity import QUICK_SECONDS, Trace, classify, trace_episode
 from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs, specs_of_rows
-from rollserve_server.errors import EnvFailedError, InvalidValueError, at_row
+from rollserve_server.errors import EnvFailedError, InvalidValueError, at_row, described, shown
 from rollserve_server.pulse import Phase, here
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import gymnasium
     from gymnasium import Space
 
     from rollserve import EnvSpec
@@ -153,8 +151,15 @@ class RowEnvs:
         return any(env.spec is not None and env.spec.nondeterministic for env in self._envs)
 
     def trace(self, seed: int, max_steps: int) -> Trace:
-        """Runs an episode in the first row with random actions; see `trace_episode`."""
-        return trace_episode(self._envs[0], seed, max_steps, self._specs[0].reset_options)
+        """Runs an episode in the first row with random actions; see `trace_episode`.
+
+        Raises:
+            EnvFailedError: the environment raised an error.
+        """
+        try:
+            return trace_episode(self._envs[0], seed, max_steps, self._specs[0].reset_options)
+        except BaseException as error:
+            raise self._failure("an episode", 0, error) from error
 
     def reset(self, row: int, seed: int) -> Mapping[str, Any]:
         """Begins an episode in a row, and returns the environment's infos.
@@ -174,9 +179,9 @@ class RowEnvs:
             self._store(observation, row)
             if self.checks_observations:
                 check_observations(self.observation_leaves, self.observations, (row,))
-        except Exception as error:
+            return own_infos(info)
+        except BaseException as error:
             raise self._failure("reset", row, error) from error
-        return info
 
     def step(self, rows: Sequence[int], actions: Sequence[np.ndarray]) -> list[tuple[int, Mapping[str, Any]]]:
         """Steps the rows, and returns the infos of those that have any.
@@ -205,7 +210,7 @@ class RowEnvs:
         """Closes the environments."""
         for row, env in enumerate(self._envs):
             if row not in self._broken:
-                _close(env)
+                close_env(env)
 
     def _step_together(self, rows: Sequence[int], row_actions: Sequence[Any]) -> list[tuple[int, Mapping[str, Any]]]:
         """Steps rows, then stores what came of it; returns as `step`."""
@@ -215,7 +220,7 @@ class RowEnvs:
             pulse.row = row
             try:
                 outcomes.append(envs[row].step(row_actions[row]))
-            except Exception as error:
+            except BaseException as error:
                 self._fail(row, error)
         if self.failures:
             rows = [row for row in rows if row not in self._broken]
@@ -224,7 +229,16 @@ class RowEnvs:
         stepped = list(zip(rows, outcomes, strict=True))
         if self.failures:
             stepped = [(row, outcome) for row, outcome in stepped if row not in self._broken]
-        return [(row, outcome[4]) for row, outcome in stepped if outcome[4]]
+        infos: list[tuple[int, Mapping[str, Any]]] = []
+        for row, outcome in stepped:
+            try:
+                info = own_infos(outcome[4])
+            except BaseException as error:
+                self._fail(row, error)
+            else:
+                if info:
+                    infos.append((row, info))
+        return infos
 
     def _without_unfit(
         self, rows: Sequence[int], infos: Sequence[tuple[int, Mapping[str, Any]]]
@@ -248,7 +262,7 @@ class RowEnvs:
             self.rewards[rows] = np.fromiter(rewards, np.float64, num_rows)
             self.terminated[rows] = np.fromiter(terminated, np.bool_, num_rows)
             self.truncated[rows] = np.fromiter(truncated, np.bool_, num_rows)
-        except Exception:  # something is of another kind or shape, and may be fine all the same
+        except BaseException:  # something is of another kind or shape, and may be fine all the same
             return False
         return True
 
@@ -258,7 +272,7 @@ class RowEnvs:
             try:
                 observation, self.rewards[row], self.terminated[row], self.truncated[row], _ = outcome
                 self._store(observation, row)
-            except Exception as error:
+            except BaseException as error:
                 self._fail(row, error)
 
     def _store(self, observation: Any, row: int) -> None:
@@ -267,23 +281,23 @@ class RowEnvs:
         else:
             store_observation(observation, self.observation_leaves, self.observations, row)
 
-    def _fail(self, row: int, error: Exception) -> None:
+    def _fail(self, row: int, error: BaseException) -> None:
         """Takes in that a row could not be stepped: it has not come to an end."""
         self.failures.append(self._failure("step", row, error))
         self.rewards[row] = 0.0
         self.terminated[row] = self.truncated[row] = False
         self._pulse.begin(Phase.STEP)  # of the others, now that this one is closed
 
-    def _failure(self, what: str, row: int, error: Exception) -> EnvFailedError:
+    def _failure(self, what: str, row: int, error: BaseException) -> EnvFailedError:
         """The error for the caller. The environment may be broken for good, so the next reset makes a new one."""
         self._break(row)
-        message = f"{self._specs[row].id} raised in {what}: {type(error).__name__}: {error}"
+        message = f"{self._specs[row].id} raised in {what}: {described(error)}"
         return EnvFailedError(message, row)
 
     def _break(self, row: int) -> None:
         """Closes a row's environment, in whose place another is to be made."""
         if row not in self._broken:
-            _close(self._envs[row])
+            close_env(self._envs[row])
             self._broken.add(row)
 
     def _remake(self, row: int) -> None:
@@ -296,7 +310,7 @@ class RowEnvs:
         for name in ("observation_space", "action_space") if self.rows_differ else ():
             came, expected = getattr(self._envs[row], name), getattr(self, name)
             if came != expected:
-                text = f"its {name} is {came}, {expected}, as of the other rows, was expected"
+                text = f"its {name} is {shown(came)}, {shown(expected)}, as of the other rows, was expected"
                 raise InvalidValueError(text)
 
 
@@ -306,10 +320,3 @@ def _differ_in_place(before: EnvSpec, after: EnvSpec) -> bool:
         return False
     # There is no way back from a task to none, nor to what another method has set.
     return before.task is None or (after.task is not None and after.task.method == before.task.method)
-
-
-def _close(env: gymnasium.Env[Any, Any]) -> None:
-    here().begin(Phase.CLOSING)
-    # What an environment raises at its end is of no interest any more.
-    with contextlib.suppress(Exception):
-        env.close()

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from rollserve_server.errors import WorkerLostError
+from rollserve_server.errors import WorkerLostError, portable
 from rollserve_server.pool.journal import NoJournal
 from rollserve_server.sampling import Worker
 
@@ -141,6 +141,6 @@ def _answer(answer: Future[_R], ask: Callable[[], _R]) -> None:
         try:
             result = ask()
         except BaseException as error:
-            answer.set_exception(error)
+            answer.set_exception(portable(error))
         else:
             answer.set_result(result)

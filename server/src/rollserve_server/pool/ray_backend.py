@@ -12,12 +12,11 @@ import os
 import pickle
 import re
 import secrets
-import traceback
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from rollserve import give_back_memory, hold_on_to_memory
-from rollserve_server.errors import DomainError, SamplerLostError, WorkerLostError
+from rollserve_server.errors import DomainError, SamplerLostError, WorkerLostError, portable
 from rollserve_server.pool.journal import NoJournal
 from rollserve_server.pool.ray_watch import ClusterWatch
 from rollserve_server.sampling import Worker
@@ -260,11 +259,9 @@ class _Actor(Worker):
         try:
             with self.pulse.at_work():
                 return getattr(self, method)(*args, **kwargs)
-        except DomainError as error:
-            return _Failure(error)
-        except Exception:
-            # The text is all that is sure to get through; it is for the server's log.
-            return _Failure(RuntimeError(traceback.format_exc().encode(errors="backslashreplace").decode()))
+        # Nothing that ends the process comes here: signals are the main thread's, and this is another one.
+        except BaseException as error:
+            return _Failure(portable(error))
 
     def ask_work(self, order: bytes) -> tuple[bytes, NDArray[np.uint8] | None]:
         """`work`, in two results: the pickled report or failure, with the buffer if that is small, and the buffer."""

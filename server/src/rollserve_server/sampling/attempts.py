@@ -6,7 +6,7 @@ import contextlib
 from collections import Counter
 from typing import TYPE_CHECKING, TypeVar
 
-from rollserve_server.errors import DomainError, EnvFailedError
+from rollserve_server.errors import DomainError, EnvFailedError, shortened
 from rollserve_server.sampling.orders import EpisodeFailure
 
 if TYPE_CHECKING:
@@ -53,8 +53,7 @@ class Attempts:
         if is_final:
             del self._num_failed[key]
         most = _MOST_TEXT if is_final else _MOST_PASSING_TEXT
-        text = error.message if len(error.message) <= most else f"{error.message[: most - 1]}…"
-        self._failures.append(EpisodeFailure(tuple(indices), num_attempts, is_final, text))
+        self._failures.append(EpisodeFailure(tuple(indices), num_attempts, is_final, shortened(error.message, most)))
         self._num_lost_steps += num_lost_steps
         return not is_final
 

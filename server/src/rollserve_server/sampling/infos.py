@@ -172,7 +172,7 @@ def _array(value: Any) -> np.ndarray | None:
     """The value as an array in the machine's byte order, or None if it is none of numbers or truth values."""
     try:
         array = np.asarray(value)
-    except Exception:  # ragged, or an object that refuses
+    except BaseException:  # ragged, or an object that refuses
         return None
     if not _is_numeric(array.dtype):
         return None

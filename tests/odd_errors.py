@@ -1,0 +1,58 @@
+"""Errors that are unlike others, for environments and agents of the tests to raise."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+
+class Panic(BaseException):
+    """As code in Rust raises them: no Exception."""
+
+
+class Wordless(Exception):
+    """Of which no text can be made."""
+
+    def __str__(self) -> str:
+        raise SystemExit(0)
+
+    __repr__ = __str__
+
+
+class Unpicklable(Exception):
+    """What cannot leave its process."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.lock = threading.Lock()
+
+
+_ERRORS: dict[str, Callable[[], BaseException]] = {
+    "exit": lambda: SystemExit(0),
+    "interrupt": KeyboardInterrupt,
+    "generator": lambda: GeneratorExit("of another one"),
+    "cancelled": lambda: asyncio.CancelledError("elsewhere"),
+    "stop": lambda: StopIteration(3),
+    "panic": lambda: Panic("index out of bounds"),
+    "wordless": Wordless,
+    "huge": lambda: RuntimeError("x" * (1 << 24)),
+    "unpicklable": lambda: Unpicklable("locked"),
+}
+
+TEXTS = {
+    "exit": "SystemExit: 0",
+    "interrupt": "KeyboardInterrupt",
+    "generator": "GeneratorExit: of another one",
+    "cancelled": "CancelledError: elsewhere",
+    "stop": "StopIteration: 3",
+    "panic": "Panic: index out of bounds",
+    "wordless": "Wordless: (no text can be made of it)",
+    "huge": "RuntimeError: xxxxx",
+    "unpicklable": "Unpicklable: locked",
+}
+"""How the text of each begins, as clients get it."""
+
+
+def raise_odd(name: str) -> None:
+    raise _ERRORS[name]()
