@@ -11,7 +11,7 @@ class Panic(BaseException):
     """As code in Rust raises them: no Exception."""
 
 
-class Wordless(Exception):
+class WordlessError(Exception):
     """Of which no text can be made."""
 
     def __str__(self) -> str:
@@ -20,7 +20,7 @@ class Wordless(Exception):
     __repr__ = __str__
 
 
-class Unpicklable(Exception):
+class UnpicklableError(Exception):
     """What cannot leave its process."""
 
     def __init__(self, text: str) -> None:
@@ -35,9 +35,9 @@ _ERRORS: dict[str, Callable[[], BaseException]] = {
     "cancelled": lambda: asyncio.CancelledError("elsewhere"),
     "stop": lambda: StopIteration(3),
     "panic": lambda: Panic("index out of bounds"),
-    "wordless": Wordless,
+    "wordless": WordlessError,
     "huge": lambda: RuntimeError("x" * (1 << 24)),
-    "unpicklable": lambda: Unpicklable("locked"),
+    "unpicklable": lambda: UnpicklableError("locked"),
 }
 
 TEXTS = {
@@ -47,9 +47,9 @@ TEXTS = {
     "cancelled": "CancelledError: elsewhere",
     "stop": "StopIteration: 3",
     "panic": "Panic: index out of bounds",
-    "wordless": "Wordless: (no text can be made of it)",
+    "wordless": "WordlessError: (no text can be made of it)",
     "huge": "RuntimeError: xxxxx",
-    "unpicklable": "Unpicklable: locked",
+    "unpicklable": "UnpicklableError: locked",
 }
 """How the text of each begins, as clients get it."""
 

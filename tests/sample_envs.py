@@ -892,7 +892,7 @@ gymnasium.register("RaisingRows-v0", vector_entry_point=RaisingRows)
 
 
 class OddRows(CoinRows):
-    """Coins that raise an odd error at a `step` or a `reset`, all rows at once, or when they are to be made or closed."""
+    """Coins that raise an odd error, all rows at once: at a `construction`, a `reset`, a `step`, or their `close`."""
 
     def __init__(self, num_envs: int, error: str, at: str = "step", mode: str = "NextStep") -> None:
         super().__init__(num_envs, num_steps=5, mode=mode)

@@ -312,10 +312,10 @@ REFUSED = {
     "stop in states": ("", "initial_states raised StopIteration: 3"),
     "panic in parameters": ("parameters", "refused by set_parameters: Panic: index out of bounds"),
     "exit in making": ("kwargs_json", "refused by faulty: SystemExit: 0"),
-    "wordless in making": ("kwargs_json", r"refused by faulty: Wordless: \(no text"),
+    "wordless in making": ("kwargs_json", r"refused by faulty: WordlessError: \(no text"),
     "huge in act": ("", "act raised RuntimeError: xxxxx"),
     "cancelled in making later": ("kwargs_json", "refused by faulty: CancelledError: elsewhere"),
-    "unpicklable in making later": ("kwargs_json", "refused by faulty: Unpicklable: locked"),
+    "unpicklable in making later": ("kwargs_json", "refused by faulty: UnpicklableError: locked"),
     "made in a worker": ("kwargs_json", "refused by faulty: ValueError: not in a worker"),
 }
 

@@ -567,7 +567,7 @@ def workers_of(sampler: rollserve.Sampler) -> list[tuple[int, int, bool]]:
 def test_environments_raise_whatever_they_like(either: rollserve.Sampler, at: str) -> None:
     for error, text in TEXTS.items():
         either.update_env("sample_envs:Odd", kwargs={"error": error, "at": at})
-        with pytest.raises(rollserve.ServerError, match="^episode 0 .* raised in ") as info:
+        with pytest.raises(rollserve.ServerError, match=r"^episode 0 .* raised in ") as info:
             either.obtain_samples(1, seed=3, timeout=60)
         assert info.value.reason == "ENV_FAILED"
         assert f"raised in {at.removesuffix(' infos')}: {text}" in info.value.message
@@ -580,7 +580,7 @@ def test_rows_that_are_stepped_together_do_so_too(either: rollserve.Sampler, at:
     for error, text in TEXTS.items():
         kwargs = {"error": error, "at": at}
         either.update_env(rollserve.EnvSpec("sample_envs:OddRows-v0", kwargs, **BLOCKS))
-        with pytest.raises(rollserve.ServerError, match="^the block of episode 0 .* raised in ") as info:
+        with pytest.raises(rollserve.ServerError, match=r"^the block of episode 0 .* raised in ") as info:
             either.obtain_samples(1, seed=3, timeout=60)
         assert info.value.reason == "ENV_FAILED"
         assert f"raised in {at}: {text}" in info.value.message
