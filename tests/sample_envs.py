@@ -184,8 +184,13 @@ class OddInfos(Mapping[str, Any]):
         return 0
 
     def __iter__(self) -> Iterator[str]:
-        raise_odd(self._error)
         return iter(())
+
+    def keys(self) -> Any:
+        raise_odd(self._error)
+
+    def items(self) -> Any:
+        raise_odd(self._error)
 
 
 class Deadly(gymnasium.Env[np.ndarray, int]):

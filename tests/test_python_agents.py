@@ -21,7 +21,7 @@ import sample_agents
 from gymnasium import spaces as gym_spaces
 from odd_errors import TEXTS
 from pools import pool_of, sample
-from support import TESTS, equal, server_environment
+from support import equal, server_environment
 
 import rollserve
 from rollserve_server.agents import (
@@ -505,7 +505,7 @@ async def test_a_pickle_is_read_by_its_trial_and_the_workers(ray_backend: Backen
 def test_pickles_on_a_server_that_allows_them(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     options = ("--env", "CartPole-v1", "--workers", "1", "--allow-pickle", "--max-model-bytes", "20000")
-    environment = {"PYTHONPATH": str(TESTS), "ROLLSERVE_BACKEND": "in-process"}
+    environment = {**server_environment(), "ROLLSERVE_BACKEND": "in-process"}
 
     def factory(observation_space: Any, action_space: Any) -> Any:
         class Leaning:
