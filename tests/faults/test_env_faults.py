@@ -15,7 +15,7 @@ import pytest
 from charges import lay
 from cutting_proxy import cutting_proxy
 from odd_errors import TEXTS
-from pools import adds_up, evaluate, evaluate_population, kill_one, pool_of, sample, until
+from pools import adds_up, evaluate, evaluate_population, kill_one, pool_of, sample
 from support import equal, server_environment
 from test_fragments import box
 from test_interleavings import ShuffledBackend
@@ -533,6 +533,9 @@ async def test_an_agent_that_fails_leaves_everything_else_alone(backend: Backend
 # Whatever they raise.
 
 
+ODD_ROWS = "sample_envs:OddRows-v0"
+
+
 @pytest.fixture(scope="module")
 def thread_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
     """A server whose workers are its threads."""
@@ -579,46 +582,52 @@ def test_environments_raise_whatever_they_like(either: rollserve.Sampler, at: st
 def test_rows_that_are_stepped_together_do_so_too(either: rollserve.Sampler, at: str) -> None:
     for error, text in TEXTS.items():
         kwargs = {"error": error, "at": at}
-        either.update_env(rollserve.EnvSpec("sample_envs:OddRows-v0", kwargs, **BLOCKS))
+        either.update_env(rollserve.EnvSpec(ODD_ROWS, kwargs, **BLOCKS))
         with pytest.raises(rollserve.ServerError, match=r"^the block of episode 0 .* raised in ") as info:
             either.obtain_samples(1, seed=3, timeout=60)
         assert info.value.reason == "ENV_FAILED"
         assert f"raised in {at}: {text}" in info.value.message
 
 
-@pytest.mark.parametrize("name", ["Odd", "OddRows-v0"])
+@pytest.mark.parametrize("name", ["sample_envs:Odd", ODD_ROWS])
 def test_environments_that_refuse_in_odd_ways(either: rollserve.Sampler, name: str) -> None:
     version = either.status().env_version
     for error, text in TEXTS.items():
+        kwargs = {"error": error, "at": "construction"}
+        env = rollserve.EnvSpec(name, kwargs, **(BLOCKS if name == ODD_ROWS else {}))
         with pytest.raises(rollserve.InvalidArgumentError) as info:
-            either.update_env(f"sample_envs:{name}", kwargs={"error": error, "at": "construction"}, timeout=60)
+            either.update_env(env, timeout=60)
         assert info.value.reason == "ENV_REFUSED"
-        assert f"kwargs_json: refused by sample_envs:{name}: {text}" in info.value.message
+        assert f"kwargs_json: refused by {name}: {text}" in info.value.message
     assert either.status().env_version == version
 
 
-def test_what_environments_raise_at_their_end_is_of_no_interest(either: rollserve.Sampler, tmp_path: Path) -> None:
-    """It stops no other from being closed, nor hides what went wrong before."""
-    num_closed = 0
-    for error in ("exit", "cancelled", "wordless"):
-        kwargs = {"error": error, "at": "close", "folder": str(tmp_path)}
-        env = rollserve.EnvSpec("sample_envs:Odd", kwargs, num_rows=3)
+@pytest.mark.parametrize("error", ["exit", "cancelled", "wordless"])
+def test_what_environments_raise_at_their_end_hides_nothing(either: rollserve.Sampler, error: str) -> None:
+    kwargs = {"error": error, "at": "close"}
+    for env in (rollserve.EnvSpec("sample_envs:Odd", kwargs), rollserve.EnvSpec(ODD_ROWS, kwargs, **BLOCKS)):
         either.update_env(env)
-        assert len(either.obtain_samples(20, seed=3)) == 20
-        either.update_env("CartPole-v1")
-        num_closed += 2 * 3
-        asyncio.run(until(lambda: (tmp_path / "closed").stat().st_size == num_closed))  # noqa: B023
-        wrapped = rollserve.EnvSpec("sample_envs:Odd", kwargs, (rollserve.Wrapper("TimeLimit", {"nope": 1}),))
-        with pytest.raises(rollserve.InvalidArgumentError, match=r"wrappers\[0\].* refused by TimeLimit: TypeError"):
-            either.update_env(wrapped, timeout=60)
-        num_closed = (tmp_path / "closed").stat().st_size
-        rows = {"error": error, "at": "close"}
-        either.update_env(rollserve.EnvSpec("sample_envs:OddRows-v0", rows, **BLOCKS))
         assert len(either.obtain_samples(20, seed=3))
         either.update_env("CartPole-v1")
-        disabled = rollserve.EnvSpec("sample_envs:OddRows-v0", {**rows, "mode": "Disabled"}, **BLOCKS)
-        with pytest.raises(rollserve.InvalidArgumentError, match="does not say how its rows begin anew"):
-            either.update_env(disabled, timeout=60)
+    wrapped = rollserve.EnvSpec("sample_envs:Odd", kwargs, (rollserve.Wrapper("TimeLimit", {"nope": 1}),))
+    with pytest.raises(rollserve.InvalidArgumentError, match=r"wrappers\[0\].* refused by TimeLimit: TypeError"):
+        either.update_env(wrapped, timeout=60)
+    disabled = rollserve.EnvSpec(ODD_ROWS, {**kwargs, "mode": "Disabled"}, **BLOCKS)
+    with pytest.raises(rollserve.InvalidArgumentError, match="does not say how its rows begin anew"):
+        either.update_env(disabled, timeout=60)
+
+
+async def test_environments_are_closed_whatever_others_raise_at_their_end(backend: Backend, tmp_path: Path) -> None:
+    odd = rollserve.EnvSpec("sample_envs:Odd", {"error": "exit", "at": "close", "folder": str(tmp_path)})
+    async with pool_of(backend, odd, num_workers=1, num_rows=3, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        await sample(pool, AtLeast(10), seed=3)
+        (before,) = pool.status().workers
+        await pool.update_env([STEADY])
+        await sample(pool, AtLeast(10), seed=3)
+        (after,) = pool.status().workers
+        assert (after.identity, after.num_restarts) == (before.identity, 0)
+    assert (tmp_path / "closed").stat().st_size == 3
 
 
 async def test_modules_that_end_programs(backend: Backend) -> None:
