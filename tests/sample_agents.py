@@ -86,6 +86,8 @@ class Faulty(Still):
         super().__init__(observation_space, action_space)
         if fault == "factory":
             raise ValueError("not today")
+        if fault == "recursion":
+            self._recur()
         if fault == "made in a worker" and _is_worker():
             raise ValueError("not in a worker")
         self.fault = fault
@@ -95,6 +97,12 @@ class Faulty(Still):
             self.act = None  # type: ignore[assignment]
         if fault == "noise":
             self.noise_width = -1
+
+    def _recur(self) -> None:
+        self._recur_again()
+
+    def _recur_again(self) -> None:
+        self._recur()
 
     def _raise(self, where: str) -> None:
         error, _, place = self.fault.partition(" in ")

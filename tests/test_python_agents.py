@@ -569,6 +569,11 @@ def test_without_cloudpickle_the_client_uses_pickle(monkeypatch: pytest.MonkeyPa
 def test_errors_of_trials_come_with_their_place_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(DomainError, match="not today"):
         prepared("faulty", {"fault": "factory"})
-    (record,) = [record for record in caplog.records if record.message == "agent failed"]
-    assert record.agent == "faulty"  # type: ignore[attr-defined]
-    assert "sample_agents.py" in record.trace  # type: ignore[attr-defined]
+    with pytest.raises(DomainError, match="refused by faulty: RecursionError"):
+        prepared("faulty", {"fault": "recursion"})
+    records: list[Any] = [record for record in caplog.records if record.message == "agent failed"]
+    assert len(records) == 2
+    for record in records:
+        assert record.agent == "faulty"
+        assert "sample_agents.py" in record.trace
+        assert len(record.trace) <= 8000
