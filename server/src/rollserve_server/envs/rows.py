@@ -229,15 +229,19 @@ class RowEnvs:
         stepped = list(zip(rows, outcomes, strict=True))
         if self.failures:
             stepped = [(row, outcome) for row, outcome in stepped if row not in self._broken]
+        infos = [(row, outcome[4]) for row, outcome in stepped if type(outcome[4]) is not dict or outcome[4]]
+        return infos if all(type(info) is dict for _, info in infos) else self._own_infos(infos)
+
+    def _own_infos(self, given: Sequence[tuple[int, Any]]) -> list[tuple[int, Mapping[str, Any]]]:
         infos: list[tuple[int, Mapping[str, Any]]] = []
-        for row, outcome in stepped:
+        for row, info in given:
             try:
-                info = own_infos(outcome[4])
+                own = own_infos(info)
             except BaseException as error:
                 self._fail(row, error)
             else:
-                if info:
-                    infos.append((row, info))
+                if own:
+                    infos.append((row, own))
         return infos
 
     def _without_unfit(
