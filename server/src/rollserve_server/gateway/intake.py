@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
 import grpc.aio
 
 from rollserve_server.errors import InvalidValueError, OverLimitError
-from rollserve_server.pool import Turns
+from rollserve_server.gateway.connection_turns import ConnectionTurns
 
 if TYPE_CHECKING:
     from rollserve_server.gateway.open_rpcs import OpenRpc
@@ -22,9 +21,12 @@ _SMALL_BYTES = 4 << 20
 """Of requests that bring neither agents nor environments."""
 _MOST_SMALL, _SMALL_PATIENCE_SECONDS = 2, 5.0
 """How many of these are received at the same time, which takes no time, and how long others wait for one that does."""
+_NAME_BYTES = 4 << 10
+"""Of requests that bring no more than a name."""
+_MOST_NAMES, _NAME_PATIENCE_SECONDS = 2, 1.0
+"""The same of these: clients wait for seconds only before they take a server for dead."""
 _PATIENCE_SECONDS = 30.0
-"""The same for those that do."""
-_LOOK_SECONDS = 1.0
+"""The same for those that bring agents or environments."""
 _MOST_WAITING = 1 << 20
 """There are fewer RPCs."""
 
@@ -45,8 +47,13 @@ class Intake:
                 that are worked on, and a third for evaluations that run. Each third is enough for the largest.
         """
         self._share = max(max_pending_bytes // 3, max_request_bytes)
-        self._receiving = _Receiving(self._share // max_request_bytes, _PATIENCE_SECONDS)
-        self._receiving_small = _Receiving(_MOST_SMALL, _SMALL_PATIENCE_SECONDS)
+        # One at a time of each connection: those that do not come are waited for by what comes through the same one,
+        # and seldom by others.
+        self._receiving = _turns(self._share // max_request_bytes, 1, _PATIENCE_SECONDS)
+        self._receiving_small = _turns(_MOST_SMALL, 1, _SMALL_PATIENCE_SECONDS)
+        self._receiving_names = _turns(_MOST_NAMES, 1, _NAME_PATIENCE_SECONDS)
+        # Whoever asks for more later keeps its stream open.
+        self._receiving_reflection = _turns(_MOST_NAMES, _MOST_NAMES, _NAME_PATIENCE_SECONDS)
         self._num_updating = 0
         self._num_evaluating = 0
         self._updated = asyncio.Condition()
@@ -61,9 +68,34 @@ class Intake:
         async with contextlib.AsyncExitStack() as stack:
             await self._receiving_small.wait(stack, rpc)
             data = await _read(rpc)
-        if len(data) > _SMALL_BYTES:
-            text = f"a request of {len(data)} bytes came, {_SMALL_BYTES} at most were expected"
-            raise OverLimitError(text, reason="REQUEST_TOO_LARGE")
+        _check_size(data, _SMALL_BYTES)
+        return data
+
+    async def name(self, rpc: OpenRpc) -> bytes:
+        """A request that brings no more than a name, as health checks do: no other one keeps it waiting.
+
+        Raises:
+            OverLimitError: it is larger than any name needs to be.
+            InvalidValueError: none comes.
+        """
+        async with contextlib.AsyncExitStack() as stack:
+            await self._receiving_names.wait(stack, rpc)
+            data = await _read(rpc)
+        _check_size(data, _NAME_BYTES)
+        return data
+
+    async def reflection(self, rpc: OpenRpc) -> bytes | None:
+        """The next request of a stream of names that are asked about; None when all have come.
+
+        Raises:
+            OverLimitError: it is larger than any name needs to be.
+            ClientStalledError: none came for a while, and others wait.
+        """
+        async with contextlib.AsyncExitStack() as stack:
+            await self._receiving_reflection.wait(stack, rpc)
+            data = await _read_next(rpc)
+        if data is not None:
+            _check_size(data, _NAME_BYTES)
         return data
 
     @contextlib.asynccontextmanager
@@ -108,39 +140,27 @@ class Intake:
             self._num_evaluating -= len(data)
 
 
-class _Receiving:
-    """Turns for requests to be received: one at a time of each connection.
-
-    So those that do not come are waited for by what comes through the same connection, and seldom by others.
-    """
-
-    def __init__(self, num_turns: int, patience_seconds: float) -> None:
-        self._patience_seconds = patience_seconds
-        self._all = self._turns(num_turns)
-        self._of_peers: dict[str, Turns] = {}
-        self._num_rpcs: Counter[str] = Counter()
-
-    async def wait(self, stack: contextlib.AsyncExitStack, rpc: OpenRpc) -> None:
-        """Waits until it is an RPC's turn, which ends with the stack."""
-        own = self._of_peers.setdefault(rpc.peer, self._turns(1))
-        self._num_rpcs[rpc.peer] += 1
-        stack.callback(self._leave, rpc.peer)
-        await own.wait(stack, rpc)
-        await self._all.wait(stack, rpc)
-
-    def _leave(self, peer: str) -> None:
-        self._num_rpcs[peer] -= 1
-        if not self._num_rpcs[peer]:
-            del self._num_rpcs[peer], self._of_peers[peer]
-
-    def _turns(self, num_turns: int) -> Turns:
-        patience = self._patience_seconds
-        return Turns(num_turns, _LOOK_SECONDS, max_stalled=0, max_waiting=_MOST_WAITING, patience_seconds=patience)
+def _turns(num_turns: int, num_of_connection: int, patience_seconds: float) -> ConnectionTurns:
+    return ConnectionTurns(num_turns, num_of_connection, patience_seconds, max_waiting=_MOST_WAITING)
 
 
 async def _read(rpc: OpenRpc) -> bytes:
+    data = await _read_next(rpc)
+    if data is None:
+        raise InvalidValueError("the call ended before a request came")
+    return data
+
+
+async def _read_next(rpc: OpenRpc) -> bytes | None:
+    """A request of several that may come; None behind the last one."""
     data = await rpc.read()
     if data is grpc.aio.EOF:
-        raise InvalidValueError("the call ended before a request came")
+        return None
     assert isinstance(data, bytes)  # noqa: S101
     return data
+
+
+def _check_size(data: bytes, most_bytes: int) -> None:
+    if len(data) > most_bytes:
+        text = f"a request of {len(data)} bytes came, {most_bytes} at most were expected"
+        raise OverLimitError(text, reason="REQUEST_TOO_LARGE")

@@ -110,10 +110,16 @@ class OpenRpcs:
         self._num_stuck_bytes = 0
 
     @contextlib.asynccontextmanager
-    async def open(self, context: Any) -> AsyncGenerator[OpenRpc, None]:
-        """An RPC, for as long as the block. Its errors are made into statuses."""
+    async def open(self, context: Any, *, is_awaited: bool = True) -> AsyncGenerator[OpenRpc, None]:
+        """An RPC, for as long as the block. Its errors are made into statuses.
+
+        Args:
+            context: gRPC's side of it.
+            is_awaited: whether a server that stops waits for its end, and ends it.
+        """
         rpc = OpenRpc(context, self._stall_seconds)
-        self._rpcs.add(rpc)
+        if is_awaited:
+            self._rpcs.add(rpc)
         try:
             try:
                 async with rpc.answering():
@@ -130,12 +136,12 @@ class OpenRpcs:
                 self._none_left.set()
 
     def end(self, error: DomainError) -> None:
-        """Ends all with an error."""
+        """Ends all that are awaited with an error."""
         for rpc in list(self._rpcs):
             rpc.end(copy.copy(error))
 
     async def wait_until_none(self, seconds: float) -> None:
-        """Waits until there are none, or for so long."""
+        """Waits until there are none that are awaited, or for so long."""
         deadline = time.monotonic() + seconds
         while self._rpcs:
             self._none_left.clear()

@@ -54,6 +54,8 @@ __all__ = [
 _DEFAULT_MESSAGE_BYTES = (4 << 20) - (4 << 10)
 """Just below what gRPC's clients take by default."""
 _LEAST_MESSAGE_BYTES, _MOST_MESSAGE_BYTES = 4 << 10, 256 << 20
+_MOST_FAILURE_TEXT = 1000
+"""Characters of what a worker was lost for: whatever it printed may be in it."""
 _MOST_EPISODES = 1 << 40
 """More than anybody waits for; indices stay below 2**63, which is all that many languages have."""
 
@@ -200,7 +202,7 @@ def status_to_proto(sampler: str, status: PoolStatus) -> pb.GetSamplerResponse:
             process_id=worker.identity.process_id,
             host=worker.identity.host,
             restart_count=worker.num_restarts,
-            last_failure=worker.last_failure,
+            last_failure=_shortened(worker.last_failure),
         )
         for worker in status.workers
     ]
@@ -275,6 +277,10 @@ def _health_to_proto(worker: WorkerStatus) -> pb.WorkerHealth.ValueType:
     if worker.healthy:
         return pb.WORKER_HEALTH_HEALTHY
     return pb.WORKER_HEALTH_FAILED if worker.given_up else pb.WORKER_HEALTH_LOST
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MOST_FAILURE_TEXT else f"{text[: _MOST_FAILURE_TEXT - 1]}…"
 
 
 def _duration(seconds: float) -> Duration:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import StoppingError
 from rollserve_server.gateway.client_limits import ClientLimits
+from rollserve_server.gateway.health import HEALTH_SERVICE, Health
 from rollserve_server.gateway.intake import Intake
 from rollserve_server.gateway.open_rpcs import OpenRpcs
+from rollserve_server.gateway.reflection import REFLECTION_SERVICE, Reflection
 from rollserve_server.gateway.service import SamplerService
 from rollserve_server.gateway.shared_memory import Rings
 
@@ -86,15 +86,13 @@ class Gateway:
             ],
             maximum_concurrent_rpcs=limits.max_rpcs,
         )
-        self._health = health.aio.HealthServicer()
         self._rpcs = OpenRpcs(limits.client_stall_seconds)
         intake = Intake(config.max_request_bytes, limits.max_pending_request_bytes)
         rings = Rings(config.shared_memory_bytes)
         service = SamplerService(pools, config.allowed_paths, rings, self._rpcs, intake)
-        self._server.add_generic_rpc_handlers((service.handler(),))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = (_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._server)
+        self._health = Health(("", _SERVICE), self._rpcs, intake)
+        reflection = Reflection((_SERVICE, HEALTH_SERVICE, REFLECTION_SERVICE), self._rpcs, intake)
+        self._server.add_generic_rpc_handlers((service.handler(), self._health.handler(), reflection.handler()))
         self.port = 0
 
     async def start(self) -> None:
@@ -108,8 +106,7 @@ class Gateway:
         except RuntimeError as error:
             raise OSError(f"listen: {self._config.listen}: cannot listen there: is the port in use?") from error
         await self._server.start()
-        for service in ("", _SERVICE):
-            await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        self._health.begin()
 
     async def stop(self, *, at_once: bool = False) -> None:
         """Takes no more calls, tells so, and ends when those that run have ended or the grace is over.
@@ -120,7 +117,7 @@ class Gateway:
             at_once: whether there is no grace.
         """
         grace = 0.0 if at_once else self._config.grace_seconds
-        await self._health.enter_graceful_shutdown()
+        self._health.end()
         for pool in self._pools.values():
             pool.drain(StoppingError("the server is stopping: it begins no more calls"))
         if grace:

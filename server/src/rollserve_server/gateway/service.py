@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import grpc
-from google.protobuf.message import DecodeError
 
 from rollserve.parameter_updates import read_parameters_update
 from rollserve.v1 import agent_versions_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve_server.errors import InvalidValueError, NotFoundError
+from rollserve_server.errors import NotFoundError
 from rollserve_server.gateway import evaluation_messages, sampling_messages
 from rollserve_server.gateway.agent_messages import agent_updates_from_proto
+from rollserve_server.gateway.connection_turns import ConnectionTurns
 from rollserve_server.gateway.env_messages import env_updated_to_proto, env_updates_from_proto
 from rollserve_server.gateway.fields import MOST_WORKERS, in_range
+from rollserve_server.gateway.parsing import decoded, parsed
 from rollserve_server.gateway.request_limits import check_fields
 from rollserve_server.gateway.version_messages import agent_versions_to_proto, chosen_parameters, parameter_messages
 from rollserve_server.pool import Account, Beginning, Delivery, Evaluation, Pool, Progress, Turns
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from rollserve_server.gateway.intake import Intake
     from rollserve_server.gateway.open_rpcs import OpenRpc, OpenRpcs
     from rollserve_server.gateway.shared_memory import Rings
-    from rollserve_server.pool import AgentUpdate, EnvUpdate, EvaluationRequest, PopulationRequest
+    from rollserve_server.pool import AgentUpdate, EnvUpdate, EvaluationRequest, PoolStatus, PopulationRequest
 
 __all__ = ["DEFAULT_SAMPLER", "SamplerService"]
 
@@ -40,7 +41,6 @@ DEFAULT_SAMPLER = "default"
 _log = logging.getLogger(__name__)
 
 _Context = Any  # grpc.aio's is generic in the stubs only
-_M = TypeVar("_M", bound="Message")
 _T = TypeVar("_T")
 _SampleRequest = pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest
 _Stream = Callable[[bytes, "OpenRpc"], AsyncGenerator[bytes, None]]
@@ -56,6 +56,8 @@ _QUICK_BYTES = 1 << 15
 """Requests that are no larger are read at once: that takes a tenth of a second at most."""
 _MOST_PARAMETERS, _MOST_WAITING = 4, 64
 """How many streams of parameters run at the same time, and how many wait."""
+_MOST_ANSWERS, _MOST_OF_CONNECTION, _ANSWER_PATIENCE_SECONDS = 8, 4, 5.0
+"""How many states of samplers are there at a time, in all and of a connection, until their clients have taken them."""
 
 
 class SamplerService:
@@ -85,6 +87,9 @@ class SamplerService:
         self._intake = intake
         # Each holds a version's parameters for as long as it runs, also when the pool has forgotten them.
         self._parameter_turns = Turns(_MOST_PARAMETERS, 1.0, max_stalled=_MOST_PARAMETERS, max_waiting=_MOST_WAITING)
+        self._answer_turns = ConnectionTurns(
+            _MOST_ANSWERS, _MOST_OF_CONNECTION, _ANSWER_PATIENCE_SECONDS, max_waiting=_MOST_WAITING
+        )
 
     def handler(self) -> grpc.GenericRpcHandler:
         """What a server needs to route calls here."""
@@ -93,12 +98,12 @@ class SamplerService:
             "UpdateAgent": self.update_agent,
             "UpdateEnv": self.update_env,
             "ResizePool": self.resize_pool,
-            "GetSampler": self.get_sampler,
             "ListAgentVersions": self.list_agent_versions,
         }
         streams: dict[str, _Stream] = {
             "ObtainSamples": functools.partial(self.obtain, pb.ObtainSamplesRequest),
             "ObtainExactEpisodes": functools.partial(self.obtain, pb.ObtainExactEpisodesRequest),
+            "GetSampler": self.get_sampler,
             "GetAgentParameters": self.get_agent_parameters,
             "Evaluate": self.evaluate,
             "EvaluatePopulation": self.evaluate_population,
@@ -106,7 +111,7 @@ class SamplerService:
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
         # gRPC passes bytes on both ways: what cannot be parsed is an error like any other, and sampled messages come
         # from the workers as bytes. The one request of an RPC is taken as a stream: of those gRPC reads no more than it
-        # is asked to.
+        # is asked to. The one answer of an RPC may be sent as a stream, too: clients see no difference.
         for name, method in unary.items():
             answer = self._answer(method, _KINDS.get(name))
             handlers[name] = grpc.stream_unary_rpc_method_handler(answer, None, None)
@@ -136,27 +141,30 @@ class SamplerService:
 
     async def resize_pool(self, data: bytes) -> pb.ResizePoolResponse:
         """ResizePool."""
-        request = _parsed(pb.ResizePoolRequest, data)
+        request = parsed(pb.ResizePoolRequest, data)
         pool = self._pool(request.sampler)
         num_workers = in_range("worker_count", request.worker_count, 1, MOST_WORKERS)
         previous = await pool.resize(num_workers)
         return pb.ResizePoolResponse(worker_count=num_workers, previous_worker_count=previous)
 
-    async def get_sampler(self, data: bytes) -> pb.GetSamplerResponse:
-        """GetSampler."""
-        request = _parsed(pb.GetSamplerRequest, data)
-        status = self._pool(request.sampler).status()
-        # There may be an environment for each of many rows.
-        return await asyncio.to_thread(sampling_messages.status_to_proto, request.sampler or DEFAULT_SAMPLER, status)
+    async def get_sampler(self, data: bytes, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
+        """GetSampler: its only message, which may be large. As of a stream, it is known when the client takes it."""
+        request = parsed(pb.GetSamplerRequest, data)
+        pool = self._pool(request.sampler)
+        async with contextlib.AsyncExitStack() as stack:
+            await self._answer_turns.wait(stack, rpc)
+            status = pool.status()
+            # There may be an environment for each of many rows.
+            yield await asyncio.to_thread(_status_message, request.sampler or DEFAULT_SAMPLER, status)
 
     async def list_agent_versions(self, data: bytes) -> agent_versions_pb2.ListAgentVersionsResponse:
         """ListAgentVersions."""
-        request = _parsed(agent_versions_pb2.ListAgentVersionsRequest, data)
+        request = parsed(agent_versions_pb2.ListAgentVersionsRequest, data)
         return agent_versions_to_proto(await self._pool(request.sampler).agent_versions.listed())
 
     async def get_agent_parameters(self, data: bytes, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """GetAgentParameters: serialized messages."""
-        request = _parsed(agent_versions_pb2.GetAgentParametersRequest, data)
+        request = parsed(agent_versions_pb2.GetAgentParametersRequest, data)
         versions = self._pool(request.sampler).agent_versions
         limit = sampling_messages.message_limit_from_proto(request)
         async with contextlib.AsyncExitStack() as stack:
@@ -167,7 +175,7 @@ class SamplerService:
 
     async def obtain(self, kind: type[_SampleRequest], data: bytes, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """ObtainSamples and ObtainExactEpisodes, whose responses have the same fields: serialized messages."""
-        request = _parsed(kind, data)
+        request = parsed(kind, data)
         pool = self._pool(request.sampler)
         sample_request = sampling_messages.sample_request_from_proto(request)
         async with contextlib.AsyncExitStack() as stack:
@@ -229,22 +237,22 @@ class SamplerService:
         read = read_parameters_update(data)
         if read is not None:
             return _AgentUpdates(self._pool(read.sampler), [read.parameters], False, read.skip_if_identical)
-        request = _decoded(pb.UpdateAgentRequest, data)
+        request = decoded(pb.UpdateAgentRequest, data)
         pool = self._pool(request.sampler)
         updates, per_worker = agent_updates_from_proto(request, self._allowed_paths)
         return _AgentUpdates(pool, updates, per_worker, request.skip_if_identical)
 
     def _read_env_update(self, data: bytes) -> tuple[Pool, Sequence[EnvUpdate], bool]:
-        request = _parsed(pb.UpdateEnvRequest, data)
+        request = parsed(pb.UpdateEnvRequest, data)
         return self._pool(request.sampler), *env_updates_from_proto(request, self._allowed_paths)
 
     def _read_evaluation(self, data: bytes) -> tuple[Pool, EvaluationRequest]:
-        request = _parsed(pb.EvaluateRequest, data)
+        request = parsed(pb.EvaluateRequest, data)
         pool = self._pool(request.sampler)
         return pool, evaluation_messages.evaluation_request_from_proto(request, self._allowed_paths)
 
     def _read_population(self, data: bytes) -> tuple[Pool, PopulationRequest]:
-        request = _parsed(pb.EvaluatePopulationRequest, data)
+        request = parsed(pb.EvaluatePopulationRequest, data)
         pool = self._pool(request.sampler)
         return pool, evaluation_messages.population_request_from_proto(request, self._allowed_paths)
 
@@ -312,6 +320,10 @@ class _AgentUpdates(NamedTuple):
     skip_if_identical: bool
 
 
+def _status_message(sampler: str, status: PoolStatus) -> bytes:
+    return sampling_messages.status_to_proto(sampler, status).SerializeToString()
+
+
 def _sign_to_proto(item: Beginning | Progress) -> dict[str, Any]:
     """The fields of a response that say how far an evaluation is."""
     if isinstance(item, Beginning):
@@ -322,16 +334,3 @@ def _sign_to_proto(item: Beginning | Progress) -> dict[str, Any]:
 async def _reading(read: Callable[[bytes], _T], data: bytes) -> _T:
     """What is made of a request; of a large one in a thread, so that others are served meanwhile."""
     return read(data) if len(data) <= _QUICK_BYTES else await asyncio.to_thread(read, data)
-
-
-def _parsed(kind: type[_M], data: bytes) -> _M:
-    check_fields(kind, data)
-    return _decoded(kind, data)
-
-
-def _decoded(kind: type[_M], data: bytes) -> _M:
-    try:
-        return kind.FromString(data)
-    except DecodeError:
-        name = kind.DESCRIPTOR.full_name
-        raise InvalidValueError(f"{len(data)} bytes came that are no {name}, or hold a text that is no UTF-8") from None

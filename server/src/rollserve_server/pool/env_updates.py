@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,10 +11,11 @@ from rollserve import EnvChange, EnvSpec
 from rollserve_server.envs import RowSpecs, WorkerSpecs, specs_of_rows
 from rollserve_server.errors import InvalidValueError, OverLimitError
 
-__all__ = ["MOST_ENV_BYTES", "EnvUpdate", "RowUpdates", "check_size", "field_in", "updated"]
+__all__ = ["MOST_ENV_BYTES", "EnvRoom", "EnvUpdate", "RowUpdates", "field_in", "updated"]
 
-MOST_ENV_BYTES = 16 << 20
-"""Of the arguments of all rows of all workers, as text: GetSampler tells of them."""
+MOST_ENV_BYTES = 2 << 20
+"""Of the environments of all rows of all workers, as text: each answer to GetSampler has all of it, and clients take
+messages of 4 MiB unless they are set otherwise."""
 
 
 @dataclass(frozen=True)
@@ -31,60 +33,89 @@ EnvUpdate = EnvSpec | EnvChange | RowUpdates
 """A whole environment, or a change of the one that is there: for all rows of a worker, or one for each."""
 
 
-def check_size(held: Sequence[WorkerSpecs], updates: Sequence[EnvUpdate], num_rows: int, num_workers: int) -> None:
-    """Sees to it that what is to be known of all environments stays small: a row's arguments are kept for each worker.
+class EnvRoom:
+    """How much text the environments of all rows of all workers may still be: all of it is kept, and told of."""
 
-    Args:
-        held: those that are there, for each update.
-        updates: what is new, for all workers or for each.
-        num_rows: how many rows a worker has.
-        num_workers: how many workers there are.
+    def __init__(self, *, num_workers: int = 1, num_rows: int = 1) -> None:
+        """Begins with none.
 
-    Raises:
-        OverLimitError: it is too large.
-    """
-    sizes: dict[int, int] = {}
+        Args:
+            num_workers: how many workers each environment that comes counts for.
+            num_rows: how many rows one counts for that all rows of a worker have.
+        """
+        self._num_workers = num_workers
+        self._num_rows = num_rows
+        self._num_bytes = 0
+        # With the specs, so that none of them has the identity of an earlier one.
+        self._sizes: dict[int, tuple[EnvSpec, int]] = {}
 
-    def size_of(each: EnvSpec | EnvChange | None) -> int:
-        if id(each) not in sizes:
-            sizes[id(each)] = len(repr(each))
-        return sizes[id(each)]
+    @classmethod
+    def of_updates(
+        cls, held: Sequence[WorkerSpecs], updates: Sequence[EnvUpdate], num_rows: int, num_workers: int
+    ) -> EnvRoom:
+        """What there is for environments after updates.
 
-    num_bytes = 0
-    for specs, update in zip(held, updates, strict=True):
-        differ = isinstance(update, RowUpdates) or (isinstance(specs, RowSpecs) and isinstance(update, EnvChange))
-        rows = num_rows if differ else 1
-        before = () if isinstance(update, EnvSpec) else specs_of_rows(specs, rows)
-        after = update.updates if isinstance(update, RowUpdates) else (update,) * rows
-        of_worker = sum(map(size_of, before)) + sum(map(size_of, after))
-        num_bytes += of_worker * (num_workers if differ and len(updates) == 1 else 1)
-    if num_bytes > MOST_ENV_BYTES:
-        text = f"environments of all rows and workers of {num_bytes} bytes came, {MOST_ENV_BYTES} at most were expected"
-        raise OverLimitError(text, reason="ENVIRONMENTS_TOO_LARGE", field="update")
+        Args:
+            held: the environments that are there, for each update.
+            updates: what is new, for all workers or for each.
+            num_rows: how many rows a worker has.
+            num_workers: how many workers there are.
+        """
+        if not any(map(_makes_rows_differ, held, updates)):
+            return cls()
+        return cls(num_workers=num_workers if len(updates) == 1 else 1, num_rows=num_rows)
+
+    def take(self, specs: WorkerSpecs) -> None:
+        """Counts a worker's environments; raises OverLimitError if there is no room for them."""
+        if isinstance(specs, RowSpecs):
+            for spec in specs.specs:
+                self.take_row(spec)
+        else:
+            self._count(specs, self._num_rows)
+
+    def take_row(self, spec: EnvSpec) -> None:
+        """The same of the environment of one row."""
+        self._count(spec, 1)
+
+    def _count(self, spec: EnvSpec, num_rows: int) -> None:
+        if id(spec) not in self._sizes:
+            self._sizes[id(spec)] = spec, _text_bytes(spec)
+        _, size = self._sizes[id(spec)]
+        self._num_bytes += size * num_rows * self._num_workers
+        if self._num_bytes > MOST_ENV_BYTES:
+            text = f"environments of all rows and workers of more than {MOST_ENV_BYTES} bytes, as text, came"
+            raise OverLimitError(f"{text}, which is the most", reason="ENVIRONMENTS_TOO_LARGE")
 
 
-def updated(specs: WorkerSpecs, update: EnvUpdate, num_rows: int) -> WorkerSpecs:
+def updated(specs: WorkerSpecs, update: EnvUpdate, num_rows: int, room: EnvRoom) -> WorkerSpecs:
     """A worker's environments after the update.
 
     Args:
         specs: those that are there.
         update: what is new.
         num_rows: how many rows a worker has.
+        room: what there is for them.
 
     Raises:
         InvalidValueError: not one update for each row, or a row is to go on with an environment of EnvPool's.
+        OverLimitError: there is no room for them.
     """
     if isinstance(update, EnvSpec):
+        room.take(update)
         return update
     if isinstance(update, EnvChange) and isinstance(specs, EnvSpec):
-        return update.applied_to(specs)
+        changed = update.applied_to(specs)
+        room.take(changed)
+        return changed
     updates = update.updates if isinstance(update, RowUpdates) else (update,) * num_rows
     if len(updates) != num_rows:
         expected = f"one for each of a worker's {num_rows} rows"
         raise InvalidValueError.of("per_row.updates", f"{len(updates)} elements", expected)
-    held = specs_of_rows(specs, num_rows)
-    pairs = zip(held, updates, strict=True)
-    return RowSpecs(tuple(_updated_row(row, spec, each) for row, (spec, each) in enumerate(pairs)))
+    rows = []
+    for row, (spec, each) in enumerate(zip(specs_of_rows(specs, num_rows), updates, strict=True)):
+        rows.append(_updated_row(row, spec, each))
+        room.take_row(rows[-1])  # before there are more of them than there is room for
+    return RowSpecs(tuple(rows))
 
 
 def field_in(update: EnvUpdate, row: int | None) -> str:
@@ -111,3 +142,17 @@ def _updated_row(row: int, spec: EnvSpec, update: EnvSpec | EnvChange | None) ->
     if spec.vectorization == "native":
         spec = dataclasses.replace(spec, vectorization=None)
     return spec if update is None else update.applied_to(spec)
+
+
+def _makes_rows_differ(specs: WorkerSpecs, update: EnvUpdate) -> bool:
+    """Whether rows of a worker may have environments of their own after an update."""
+    return isinstance(update, RowUpdates) or (isinstance(update, EnvChange) and isinstance(specs, RowSpecs))
+
+
+def _text_bytes(spec: EnvSpec) -> int:
+    """How long the names and arguments of an environment are as JSON."""
+    wrappers = [[wrapper.name, dict(wrapper.kwargs)] for wrapper in spec.wrappers]
+    task = spec.task and [spec.task.method, spec.task.argument]
+    parts = [spec.id, dict(spec.kwargs), wrappers, task, dict(spec.reset_options)]
+    # A program's own pool may have arguments that JSON has no place for.
+    return len(json.dumps(parts, default=repr, skipkeys=True))

@@ -25,7 +25,7 @@ from rollserve_server.agents import (
 from rollserve_server.envs import RowSpecs, WorkerSpecs, check_allowed, specs_of_rows
 from rollserve_server.errors import DomainError, InvalidValueError, NotReadyError, at_row, within
 from rollserve_server.pool.agent_versions import AgentVersion
-from rollserve_server.pool.env_updates import EnvUpdate, check_size, field_in, updated
+from rollserve_server.pool.env_updates import EnvRoom, EnvUpdate, field_in, updated
 from rollserve_server.pool.placement import Anywhere, Placement, RoundRobin, Rows
 from rollserve_server.pool.versions import Versions
 from rollserve_server.sampling import EnvDescription, Worker
@@ -341,6 +341,13 @@ class Holdings:
                 )
                 raise NotReadyError(text, reason="WORKERS_DIFFER")
 
+    def check_room(self, num_workers: int) -> None:
+        """Raises OverLimitError if so many workers, who have the same environments, would have too many of them."""
+        env = self.envs.current
+        if env is not None and env.rows_differ:
+            with within("worker_count"):
+                EnvRoom(num_workers=num_workers).take(env.specs[0])
+
     @contextlib.asynccontextmanager
     async def unchanging(self) -> AsyncGenerator[None, None]:
         """Has updates wait for as long as the block, which waits for any that runs."""
@@ -415,10 +422,10 @@ class Holdings:
             if len(held) > 1 and not all(isinstance(update, EnvSpec) for update in updates):
                 updates = self._spread(updates)
             held = self._spread(held)[: len(updates)]
-            check_size(held, updates, num_rows, len(self._slots))
+            room = EnvRoom.of_updates(held, updates, num_rows, len(self._slots))
             for position, (its_specs, update) in enumerate(zip(held, updates, strict=True)):
                 with within(_element("updates", position, per_worker)):
-                    specs.append(updated(its_specs, update, num_rows))
+                    specs.append(updated(its_specs, update, num_rows, room))
         for position, its_specs in enumerate(specs):
             with fields.of(position):
                 self._check_allowed(its_specs)

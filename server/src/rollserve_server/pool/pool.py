@@ -294,7 +294,7 @@ class Pool:
             How many there were.
 
         Raises:
-            OverLimitError: more than the pool is to have.
+            OverLimitError: more than the pool is to have, or there is no room for the environments of all their rows.
             NotReadyError: workers have agents or environments of their own.
             WorkerLostError: not all did start in time. Nothing has changed then.
         """

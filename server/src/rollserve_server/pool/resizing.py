@@ -56,6 +56,7 @@ class Resizing:
             previous = len(self._slots)
             if num_workers != previous:
                 self._holdings.check_alike()
+                self._holdings.check_room(num_workers)
                 async with self._slots.starting(range(previous, num_workers)) as added:
                     await self._prefetching.end(drop=True)
                     # Nothing is awaited from here on, so that no call begins with a part of it; and workers are to hear
