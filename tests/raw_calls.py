@@ -38,9 +38,11 @@ def serving(tmp_path: Path, *options: str) -> Iterator[tuple[LocalServer, rollse
 
 
 @contextlib.contextmanager
-def careless(server: LocalServer) -> Iterator[grpc.Channel]:
-    """A connection that is nobody else's."""
+def careless(server: LocalServer, *, takes_nothing: bool = False) -> Iterator[grpc.Channel]:
+    """A connection that is nobody else's. It may take not even a byte of a stream before somebody reads that."""
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
+    if takes_nothing:
+        options += [("grpc.http2.lookahead_bytes", 0), ("grpc.http2.bdp_probe", 0)]
     with grpc.insecure_channel(server.address, options=options) as channel:
         yield channel
 

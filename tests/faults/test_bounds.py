@@ -13,14 +13,16 @@ from pathlib import Path
 
 import grpc
 import grpc.aio
+import psutil
 import pytest
 from pools import pool_of
-from raw_calls import BIG, FOREVER, SERVICE, begin, careless, serving, soon
+from raw_calls import BIG, FOREVER, SERVICE, begin, careless, end_of, serving, soon
 
 import rollserve
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import OverLimitError, StoppingError
 from rollserve_server.gateway import open_rpcs
+from rollserve_server.gateway.sampling_messages import status_to_proto
 from rollserve_server.pool import InProcessBackend, RowUpdates
 
 ENDLESS = pb.ObtainSamplesRequest(step_count=FOREVER)
@@ -113,19 +115,83 @@ def test_requests_with_too_much_in_them(tmp_path: Path) -> None:
 async def test_environments_of_many_rows() -> None:
     """What all of them are is kept and told of: what one row takes counts for each row of each worker."""
     env = rollserve.EnvSpec("CartPole-v1", vectorization="rows", num_rows=64)
-    half = {"half": "x" * (70 << 10)}
+    half = {"half": "x" * (9 << 10)}
     async with pool_of(InProcessBackend(), env, num_workers=2) as pool:
         nothing = RowUpdates((None,) * 64)
         await pool.update_env([dataclasses.replace(env, reset_options=half)])
         await pool.update_env([nothing])
         before = pool.status()
-        with pytest.raises(OverLimitError, match=r"bytes came, 16777216 at most were expected") as info:
-            await pool.update_env([rollserve.EnvChange(reset_options={**half, "other": "x" * (70 << 10)})])
-        assert info.value.reason == "ENVIRONMENTS_TOO_LARGE"
+        for too_much in (
+            rollserve.EnvChange(reset_options={**half, "other": "x" * (9 << 10)}),
+            rollserve.EnvChange(reset_options={"other": "é" * (3 << 10)}),  # six bytes each
+            RowUpdates((dataclasses.replace(env, reset_options={"other": "x" * (18 << 10)}),) * 64),
+        ):
+            with pytest.raises(OverLimitError, match=r"more than 2097152 bytes, as text, came") as info:
+                await pool.update_env([too_much])
+            assert info.value.reason == "ENVIRONMENTS_TOO_LARGE"
         after = pool.status()
         assert (after.env_version, after.env_specs) == (before.env_version, before.env_specs)
+        await pool.update_env([rollserve.EnvChange(reset_options={"another": "x" * (15 << 10)})])
         await pool.update_env([rollserve.EnvChange(reset_options={})])
-        assert pool.status().env_version == before.env_version + 1
+        assert pool.status().env_version == before.env_version + 2
+
+
+async def test_environments_of_rows_of_one_worker_make_all_be_told_of_by_row() -> None:
+    env = rollserve.EnvSpec("CartPole-v1", vectorization="rows", num_rows=64)
+    large = dataclasses.replace(env, reset_options={"large": "x" * (100 << 10)})
+    async with pool_of(InProcessBackend(), env, num_workers=2) as pool:
+        await pool.update_env([env, large], per_worker=True)
+        with pytest.raises(OverLimitError, match="bytes, as text, came"):
+            await pool.update_env([RowUpdates((None,) * 64), large], per_worker=True)
+        await pool.update_env([RowUpdates((None,) * 64), env], per_worker=True)
+
+
+def test_environments_of_workers_that_come(tmp_path: Path) -> None:
+    env = rollserve.EnvSpec("CartPole-v1", reset_options={"large": "x" * (600 << 10)})
+    with serving(tmp_path, *BIG, "--max-workers", "4") as (_, sampler):
+        sampler.update_env([env, env])
+        with pytest.raises(rollserve.LimitError, match="worker_count: environments of all rows and workers") as caught:
+            sampler.resize(2)
+        assert caught.value.reason == "ENVIRONMENTS_TOO_LARGE"
+        status = sampler.status()
+        assert (status.num_workers, len(status.env)) == (1, 2)
+        sampler.update_env(env)  # the same for all rows is told of once
+        assert sampler.resize(4) == 1
+
+
+async def test_what_is_told_of_lost_workers() -> None:
+    async with pool_of(InProcessBackend()) as pool:
+        status = pool.status()
+        worker = dataclasses.replace(status.workers[0], last_failure="x" * 100_000)
+        message = status_to_proto("default", dataclasses.replace(status, workers=[worker]))
+        assert message.workers[0].last_failure == "x" * 999 + "…"
+
+
+def test_states_of_samplers_that_nobody_takes(tmp_path: Path) -> None:
+    """Of those that are there until their clients take them, there are a few; calls of others have theirs."""
+    env = rollserve.EnvSpec("CartPole-v1", reset_options={"large": "x" * (1000 << 10)})
+    with serving(tmp_path, *BIG) as (server, sampler), contextlib.ExitStack() as stack:
+        sampler.update_env([env, env])
+        sampler.status()
+        process = psutil.Process(server.process.pid)
+        before = process.memory_info().rss
+        calls = []
+        for _ in range(4):
+            channel = stack.enter_context(careless(server, takes_nothing=True))
+            calls += [channel.unary_stream(f"{SERVICE}/GetSampler")(b"") for _ in range(100)]
+        most, deadline = 0, time.monotonic() + 10
+        while time.monotonic() < deadline:
+            most = max(most, process.memory_info().rss - before)
+            time.sleep(0.1)
+        assert len(sampler.status(timeout=60).env) == 2
+        assert most < 150 << 20
+        ends = {end_of(call) for call in calls}
+    assert ends <= {
+        (grpc.StatusCode.OK, ""),
+        (grpc.StatusCode.UNAVAILABLE, "CLIENT_STALLED"),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_CALLS"),
+    }
+    assert len(ends) == 3
 
 
 def test_requests_of_evaluations_that_run(tmp_path: Path) -> None:
@@ -149,6 +215,8 @@ class _Context:
 
     def peer(self) -> str:
         return "somebody"
+
+    async def send_initial_metadata(self, _: object) -> None: ...
 
     async def write(self, _: bytes) -> None:
         await self.takes.wait()

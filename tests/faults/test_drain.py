@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -56,6 +57,34 @@ def test_who_only_watches_its_health_does_not_hold_it_up(tmp_path: Path) -> None
         server.process.send_signal(signal.SIGTERM)
         assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
         assert server.process.wait(20) == 0
+
+
+def test_nor_does_who_takes_nothing_of_it(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path, *SLOW, "--grace-seconds", "60") as (server, _),
+        careless(server, takes_nothing=True) as channel,
+        careless(server) as another,
+    ):
+        stuck = [channel.unary_stream("/grpc.health.v1.Health/Watch")(b"") for _ in range(20)]
+        time.sleep(1)
+        watch = health_pb2_grpc.HealthStub(another).Watch(health_pb2.HealthCheckRequest(), timeout=30)
+        assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+        server.process.send_signal(signal.SIGTERM)
+        assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert server.process.wait(20) == 0
+        assert {call.code() for call in stuck} == {grpc.StatusCode.UNAVAILABLE}
+
+
+def test_nor_do_streams_of_reflection(tmp_path: Path) -> None:
+    given_up = threading.Event()
+    with serving(tmp_path, *SLOW, "--grace-seconds", "60") as (server, _), careless(server) as channel:
+        reflect = channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+        idle = reflect(iter(given_up.wait, True))
+        time.sleep(1)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(20) == 0
+        assert idle.code() is grpc.StatusCode.UNAVAILABLE
+        given_up.set()
 
 
 def test_nor_does_a_client_that_takes_nothing(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ class OpenRpc:
         self._stall_seconds = stall_seconds
         self._scope = asyncio.timeout(None)
         self._is_open = False
+        self._has_begun = False
         self._error: DomainError | None = None
 
     @contextlib.asynccontextmanager
@@ -91,6 +92,11 @@ class OpenRpc:
         """Sends a message, as soon as the client takes it."""
         self.num_stuck_bytes = len(message)
         with self.waiting():
+            if not self._has_begun:
+                # With the first message, gRPC would send it again with the status of a call that is ended before the
+                # client has taken that, and fail.
+                self._has_begun = True
+                await _unless_gone(self._context.send_initial_metadata(()))
             await _unless_gone(self._context.write(message))
         self.num_stuck_bytes = 0
 

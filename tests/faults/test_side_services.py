@@ -1,0 +1,174 @@
+"""Health checks and reflection are bounded as everything else is, and neither holds up anything."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+
+import grpc
+import psutil
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
+from raw_calls import BIG, SERVICE, careless, end_of, serving
+
+import rollserve
+from rollserve_server.local import LocalServer
+
+CHECK, WATCH, LIST = (f"/grpc.health.v1.Health/{name}" for name in ("Check", "Watch", "List"))
+REFLECT = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+STATUS = health_pb2.HealthCheckResponse
+ASKED = reflection_pb2.ServerReflectionRequest(file_containing_symbol="rollserve.v1.SamplerService")
+
+Serving = tuple[LocalServer, rollserve.Sampler]
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    limits = ("--max-request-bytes", str(20 << 20), "--max-pending-request-bytes", "1")
+    with serving(tmp_path_factory.mktemp("server"), *BIG, *limits) as both:
+        yield both
+
+
+def is_healthy(channel: grpc.Channel, timeout: float) -> bool:
+    """What a health check says, in so many seconds."""
+    response = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=timeout)
+    return bool(response.status == STATUS.SERVING)
+
+
+def answer_of(channel: grpc.Channel, path: str, data: bytes) -> tuple[grpc.StatusCode, str]:
+    return end_of(channel.unary_stream(path)(data, timeout=30))
+
+
+@pytest.mark.parametrize("path", [CHECK, WATCH, LIST, REFLECT])
+def test_requests_are_names(running: Serving, path: str) -> None:
+    server, _ = running
+    with careless(server) as channel:
+        too_large = grpc.StatusCode.RESOURCE_EXHAUSTED, "REQUEST_TOO_LARGE"
+        for size in (5000, 1 << 20):
+            assert answer_of(channel, path, health_pb2.HealthCheckRequest(service="x" * size).SerializeToString()) == (
+                too_large
+            )
+        for malformed in (b"\xff" * 9, b"\x0a\x02\xff\xff" if path != LIST else b"\x0a\x02"):
+            assert answer_of(channel, path, malformed) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_VALUE")
+        assert is_healthy(channel, timeout=5)
+
+
+def test_services_and_what_is_known_of_them(running: Serving) -> None:
+    server, _ = running
+    with careless(server) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        names = "", "rollserve.v1.SamplerService"
+        for name in names:
+            assert stub.Check(health_pb2.HealthCheckRequest(service=name)).status == STATUS.SERVING
+        statuses = stub.List(health_pb2.HealthListRequest()).statuses
+        assert {name: response.status for name, response in statuses.items()} == dict.fromkeys(names, STATUS.SERVING)
+        unknown = health_pb2.HealthCheckRequest(service="x")
+        assert answer_of(channel, CHECK, unknown.SerializeToString()) == (
+            grpc.StatusCode.NOT_FOUND,
+            "SERVICE_NOT_FOUND",
+        )
+        watch = stub.Watch(unknown)
+        assert next(watch).status == STATUS.SERVICE_UNKNOWN
+        watch.cancel()
+
+
+@pytest.mark.parametrize("path", [CHECK, REFLECT])
+def test_many_large_requests_at_once_take_little(running: Serving, path: str) -> None:
+    server, _ = running
+    process = psutil.Process(server.process.pid)
+    with contextlib.ExitStack() as stack:
+        before = most = process.memory_info().rss
+        request = health_pb2.HealthCheckRequest(service="x" * (16 << 20)).SerializeToString()
+        calls = []
+        for _ in range(16):
+            call = stack.enter_context(careless(server)).unary_unary(path)
+            calls.append(call.future(request, timeout=60))
+        while not all(call.done() for call in calls):
+            most = max(most, process.memory_info().rss)
+            time.sleep(0.01)
+        assert {call.code() for call in calls} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+        assert most - before < 120 << 20
+
+
+def test_watchers_that_take_nothing_hold_up_nobody(running: Serving) -> None:
+    server, _ = running
+    with careless(server, takes_nothing=True) as channel, careless(server) as another:
+        stuck = [channel.unary_stream(WATCH)(b"") for _ in range(50)]
+        time.sleep(0.5)
+        watch = health_pb2_grpc.HealthStub(another).Watch(health_pb2.HealthCheckRequest(), timeout=5)
+        assert next(watch).status == STATUS.SERVING
+        assert is_healthy(another, timeout=5)
+        assert STATUS.FromString(next(stuck[0])).status == STATUS.SERVING
+        for call in (*stuck, watch):
+            call.cancel()
+
+
+def test_requests_that_do_not_come_hold_up_no_health_check(running: Serving) -> None:
+    """Not those of other RPCs; those of health checks hold it up for a second or two."""
+    server, sampler = running
+    never = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        never.wait()
+        yield from ()
+
+    with contextlib.ExitStack() as stack:
+        calls = []
+        paths = [f"{SERVICE}/GetSampler"] * 3 + [f"{SERVICE}/UpdateAgent"] * 3 + [REFLECT] * 3
+        channels = [stack.enter_context(careless(server)) for _ in range(4)]
+        try:
+            calls += [channel.stream_stream(path)(nothing()) for channel in channels for path in paths]
+            time.sleep(0.5)  # for them to come
+            assert is_healthy(channels[0], timeout=1)
+            calls += [channel.stream_stream(path)(nothing()) for channel in channels for path in (CHECK, WATCH)]
+            time.sleep(0.5)
+            with careless(server) as another:
+                assert is_healthy(another, timeout=20)
+        finally:
+            never.set()
+            for call in calls:
+                call.cancel()
+    assert sampler.status(timeout=20).policy_version == 1
+
+
+def test_streams_of_reflection_that_ask_for_nothing_make_room_for_others(running: Serving) -> None:
+    server, _ = running
+    given_up = threading.Event()
+
+    def asking() -> Iterator[bytes]:
+        yield ASKED.SerializeToString()
+        given_up.wait()
+        yield ASKED.SerializeToString()
+
+    with careless(server) as channel, careless(server) as another:
+        idle = [channel.stream_stream(REFLECT)(asking()) for _ in range(4)]
+        for call in idle:
+            assert files_in(next(call)) > 3
+        for _ in range(3):
+            assert answer_of(another, REFLECT, ASKED.SerializeToString()) == (grpc.StatusCode.OK, "")
+        given_up.set()
+        ends = [end_of(call) for call in idle]
+    assert set(ends) <= {(grpc.StatusCode.OK, ""), (grpc.StatusCode.UNAVAILABLE, "CLIENT_STALLED")}
+    assert (grpc.StatusCode.OK, "") in ends
+
+
+def files_in(data: bytes) -> int:
+    response = reflection_pb2.ServerReflectionResponse.FromString(data)
+    return len(response.file_descriptor_response.file_descriptor_proto)
+
+
+def test_answers_of_reflection_that_nobody_takes_are_few(running: Serving) -> None:
+    server, _ = running
+    with contextlib.ExitStack() as stack:
+        calls = []
+        for _ in range(4):
+            channel = stack.enter_context(careless(server, takes_nothing=True))
+            calls += [channel.unary_stream(REFLECT)(ASKED.SerializeToString()) for _ in range(10)]
+        time.sleep(7)
+        with careless(server) as another:
+            assert answer_of(another, REFLECT, ASKED.SerializeToString()) == (grpc.StatusCode.OK, "")
+        ends = {end_of(call) for call in calls}
+    assert ends == {(grpc.StatusCode.OK, ""), (grpc.StatusCode.UNAVAILABLE, "CLIENT_STALLED")}
