@@ -154,7 +154,7 @@ def test_environments_of_workers_that_come(tmp_path: Path) -> None:
             sampler.resize(2)
         assert caught.value.reason == "ENVIRONMENTS_TOO_LARGE"
         status = sampler.status()
-        assert (status.num_workers, len(status.env)) == (1, 2)
+        assert (status.num_workers, len(status.envs)) == (1, 2)
         sampler.update_env(env)  # the same for all rows is told of once
         assert sampler.resize(4) == 1
 
@@ -183,7 +183,7 @@ def test_states_of_samplers_that_nobody_takes(tmp_path: Path) -> None:
         while time.monotonic() < deadline:
             most = max(most, process.memory_info().rss - before)
             time.sleep(0.1)
-        assert len(sampler.status(timeout=60).env) == 2
+        assert len(sampler.status(timeout=60).envs) == 2
         assert most < 150 << 20
         ends = {end_of(call) for call in calls}
     assert ends <= {

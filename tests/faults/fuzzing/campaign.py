@@ -18,7 +18,6 @@ from faults.fuzzing.inputs import Input, input_of
 from google.rpc import error_details_pb2, status_pb2
 
 import rollserve
-from rollserve.v1 import sampler_service_pb2 as pb
 
 __all__ = ["MOST_GROWTH_BYTES", "SERVER_OPTIONS", "Verdict", "answer", "fuzz", "save"]
 
@@ -36,7 +35,6 @@ _DEADLINE_SECONDS = 0.4
 """Of each input: what is valid by chance may ask for anything."""
 _MOST_MESSAGES = 20
 _GOOD_SECONDS = 60.0
-_PREFIX = "/" + pb.DESCRIPTOR.services_by_name["SamplerService"].full_name + "/"
 _HARMLESS = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
 """What this client itself makes."""
 
@@ -121,7 +119,7 @@ def _good_call(sampler: rollserve.Sampler) -> list[str]:
 def answer(channel: grpc.Channel, chosen: Input) -> tuple[str, bool]:
     """How a gateway answers an input, and whether it should not."""
     method = channel.unary_stream if chosen.method.server_streaming else channel.unary_unary
-    call = method(_PREFIX + chosen.method.name)  # bytes as they are
+    call = method(chosen.path)  # bytes as they are
     try:
         response = call(chosen.data, timeout=_DEADLINE_SECONDS)
         if chosen.method.server_streaming:

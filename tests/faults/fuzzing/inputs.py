@@ -14,6 +14,8 @@ from faults.chaos.catalogue import ENVS, agent
 from faults.fuzzing.mutation import mutated, mutated_bytes, random_bytes, random_message
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
 
 import rollserve
 from rollserve.agents import agent_to_proto, parameters_to_proto
@@ -23,7 +25,11 @@ from rollserve.v1 import sampler_service_pb2 as pb
 
 __all__ = ["METHODS", "Input", "input_of"]
 
-METHODS: Sequence[MethodDescriptor] = pb.DESCRIPTOR.services_by_name["SamplerService"].methods
+METHODS: Sequence[MethodDescriptor] = (
+    *pb.DESCRIPTOR.services_by_name["SamplerService"].methods,
+    *health_pb2.DESCRIPTOR.services_by_name["Health"].methods,
+    *reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"].methods,
+)
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,11 @@ class Input:
 
     method: MethodDescriptor
     data: bytes
+
+    @property
+    def path(self) -> str:
+        """What gRPC calls the method."""
+        return f"/{self.method.containing_service.full_name}/{self.method.name}"
 
 
 def input_of(seed: int, number: int) -> Input:
@@ -58,7 +69,7 @@ def input_of(seed: int, number: int) -> Input:
 def _valid_requests() -> Mapping[str, Sequence[Message]]:
     """By the names of their types, requests as clients make them. Those of other types are made at random."""
     requests: dict[str, list[Message]] = defaultdict(list)
-    for request in (*_sampling(), *_agents(), *_envs(), *_evaluations()):
+    for request in (*_sampling(), *_agents(), *_envs(), *_evaluations(), *_side_services()):
         requests[request.DESCRIPTOR.full_name].append(request)
     return requests
 
@@ -127,4 +138,18 @@ def _evaluations() -> list[Message]:
         pb.EvaluateRequest(episode_count=3, options=greedy),
         pb.EvaluatePopulationRequest(parameters=parameters_to_proto(members), episode_count=2, different_episodes=True),
         pb.EvaluatePopulationRequest(parameters=parameters_to_proto(members), episode_count=2, options=options),
+    ]
+
+
+def _side_services() -> list[Message]:
+    asked = reflection_pb2.ServerReflectionRequest
+    extension = reflection_pb2.ExtensionRequest(containing_type="google.protobuf.FieldOptions", extension_number=1)
+    return [
+        health_pb2.HealthCheckRequest(),
+        health_pb2.HealthCheckRequest(service=METHODS[0].containing_service.full_name),
+        asked(list_services=""),
+        asked(host="x", file_containing_symbol=METHODS[0].containing_service.full_name),
+        asked(file_by_filename="rollserve/v1/agent.proto"),
+        asked(file_containing_extension=extension),
+        asked(all_extension_numbers_of_type="google.protobuf.FieldOptions"),
     ]

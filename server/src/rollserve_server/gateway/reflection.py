@@ -21,7 +21,7 @@ __all__ = ["REFLECTION_SERVICE", "Reflection"]
 REFLECTION_SERVICE: str = reflection.SERVICE_NAME
 
 _Context = Any  # grpc.aio's is generic in the stubs only
-_MOST_ANSWERS, _MOST_OF_CONNECTION, _PATIENCE_SECONDS, _MOST_WAITING = 8, 4, 5.0, 64
+_MOST_ANSWERS, _MOST_OF_CONNECTION, _PATIENCE_SECONDS, _MOST_WAITING = 8, 2, 5.0, 64
 """How many answers are there at a time, in all and of a connection, until their clients have taken them."""
 
 

@@ -56,7 +56,7 @@ _QUICK_BYTES = 1 << 15
 """Requests that are no larger are read at once: that takes a tenth of a second at most."""
 _MOST_PARAMETERS, _MOST_WAITING = 4, 64
 """How many streams of parameters run at the same time, and how many wait."""
-_MOST_ANSWERS, _MOST_OF_CONNECTION, _ANSWER_PATIENCE_SECONDS = 8, 4, 5.0
+_MOST_ANSWERS, _MOST_OF_CONNECTION, _ANSWER_PATIENCE_SECONDS = 8, 2, 5.0
 """How many states of samplers are there at a time, in all and of a connection, until their clients have taken them."""
 
 
