@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 
 import grpc
+import grpc.aio
 import psutil
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -15,6 +16,9 @@ from grpc_reflection.v1alpha import reflection_pb2
 from raw_calls import BIG, SERVICE, careless, end_of, serving
 
 import rollserve
+from rollserve_server.gateway.health import Health
+from rollserve_server.gateway.intake import Intake
+from rollserve_server.gateway.open_rpcs import OpenRpcs
 from rollserve_server.local import LocalServer
 
 CHECK, WATCH, LIST = (f"/grpc.health.v1.Health/{name}" for name in ("Check", "Watch", "List"))
@@ -172,3 +176,23 @@ def test_answers_of_reflection_that_nobody_takes_are_few(running: Serving) -> No
             assert answer_of(another, REFLECT, ASKED.SerializeToString()) == (grpc.StatusCode.OK, "")
         ends = {end_of(call) for call in calls}
     assert ends == {(grpc.StatusCode.OK, ""), (grpc.StatusCode.UNAVAILABLE, "CLIENT_STALLED")}
+
+
+async def test_the_end_of_health_is_for_good() -> None:
+    """Whoever watches is told of it, and of no status in between that it did not wait for."""
+    health = Health(("", "x"), OpenRpcs(stall_seconds=5), Intake(1 << 20, 0))
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((health.handler(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        requests = [health_pb2.HealthCheckRequest(service=name) for name in ("", "x")]
+        watches = [stub.Watch(request) for request in requests]
+        for status, change in {STATUS.NOT_SERVING: health.begin, STATUS.SERVING: health.end}.items():
+            assert {(await watch.read()).status for watch in watches} == {status}
+            change()
+        health.begin()
+        assert {(await watch.read()).status for watch in watches} == {STATUS.NOT_SERVING}
+        assert {(await stub.Check(request)).status for request in requests} == {STATUS.NOT_SERVING}
+    await server.stop(None)

@@ -284,7 +284,8 @@ class ResizePoolRequest(google.protobuf.message.Message):
     """The sampler's name; empty for `default`."""
     worker_count: builtins.int
     """How many workers there are to be, from 1 to 10,000, else INVALID_ARGUMENT. RESOURCE_EXHAUSTED (TOO_MANY_WORKERS) for
-    more than the server is set to have. If there are as many already, nothing is done.
+    more than the server is set to have, and (ENVIRONMENTS_TOO_LARGE) if the environments of all their rows would take
+    more than 2 MiB as text. If there are as many already, nothing is done.
     """
     def __init__(
         self,
@@ -911,7 +912,9 @@ class Worker(google.protobuf.message.Message):
     restart_count: builtins.int
     """How often another one was started in its place, or that was tried: it was lost, hung, or could not be started."""
     last_failure: builtins.str
-    """What the last one in its place was lost for, or could not be started for, for people; empty if that never happened."""
+    """What the last one in its place was lost for, or could not be started for, for people, in up to 1000 characters; empty
+    if that never happened.
+    """
     def __init__(
         self,
         *,

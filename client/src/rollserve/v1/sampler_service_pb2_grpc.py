@@ -61,14 +61,14 @@ class SamplerServiceStub(object):
     TOO_MANY_STALLED_CALLS, so does what clients do not take of calls that have ended; REQUEST_TOO_LARGE, more than 4 MiB
     came where neither agents nor environments do, or a text of more than 1 MiB, or more than 262,144 fields (of messages
     within messages, too, and elements of lists of numbers); ENVIRONMENTS_TOO_LARGE, the environments of all rows and
-    workers would take more than 16 MiB as text; OBJECT_STORE_FULL, Ray's object store has no room for results. Without a
+    workers would take more than 2 MiB as text; OBJECT_STORE_FULL, Ray's object store has no room for results. Without a
     reason: there are too many RPCs.
     UNAVAILABLE: WORKER_LOST and WORKER_HUNG, a worker's process is gone, or was ended because something in it took too long,
     and could not be replaced in time; or one could not be added in time. WORKER_LOST_AGAIN, and WORKER_HUNG, too: one
     worker after the other was lost with the same episode or update, which costs workers each time that it is asked for.
     A worker that is lost otherwise costs time only: it is replaced, and its episodes run again. TOO_FEW_WORKERS, fewer are
     healthy than the operator wants. CLIENT_STALLED, the client took nothing of what was there for it, or sent
-    nothing, for too long (10 minutes unless the server is set otherwise, a second if the call's place is needed): the rest
+    nothing, for too long (10 minutes unless the server is set otherwise, seconds if the call's place is needed): the rest
     can be asked for. SERVER_STOPPING, it begins no more calls, or those that run have had their time. SAMPLER_TAKEN, another
     server has the sampler now; JOURNAL_LOST, what outlives the server cannot be written. Without a reason: the server is
     starting, stopping or out of reach.
@@ -178,14 +178,14 @@ class SamplerServiceServicer(object):
     TOO_MANY_STALLED_CALLS, so does what clients do not take of calls that have ended; REQUEST_TOO_LARGE, more than 4 MiB
     came where neither agents nor environments do, or a text of more than 1 MiB, or more than 262,144 fields (of messages
     within messages, too, and elements of lists of numbers); ENVIRONMENTS_TOO_LARGE, the environments of all rows and
-    workers would take more than 16 MiB as text; OBJECT_STORE_FULL, Ray's object store has no room for results. Without a
+    workers would take more than 2 MiB as text; OBJECT_STORE_FULL, Ray's object store has no room for results. Without a
     reason: there are too many RPCs.
     UNAVAILABLE: WORKER_LOST and WORKER_HUNG, a worker's process is gone, or was ended because something in it took too long,
     and could not be replaced in time; or one could not be added in time. WORKER_LOST_AGAIN, and WORKER_HUNG, too: one
     worker after the other was lost with the same episode or update, which costs workers each time that it is asked for.
     A worker that is lost otherwise costs time only: it is replaced, and its episodes run again. TOO_FEW_WORKERS, fewer are
     healthy than the operator wants. CLIENT_STALLED, the client took nothing of what was there for it, or sent
-    nothing, for too long (10 minutes unless the server is set otherwise, a second if the call's place is needed): the rest
+    nothing, for too long (10 minutes unless the server is set otherwise, seconds if the call's place is needed): the rest
     can be asked for. SERVER_STOPPING, it begins no more calls, or those that run have had their time. SAMPLER_TAKEN, another
     server has the sampler now; JOURNAL_LOST, what outlives the server cannot be written. Without a reason: the server is
     starting, stopping or out of reach.
@@ -235,8 +235,9 @@ class SamplerServiceServicer(object):
         Whole episodes of ObtainSamples stay the same, and those of evaluations. Another number of workers has other exact
         episodes and other fragments: all sequences of fragments end, and the next call without a seed begins another, under
         another seed. What workers had sampled ahead of calls is thrown away.
-        Reasons: INVALID_VALUE, TOO_MANY_WORKERS (see --max-workers), WORKERS_DIFFER, WORKER_LOST (a worker could not be
-        started in the time that the server is set to, 120 s, as where the cluster has no room for it).
+        Reasons: INVALID_VALUE, TOO_MANY_WORKERS (see --max-workers), ENVIRONMENTS_TOO_LARGE (where rows have environments of
+        their own, those of so many workers), WORKERS_DIFFER, WORKER_LOST (a worker could not be started in the time that the
+        server is set to, 120 s, as where the cluster has no room for it).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -264,7 +265,9 @@ class SamplerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetSampler(self, request, context):
-        """Tells what a sampler is and what it has done. Does not wait for the workers.
+        """Tells what a sampler is and what it has done. Does not wait for the workers. A few answers are there at a time (8, and
+        2 of a connection) until their clients have taken them, and more calls wait.
+        Reasons: INVALID_VALUE, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, CLIENT_STALLED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -411,14 +414,14 @@ class SamplerService(object):
     TOO_MANY_STALLED_CALLS, so does what clients do not take of calls that have ended; REQUEST_TOO_LARGE, more than 4 MiB
     came where neither agents nor environments do, or a text of more than 1 MiB, or more than 262,144 fields (of messages
     within messages, too, and elements of lists of numbers); ENVIRONMENTS_TOO_LARGE, the environments of all rows and
-    workers would take more than 16 MiB as text; OBJECT_STORE_FULL, Ray's object store has no room for results. Without a
+    workers would take more than 2 MiB as text; OBJECT_STORE_FULL, Ray's object store has no room for results. Without a
     reason: there are too many RPCs.
     UNAVAILABLE: WORKER_LOST and WORKER_HUNG, a worker's process is gone, or was ended because something in it took too long,
     and could not be replaced in time; or one could not be added in time. WORKER_LOST_AGAIN, and WORKER_HUNG, too: one
     worker after the other was lost with the same episode or update, which costs workers each time that it is asked for.
     A worker that is lost otherwise costs time only: it is replaced, and its episodes run again. TOO_FEW_WORKERS, fewer are
     healthy than the operator wants. CLIENT_STALLED, the client took nothing of what was there for it, or sent
-    nothing, for too long (10 minutes unless the server is set otherwise, a second if the call's place is needed): the rest
+    nothing, for too long (10 minutes unless the server is set otherwise, seconds if the call's place is needed): the rest
     can be asked for. SERVER_STOPPING, it begins no more calls, or those that run have had their time. SAMPLER_TAKEN, another
     server has the sampler now; JOURNAL_LOST, what outlives the server cannot be written. Without a reason: the server is
     starting, stopping or out of reach.
