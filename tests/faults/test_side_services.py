@@ -126,7 +126,7 @@ def test_requests_that_do_not_come_hold_up_no_health_check(running: Serving) -> 
         try:
             calls += [channel.stream_stream(path)(nothing()) for channel in channels for path in paths]
             time.sleep(0.5)  # for them to come
-            assert is_healthy(channels[0], timeout=1)
+            assert is_healthy(channels[0], timeout=4)
             calls += [channel.stream_stream(path)(nothing()) for channel in channels for path in (CHECK, WATCH)]
             time.sleep(0.5)
             with careless(server) as another:

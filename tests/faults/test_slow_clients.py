@@ -71,6 +71,17 @@ def test_a_client_that_takes_nothing_for_too_long_goes_on_later(tmp_path: Path) 
         assert equal(batch, expected)
 
 
+def test_a_client_that_has_not_taken_the_first_message_is_told_too(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path, *BIG, "--client-stall-seconds", "1") as (server, _),
+        careless(server, takes_nothing=True) as channel,
+    ):
+        data = pb.ObtainSamplesRequest(step_count=FOREVER).SerializeToString()
+        call = channel.unary_stream(f"{SERVICE}/ObtainSamples")(data, timeout=20)
+        time.sleep(3)
+        assert end_of(call) == (grpc.StatusCode.UNAVAILABLE, "CLIENT_STALLED")
+
+
 def test_so_many_calls_wait_and_no_more(tmp_path: Path) -> None:
     options = ("--max-calls", "1", "--max-stalled-calls", "0", "--max-waiting-calls", "2")
     with serving(tmp_path, *BIG, *options) as (server, sampler), careless(server) as channel:
