@@ -21,7 +21,7 @@ from rollserve.v1 import (
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server import __version__
 from rollserve_server.envs import describe_space
-from rollserve_server.errors import InvalidValueError
+from rollserve_server.errors import InvalidValueError, shortened
 from rollserve_server.gateway.agent_messages import (
     exploration_from_proto,
 )
@@ -54,8 +54,6 @@ __all__ = [
 _DEFAULT_MESSAGE_BYTES = (4 << 20) - (4 << 10)
 """Just below what gRPC's clients take by default."""
 _LEAST_MESSAGE_BYTES, _MOST_MESSAGE_BYTES = 4 << 10, 256 << 20
-_MOST_FAILURE_TEXT = 1000
-"""Characters of what a worker was lost for: whatever it printed may be in it."""
 _MOST_EPISODES = 1 << 40
 """More than anybody waits for; indices stay below 2**63, which is all that many languages have."""
 
@@ -202,7 +200,7 @@ def status_to_proto(sampler: str, status: PoolStatus) -> pb.GetSamplerResponse:
             process_id=worker.identity.process_id,
             host=worker.identity.host,
             restart_count=worker.num_restarts,
-            last_failure=_shortened(worker.last_failure),
+            last_failure=shortened(worker.last_failure),
         )
         for worker in status.workers
     ]
@@ -277,10 +275,6 @@ def _health_to_proto(worker: WorkerStatus) -> pb.WorkerHealth.ValueType:
     if worker.healthy:
         return pb.WORKER_HEALTH_HEALTHY
     return pb.WORKER_HEALTH_FAILED if worker.given_up else pb.WORKER_HEALTH_LOST
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _MOST_FAILURE_TEXT else f"{text[: _MOST_FAILURE_TEXT - 1]}…"
 
 
 def _duration(seconds: float) -> Duration:
