@@ -12,6 +12,7 @@ import yaml
 
 from rollserve_server import __version__
 from rollserve_server.check_env_cli import check_env_command
+from rollserve_server.errors import shortened
 from rollserve_server.settings import Settings
 
 __all__ = ["main"]
@@ -158,8 +159,7 @@ def _explain(context: click.Context, error: Any) -> str:
     }
     source = context.get_parameter_source(name)
     where = f" (from {sources[source]})" if source in sources else ""
-    came = repr(error["input"])
-    came = came if len(came) <= _MOST_SHOWN else f"{came[:_MOST_SHOWN]}…"
+    came = shortened(repr(error["input"]), _MOST_SHOWN)
     return f"{'.'.join([name, *path])}{where}: {_expected(error)}, but {came} came"
 
 

@@ -65,11 +65,7 @@ class Intake:
             OverLimitError: it is larger than any of them needs to be.
             InvalidValueError: none comes.
         """
-        async with contextlib.AsyncExitStack() as stack:
-            await self._receiving_small.wait(stack, rpc)
-            data = await _read(rpc)
-        _check_size(data, _SMALL_BYTES)
-        return data
+        return await _received(self._receiving_small, rpc, _SMALL_BYTES)
 
     async def name(self, rpc: OpenRpc) -> bytes:
         """A request that brings no more than a name, as health checks do: no other one keeps it waiting.
@@ -78,11 +74,7 @@ class Intake:
             OverLimitError: it is larger than any name needs to be.
             InvalidValueError: none comes.
         """
-        async with contextlib.AsyncExitStack() as stack:
-            await self._receiving_names.wait(stack, rpc)
-            data = await _read(rpc)
-        _check_size(data, _NAME_BYTES)
-        return data
+        return await _received(self._receiving_names, rpc, _NAME_BYTES)
 
     async def reflection(self, rpc: OpenRpc) -> bytes | None:
         """The next request of a stream of names that are asked about; None when all have come.
@@ -142,6 +134,14 @@ class Intake:
 
 def _turns(num_turns: int, num_of_connection: int, patience_seconds: float) -> ConnectionTurns:
     return ConnectionTurns(num_turns, num_of_connection, patience_seconds, max_waiting=_MOST_WAITING)
+
+
+async def _received(turns: ConnectionTurns, rpc: OpenRpc, most_bytes: int) -> bytes:
+    async with contextlib.AsyncExitStack() as stack:
+        await turns.wait(stack, rpc)
+        data = await _read(rpc)
+    _check_size(data, most_bytes)
+    return data
 
 
 async def _read(rpc: OpenRpc) -> bytes:

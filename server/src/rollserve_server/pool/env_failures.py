@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rollserve_server.errors import shortened
+
 if TYPE_CHECKING:
     from rollserve_server.sampling import EpisodeFailure
 
@@ -50,7 +52,7 @@ class FailedEpisode:
     @property
     def short_text(self) -> str:
         """The beginning of the error."""
-        return self.text if len(self.text) <= _MOST_TEXT else f"{self.text[: _MOST_TEXT - 1]}…"
+        return shortened(self.text, _MOST_TEXT)
 
     @property
     def final_text(self) -> str:
