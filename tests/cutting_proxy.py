@@ -1,4 +1,4 @@
-"""A way to a server that breaks now and then."""
+"""A way to a server that breaks now and then, or stands still."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ class CuttingProxy:
     Attributes:
         address: where to connect to.
         num_cuts: how many connections it has broken.
+        flows: clear it to pass nothing on from the server.
     """
 
     def __init__(self, target: str, num_cuts: int, max_bytes: int, seed: int) -> None:
@@ -24,6 +25,8 @@ class CuttingProxy:
         self._cuts_left = num_cuts
         self._max_bytes = max_bytes
         self.num_cuts = 0
+        self.flows = threading.Event()
+        self.flows.set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._sockets: list[socket.socket] = [self._listener]
@@ -46,17 +49,21 @@ class CuttingProxy:
                 return
             server = socket.create_connection(self._target)
             self._sockets += [client, server]
+            always = threading.Event()
+            always.set()
             limit = None
             if self._cuts_left:
                 self._cuts_left -= 1
                 limit = self._random.randrange(1, self._max_bytes)
-            for source, sink, cut_after in ((client, server, None), (server, client, limit)):
-                threading.Thread(target=self._pass_on, args=(source, sink, cut_after), daemon=True).start()
+            for way in ((client, server, always, None), (server, client, self.flows, limit)):
+                threading.Thread(target=self._pass_on, args=way, daemon=True).start()
 
-    def _pass_on(self, source: socket.socket, sink: socket.socket, cut_after: int | None) -> None:
+    def _pass_on(
+        self, source: socket.socket, sink: socket.socket, flows: threading.Event, cut_after: int | None
+    ) -> None:
         num_bytes = 0
         with contextlib.suppress(OSError):
-            while data := source.recv(1 << 16):
+            while flows.wait() and (data := source.recv(1 << 16)):
                 num_bytes += len(data)
                 if cut_after is not None and num_bytes >= cut_after:
                     sink.sendall(data[: len(data) - (num_bytes - cut_after)])

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import grpc
+from cutting_proxy import CuttingProxy
 from google.protobuf.message import Message
 from support import server_environment
 
@@ -38,11 +39,18 @@ def serving(tmp_path: Path, *options: str) -> Iterator[tuple[LocalServer, rollse
 
 
 @contextlib.contextmanager
-def careless(server: LocalServer, *, takes_nothing: bool = False) -> Iterator[grpc.Channel]:
-    """A connection that is nobody else's. It may take not even a byte of a stream before somebody reads that."""
+def careless(
+    server: LocalServer | CuttingProxy, *, takes_nothing: bool = False, takes_all: bool = False
+) -> Iterator[grpc.Channel]:
+    """A connection that is nobody else's.
+
+    It may take not even a byte of a stream before somebody reads that, or many megabytes.
+    """
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
     if takes_nothing:
         options += [("grpc.http2.lookahead_bytes", 0), ("grpc.http2.bdp_probe", 0)]
+    if takes_all:
+        options += [("grpc.http2.lookahead_bytes", 64 << 20), ("grpc.http2.bdp_probe", 0)]
     with grpc.insecure_channel(server.address, options=options) as channel:
         yield channel
 

@@ -15,6 +15,7 @@ from scripted_env import Script, Scripted, sample
 
 import rollserve
 from rollserve_server.envs import RowEnvs
+from rollserve_server.errors import EnvFailedError
 
 Infos = Callable[[int], Mapping[Any, Any]]
 
@@ -139,6 +140,39 @@ def test_arrays_that_the_environment_changes_later_were_copied() -> None:
     batch, _ = sample(1)
     assert batch.env_infos["v"].tolist() == [[1, 1], [2, 2], [3, 3]]
     assert batch.episode_infos["v"].tolist() == [[0, 0]]
+
+
+class RefusesToBeNamed:
+    def __str__(self) -> str:
+        raise SystemExit(0)
+
+    __repr__ = __str__
+
+
+def test_what_refuses_to_be_looked_at_is_dropped() -> None:
+    itself: dict[str, Any] = {"n": 1}
+    itself["again"] = {"itself": itself}
+    infos = {"fine": 2, "\udc80": 1.0, "nested": {"\udc80": 1.0, "b": 3}, RefusesToBeNamed(): 1, "itself": itself}
+    batch, dropped = delivered(1, lambda step: infos)
+    assert {name: column.tolist() for name, column in batch.env_infos.items() if name[0] != "_"} == {
+        "fine": [2],
+        "nested/b": [3],
+        "itself/n": [1],
+    }
+    assert dropped == {"(unreadable)": 4}
+
+
+@pytest.mark.parametrize("form", [list, iter, lambda outcome: outcome[:4], lambda outcome: None])
+def test_what_a_step_gives_is_five_things(form: Callable[[Any], Any]) -> None:
+    step = Scripted.step
+    with mock.patch.object(Scripted, "step", lambda self, action: form(step(self, action))):
+        if form in (list, iter):
+            batch, dropped = delivered(3, lambda step: {"n": step})
+            assert batch.env_infos["n"].tolist() == [1, 2, 3]
+            assert not dropped
+        else:
+            with pytest.raises(EnvFailedError, match=r"raised in step: (ValueError|TypeError): "):
+                delivered(3, lambda step: {})
 
 
 LEAVES = st.one_of(

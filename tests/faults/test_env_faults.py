@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import random
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from charges import lay
 from cutting_proxy import cutting_proxy
-from odd_errors import TEXTS
+from odd_errors import TEXTS, raise_odd
 from pools import adds_up, evaluate, evaluate_population, kill_one, pool_of, sample
 from support import equal, server_environment
 from test_fragments import box
@@ -24,7 +24,7 @@ from unreliable import MortalBackend
 import rollserve
 from rollserve.cli import main
 from rollserve_server.agents import MlpSpec, RandomSpec
-from rollserve_server.errors import AgentFailedError, EnvFailedError, InvalidValueError, NotFoundError
+from rollserve_server.errors import AgentFailedError, EnvFailedError, InvalidValueError, NotFoundError, portable
 from rollserve_server.local import LocalServer, local_server
 from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Pool, Target
 from rollserve_server.pool.ray_backend import RayBackend
@@ -639,14 +639,18 @@ async def test_modules_that_end_programs(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("error", ["exit", "interrupt", "cancelled", "stop", "huge", "unpicklable"])
-async def test_what_nobody_expects_leaves_the_worker_alone(backend: Backend, error: str) -> None:
-    """Such as infos within infos that cannot be read: it is an error, but neither the worker's end nor the server's."""
-    odd = rollserve.EnvSpec("sample_envs:Odd", {"error": error, "at": "nested"})
-    async with pool_of(backend, odd, num_workers=1, num_rows=1, **MODULES) as pool:
-        await pool.update_agent([RandomSpec()])
-        (before,) = pool.status().workers
-        with pytest.raises(RuntimeError, match=re.escape(TEXTS[error])) as info:
-            await asyncio.wait_for(sample(pool, AtLeast(1)), 60)
-        assert len(str(info.value)) < 10_000
-        (after,) = pool.status().workers
-        assert (after.identity, after.num_restarts, after.healthy) == (before.identity, before.num_restarts, True)
+def test_infos_within_infos_that_cannot_be_read_are_dropped(either: rollserve.Sampler, error: str) -> None:
+    either.update_env("sample_envs:Odd", kwargs={"error": error, "at": "nested"})
+    batch = either.obtain_samples(2, seed=3, timeout=60)
+    assert batch.account.dropped_infos == {"(unreadable)": batch.num_steps}
+
+
+@pytest.mark.parametrize("error", TEXTS)
+def test_errors_that_nobody_expects_can_be_sent_anywhere(error: str) -> None:
+    try:
+        raise_odd(error)
+    except BaseException as raised:
+        sent = pickle.loads(pickle.dumps(portable(raised)))
+    assert type(sent) is RuntimeError
+    assert TEXTS[error].partition(":")[0] in str(sent)
+    assert len(str(sent)) < 10_000

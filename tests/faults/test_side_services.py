@@ -13,7 +13,7 @@ import psutil
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
-from raw_calls import BIG, SERVICE, careless, end_of, serving
+from raw_calls import BIG, SERVICE, careless, end_of, serving, soon
 
 import rollserve
 from rollserve_server.gateway.health import Health
@@ -110,8 +110,29 @@ def test_watchers_that_take_nothing_hold_up_nobody(running: Serving) -> None:
             call.cancel()
 
 
+def test_so_many_watch_at_a_time(running: Serving) -> None:
+    server, _ = running
+    with careless(server) as channel, careless(server) as another:
+        watches = [channel.unary_stream(WATCH)(b"") for _ in range(64)]
+        for call in watches:
+            assert STATUS.FromString(next(call)).status == STATUS.SERVING
+        assert answer_of(channel, WATCH, b"") == (grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_CALLS")
+        assert is_healthy(channel, timeout=5)
+        assert STATUS.FromString(next(another.unary_stream(WATCH)(b""))).status == STATUS.SERVING
+        for call in watches:
+            call.cancel()
+
+        def makes_room() -> bool:
+            call = channel.unary_stream(WATCH)(b"")
+            with contextlib.suppress(grpc.RpcError):
+                return bool(STATUS.FromString(next(call)).status == STATUS.SERVING)
+            return False
+
+        assert soon(makes_room)
+
+
 def test_requests_that_do_not_come_hold_up_no_health_check(running: Serving) -> None:
-    """Not those of other RPCs; those of health checks hold it up for a second or two."""
+    """Not those of other RPCs; those of health checks hold it up for a moment."""
     server, sampler = running
     never = threading.Event()
 
@@ -122,7 +143,7 @@ def test_requests_that_do_not_come_hold_up_no_health_check(running: Serving) -> 
     with contextlib.ExitStack() as stack:
         calls = []
         paths = [f"{SERVICE}/GetSampler"] * 3 + [f"{SERVICE}/UpdateAgent"] * 3 + [REFLECT] * 3
-        channels = [stack.enter_context(careless(server)) for _ in range(4)]
+        channels = [stack.enter_context(careless(server)) for _ in range(8)]
         try:
             calls += [channel.stream_stream(path)(nothing()) for channel in channels for path in paths]
             time.sleep(0.5)  # for them to come

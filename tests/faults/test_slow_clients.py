@@ -11,6 +11,7 @@ from pathlib import Path
 import grpc
 import psutil
 import pytest
+from cutting_proxy import cutting_proxy
 from pools import until
 from raw_calls import BIG, FOREVER, SERVICE, begin, careless, end_of, serving
 from support import equal
@@ -80,6 +81,30 @@ def test_a_client_that_has_not_taken_the_first_message_is_told_too(tmp_path: Pat
         call = channel.unary_stream(f"{SERVICE}/ObtainSamples")(data, timeout=20)
         time.sleep(3)
         assert end_of(call) == (grpc.StatusCode.UNAVAILABLE, "CLIENT_STALLED")
+
+
+def test_a_client_whose_connection_stood_still_is_told_too(tmp_path: Path) -> None:
+    """Also where not even the headers of an answer had room."""
+    with (
+        serving(tmp_path, *BIG, "--client-stall-seconds", "1") as (server, sampler),
+        cutting_proxy(server.address, num_cuts=0, max_bytes=0, seed=0) as proxy,
+        careless(proxy, takes_all=True) as channel,
+    ):
+        stream = begin_to_sample(channel, 1)
+        proxy.flows.clear()
+        time.sleep(2)  # for all buffers between to be full
+        begun = [channel.unary_unary(f"{SERVICE}/GetSampler").future(b"", timeout=60) for _ in range(3)]
+        watches = [channel.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=60) for _ in range(3)]
+        time.sleep(4)
+        assert sampler.status(timeout=20).policy_version == 1
+        proxy.flows.set()
+        stalled = grpc.StatusCode.UNAVAILABLE, "CLIENT_STALLED"
+        assert end_of(stream) == stalled
+        assert {end_of(call) for call in watches} == {stalled}
+        for call in begun:
+            with pytest.raises(grpc.RpcError):
+                call.result()
+            assert (call.code(), dict(call.trailing_metadata())["rollserve-reason"]) == stalled
 
 
 def test_so_many_calls_wait_and_no_more(tmp_path: Path) -> None:

@@ -556,7 +556,9 @@ class Account(google.protobuf.message.Message):
     """For fragments with `fraction_of_workers`, how many of the steps that were asked for were not made."""
     @property
     def dropped_infos(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
-        """By name, how many values of environment infos could not be delivered: they were no numbers, or not of one shape."""
+        """By name, how many values of environment infos could not be delivered: they were no numbers, or not of one shape. Under
+        `(unreadable)` are those that raised errors when they were looked at, or whose names are no Unicode.
+        """
 
     @property
     def workers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___WorkerAccount]:

@@ -14,7 +14,6 @@ import gymnasium
 import numpy as np
 
 from rollserve_server.errors import (
-    DomainError,
     InvalidValueError,
     NotAllowedError,
     NotFoundError,
@@ -246,7 +245,7 @@ def _refused_by(owner: str, field: str) -> Iterator[None]:
     """Makes what is raised an error of the field, unless it tells already what it is about."""
     try:
         yield
-    except DomainError:
+    except (InvalidValueError, NotAllowedError, NotFoundError):
         raise
     # Whatever it is, SystemExit among others: the worker goes on.
     except BaseException as error:

@@ -219,7 +219,8 @@ class RowEnvs:
         for row in rows:
             pulse.row = row
             try:
-                outcomes.append(envs[row].step(row_actions[row]))
+                outcome = envs[row].step(row_actions[row])
+                outcomes.append(outcome if type(outcome) is tuple else tuple(outcome))
             except BaseException as error:
                 self._fail(row, error)
         if self.failures:

@@ -57,7 +57,8 @@ _MOST_FIELD_BYTES, _MOST_TEXT_BYTES = 200, 800
 
 async def abort(context: grpc.aio.ServicerContext[object, object], error: DomainError) -> NoReturn:
     """Ends the call with the error's status, message and reason."""
-    code = _CODES[type(error)]
+    # Code that is not ours may have errors that are kinds of these.
+    code = next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), grpc.StatusCode.INTERNAL)
     field, message = _shortened(error.field, _MOST_FIELD_BYTES), _shortened(error.text, _MOST_TEXT_BYTES)
     details: list[Message] = []
     if field:

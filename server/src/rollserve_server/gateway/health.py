@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Collection
+from collections import Counter
+from collections.abc import AsyncGenerator, Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 import grpc
 from grpc_health.v1 import health_pb2
 
-from rollserve_server.errors import NotFoundError
+from rollserve_server.errors import NotFoundError, OverLimitError
 from rollserve_server.gateway.parsing import parsed
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ __all__ = ["HEALTH_SERVICE", "Health"]
 HEALTH_SERVICE: str = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 
 _Context = Any  # grpc.aio's is generic in the stubs only
+_MOST_WATCHERS, _MOST_OF_CONNECTION = 256, 64
+"""Each is one of the RPCs that may run at the same time, for as long as it likes."""
 _CAN_LIST = hasattr(health_pb2, "HealthListResponse")
 """Older versions of grpcio-health-checking know of no such RPC."""
 
@@ -46,6 +49,7 @@ class Health:
         self._intake = intake
         self._status: int = health_pb2.HealthCheckResponse.NOT_SERVING
         self._has_ended = False
+        self._watchers: Counter[str] = Counter()
         # Whoever waits for the next change waits for this one: each change has its own.
         self._changed = asyncio.Event()
 
@@ -90,20 +94,39 @@ class Health:
         return bytes(response.SerializeToString())
 
     async def watch(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
-        """Watch: serialized messages. Who takes one late gets the newest status next, and none in between."""
-        is_known = await self._name(rpc) in self._services
-        told: int | None = None
-        while True:
-            changed = self._changed
-            status = self._status if is_known else health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
-            if status != told:
-                told = status
-                yield self._response(status)
-            else:
-                await changed.wait()
+        """Watch: serialized messages. Who takes one late gets the newest status next, and none in between.
+
+        Raises:
+            OverLimitError: too many watch already, through the same connection or in all.
+        """
+        with self._watching(rpc.peer):
+            is_known = await self._name(rpc) in self._services
+            told: int | None = None
+            while True:
+                changed = self._changed
+                status = self._status if is_known else health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+                if status != told:
+                    told = status
+                    yield self._response(status)
+                else:
+                    await changed.wait()
 
     async def _name(self, rpc: OpenRpc) -> str:
         return str(parsed(health_pb2.HealthCheckRequest, await self._intake.name(rpc)).service)
+
+    @contextlib.contextmanager
+    def _watching(self, peer: str) -> Iterator[None]:
+        if self._watchers[peer] >= _MOST_OF_CONNECTION or self._watchers.total() >= _MOST_WATCHERS:
+            text = f"{self._watchers[peer]} watch health through this connection and {self._watchers.total()} in all"
+            text = f"{text}, {_MOST_OF_CONNECTION} and {_MOST_WATCHERS} are the most"
+            raise OverLimitError(text, reason="TOO_MANY_CALLS")
+        self._watchers[peer] += 1
+        try:
+            yield
+        finally:
+            self._watchers[peer] -= 1
+            if not self._watchers[peer]:
+                del self._watchers[peer]
 
     def _response(self, status: int) -> bytes:
         return bytes(health_pb2.HealthCheckResponse(status=status).SerializeToString())

@@ -23,8 +23,10 @@ _MOST_SMALL, _SMALL_PATIENCE_SECONDS = 2, 5.0
 """How many of these are received at the same time, which takes no time, and how long others wait for one that does."""
 _NAME_BYTES = 4 << 10
 """Of requests that bring no more than a name."""
-_MOST_NAMES, _NAME_PATIENCE_SECONDS = 2, 1.0
-"""The same of these: clients wait for seconds only before they take a server for dead."""
+_MOST_NAMES, _NAME_PATIENCE_SECONDS = 4, 0.25
+"""The same of these: many a client takes a server for dead that has not answered for a second."""
+_MOST_QUESTIONS, _QUESTION_PATIENCE_SECONDS = 2, 1.0
+"""The same of questions of reflection, whose streams stay open for more of them."""
 _PATIENCE_SECONDS = 30.0
 """The same for those that bring agents or environments."""
 _MOST_WAITING = 1 << 20
@@ -52,8 +54,7 @@ class Intake:
         self._receiving = _turns(self._share // max_request_bytes, 1, _PATIENCE_SECONDS)
         self._receiving_small = _turns(_MOST_SMALL, 1, _SMALL_PATIENCE_SECONDS)
         self._receiving_names = _turns(_MOST_NAMES, 1, _NAME_PATIENCE_SECONDS)
-        # Whoever asks for more later keeps its stream open.
-        self._receiving_reflection = _turns(_MOST_NAMES, _MOST_NAMES, _NAME_PATIENCE_SECONDS)
+        self._receiving_questions = _turns(_MOST_QUESTIONS, 1, _QUESTION_PATIENCE_SECONDS)
         self._num_updating = 0
         self._num_evaluating = 0
         self._updated = asyncio.Condition()
@@ -84,7 +85,7 @@ class Intake:
             ClientStalledError: none came for a while, and others wait.
         """
         async with contextlib.AsyncExitStack() as stack:
-            await self._receiving_reflection.wait(stack, rpc)
+            await self._receiving_questions.wait(stack, rpc)
             data = await _read_next(rpc)
         if data is not None:
             _check_size(data, _NAME_BYTES)

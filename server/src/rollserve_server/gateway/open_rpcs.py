@@ -42,7 +42,7 @@ class OpenRpc:
         self._stall_seconds = stall_seconds
         self._scope = asyncio.timeout(None)
         self._is_open = False
-        self._has_begun = False
+        self._beginning: asyncio.Future[None] | None = None
         self._error: DomainError | None = None
 
     @contextlib.asynccontextmanager
@@ -92,13 +92,20 @@ class OpenRpc:
         """Sends a message, as soon as the client takes it."""
         self.num_stuck_bytes = len(message)
         with self.waiting():
-            if not self._has_begun:
-                # With the first message, gRPC would send it again with the status of a call that is ended before the
-                # client has taken that, and fail.
-                self._has_begun = True
-                await _unless_gone(self._context.send_initial_metadata(()))
+            if self._beginning is None:
+                self._beginning = asyncio.ensure_future(self._context.send_initial_metadata(()))
+            await _unless_gone(asyncio.shield(self._beginning))
             await _unless_gone(self._context.write(message))
         self.num_stuck_bytes = 0
+
+    async def begun(self) -> None:
+        """Waits until what comes before the first message is on its way, if there is one.
+
+        With the first message, or while it is sent, gRPC would send it again with the status of a call that is ended,
+        and fail.
+        """
+        if self._beginning is not None:
+            await asyncio.wait({self._beginning})
 
     def _allow(self, seconds: float | None) -> None:
         if self._error is None and self._is_open and not self._scope.expired():
@@ -132,9 +139,11 @@ class OpenRpcs:
                     yield rpc
             except DomainError as error:
                 with self._stuck(rpc):
+                    await rpc.begun()
                     await abort(context, error)
             except Exception as error:  # nothing unforeseen may reach the client
                 with self._stuck(rpc):
+                    await rpc.begun()
                     await abort_unexpected(context, error)
         finally:
             self._rpcs.discard(rpc)

@@ -19,6 +19,8 @@ __all__ = ["NO_INFOS", "InfoKey", "InfoReader"]
 _MAX_HELD_KEYS = 1024
 """How many keys are held for good; an environment may make up names without end."""
 
+_UNREADABLE = "(unreadable)"
+"""Stands for the names of what refuses to be looked at."""
 _NumpyBool = np.bool_  # looked up for every value
 _INT64 = np.iinfo(np.int64)
 _LEAST, _GREATEST = int(_INT64.min), int(_INT64.max)
@@ -57,33 +59,42 @@ class InfoReader:
         self._keys: WeakValueDictionary[tuple[str, str, tuple[int, ...]], InfoKey] = WeakValueDictionary()
 
     def read(
-        self, info: Mapping[Any, Any], given_up: Collection[str] = (), prefix: str = ""
+        self,
+        info: Mapping[Any, Any],
+        given_up: Collection[str] = (),
+        prefix: str = "",
+        outer: Sequence[Mapping[Any, Any]] = (),
     ) -> Sequence[tuple[InfoKey, Any]]:
         """The values that can stand in columns: numbers as they came, and arrays, which may be the environment's own.
 
         Python's numbers become bool, int64 and float64, or uint64 where int64 is too small. Dropped and counted is what
-        is neither a number, a truth value nor an array of them; what has a name with `_` in front, as masks have; and
-        what has the name of another value, as `a/b` and a `b` within an `a`.
+        is neither a number, a truth value nor an array of them; what has a name with `_` in front, as masks have; what
+        has the name of another value, as `a/b` and a `b` within an `a`; and what raises errors, or has itself within.
 
         Args:
             info: names and values; a mapping among these is read too.
             given_up: names whose values are dropped, whatever they are.
             prefix: stands in front of all names.
+            outer: the mappings that it is in.
         """
         values: list[tuple[InfoKey, Any]] = []
         scalar_keys, unique = self._scalar_keys, True
         for part, value in info.items():
-            name = f"{prefix}{part}" if prefix else part
-            kind = type(value)
-            key = scalar_keys.get((name, kind))
-            if key is not None and (kind is not int or _LEAST <= value <= _GREATEST):
-                values.append((key, value if kind is not _NumpyBool else bool(value)))
-            elif isinstance(value, Mapping):
-                values += self.read(value, given_up, f"{name}/")
-                unique = False
-            else:
-                values += self._read_new(str(name), value, given_up)
-                unique &= isinstance(name, str)
+            try:
+                name = f"{prefix}{part}" if prefix else part
+                kind = type(value)
+                key = scalar_keys.get((name, kind))
+                if key is not None and (kind is not int or _LEAST <= value <= _GREATEST):
+                    values.append((key, value if kind is not _NumpyBool else bool(value)))
+                elif isinstance(value, Mapping):
+                    values += self.read(value, given_up, f"{name}/", _extended(outer, info, value))
+                    unique = False
+                else:
+                    values += self._read_new(str(name), value, given_up)
+                    unique &= isinstance(name, str)
+            # What environments give may do anything when it is looked at.
+            except BaseException:
+                self.dropped[_UNREADABLE] += 1
         if unique or len({key.name for key, _ in values}) == len(values):
             return values
         return self._first_of_each_name(values)
@@ -109,13 +120,37 @@ class InfoReader:
             Keys, values (M, *shape), which may be the environment's own, and which rows, (M,), have one.
         """
         owners: dict[str, str] = {}
-        for name, column, present in _columns(infos, rows):
+        for name, column, present in self._columns(infos, rows):
             numeric = isinstance(column, np.ndarray) and column.ndim > 0 and _is_numeric(column.dtype)
             for key, values, mask in (self._read_column if numeric else self._read_rows)(name, column, present):
                 if owners.setdefault(key.name, name) == name:
                     yield key, values, mask
                 else:
                     self.dropped[key.name] += int(np.count_nonzero(mask))
+
+    def _columns(
+        self,
+        infos: Mapping[str, Any],
+        rows: NDArray[np.bool_],
+        prefix: str = "",
+        outer: Sequence[Mapping[Any, Any]] = (),
+    ) -> Sequence[tuple[str, Any, NDArray[np.bool_]]]:
+        """Names, columns, and which rows have a value, nested names joined by `/`."""
+        columns: list[tuple[str, Any, NDArray[np.bool_]]] = []
+        for part, column in infos.items():
+            try:
+                if part.startswith("_"):
+                    continue
+                mask = infos.get(f"_{part}")
+                present = rows if mask is None else rows & mask
+                name = _checked(f"{prefix}{part}")
+                if isinstance(column, Mapping):
+                    columns += self._columns(column, present, f"{name}/", _extended(outer, infos, column))
+                else:
+                    columns.append((name, column, present))
+            except BaseException:  # as in `read`
+                self.dropped[_UNREADABLE] += int(np.count_nonzero(rows))
+        return columns
 
     def _read_column(
         self, name: str, column: np.ndarray, present: NDArray[np.bool_]
@@ -137,7 +172,7 @@ class InfoReader:
         yield from ((key, *columns) for key, columns in by_key.items())
 
     def _read_new(self, name: str, value: Any, given_up: Collection[str]) -> Sequence[tuple[InfoKey, Any]]:
-        array = None if name in given_up or name.startswith("_") else _array(value)
+        array = None if _checked(name) in given_up or name.startswith("_") else _array(value)
         if array is None:
             self.dropped[name] += 1
             return ()
@@ -184,17 +219,18 @@ def _is_numeric(dtype: np.dtype) -> bool:
     return dtype.kind in "biuf" and dtype.itemsize <= 8
 
 
-def _columns(
-    infos: Mapping[str, Any], rows: NDArray[np.bool_], prefix: str = ""
-) -> Iterator[tuple[str, Any, NDArray[np.bool_]]]:
-    """Names, columns, and which rows have a value, nested names joined by `/`."""
-    for part, column in infos.items():
-        if part.startswith("_"):
-            continue
-        mask = infos.get(f"_{part}")
-        present = rows if mask is None else rows & mask
-        name = f"{prefix}{part}"
-        if isinstance(column, Mapping):
-            yield from _columns(column, present, f"{name}/")
-        else:
-            yield name, column, present
+def _checked(name: str) -> str:
+    """The name; raises UnicodeEncodeError for one that the wire has no place for."""
+    if not name.isascii():
+        name.encode()
+    return name
+
+
+def _extended(
+    outer: Sequence[Mapping[Any, Any]], info: Mapping[Any, Any], inner: Mapping[Any, Any]
+) -> Sequence[Mapping[Any, Any]]:
+    """What the inner one is in; raises ValueError if it is in itself."""
+    outer = (*outer, info)
+    if any(inner is each for each in outer):
+        raise ValueError("a mapping has itself within")
+    return outer
