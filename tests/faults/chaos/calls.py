@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 from faults.chaos.catalogue import MOST_WORKERS, NUM_ROWS
 
-__all__ = ["Call", "draw_call", "members_of"]
+__all__ = ["MOST_PAUSES", "Call", "draw_call", "members_of"]
+
+MOST_PAUSES = 100
+"""A call of many messages would outlast the run."""
 
 _KINDS = {
     "samples": 6,
@@ -40,7 +43,7 @@ class Call:
         row_step_count: of fragments with a seed, where the rows are to stand.
         extras: options that change nothing of what comes: how it is sent, and whether workers go on.
         connection: which of the client's connections it takes.
-        pause_seconds: how long the client takes for each message.
+        pause_seconds: how long the client takes for each message, up to `MOST_PAUSES` of them.
         num_messages: after how many messages the client ends the call; None for at its end.
         deadline: seconds that it may take in all, or None.
         joined: whether the client takes what comes as one batch.

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from faults.chaos.calls import Call, draw_call, members_of
+from faults.chaos.calls import MOST_PAUSES, Call, draw_call, members_of
 from faults.chaos.events import EventLog
 from faults.chaos.recorder import Recorder, Recording
 
@@ -108,7 +108,8 @@ class Client:
                 for position, batch in enumerate(stream):
                     recording.began(_beginning_of(stream))
                     recording.came(batch)
-                    time.sleep(call.pause_seconds)
+                    if position < MOST_PAUSES:
+                        time.sleep(call.pause_seconds)
                     if position + 1 == call.num_messages:
                         break
                 if call.num_messages is not None:
