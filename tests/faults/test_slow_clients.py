@@ -107,6 +107,16 @@ def test_a_client_whose_connection_stood_still_is_told_too(tmp_path: Path) -> No
             assert (call.code(), dict(call.trailing_metadata())["rollserve-reason"]) == stalled
 
 
+def test_clients_that_leave_while_their_answer_comes_are_nobodys_fault(tmp_path: Path) -> None:
+    with serving(tmp_path, *BIG) as (server, sampler), careless(server) as channel:
+        for number in range(2000):
+            timeout = 0.0005 + 0.0002 * (number % 40)
+            call = channel.unary_unary(f"{SERVICE}/GetSampler").future(b"", timeout=timeout)
+            with contextlib.suppress(grpc.RpcError):
+                call.result()
+        assert sampler.status(timeout=20).policy_version == 1
+
+
 def test_so_many_calls_wait_and_no_more(tmp_path: Path) -> None:
     options = ("--max-calls", "1", "--max-stalled-calls", "0", "--max-waiting-calls", "2")
     with serving(tmp_path, *BIG, *options) as (server, sampler), careless(server) as channel:
