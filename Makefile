@@ -28,8 +28,8 @@ $(READY): constraints.txt pyproject.toml client/pyproject.toml server/pyproject.
 demo: $(READY) ## start a server and learn CartPole through it
 	$(BIN)/python examples/cartpole.py
 
-test: $(READY) ## run all tests, three at a time: most of their time they wait
-	$(BIN)/pytest --numprocesses 3 --dist worksteal
+test: $(READY) ## run all tests, two at a time: most of their time they wait
+	$(BIN)/pytest --numprocesses 2 --dist worksteal
 
 check: $(READY) ## look for mistakes: format, lint, types, protos
 	$(BIN)/ruff format --check .

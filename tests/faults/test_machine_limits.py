@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 import pytest
 from pools import adds_up, pool_of, sample
-from ray_clusters import free_port
+from ray_clusters import PATIENT, free_port
 from support import equal, server_environment
 
 import rollserve
@@ -300,7 +300,7 @@ class Cluster:
         command += ["--node-ip-address", "127.0.0.1", "--object-store-memory", str(80 * MIB)]
         # A machine that is lost is missed soon.
         soon = {"RAY_health_check_period_ms": "500", "RAY_health_check_failure_threshold": "10"}
-        environment = {**os.environ, **server_environment(), **soon, "RAY_AUTH_MODE": "disabled"}
+        environment = {**os.environ, **server_environment(), **PATIENT, **soon, "RAY_AUTH_MODE": "disabled"}
         with (self.folder / "log").open("ab") as log:
             node = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
         self.nodes.append(node)
