@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from faults.chaos.processes import family
 from support import server_environment
 
 _START_SECONDS = 180.0
@@ -84,7 +85,7 @@ def _started_cluster(num_cpus: int) -> Iterator[RayCluster]:
         _check_lives(folder / "log", process)
         yield RayCluster(f"127.0.0.1:{port}", environment, psutil.Process(process.pid))
     finally:
-        everyone = _family(process.pid)
+        everyone = family(process.pid)
         for each in everyone:
             with contextlib.suppress(psutil.Error):
                 each.kill()
@@ -145,14 +146,6 @@ def _check_lives(log: Path, process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(3)
         raise RuntimeError(f"it ended as soon as it had started:\n{log.read_text()}")
-
-
-def _family(pid: int) -> list[psutil.Process]:
-    """A process and all that it has started; none if it has ended."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        process = psutil.Process(pid)
-        return [process, *process.children(recursive=True)]
-    return []
 
 
 def _wait_for(log: Path, text: str, process: subprocess.Popen[bytes]) -> None:

@@ -13,6 +13,7 @@ import grpc.aio
 
 from rollserve_server.errors import ClientStalledError, DomainError, OverLimitError
 from rollserve_server.gateway.errors import abort, abort_unexpected
+from rollserve_server.pool import ignore_answer
 
 __all__ = ["OpenRpc", "OpenRpcs"]
 
@@ -94,7 +95,7 @@ class OpenRpc:
         with self.waiting():
             if self._beginning is None:
                 self._beginning = asyncio.ensure_future(self._context.send_initial_metadata(()))
-                self._beginning.add_done_callback(_ignore)  # when the client leaves, nobody may await it any more
+                self._beginning.add_done_callback(ignore_answer)  # when the client leaves, nobody may await it any more
             await _unless_gone(asyncio.shield(self._beginning))
             await _unless_gone(self._context.write(message))
         self.num_stuck_bytes = 0
@@ -180,12 +181,6 @@ class OpenRpcs:
             yield
         finally:
             self._num_stuck_bytes -= rpc.num_stuck_bytes
-
-
-def _ignore(operation: asyncio.Future[None]) -> None:
-    """Has asyncio not complain that nobody has looked at how an operation ended."""
-    if not operation.cancelled():
-        operation.exception()
 
 
 async def _unless_gone(operation: Awaitable[Any]) -> Any:

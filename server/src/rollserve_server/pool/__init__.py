@@ -5,7 +5,7 @@ from rollserve_server.pool.agent_versions import AgentVersionStatus
 from rollserve_server.pool.backend import Backend, Payload, WorkerHandle
 from rollserve_server.pool.beginning import Beginning
 from rollserve_server.pool.config import PoolConfig, SampleRequest
-from rollserve_server.pool.deliveries import Delivery, Progress
+from rollserve_server.pool.deliveries import Delivery, Progress, ignore_answer
 from rollserve_server.pool.env_failures import FailedEpisode
 from rollserve_server.pool.env_updates import EnvUpdate, RowUpdates
 from rollserve_server.pool.evaluation import (
@@ -58,4 +58,5 @@ __all__ = [
     "WorkerAccount",
     "WorkerHandle",
     "WorkerStatus",
+    "ignore_answer",
 ]
