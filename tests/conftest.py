@@ -11,7 +11,7 @@ from support import server_environment
 import rollserve
 from rollserve_server.local import LocalServer, local_server
 from rollserve_server.pool import Backend, InProcessBackend
-from rollserve_server.pool.ray_backend import RayBackend, RayOptions
+from rollserve_server.pool.backends.ray.backend import RayBackend, RayOptions
 
 # The same examples on every machine; `--hypothesis-profile=default` draws others each time.
 settings.register_profile("repeatable", derandomize=True, deadline=None)

@@ -10,7 +10,7 @@ import numpy as np
 from pools import sample
 
 import rollserve
-from rollserve.columns import leaves_of
+from rollserve._codec.columns import leaves_of
 from rollserve_server.pool import AtLeast, Pool
 
 Place = tuple[int, int, int, bool]

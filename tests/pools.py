@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 import rollserve
+from rollserve._calls.joining import join_batches
+from rollserve._calls.stream_reader import StreamReader
 from rollserve.account import account_from_proto
-from rollserve.joining import join_batches
-from rollserve.messages import StreamReader
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.envs import RowSettings
-from rollserve_server.gateway.sampling_messages import account_to_proto
+from rollserve_server.gateway.messages.sampling import account_to_proto
 from rollserve_server.pool import (
     Account,
     Backend,
@@ -32,8 +32,8 @@ from rollserve_server.pool import (
     SampleRequest,
     Target,
 )
-from rollserve_server.pool.call import Call
-from rollserve_server.pool.population_call import PopulationCall
+from rollserve_server.pool.calls.episodes import Call
+from rollserve_server.pool.calls.population import PopulationCall
 
 CARTPOLE = rollserve.EnvSpec("CartPole-v1")
 CONFIG = PoolConfig(

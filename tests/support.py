@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 
 import rollserve
-from rollserve.columns import columns_of, leaves_of
-from rollserve.contents import read_response
-from rollserve.frame_stacks import unstack_frames
-from rollserve.tensors import named_tensors_from_proto, tensor_from_proto
+from rollserve._calls.responses import read_response
+from rollserve._codec.columns import columns_of, leaves_of
+from rollserve._codec.frame_stacks import unstack_frames
+from rollserve._codec.tensors import named_tensors_from_proto, tensor_from_proto
 from rollserve.v1 import episode_batch_pb2, tensor_pb2
 
 TESTS = Path(__file__).parent

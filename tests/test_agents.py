@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import rollserve
 from rollserve_server.agents import Agent, AgentSpec, MlpSpec, RandomSpec, build_agent
-from rollserve_server.agents.tiles import tile_rows
+from rollserve_server.agents.mlp.tiles import tile_rows
 from rollserve_server.envs import describe_space, leaves_of_space
 
 

@@ -17,9 +17,10 @@ from pools import adds_up, calls_of, kill_one, pool_of, read, sample, until
 from support import equal
 
 import rollserve
-from rollserve.joining import join_batches
-from rollserve.messages import StreamReader
+from rollserve._calls.joining import join_batches
+from rollserve._calls.stream_reader import StreamReader
 from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.activity import Beat
 from rollserve_server.agents import AgentSpec, MlpSpec, RandomSpec
 from rollserve_server.errors import WorkerLostError
 from rollserve_server.pool import (
@@ -34,9 +35,8 @@ from rollserve_server.pool import (
     Target,
     WorkerHandle,
 )
-from rollserve_server.pool.journal import Journal
-from rollserve_server.pool.ray_backend import RayBackend
-from rollserve_server.pulse import Beat
+from rollserve_server.pool.backends.ray.backend import RayBackend
+from rollserve_server.pool.state.sampler_state import Journal
 from rollserve_server.sampling import Worker, WorkerConfig, WorkOrder
 
 _P = ParamSpec("_P")

@@ -13,8 +13,8 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.rpc import error_details_pb2, status_pb2
 
 import rollserve
+from rollserve._codec.tensors import tensor_to_proto
 from rollserve.agents import agent_to_proto
-from rollserve.tensors import tensor_to_proto
 from rollserve.v1 import agent_pb2, environment_pb2, evaluation_pb2, tensor_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub

@@ -15,7 +15,7 @@ from support import equal
 import rollserve
 from rollserve.account import account_from_proto
 from rollserve_server.agents import RandomSpec
-from rollserve_server.gateway.sampling_messages import account_to_proto
+from rollserve_server.gateway.messages.sampling import account_to_proto
 from rollserve_server.local import LocalServer
 from rollserve_server.pool import (
     Account,
@@ -29,7 +29,7 @@ from rollserve_server.pool import (
     SampleRequest,
     Target,
 )
-from rollserve_server.pool.ray_backend import RayBackend
+from rollserve_server.pool.backends.ray.backend import RayBackend
 
 NATIVE = rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=4)
 

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollserve_server.pool.checkpoints import ActionLog, Checkpoint
+from rollserve_server.pool.state.checkpoints import ActionLog, Checkpoint
 from rollserve_server.sampling import RowProgress
 
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rollserve
-from rollserve.compression import decompress
-from rollserve.frame_stacks import unstack_frames
-from rollserve.tensors import named_tensors_from_proto, tensor_from_proto, tensor_to_proto
+from rollserve._codec.compression import decompress
+from rollserve._codec.frame_stacks import unstack_frames
+from rollserve._codec.tensors import named_tensors_from_proto, tensor_from_proto, tensor_to_proto
 from rollserve.v1 import tensor_pb2
 
 LZ4, ZSTD = tensor_pb2.COMPRESSION_LZ4, tensor_pb2.COMPRESSION_ZSTD

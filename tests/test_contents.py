@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from support import batch_from_proto, equal, read_batch
 
 import rollserve
-from rollserve.contents import read_response
-from rollserve.tensors import named_tensors_to_proto, tensor_to_proto
+from rollserve._calls.responses import read_response
+from rollserve._codec.tensors import named_tensors_to_proto, tensor_to_proto
 from rollserve.v1 import episode_batch_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 

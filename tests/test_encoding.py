@@ -16,12 +16,12 @@ from support import batch_from_proto, equal, read_batch
 import rollserve
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import OverLimitError
-from rollserve_server.sampling import episodes as episodes_module
-from rollserve_server.sampling.encoding import Encoder, Encoding
-from rollserve_server.sampling.episodes import ColumnKey, Episode, Recorder
-from rollserve_server.sampling.infos import InfoKey, InfoReader
-from rollserve_server.sampling.orders import ColumnFormat
-from rollserve_server.sampling.segments import cut_into_messages
+from rollserve_server.sampling.encode.encoder import Encoder, Encoding
+from rollserve_server.sampling.encode.segments import cut_into_messages
+from rollserve_server.sampling.protocol.episodes import ColumnFormat
+from rollserve_server.sampling.record import episodes as episodes_module
+from rollserve_server.sampling.record.episodes import ColumnKey, Episode, Recorder
+from rollserve_server.sampling.record.infos import InfoKey, InfoReader
 
 KEYS: list[ColumnKey] = [
     ("observations", InfoKey("image", np.dtype(np.uint8), (3, 2))),

@@ -21,10 +21,10 @@ import rollserve
 from rollserve import EnvSpec, Reproducibility
 from rollserve_server.agents import ConstantSpec, RandomSpec
 from rollserve_server.envs import RowSettings
-from rollserve_server.envs.envpool import EnvPoolEnv, make_envpool
+from rollserve_server.envs.envpool.environment import EnvPoolEnv, make_envpool
 from rollserve_server.errors import DomainError, InvalidValueError, NotFoundError
 from rollserve_server.pool import AtLeast, Backend, Exactly, InProcessBackend
-from rollserve_server.pool.ray_backend import RayBackend
+from rollserve_server.pool.backends.ray.backend import RayBackend
 
 HAS_WHEEL = (sys.platform, platform.machine()) in {
     ("linux", "x86_64"),

@@ -22,10 +22,10 @@ from rollserve.v1 import evaluation_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.agents import MlpSpec, RandomSpec
 from rollserve_server.errors import EnvFailedError, NotReadyError
-from rollserve_server.gateway.summaries import students_t
+from rollserve_server.gateway.messages.summaries import students_t
 from rollserve_server.local import LocalServer
 from rollserve_server.pool import AtLeast, Backend, Beginning, Exactly, InProcessBackend, Pool, Progress
-from rollserve_server.pool.ray_backend import RayBackend
+from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.sampling import Worker
 
 NATIVE = rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=8, num_episodes_per_row=3)

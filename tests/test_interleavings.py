@@ -13,10 +13,10 @@ from pools import adds_up, pool_of, sample
 from support import equal
 
 import rollserve
+from rollserve_server.activity import Beat
 from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import WorkerLostError
 from rollserve_server.pool import AtLeast, Exactly, Fragments, InProcessBackend, Target, WorkerHandle
-from rollserve_server.pulse import Beat
 from rollserve_server.sampling import Order, Worker, WorkerConfig, WorkOrder
 
 if TYPE_CHECKING:

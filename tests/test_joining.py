@@ -16,8 +16,8 @@ from support import equal
 
 import rollserve
 from rollserve import episode_buffer
-from rollserve.columns import leaves_of
-from rollserve.joining import Joining, join_batches
+from rollserve._calls.joining import Joining, join_batches
+from rollserve._codec.columns import leaves_of
 from rollserve_server.local import LocalServer
 
 ACCOUNT = rollserve.Account(

@@ -15,8 +15,8 @@ from cutting_proxy import cutting_proxy
 from support import batch_from_proto, silent_address
 
 import rollserve
-from rollserve.messages import StreamReader
-from rollserve.tensors import named_tensors_to_proto, tensor_to_proto
+from rollserve._calls.stream_reader import StreamReader
+from rollserve._codec.tensors import named_tensors_to_proto, tensor_to_proto
 from rollserve.v1 import episode_batch_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub

@@ -19,7 +19,7 @@ from rollserve.mlp_agent import mlp_to_proto
 from rollserve_server.agents import Exploration, MlpSpec, build_agent, check_exploration
 from rollserve_server.envs import describe_space
 from rollserve_server.errors import InvalidValueError
-from rollserve_server.gateway.agent_messages import mlp_from_proto
+from rollserve_server.gateway.messages.agents import mlp_from_proto
 from rollserve_server.pool import AtLeast, Fragments, InProcessBackend
 
 OBSERVATIONS = spaces.Box(-1, 1, (7,), np.float32)

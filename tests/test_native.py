@@ -19,7 +19,7 @@ from rollserve_server.agents import ConstantSpec, RandomSpec
 from rollserve_server.envs import RowSettings
 from rollserve_server.errors import EnvFailedError, InvalidValueError
 from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Target
-from rollserve_server.pool.ray_backend import RayBackend
+from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.sampling import Order, Portion, Stream, Worker, WorkerConfig
 
 CARTPOLE = EnvSpec("CartPole-v1", vectorization="native", num_rows=8, num_episodes_per_row=4)

@@ -19,11 +19,11 @@ from test_native import ALLOWED, RIGHT, coins
 import rollserve
 from rollserve import EnvSpec, Reproducibility
 from rollserve_server.agents import RandomSpec
-from rollserve_server.envs.at_once import at_once_spec
-from rollserve_server.envs.native import make_vector_env
+from rollserve_server.envs.native.native import make_vector_env
+from rollserve_server.envs.native.same_step import at_once_spec
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.pool import AtLeast, Backend, InProcessBackend
-from rollserve_server.pool.ray_backend import RayBackend
+from rollserve_server.pool.backends.ray.backend import RayBackend
 
 CARTPOLE = EnvSpec("CartPole-v1", vectorization="native", num_rows=2)
 SOFT: dict[str, Any] = {"max_episode_length": 6, "soft": True}

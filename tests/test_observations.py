@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 from scripted_env import SPEC, Sampling, Script, Scripted, sample
 
-from rollserve.columns import leaves_of
+from rollserve._codec.columns import leaves_of
 from rollserve_server.envs import RowEnvs
 from rollserve_server.errors import EnvFailedError, InvalidValueError
 

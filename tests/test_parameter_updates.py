@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollserve.parameter_updates import read_parameters_update, write_parameters_update
-from rollserve.tensors import named_tensors_from_proto, named_tensors_to_proto
+from rollserve._codec.parameter_updates import read_parameters_update, write_parameters_update
+from rollserve._codec.tensors import named_tensors_from_proto, named_tensors_to_proto
 from rollserve.v1 import agent_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 

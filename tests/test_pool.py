@@ -29,7 +29,7 @@ from rollserve_server.pool import (
     SampleRequest,
     Target,
 )
-from rollserve_server.pool.ray_backend import RayBackend
+from rollserve_server.pool.backends.ray.backend import RayBackend
 
 
 def mlp(seed: int = 0) -> MlpSpec:
@@ -438,7 +438,7 @@ def test_options_of_ray_reach_the_workers() -> None:
     """In a process of its own: one can have one cluster."""
     code = """
 import json, ray
-from rollserve_server.pool.ray_backend import RayBackend, RayOptions
+from rollserve_server.pool.backends.ray.backend import RayBackend, RayOptions
 from rollserve_server.sampling import WorkerConfig, Worker
 import asyncio
 options = RayOptions(num_cpus=0.5, memory=10 << 20, resources={"slot": 2.0})

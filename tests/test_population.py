@@ -28,8 +28,8 @@ from pools import (
 )
 
 import rollserve
+from rollserve._codec.tensors import named_tensors_to_proto
 from rollserve.agents import agent_to_proto
-from rollserve.tensors import named_tensors_to_proto
 from rollserve.v1 import agent_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.agents import (
@@ -42,10 +42,10 @@ from rollserve_server.agents import (
     check_population,
 )
 from rollserve_server.errors import EnvFailedError, InvalidValueError
-from rollserve_server.gateway.agent_messages import mlp_from_proto
+from rollserve_server.gateway.messages.agents import mlp_from_proto
 from rollserve_server.local import LocalServer
 from rollserve_server.pool import AtLeast, Backend, Evaluation, InProcessBackend
-from rollserve_server.pool.ray_backend import RayBackend
+from rollserve_server.pool.backends.ray.backend import RayBackend
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "evolution.py"
 NATIVE = rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=8)

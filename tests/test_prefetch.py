@@ -16,8 +16,8 @@ from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import EnvFailedError
 from rollserve_server.local import LocalServer
 from rollserve_server.pool import AtLeast, Backend, Exactly, InProcessBackend, Pool
-from rollserve_server.pool.call import Call
-from rollserve_server.pool.ray_backend import RayBackend
+from rollserve_server.pool.backends.ray.backend import RayBackend
+from rollserve_server.pool.calls.episodes import Call
 
 NATIVE = rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=4)
 

@@ -111,7 +111,7 @@ def test_what_cannot_be_checked_is_said_in_one_line(arguments: tuple[str, ...], 
 
 def test_a_broken_stream_of_such_an_environment_is_not_taken_up(sampler: rollserve.Sampler) -> None:
     """It would go on with other episodes."""
-    from rollserve.resumption import Resumption
+    from rollserve._calls.resumption import Resumption
     from rollserve.v1 import episode_batch_pb2
     from rollserve.v1 import sampler_service_pb2 as pb
 

@@ -22,7 +22,7 @@ import rollserve
 from rollserve_server.agents import RandomSpec, build_agent
 from rollserve_server.local import LocalServer
 from rollserve_server.pool import AtLeast, Backend, InProcessBackend, Pool
-from rollserve_server.pool.ray_backend import RayBackend
+from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.sampling import ColumnFormat
 
 CORES = ("gru", "lstm")

@@ -11,11 +11,11 @@ from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollserve.tensors import named_tensors_to_proto
+from rollserve._codec.tensors import named_tensors_to_proto
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import OverLimitError
-from rollserve_server.gateway import request_limits
-from rollserve_server.gateway.request_limits import MOST_FIELDS, MOST_TEXT_BYTES, check_fields
+from rollserve_server.gateway.requests import limits as request_limits
+from rollserve_server.gateway.requests.limits import MOST_FIELDS, MOST_TEXT_BYTES, check_fields
 
 KINDS: list[type[Message]] = [pb.UpdateAgentRequest, pb.UpdateEnvRequest, pb.EvaluateRequest, pb.ObtainSamplesRequest]
 

@@ -13,7 +13,7 @@ from pools import adds_up
 from support import equal
 
 import rollserve
-from rollserve.resumption import Backoff
+from rollserve._calls.resumption import Backoff
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.local import LocalServer

@@ -24,7 +24,7 @@ from rollserve_server.envs import RowSettings
 from rollserve_server.errors import EnvFailedError, InvalidValueError
 from rollserve_server.local import LocalServer
 from rollserve_server.pool import AtLeast, Backend, Exactly, InProcessBackend, RowUpdates, Target
-from rollserve_server.pool.ray_backend import RayBackend
+from rollserve_server.pool.backends.ray.backend import RayBackend
 
 TASKS = "sample_envs:Tasks"
 NUM_WORKERS, NUM_ROWS = 2, 4

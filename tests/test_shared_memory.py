@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from support import equal, server_environment
 
 import rollserve
-from rollserve.shared_memory import SharedRing
+from rollserve._calls.shared_memory import SharedRing
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve.v1.episode_batch_pb2 import SharedMemory, SharedMessage
 from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub

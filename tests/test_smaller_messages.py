@@ -19,11 +19,11 @@ from rollserve.v1 import tensor_pb2
 from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.local import LocalServer
 from rollserve_server.sampling import ColumnFormat
-from rollserve_server.sampling import episodes as episodes_module
-from rollserve_server.sampling.encoding import Encoder, Encoding
-from rollserve_server.sampling.episodes import Episode, Recorder
-from rollserve_server.sampling.infos import InfoKey, InfoReader
-from rollserve_server.sampling.segments import cut_into_messages
+from rollserve_server.sampling.encode.encoder import Encoder, Encoding
+from rollserve_server.sampling.encode.segments import cut_into_messages
+from rollserve_server.sampling.record import episodes as episodes_module
+from rollserve_server.sampling.record.episodes import Episode, Recorder
+from rollserve_server.sampling.record.infos import InfoKey, InfoReader
 
 LZ4, ZSTD = tensor_pb2.COMPRESSION_LZ4, tensor_pb2.COMPRESSION_ZSTD
 FORMATS = [ColumnFormat(compression, once) for compression in (None, LZ4, ZSTD) for once in (False, True)]

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from rollserve import spaces
-from rollserve.spaces import space_from_proto, space_to_proto
-from rollserve.tensors import (
+from rollserve._codec.tensors import (
     named_tensors_from_proto,
     named_tensors_to_proto,
     tensor_from_proto,
     tensor_to_proto,
 )
+from rollserve.spaces import space_from_proto, space_to_proto
 from rollserve.v1 import space_pb2, tensor_pb2
 
 DTYPES = st.one_of(

@@ -14,7 +14,7 @@ from benchmarks.service.agents import mlp_agent
 from benchmarks.service.children import answer_commands
 from benchmarks.service.counted import CountingSampler
 from benchmarks.service.segments import spread_segments
-from rollserve.columns import leaves_of
+from rollserve._codec.columns import leaves_of
 
 __all__: list[str] = []
 

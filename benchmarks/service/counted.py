@@ -8,9 +8,9 @@ from typing import Any
 import grpc
 
 import rollserve
-from rollserve.channel import channel_options
-from rollserve.requests import DEFAULT_MESSAGE_BYTES, Reception
-from rollserve.time_limits import DEFAULT_TIMEOUT
+from rollserve._calls.channel import channel_options
+from rollserve._calls.requests import DEFAULT_MESSAGE_BYTES, Reception
+from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 
 __all__ = ["CountingSampler"]
 

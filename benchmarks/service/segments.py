@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import rollserve
-from rollserve.columns import map_columns
+from rollserve._codec.columns import map_columns
 
 __all__ = ["spread_segments"]
 

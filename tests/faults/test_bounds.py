@@ -21,8 +21,8 @@ from raw_calls import BIG, FOREVER, SERVICE, begin, careless, end_of, serving, s
 import rollserve
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import OverLimitError, StoppingError
-from rollserve_server.gateway import open_rpcs
-from rollserve_server.gateway.sampling_messages import status_to_proto
+from rollserve_server.gateway import rpcs as open_rpcs
+from rollserve_server.gateway.messages.sampling import status_to_proto
 from rollserve_server.pool import InProcessBackend, RowUpdates
 
 ENDLESS = pb.ObtainSamplesRequest(step_count=FOREVER)

@@ -27,8 +27,8 @@ from rollserve_server.agents import MlpSpec, RandomSpec
 from rollserve_server.errors import AgentFailedError, EnvFailedError, InvalidValueError, NotFoundError, portable
 from rollserve_server.local import LocalServer, local_server
 from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Pool, Target
-from rollserve_server.pool.ray_backend import RayBackend
-from rollserve_server.sampling.action_history import ActionHistory
+from rollserve_server.pool.backends.ray.backend import RayBackend
+from rollserve_server.sampling.fragments.action_history import ActionHistory
 
 MODULES: dict[str, Any] = {"allowed_modules": frozenset({"sample_envs"})}
 STEADY = rollserve.EnvSpec("sample_envs:Flaky")

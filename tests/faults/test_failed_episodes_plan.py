@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from test_plan import Workers, mixed_lengths
 
 from rollserve_server.pool import FailedEpisode
-from rollserve_server.pool.length_estimate import LengthEstimate
-from rollserve_server.pool.placement import Anywhere, Blocks, Placement, RoundRobin
-from rollserve_server.pool.plan import AtLeast, Exactly, InAll, Ledger, Plan, PlannedClaim, Target
+from rollserve_server.pool.plan.length_estimate import LengthEstimate
+from rollserve_server.pool.plan.placement import Anywhere, Blocks, Placement, RoundRobin
+from rollserve_server.pool.plan.plan import AtLeast, Exactly, InAll, Ledger, Plan, PlannedClaim, Target
 
 
 class FailingWorkers(Workers):

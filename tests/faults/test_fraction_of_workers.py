@@ -24,7 +24,7 @@ from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import InvalidValueError, WorkerLostError
 from rollserve_server.local import LocalServer
 from rollserve_server.pool import Backend, Beginning, Fragments, InProcessBackend, Pool, SampleRequest
-from rollserve_server.pool.ray_backend import RayBackend
+from rollserve_server.pool.backends.ray.backend import RayBackend
 
 MODULES: dict[str, Any] = {"allowed_modules": frozenset({"sample_envs"})}
 _LONG_SECONDS = 60.0

@@ -46,8 +46,8 @@ def wait_for_cancelled(sampler: rollserve.Sampler, num_calls: int, seconds: floa
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients that soon ask for a sign of life."""
-    monkeypatch.setattr("rollserve.channel._KEEPALIVE_MILLISECONDS", 5000)
-    monkeypatch.setattr("rollserve.channel._KEEPALIVE_TIMEOUT_MILLISECONDS", 1000)
+    monkeypatch.setattr("rollserve._calls.channel._KEEPALIVE_MILLISECONDS", 5000)
+    monkeypatch.setattr("rollserve._calls.channel._KEEPALIVE_TIMEOUT_MILLISECONDS", 1000)
 
 
 def test_a_client_that_vanishes_frees_what_it_had(tmp_path: Path) -> None:

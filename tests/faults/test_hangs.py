@@ -22,7 +22,7 @@ import rollserve
 from rollserve_server.agents import InstalledFactory, MlpSpec, PythonSource, RandomSpec
 from rollserve_server.errors import WorkerLostError
 from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Pool, Target
-from rollserve_server.pool.ray_backend import RayBackend
+from rollserve_server.pool.backends.ray.backend import RayBackend
 
 MODULES: dict[str, Any] = {"allowed_modules": frozenset({"sample_envs"})}
 LIMITS: dict[str, Any] = {"step_seconds": 1.0, "reset_seconds": 3.0}

@@ -25,10 +25,10 @@ from rollserve_server.agents import ConstantSpec, RandomSpec
 from rollserve_server.errors import InvalidValueError, SamplerLostError, TooFewWorkersError, WorkerLostError
 from rollserve_server.local import local_server
 from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Pool, Target, WorkerHandle
-from rollserve_server.pool import restarts as restarts_module
-from rollserve_server.pool.journal import NoJournal
-from rollserve_server.pool.ray_backend import RayBackend
-from rollserve_server.pool.restarts import Restarts
+from rollserve_server.pool.backends.ray.backend import RayBackend
+from rollserve_server.pool.state.sampler_state import NoJournal
+from rollserve_server.pool.workers import restarts as restarts_module
+from rollserve_server.pool.workers.restarts import Restarts
 from rollserve_server.sampling import Worker, WorkerConfig
 
 MODULES: dict[str, Any] = {"allowed_modules": frozenset({"sample_envs"})}

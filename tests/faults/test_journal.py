@@ -28,8 +28,8 @@ from rollserve_server.errors import (
     WorkerLostError,
 )
 from rollserve_server.pool import AtLeast, Exactly, Fragments, InProcessBackend, Pool, PoolConfig, SampleRequest
-from rollserve_server.pool.journal import Entry, NoJournal, SamplerState
-from rollserve_server.pool.lease import Lease, Owner
+from rollserve_server.pool.journal.lease import Lease, Owner
+from rollserve_server.pool.state.sampler_state import Entry, NoJournal, SamplerState
 from rollserve_server.sampling import Worker
 
 MODULES: dict[str, Any] = {"allowed_modules": frozenset({"sample_envs"})}

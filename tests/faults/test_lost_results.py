@@ -16,10 +16,10 @@ from unreliable import ForgetfulBackend, MortalBackend
 import rollserve
 from rollserve_server.agents import RandomSpec
 from rollserve_server.pool import AtLeast, Exactly, Fragments, InProcessBackend, Target
-from rollserve_server.pool.claims import Claims, Written
-from rollserve_server.pool.plan import PlannedClaim
-from rollserve_server.sampling import stream_work
-from rollserve_server.sampling.orders import Message, Parcel
+from rollserve_server.pool.calls.claims import Claims, Written
+from rollserve_server.pool.plan.plan import PlannedClaim
+from rollserve_server.sampling.protocol.episodes import Message, Parcel
+from rollserve_server.sampling.work import episodes as stream_work
 
 FULL: dict[str, Any] = {"worker_buffer_bytes": 4000, "window_bytes": 3000}
 _CALLS = 2

@@ -30,7 +30,7 @@ from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import WorkerLostError
 from rollserve_server.local import LocalServer, local_server
 from rollserve_server.pool import AtLeast, Exactly, Fragments, InProcessBackend
-from rollserve_server.pool.ray_backend import RayBackend
+from rollserve_server.pool.backends.ray.backend import RayBackend
 
 SERVER = Path(sys.executable).with_name("rollserve-server")
 RAY = Path(sys.executable).with_name("ray")

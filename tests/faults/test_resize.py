@@ -33,7 +33,7 @@ from rollserve_server.pool import (
     Pool,
     Target,
 )
-from rollserve_server.pool.ray_backend import RayBackend
+from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.sampling import Worker, WorkerConfig
 
 ROLLSERVE = Path(sys.executable).with_name("rollserve")

@@ -17,8 +17,8 @@ from raw_calls import BIG, SERVICE, careless, end_of, serving, soon
 
 import rollserve
 from rollserve_server.gateway.health import Health
-from rollserve_server.gateway.intake import Intake
-from rollserve_server.gateway.open_rpcs import OpenRpcs
+from rollserve_server.gateway.requests.intake import Intake
+from rollserve_server.gateway.rpcs import OpenRpcs
 from rollserve_server.local import LocalServer
 
 CHECK, WATCH, LIST = (f"/grpc.health.v1.Health/{name}" for name in ("Check", "Watch", "List"))

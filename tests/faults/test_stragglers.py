@@ -20,9 +20,9 @@ from unreliable import MortalBackend, Places
 import rollserve
 from rollserve.account import account_from_proto
 from rollserve_server.agents import MlpSpec, RandomSpec
-from rollserve_server.gateway.sampling_messages import account_to_proto
+from rollserve_server.gateway.messages.sampling import account_to_proto
 from rollserve_server.pool import AtLeast, Backend, InProcessBackend, stragglers
-from rollserve_server.pool.ray_backend import RayBackend
+from rollserve_server.pool.backends.ray.backend import RayBackend
 
 MODULES: dict[str, Any] = {"allowed_modules": frozenset({"sample_envs"})}
 _CALLS = 5

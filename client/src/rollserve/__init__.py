@@ -9,10 +9,11 @@
 import importlib.metadata
 
 from rollserve import spaces
+from rollserve._calls.evaluations import EvaluationOptions
+from rollserve._calls.requests import EnvUpdate, SamplingOptions
 from rollserve.account import Account, EpisodeFailure, WorkerAccount
 from rollserve.agent_versions import AgentVersion, HeldAgent
 from rollserve.agents import Agent, ConstantAgent, MlpAgent, OnnxAgent, PickledAgent, PythonAgent, RandomAgent
-from rollserve.allocator import give_back_memory, hold_on_to_memory
 from rollserve.async_sampler import AsyncSampler, AsyncSampleStream, aconnect
 from rollserve.environments import EnvChange, EnvSpec, Task, Vectorization, Wrapper
 from rollserve.episode_batch import EpisodeBatch, StepType
@@ -28,10 +29,9 @@ from rollserve.errors import (
     StoppedError,
     UnavailableError,
 )
-from rollserve.evaluating import EvaluationOptions
 from rollserve.evaluation import Evaluation, PopulationEvaluation, Summary
+from rollserve.memory import give_back_memory, hold_on_to_memory
 from rollserve.reproducibility import Reproducibility
-from rollserve.requests import EnvUpdate, SamplingOptions
 from rollserve.sample_stream import SampleStream
 from rollserve.sampler import Sampler, connect
 from rollserve.status import Counters, SamplerStatus, WorkerStatus

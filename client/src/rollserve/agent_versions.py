@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from rollserve.checks import check_integer, check_text, check_type
+from rollserve._checks import check_integer, check_text, check_type
+from rollserve._codec.tensors import dtype_from_proto
 from rollserve.errors import malformed_error
-from rollserve.tensors import dtype_from_proto
 from rollserve.v1 import agent_versions_pb2 as pb
 
 __all__ = [

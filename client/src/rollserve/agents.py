@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
-from rollserve.checks import check_text, check_type
+from rollserve._checks import check_text, check_type
+from rollserve._codec.tensors import named_tensors_to_proto
 from rollserve.mlp_agent import MlpAgent, mlp_to_proto, parameters_to_proto
 from rollserve.python_agents import PickledAgent, PythonAgent, pickled_to_proto, python_to_proto
-from rollserve.tensors import named_tensors_to_proto
 from rollserve.v1 import agent_pb2
 
 if TYPE_CHECKING:

@@ -10,35 +10,35 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 import grpc
 import grpc.aio
 
-from rollserve import requests
+from rollserve._calls import requests
+from rollserve._calls.channel import channel_options
+from rollserve._calls.evaluations import EvaluationReader, PopulationReader, Reader, receive_async
+from rollserve._calls.joining import Joining
+from rollserve._calls.requests import Reception
+from rollserve._calls.resumption import Backoff, is_passing
+from rollserve._calls.stream_reader import StreamReader
+from rollserve._calls.stub import RawStreamsStub
+from rollserve._calls.time_limits import DEFAULT_TIMEOUT, TimeLimits, answer_error, countable
+from rollserve._checks import check_connection, check_seconds
 from rollserve.agent_versions import agent_versions_from_proto, aread_parameters, parameters_request
-from rollserve.channel import channel_options
-from rollserve.checks import check_connection, check_seconds
 from rollserve.errors import closed_error
-from rollserve.evaluating import EvaluationReader, PopulationReader, Reader, receive_async
-from rollserve.joining import Joining
-from rollserve.messages import StreamReader
-from rollserve.requests import Reception
-from rollserve.resumption import Backoff, is_passing
 from rollserve.status import SamplerStatus, status_from_proto
-from rollserve.stub import RawStreamsStub
-from rollserve.time_limits import DEFAULT_TIMEOUT, TimeLimits, answer_error, countable
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve.v1.agent_versions_pb2 import ListAgentVersionsRequest
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from rollserve._calls.evaluations import EvaluationOptions
+    from rollserve._calls.requests import AgentUpdate, EnvUpdate, RowEnvUpdates, SamplingOptions
+    from rollserve._calls.resumption import Request
+    from rollserve._codec.compression import Compression
     from rollserve.account import Account
     from rollserve.agent_versions import AgentVersion
-    from rollserve.compression import Compression
     from rollserve.environments import EnvChange, EnvSpec, Wrapper
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.episode_buffer import EpisodeBuffer
-    from rollserve.evaluating import EvaluationOptions
     from rollserve.evaluation import Evaluation, PopulationEvaluation
-    from rollserve.requests import AgentUpdate, EnvUpdate, RowEnvUpdates, SamplingOptions
-    from rollserve.resumption import Request
 
 __all__ = ["AsyncSampleStream", "AsyncSampler", "aconnect"]
 

@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollserve import __version__
+from rollserve._calls.joining import Joining
+from rollserve._calls.progress_bar import ProgressBar
+from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 from rollserve.agents import RandomAgent
 from rollserve.errors import InvalidArgumentError, RollserveError, UnavailableError
-from rollserve.joining import Joining
-from rollserve.progress import ProgressBar
 from rollserve.sampler import Sampler, connect
 from rollserve.spaces import Space
-from rollserve.time_limits import DEFAULT_TIMEOUT
 
 if TYPE_CHECKING:
+    from rollserve._calls.requests import SamplingOptions
     from rollserve.environments import EnvSpec
     from rollserve.episode_batch import EpisodeBatch
-    from rollserve.requests import SamplingOptions
     from rollserve.sample_stream import SampleStream
     from rollserve.status import SamplerStatus, WorkerStatus
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rollserve.checks import check_choice, check_count, check_text, check_type
+from rollserve._checks import check_choice, check_count, check_text, check_type
 from rollserve.v1 import environment_pb2
 
 __all__ = [

@@ -12,9 +12,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve.column_checks import check_columns, check_header, check_last_observations
-from rollserve.columns import Columns, columns_of, concatenate_infos, leaves_of, map_columns, without_full_masks
-from rollserve.initial_states import begun_later
+from rollserve._codec.column_checks import check_columns, check_header, check_last_observations
+from rollserve._codec.columns import Columns, columns_of, concatenate_infos, leaves_of, map_columns, without_full_masks
+from rollserve._codec.initial_states import begun_later
 
 if TYPE_CHECKING:
     import os

@@ -10,9 +10,9 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from rollserve.checks import check_type
+from rollserve._checks import check_type
+from rollserve._codec.tensors import named_tensors_to_proto
 from rollserve.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
-from rollserve.tensors import named_tensors_to_proto
 from rollserve.v1 import agent_pb2
 
 __all__ = ["MlpAgent", "mlp_to_proto", "parameters_to_proto"]

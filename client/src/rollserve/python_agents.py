@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rollserve.checks import check_text, check_type
+from rollserve._checks import check_text, check_type
 from rollserve.environments import kwargs_to_json
 from rollserve.mlp_agent import parameters_to_proto
 from rollserve.v1 import agent_pb2

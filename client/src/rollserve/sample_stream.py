@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 
+from rollserve._calls.joining import Joining
+from rollserve._calls.requests import check_joinable
+from rollserve._calls.resumption import Backoff, is_passing
+from rollserve._calls.stream_reader import StreamReader
+from rollserve._calls.watchdog import Watchdog
 from rollserve.errors import closed_error
-from rollserve.joining import Joining
-from rollserve.messages import StreamReader
-from rollserve.requests import check_joinable
-from rollserve.resumption import Backoff, is_passing
-from rollserve.watchdog import Watchdog
 
 if TYPE_CHECKING:
+    from rollserve._calls.resumption import Request
+    from rollserve._calls.time_limits import TimeLimits
     from rollserve.account import Account
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.episode_buffer import EpisodeBuffer
-    from rollserve.resumption import Request
-    from rollserve.time_limits import TimeLimits
 
 __all__ = ["SampleStream"]
 

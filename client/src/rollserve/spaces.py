@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve.tensors import dtype_from_proto, dtype_to_proto, tensor_from_proto, tensor_to_proto
+from rollserve._codec.tensors import dtype_from_proto, dtype_to_proto, tensor_from_proto, tensor_to_proto
 from rollserve.v1 import space_pb2
 
 if TYPE_CHECKING:

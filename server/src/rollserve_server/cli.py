@@ -11,7 +11,7 @@ import pydantic
 import yaml
 
 from rollserve_server import __version__
-from rollserve_server.check_env_cli import check_env_command
+from rollserve_server.check_env.command import check_env_command
 from rollserve_server.errors import shortened
 from rollserve_server.settings import Settings
 
@@ -142,7 +142,7 @@ def _run(context: click.Context, /, **options: Any) -> None:
     except pydantic.ValidationError as error:
         raise click.ClickException("\nError: ".join(_explain(context, one) for one in error.errors())) from None
     # Imported late: Ray and gymnasium take a second, which --help and a wrong option need not.
-    from rollserve_server.serving import run
+    from rollserve_server.serving.process import run
 
     sys.exit(run(settings))
 

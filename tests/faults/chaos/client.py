@@ -19,10 +19,10 @@ from faults.chaos.events import EventLog
 from faults.chaos.recorder import Recorder, Recording
 
 import rollserve
-from rollserve.evaluating import EvaluationReader, PopulationReader, Reader, receive
-from rollserve.time_limits import TimeLimits
+from rollserve._calls.evaluations import EvaluationReader, PopulationReader, Reader, receive
+from rollserve._calls.time_limits import TimeLimits
 from rollserve.v1.episode_batch_pb2 import Beginning
-from rollserve_server.parent import end_with_parent
+from rollserve_server.serving.parent import end_with_parent
 
 if TYPE_CHECKING:
     from rollserve.async_sampler import AsyncSampleStream

@@ -11,11 +11,12 @@ from rollserve_server.agents.building import (
 )
 from rollserve_server.agents.contents import content_bytes, content_hash, is_same, parameters_of
 from rollserve_server.agents.exploration import AS_THE_AGENT_SAYS, Exploration, check_exploration
-from rollserve_server.agents.onnx_checking import OnnxSettings
+from rollserve_server.agents.onnx.checks import OnnxSettings
 from rollserve_server.agents.populations import PopulationAgent, build_population, check_population
-from rollserve_server.agents.python_checking import PythonSettings
-from rollserve_server.agents.python_policy import PythonPolicy
-from rollserve_server.agents.python_specs import InstalledFactory, PickledFactory, PythonSource, PythonSpec
+from rollserve_server.agents.python.checks import PythonSettings
+from rollserve_server.agents.python.policy import PythonPolicy
+from rollserve_server.agents.python.specs import InstalledFactory, PickledFactory, PythonSource, PythonSpec
+from rollserve_server.agents.sandbox.run import TrialSettings
 from rollserve_server.agents.specs import (
     Activation,
     AgentSource,
@@ -31,7 +32,6 @@ from rollserve_server.agents.specs import (
     RandomSpec,
     Value,
 )
-from rollserve_server.agents.trying import TrialSettings
 
 __all__ = [
     "AS_THE_AGENT_SAYS",

@@ -9,15 +9,15 @@ import numpy as np
 
 from rollserve_server.agents.exploration import AS_THE_AGENT_SAYS
 from rollserve_server.agents.fixed import ConstantAgent, RandomAgent
-from rollserve_server.agents.heads import build_head
-from rollserve_server.agents.mlp import Flattener, MlpAgent
-from rollserve_server.agents.mlp_checking import check_mlp
-from rollserve_server.agents.onnx_agent import OnnxAgent
-from rollserve_server.agents.onnx_checking import check_onnx, prepare_onnx
+from rollserve_server.agents.heads.head import build_head
+from rollserve_server.agents.mlp.agent import Flattener, MlpAgent
+from rollserve_server.agents.mlp.checks import check_mlp
+from rollserve_server.agents.onnx.agent import OnnxAgent
+from rollserve_server.agents.onnx.checks import check_onnx, prepare_onnx
 from rollserve_server.agents.parameters import check_names, listed
-from rollserve_server.agents.python_agent import PythonAgent, load_python
-from rollserve_server.agents.python_checking import PythonSettings, check_python, prepare_python
-from rollserve_server.agents.python_specs import PickledFactory, PythonSource, PythonSpec
+from rollserve_server.agents.python.agent import PythonAgent, load_python
+from rollserve_server.agents.python.checks import PythonSettings, check_python, prepare_python
+from rollserve_server.agents.python.specs import PickledFactory, PythonSource, PythonSpec
 from rollserve_server.agents.specs import ConstantSpec, MlpSpec, OnnxModel, OnnxSpec, RandomSpec
 from rollserve_server.envs import leaves_of_space
 from rollserve_server.errors import InvalidValueError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.agents.agent import Agent
     from rollserve_server.agents.exploration import Exploration
-    from rollserve_server.agents.onnx_checking import OnnxSettings
+    from rollserve_server.agents.onnx.checks import OnnxSettings
     from rollserve_server.agents.specs import AgentSource, AgentSpec
 
 __all__ = ["build_agent", "kind_of", "load_agent", "parameters_bytes", "prepare_agent", "with_parameters"]

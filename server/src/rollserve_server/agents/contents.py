@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve_server.agents.python_specs import PickledFactory, PythonSource, PythonSpec
+from rollserve_server.agents.python.specs import PickledFactory, PythonSource, PythonSpec
 from rollserve_server.agents.specs import OnnxModel, OnnxSpec
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from rollserve_server.agents.python_specs import PythonSpec
+from rollserve_server.agents.python.specs import PythonSpec
 from rollserve_server.agents.specs import ConstantSpec, MlpSpec, OnnxSpec, RandomSpec
 from rollserve_server.errors import InvalidValueError
 

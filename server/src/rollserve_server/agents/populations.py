@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rollserve_server.agents.agent import Agent
 from rollserve_server.agents.building import build_agent, kind_of, parameters_bytes, with_parameters
-from rollserve_server.agents.heads import build_head
-from rollserve_server.agents.mlp import Flattener
+from rollserve_server.agents.heads.head import build_head
+from rollserve_server.agents.mlp.agent import Flattener
+from rollserve_server.agents.mlp.stacked import StackedMlpAgent
 from rollserve_server.agents.parameters import check_names, check_parameters
-from rollserve_server.agents.python_specs import PythonSpec
+from rollserve_server.agents.python.specs import PythonSpec
 from rollserve_server.agents.specs import MlpSpec, OnnxSpec
-from rollserve_server.agents.stacked_mlp import StackedMlpAgent
 from rollserve_server.envs import leaves_of_space
 from rollserve_server.errors import InvalidValueError
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from rollserve_server.agents.python_specs import PythonSource, PythonSpec
+from rollserve_server.agents.python.specs import PythonSource, PythonSpec
 
 if TYPE_CHECKING:
     import numpy as np

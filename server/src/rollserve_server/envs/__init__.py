@@ -1,14 +1,14 @@
 """Environments: from specs to rows of them that are stepped together."""
 
-from rollserve_server.envs.blocks import BlockEnvs
+from rollserve_server.envs.determinism import Difference, Trace, differences
 from rollserve_server.envs.leaves import Leaf, describe_space, leaves_of_space
 from rollserve_server.envs.making import check_allowed, module_of
-from rollserve_server.envs.native import offers_rows
+from rollserve_server.envs.native.native import offers_rows
 from rollserve_server.envs.paths import check_arguments, check_paths, paths_in
-from rollserve_server.envs.purity import Difference, Trace, differences
 from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs, specs_of_rows
 from rollserve_server.envs.rows import RowEnvs
-from rollserve_server.envs.vectorizing import RowSettings, episodes_per_row, make_rows, with_envpool
+from rollserve_server.envs.vector_rows import BlockEnvs
+from rollserve_server.envs.vectorization import RowSettings, episodes_per_row, make_rows, with_envpool
 
 __all__ = [
     "BlockEnvs",

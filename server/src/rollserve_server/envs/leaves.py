@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces as gym_spaces
 
 from rollserve import spaces
-from rollserve.tensors import dtype_to_proto
+from rollserve._codec.tensors import dtype_to_proto
 from rollserve_server.errors import InvalidValueError, shown
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 
+from rollserve_server.activity import Phase, here
 from rollserve_server.errors import (
     InvalidValueError,
     NotAllowedError,
@@ -21,7 +22,6 @@ from rollserve_server.errors import (
     shown,
     within,
 )
-from rollserve_server.pulse import Phase, here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping

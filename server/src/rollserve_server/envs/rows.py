@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollserve import Reproducibility
+from rollserve_server.activity import Phase, here
+from rollserve_server.envs.determinism import QUICK_SECONDS, Trace, classify, trace_episode
 from rollserve_server.envs.leaves import any_value, assemble_rows, leaves_of_space, store_observation
 from rollserve_server.envs.making import close_env, make_env, own_infos, set_task
 from rollserve_server.envs.observation_checks import check_observations, unfit_rows
-from rollserve_server.envs.purity import QUICK_SECONDS, Trace, classify, trace_episode
 from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs, specs_of_rows
 from rollserve_server.errors import EnvFailedError, InvalidValueError, at_row, described, shown
-from rollserve_server.pulse import Phase, here
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -16,11 +16,11 @@ import grpc
 from grpc_health.v1 import health_pb2
 
 from rollserve_server.errors import NotFoundError, OverLimitError
-from rollserve_server.gateway.parsing import parsed
+from rollserve_server.gateway.requests.parsing import parsed
 
 if TYPE_CHECKING:
-    from rollserve_server.gateway.intake import Intake
-    from rollserve_server.gateway.open_rpcs import OpenRpc, OpenRpcs
+    from rollserve_server.gateway.requests.intake import Intake
+    from rollserve_server.gateway.rpcs import OpenRpc, OpenRpcs
 
 __all__ = ["HEALTH_SERVICE", "Health"]
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from rollserve_server.gateway.connection_turns import ConnectionTurns
-from rollserve_server.gateway.parsing import parsed
+from rollserve_server.admission.connections import ConnectionTurns
+from rollserve_server.gateway.requests.parsing import parsed
 
 if TYPE_CHECKING:
-    from rollserve_server.gateway.intake import Intake
-    from rollserve_server.gateway.open_rpcs import OpenRpcs
+    from rollserve_server.gateway.requests.intake import Intake
+    from rollserve_server.gateway.rpcs import OpenRpcs
 
 __all__ = ["REFLECTION_SERVICE", "Reflection"]
 

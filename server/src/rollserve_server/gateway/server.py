@@ -16,9 +16,9 @@ from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import StoppingError
 from rollserve_server.gateway.client_limits import ClientLimits
 from rollserve_server.gateway.health import HEALTH_SERVICE, Health
-from rollserve_server.gateway.intake import Intake
-from rollserve_server.gateway.open_rpcs import OpenRpcs
 from rollserve_server.gateway.reflection import REFLECTION_SERVICE, Reflection
+from rollserve_server.gateway.requests.intake import Intake
+from rollserve_server.gateway.rpcs import OpenRpcs
 from rollserve_server.gateway.service import SamplerService
 from rollserve_server.gateway.shared_memory import Rings
 

@@ -12,25 +12,26 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import grpc
 
-from rollserve.parameter_updates import read_parameters_update
+from rollserve._codec.parameter_updates import read_parameters_update
 from rollserve.v1 import agent_versions_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.admission.connections import ConnectionTurns
 from rollserve_server.errors import NotFoundError
-from rollserve_server.gateway import evaluation_messages, sampling_messages
-from rollserve_server.gateway.agent_messages import agent_updates_from_proto
-from rollserve_server.gateway.connection_turns import ConnectionTurns
-from rollserve_server.gateway.env_messages import env_updated_to_proto, env_updates_from_proto
-from rollserve_server.gateway.fields import MOST_WORKERS, in_range
-from rollserve_server.gateway.parsing import decoded, parsed
-from rollserve_server.gateway.request_limits import check_fields
-from rollserve_server.gateway.version_messages import agent_versions_to_proto, chosen_parameters, parameter_messages
+from rollserve_server.gateway.messages import evaluations as evaluation_messages
+from rollserve_server.gateway.messages import sampling as sampling_messages
+from rollserve_server.gateway.messages.agents import agent_updates_from_proto
+from rollserve_server.gateway.messages.environments import env_updated_to_proto, env_updates_from_proto
+from rollserve_server.gateway.messages.fields import MOST_WORKERS, in_range
+from rollserve_server.gateway.messages.versions import agent_versions_to_proto, chosen_parameters, parameter_messages
+from rollserve_server.gateway.requests.limits import check_fields
+from rollserve_server.gateway.requests.parsing import decoded, parsed
 from rollserve_server.pool import Account, Beginning, Delivery, Evaluation, Pool, Progress, Turns
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-    from rollserve_server.gateway.intake import Intake
-    from rollserve_server.gateway.open_rpcs import OpenRpc, OpenRpcs
+    from rollserve_server.gateway.requests.intake import Intake
+    from rollserve_server.gateway.rpcs import OpenRpc, OpenRpcs
     from rollserve_server.gateway.shared_memory import Rings
     from rollserve_server.pool import AgentUpdate, EnvUpdate, EvaluationRequest, PoolStatus, PopulationRequest
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rollserve_server.agents import AS_THE_AGENT_SAYS, OnnxSettings, PythonSettings
-from rollserve_server.pool.watching import TimeLimits
+from rollserve_server.pool.workers.liveness import TimeLimits
 from rollserve_server.sampling import PLAIN, ColumnFormat
 
 if TYPE_CHECKING:
     from rollserve_server.agents import Exploration
     from rollserve_server.envs import RowSettings
-    from rollserve_server.pool.fragments import Fragments
-    from rollserve_server.pool.plan import Target
+    from rollserve_server.pool.interface.fragments import Fragments
+    from rollserve_server.pool.plan.plan import Target
 
 __all__ = ["HealthConfig", "PoolConfig", "SampleRequest"]
 

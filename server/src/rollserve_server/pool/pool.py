@@ -14,43 +14,43 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rollserve import EnvSpec
 from rollserve_server import __version__
+from rollserve_server.admission.admission import ATTENTIVE, Receiver, Turns
 from rollserve_server.agents import kind_of
 from rollserve_server.errors import DomainError, InvalidValueError, NotReadyError, within
-from rollserve_server.pool.adoption import agreed_config, own_seed
-from rollserve_server.pool.agent_versions import AgentVersions
-from rollserve_server.pool.ahead import Ahead, Prefetching
-from rollserve_server.pool.beginning import Beginning, check_run, check_size
-from rollserve_server.pool.call import Call
-from rollserve_server.pool.checkpoints import Checkpoint
-from rollserve_server.pool.deliveries import CallSettings, Deliveries, Delivery, Progress
-from rollserve_server.pool.endings import Ending, EpisodesEnding, FragmentsEnding
-from rollserve_server.pool.evaluation import Evaluation
-from rollserve_server.pool.evaluations import Evaluations
-from rollserve_server.pool.forgetting import Forgetting
-from rollserve_server.pool.fragment_call import FragmentCall
-from rollserve_server.pool.fragments import Fragments, check_fragments
-from rollserve_server.pool.holdings import Holdings
-from rollserve_server.pool.journal import Figures, SamplerState
-from rollserve_server.pool.length_estimate import LengthEstimates
-from rollserve_server.pool.placement import Blocks
-from rollserve_server.pool.plan import Exactly
+from rollserve_server.pool.calls.driver import CallSettings, Deliveries, Delivery, Progress
+from rollserve_server.pool.calls.episodes import Call
+from rollserve_server.pool.calls.evaluations import Evaluations
+from rollserve_server.pool.calls.fragments import FragmentCall
+from rollserve_server.pool.calls.prefetch import Ahead, Prefetching
+from rollserve_server.pool.calls.settlement import Ending, EpisodesEnding, FragmentsEnding
+from rollserve_server.pool.interface.beginning import Beginning, check_run, check_size
+from rollserve_server.pool.interface.evaluation import Evaluation
+from rollserve_server.pool.interface.fragments import Fragments, check_fragments
+from rollserve_server.pool.interface.status import Counters, PoolStatus, WorkerStatus
+from rollserve_server.pool.plan.length_estimate import LengthEstimates
+from rollserve_server.pool.plan.placement import Blocks
+from rollserve_server.pool.plan.plan import Exactly
 from rollserve_server.pool.resizing import Resizing
-from rollserve_server.pool.sequences import SequenceKind, Sequences
-from rollserve_server.pool.slots import Slots
-from rollserve_server.pool.status import Counters, PoolStatus, WorkerStatus
-from rollserve_server.pool.streams import LaneKind, Streams
-from rollserve_server.pool.turns import ATTENTIVE, Receiver, Turns
+from rollserve_server.pool.sequences.row_sequences import SequenceKind, Sequences
+from rollserve_server.pool.sequences.sequences import LaneKind, Streams
+from rollserve_server.pool.state.checkpoints import Checkpoint
+from rollserve_server.pool.state.sampler_state import Figures, SamplerState
+from rollserve_server.pool.takeover import agreed_config, own_seed
+from rollserve_server.pool.versions.agent_versions import AgentVersions
+from rollserve_server.pool.versions.eviction import Forgetting
+from rollserve_server.pool.versions.versions import Holdings
+from rollserve_server.pool.workers.workers import Slots
 from rollserve_server.sampling import EnvDescription, Stream, WorkerConfig
 
 if TYPE_CHECKING:
-    from rollserve_server.pool.account import Account
-    from rollserve_server.pool.backend import Backend
+    from rollserve_server.pool.accounts.account import Account
+    from rollserve_server.pool.backends.backend import Backend
     from rollserve_server.pool.config import PoolConfig, SampleRequest
-    from rollserve_server.pool.env_updates import EnvUpdate
-    from rollserve_server.pool.evaluation import EvaluationRequest, PopulationRequest
-    from rollserve_server.pool.holdings import AgentUpdate, EnvVersion
-    from rollserve_server.pool.journal import Journal
-    from rollserve_server.pool.streams import Lane
+    from rollserve_server.pool.interface.evaluation import EvaluationRequest, PopulationRequest
+    from rollserve_server.pool.sequences.sequences import Lane
+    from rollserve_server.pool.state.sampler_state import Journal
+    from rollserve_server.pool.versions.env_updates import EnvUpdate
+    from rollserve_server.pool.versions.versions import AgentUpdate, EnvVersion
 
 __all__ = ["EnvUpdated", "Pool"]
 
@@ -326,8 +326,8 @@ class Pool:
         arrived = time.monotonic()
         async with contextlib.AsyncExitStack() as stack:
             async with self._turns.waiting(stack, receiver) as signs:
-                async for sign in signs:
-                    yield sign
+                async for _ in signs:
+                    yield Progress(0)
             stack.callback(self._forget_old_versions)  # those that the call was the last to use
             try:
                 policy_version, env_version = self._choose_versions(request)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from rollserve_server.errors import InvalidValueError, OverLimitError
 
 if TYPE_CHECKING:
-    from rollserve_server.pool.ahead import Prefetching
-    from rollserve_server.pool.holdings import Holdings
-    from rollserve_server.pool.sequences import Sequences
-    from rollserve_server.pool.slots import Slots
-    from rollserve_server.pool.streams import Streams
+    from rollserve_server.pool.calls.prefetch import Prefetching
+    from rollserve_server.pool.sequences.row_sequences import Sequences
+    from rollserve_server.pool.sequences.sequences import Streams
+    from rollserve_server.pool.versions.versions import Holdings
+    from rollserve_server.pool.workers.workers import Slots
 
 __all__ = ["Resizing"]
 

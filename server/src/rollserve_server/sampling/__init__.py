@@ -1,16 +1,8 @@
 """What a worker does: episodes by index, collected in rows and written as messages. Knows neither Ray nor gRPC."""
 
-from rollserve_server.sampling.compression import COMPRESSIONS
-from rollserve_server.sampling.fragment_orders import (
-    FragmentOrder,
-    FragmentReport,
-    Part,
-    RowProgress,
-    RowState,
-    RowStream,
-)
-from rollserve_server.sampling.memory import Memory
-from rollserve_server.sampling.orders import (
+from rollserve_server.sampling.collect.recurrent_state import Memory
+from rollserve_server.sampling.encode.compression import COMPRESSIONS
+from rollserve_server.sampling.protocol.episodes import (
     EARLY,
     PLAIN,
     Claim,
@@ -28,7 +20,15 @@ from rollserve_server.sampling.orders import (
     WorkerIdentity,
     WorkOrder,
 )
-from rollserve_server.sampling.population_orders import Population, PopulationOrder, PopulationReport
+from rollserve_server.sampling.protocol.fragments import (
+    FragmentOrder,
+    FragmentReport,
+    Part,
+    RowProgress,
+    RowState,
+    RowStream,
+)
+from rollserve_server.sampling.protocol.populations import Population, PopulationOrder, PopulationReport
 from rollserve_server.sampling.worker import Worker
 
 __all__ = [

@@ -14,17 +14,15 @@ import numpy as np
 import threadpoolctl
 
 from rollserve import EnvSpec
+from rollserve_server.activity import Phase, Pulse, here
 from rollserve_server.agents import build_agent, build_population, load_agent
 from rollserve_server.envs import BlockEnvs, RowEnvs, episodes_per_row, make_rows, offers_rows, with_envpool
 from rollserve_server.errors import DomainError, InvalidValueError
-from rollserve_server.pulse import Phase, Pulse, here
-from rollserve_server.sampling.attempts import made_again, tried
-from rollserve_server.sampling.block_fragment_rows import BlockFragmentRows
-from rollserve_server.sampling.encoding import Encoding
-from rollserve_server.sampling.fragment_orders import FragmentOrder, FragmentReport
-from rollserve_server.sampling.fragment_rows import FragmentRows
-from rollserve_server.sampling.fragment_work import FragmentWork
-from rollserve_server.sampling.orders import (
+from rollserve_server.sampling.collect.attempts import made_again, tried
+from rollserve_server.sampling.encode.encoder import Encoding
+from rollserve_server.sampling.fragments.rows import FragmentRows
+from rollserve_server.sampling.fragments.vector import BlockFragmentRows
+from rollserve_server.sampling.protocol.episodes import (
     EnvDescription,
     Message,
     Order,
@@ -36,20 +34,22 @@ from rollserve_server.sampling.orders import (
     WorkerIdentity,
     WorkOrder,
 )
-from rollserve_server.sampling.population_orders import Population, PopulationOrder, PopulationReport
-from rollserve_server.sampling.population_work import PopulationWork
-from rollserve_server.sampling.stream_work import StreamWork
+from rollserve_server.sampling.protocol.fragments import FragmentOrder, FragmentReport
+from rollserve_server.sampling.protocol.populations import Population, PopulationOrder, PopulationReport
+from rollserve_server.sampling.work.episodes import StreamWork
+from rollserve_server.sampling.work.fragments import FragmentWork
+from rollserve_server.sampling.work.populations import PopulationWork
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from numpy.typing import NDArray
 
+    from rollserve_server.activity import Beat
     from rollserve_server.agents import Agent, AgentSpec, Exploration
     from rollserve_server.envs import WorkerSpecs
-    from rollserve_server.pulse import Beat
-    from rollserve_server.sampling.fragment_orders import Part
-    from rollserve_server.sampling.fragment_recording import FragmentRecording
+    from rollserve_server.sampling.fragments.recording import FragmentRecording
+    from rollserve_server.sampling.protocol.fragments import Part
 
 __all__ = ["Worker"]
 

@@ -1,0 +1,1 @@
+"""How calls are made, watched, resumed and read; not part of the public interface."""

@@ -1,0 +1,1 @@
+"""Multilayer perceptrons in numpy, with recurrent cores."""

@@ -1,0 +1,127 @@
+"""Checks of what an MLP is, before it is built."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rollserve_server.agents.agent import FLOAT32
+from rollserve_server.agents.heads.head import build_head
+from rollserve_server.agents.mlp.cores import core_shapes
+from rollserve_server.agents.parameters import check_parameters
+from rollserve_server.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from gymnasium import Space
+
+    from rollserve_server.agents.specs import MlpSpec
+
+__all__ = ["check_mlp"]
+
+_MOST_LAYERS = 1000
+_LEAST_TEMPERATURE, _MOST_TEMPERATURE = 1e-6, 1e6
+_LEAST_EPSILON = 1e-12
+_MOST_CORE_SIZE = 4096
+_GAUSSIANS = ("diagonal_gaussian", "squashed_gaussian")
+
+_Shapes = dict[str, tuple["np.dtype", tuple[int, ...]]]
+
+
+def check_mlp(spec: MlpSpec, input_size: int, action_space: Space[Any]) -> None:
+    """Raises InvalidValueError unless the spec is whole and fits; the message names the field.
+
+    Args:
+        spec: what it is.
+        input_size: of the flat observations.
+        action_space: of one row.
+    """
+    _check_settings(spec)
+    inputs = build_head(spec.head, action_space, settings=spec.settings).inputs
+    if _has_log_std(spec):
+        inputs = inputs[:1]
+    _check_sizes(spec, input_size, sum(wanted.shape[0] for wanted in inputs))
+    check_parameters(spec.parameters, _parameter_shapes(spec))
+
+
+def _check_settings(spec: MlpSpec) -> None:
+    settings = spec.settings
+    low, high = settings.min_log_std, settings.max_log_std
+    if math.isnan(low):
+        raise InvalidValueError.of(f"{spec.head}.min_log_std", low, "a number")
+    if not low <= high:
+        raise InvalidValueError.of(f"{spec.head}.max_log_std", high, f"at least min_log_std, {low},")
+    if not 0 <= settings.epsilon <= 1:
+        raise InvalidValueError.of(f"{spec.head}.epsilon", settings.epsilon, "a number from 0 to 1")
+    if not _LEAST_TEMPERATURE <= settings.temperature <= _MOST_TEMPERATURE:
+        expected = f"a number from {_LEAST_TEMPERATURE:g} to {_MOST_TEMPERATURE:g}"
+        raise InvalidValueError.of(f"{spec.head}.temperature", settings.temperature, expected)
+    if spec.norm_epsilon is not None and not _LEAST_EPSILON <= spec.norm_epsilon <= 1:
+        expected = f"a number from {_LEAST_EPSILON:g} to 1"
+        raise InvalidValueError.of("layer_norm.epsilon", spec.norm_epsilon, expected)
+
+
+def _check_sizes(spec: MlpSpec, input_size: int, output_size: int) -> None:
+    sizes = spec.layer_sizes
+    if not 2 <= len(sizes) <= _MOST_LAYERS + 1:
+        expected = f"from 2 to {_MOST_LAYERS + 1}: one of the input, and one of each layer,"
+        raise InvalidValueError.of("layer_sizes", f"{len(sizes)} sizes", expected)
+    _check_positive("layer_sizes", sizes)
+    if sizes[0] != input_size:
+        expected = f"{input_size}, the flat size of the observation space,"
+        raise InvalidValueError.of("layer_sizes[0]", sizes[0], expected)
+    if sizes[-1] != output_size:
+        parts = " for means and log_std" if spec.settings.predicted_log_std else ""
+        expected = f"{output_size}, as the action space needs it{parts},"
+        raise InvalidValueError.of(f"layer_sizes[{len(sizes) - 1}]", sizes[-1], expected)
+    hidden_sizes = spec.value if isinstance(spec.value, tuple) else ()
+    if len(hidden_sizes) >= _MOST_LAYERS:
+        expected = f"at most {_MOST_LAYERS - 1}"
+        raise InvalidValueError.of("separate_value.hidden_sizes", f"{len(hidden_sizes)} sizes", expected)
+    _check_positive("separate_value.hidden_sizes", hidden_sizes)
+    if spec.core is not None and not 1 <= spec.core.size <= _MOST_CORE_SIZE:
+        expected = f"a number from 1 to {_MOST_CORE_SIZE}"
+        raise InvalidValueError.of(f"{spec.core.kind}.size", spec.core.size, expected)
+    if (len(sizes) > 2 or hidden_sizes) and spec.activation is None:
+        raise InvalidValueError.of("activation", "none", "one for the hidden layers")
+
+
+def _check_positive(field: str, sizes: Sequence[int]) -> None:
+    for position, size in enumerate(sizes):
+        if size < 1:
+            raise InvalidValueError.of(f"{field}[{position}]", size, "a positive size")
+
+
+def _parameter_shapes(spec: MlpSpec) -> _Shapes:
+    sizes = spec.layer_sizes
+    has_norm = spec.norm_epsilon is not None
+    shapes = _layer_shapes("", sizes, has_norm=has_norm)
+    num_features = sizes[-2]
+    if spec.core is not None:
+        shapes |= core_shapes(spec.core, num_features)
+        num_features = spec.core.size
+        shapes[f"{len(sizes) - 2}/weight"] = FLOAT32, (sizes[-1], num_features)
+    if _has_log_std(spec):
+        shapes["log_std"] = FLOAT32, (sizes[-1],)
+    if spec.value == "shared":
+        shapes["value/weight"], shapes["value/bias"] = (FLOAT32, (1, num_features)), (FLOAT32, (1,))
+    elif spec.value is not None:
+        shapes |= _layer_shapes("value/", (sizes[0], *spec.value, 1), has_norm=has_norm)
+    return shapes
+
+
+def _layer_shapes(prefix: str, sizes: Sequence[int], *, has_norm: bool) -> _Shapes:
+    shapes: _Shapes = {}
+    for layer, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
+        name = f"{prefix}{layer}"
+        shapes[f"{name}/weight"], shapes[f"{name}/bias"] = (FLOAT32, (outputs, inputs)), (FLOAT32, (outputs,))
+        if has_norm and layer < len(sizes) - 2:
+            shapes[f"{name}/norm/weight"] = shapes[f"{name}/norm/bias"] = FLOAT32, (outputs,)
+    return shapes
+
+
+def _has_log_std(spec: MlpSpec) -> bool:
+    """Whether it is a parameter."""
+    return spec.head in _GAUSSIANS and not spec.settings.predicted_log_std

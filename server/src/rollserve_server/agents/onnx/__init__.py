@@ -1,0 +1,1 @@
+"""Models in the ONNX format, run by ONNX Runtime."""

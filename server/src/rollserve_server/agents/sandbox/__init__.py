@@ -1,0 +1,1 @@
+"""Child processes in which agents are tried before they are accepted."""

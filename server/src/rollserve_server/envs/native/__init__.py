@@ -1,0 +1,1 @@
+"""Native vector environments of gymnasium's registry."""

@@ -1,0 +1,231 @@
+"""Messages of agents, and of how they act, to what the pool takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rollserve._codec.tensors import named_tensors_from_proto
+from rollserve.environments import kwargs_from_json
+from rollserve.v1 import agent_pb2
+from rollserve_server.agents import (
+    AgentSource,
+    ConstantSpec,
+    CoreSpec,
+    Exploration,
+    HeadSettings,
+    InstalledFactory,
+    MlpSpec,
+    OnnxModel,
+    PickledFactory,
+    PythonSource,
+    RandomSpec,
+)
+from rollserve_server.envs import check_arguments
+from rollserve_server.errors import InvalidValueError
+from rollserve_server.gateway.messages.fields import of_field, updates_of
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from rollserve.v1 import sampler_service_pb2 as pb
+    from rollserve_server.agents import Activation, HeadKind, Value
+    from rollserve_server.pool import AgentUpdate
+
+__all__ = ["agent_updates_from_proto", "exploration_from_proto", "mlp_from_proto"]
+
+_ACTIVATIONS: Mapping[agent_pb2.Activation.ValueType, Activation] = {
+    agent_pb2.ACTIVATION_TANH: "tanh",
+    agent_pb2.ACTIVATION_RELU: "relu",
+    agent_pb2.ACTIVATION_ELU: "elu",
+    agent_pb2.ACTIVATION_GELU: "gelu",
+    agent_pb2.ACTIVATION_GELU_TANH: "gelu_tanh",
+    agent_pb2.ACTIVATION_SILU: "silu",
+}
+_NORM_EPSILON = 1e-5
+_LEAST_FACTOR, _MOST_FACTOR = 1e-6, 1e6
+_MOST_FACTORS = 1024
+"""They come with each order to a worker."""
+
+
+def mlp_from_proto(mlp: agent_pb2.MlpAgent, parameters: Mapping[str, np.ndarray]) -> MlpSpec:
+    """An MLP with its parameters.
+
+    Raises:
+        InvalidValueError: a part is missing or unknown.
+    """
+    head: HeadKind | None = mlp.WhichOneof("head")
+    if head is None:
+        kinds = [field.name for field in mlp.DESCRIPTOR.oneofs_by_name["head"].fields]
+        raise InvalidValueError.of("head", "none", f"{', '.join(kinds[:-1])} or {kinds[-1]}")
+    if mlp.activation not in (*_ACTIVATIONS, agent_pb2.ACTIVATION_UNSPECIFIED):
+        raise InvalidValueError.of("activation", mlp.activation, "a value of Activation")
+    norm = mlp.layer_norm
+    norm_epsilon = norm.epsilon if norm.HasField("epsilon") else _NORM_EPSILON
+    return MlpSpec(
+        layer_sizes=tuple(mlp.layer_sizes),
+        activation=_ACTIVATIONS.get(mlp.activation),
+        head=head,
+        parameters=parameters,
+        settings=_settings_from_proto(mlp, head),
+        norm_epsilon=norm_epsilon if mlp.HasField("layer_norm") else None,
+        value=_value_from_proto(mlp),
+        core=_core_from_proto(mlp),
+    )
+
+
+def _check_model_head(onnx: agent_pb2.OnnxAgent, head: str) -> None:
+    """Raises InvalidValueError if the head of a model has settings, which are an MLP's."""
+    for field, value in getattr(onnx, head).ListFields():
+        raise InvalidValueError.of(f"{head}.{field.name}", value, "none: a model gives log_std as it is to be,")
+
+
+def _python_from_proto(
+    python: agent_pb2.PythonAgent, parameters: Mapping[str, np.ndarray], allowed_paths: Collection[Path]
+) -> PythonSource:
+    """An agent that is installed, with its parameters.
+
+    Raises:
+        InvalidValueError: its arguments are no JSON of the kind that they should be.
+        NotAllowedError: see `check_arguments`.
+    """
+    try:
+        kwargs = kwargs_from_json(python.kwargs_json)
+    except ValueError as error:
+        raise InvalidValueError(str(error), field="kwargs_json") from None
+    check_arguments({"kwargs_json": kwargs}, allowed_paths)
+    return PythonSource(InstalledFactory(python.name, kwargs), parameters)
+
+
+def exploration_from_proto(exploration: pb.Exploration) -> Exploration:
+    """How freely an agent is to act.
+
+    Raises:
+        InvalidValueError: a value is out of range, or has no meaning beside another.
+    """
+    ranges = {
+        "temperature": (_LEAST_FACTOR, _MOST_FACTOR),
+        "noise_scale": (_LEAST_FACTOR, _MOST_FACTOR),
+        "epsilon": (0.0, 1.0),
+    }
+    changes: dict[str, tuple[float, ...]] = {}
+    for name, (least, most) in ranges.items():
+        field, values = f"{name}s", tuple(getattr(exploration, f"{name}s"))
+        if not values:
+            continue
+        if len(values) > _MOST_FACTORS:
+            raise InvalidValueError.of(field, f"{len(values)} numbers", f"at most {_MOST_FACTORS}")
+        for position, value in enumerate(values):
+            if not least <= value <= most:
+                raise InvalidValueError.of(f"{field}[{position}]", value, f"a number from {least:g} to {most:g}")
+        if exploration.deterministic:
+            raise InvalidValueError.of(field, f"{len(values)} numbers", "none beside deterministic")
+        changes[name] = values
+    return Exploration(exploration.deterministic, **changes)
+
+
+def _settings_from_proto(mlp: agent_pb2.MlpAgent, head: HeadKind) -> HeadSettings:
+    match head:
+        case "diagonal_gaussian" | "squashed_gaussian":
+            gaussian = getattr(mlp, head)
+            return HeadSettings(
+                predicted_log_std=gaussian.predicted_log_std,
+                min_log_std=gaussian.min_log_std if gaussian.HasField("min_log_std") else -math.inf,
+                max_log_std=gaussian.max_log_std if gaussian.HasField("max_log_std") else math.inf,
+            )
+        case "epsilon_greedy":
+            return HeadSettings(epsilon=mlp.epsilon_greedy.epsilon)
+        case "boltzmann":
+            return HeadSettings(temperature=mlp.boltzmann.temperature if mlp.boltzmann.HasField("temperature") else 1.0)
+        case _:
+            return HeadSettings()
+
+
+def _value_from_proto(mlp: agent_pb2.MlpAgent) -> Value | None:
+    match mlp.WhichOneof("value"):
+        case "shared_value":
+            return "shared"
+        case "separate_value":
+            return tuple(mlp.separate_value.hidden_sizes)
+        case _:
+            return None
+
+
+def _core_from_proto(mlp: agent_pb2.MlpAgent) -> CoreSpec | None:
+    match mlp.WhichOneof("core"):
+        case "gru":
+            return CoreSpec("gru", mlp.gru.size)
+        case "lstm":
+            return CoreSpec("lstm", mlp.lstm.size)
+        case _:
+            return None
+
+
+def agent_updates_from_proto(
+    request: pb.UpdateAgentRequest, allowed_paths: Collection[Path]
+) -> tuple[Sequence[AgentUpdate], bool]:
+    """The updates, and whether there is to be one for each worker.
+
+    Raises:
+        InvalidValueError: a part is missing or malformed.
+        NotAllowedError: see `check_arguments`.
+    """
+    return updates_of(request, lambda update: _agent_update_from_proto(update, allowed_paths))
+
+
+def _agent_update_from_proto(update: pb.AgentUpdate, allowed_paths: Collection[Path]) -> AgentUpdate:
+    match update.WhichOneof("update"):
+        case "agent":
+            with of_field("agent"):
+                return _agent_from_proto(update.agent, allowed_paths)
+        case "parameters":
+            return _parameters_from_proto(update.parameters)
+        case _:
+            raise InvalidValueError.of("update", "none", "agent or parameters")
+
+
+def _agent_from_proto(agent: agent_pb2.Agent, allowed_paths: Collection[Path]) -> AgentSource:
+    match agent.WhichOneof("kind"):
+        case "mlp":
+            with of_field("mlp"):
+                return mlp_from_proto(agent.mlp, _parameters_from_proto(agent.mlp.parameters))
+        case "random":
+            return RandomSpec()
+        case "constant":
+            with of_field("constant.action"):
+                return ConstantSpec(named_tensors_from_proto(agent.constant.action))
+        case "onnx":
+            with of_field("onnx"):
+                return _onnx_from_proto(agent.onnx)
+        case "python":
+            with of_field("python"):
+                return _python_from_proto(agent.python, _parameters_from_proto(agent.python.parameters), allowed_paths)
+        case "pickled":
+            with of_field("pickled"):
+                return PythonSource(
+                    PickledFactory(agent.pickled.data), _parameters_from_proto(agent.pickled.parameters)
+                )
+        case _:
+            raise InvalidValueError.of("kind", "none", "mlp, random, constant, onnx, python or pickled")
+
+
+def _onnx_from_proto(onnx: agent_pb2.OnnxAgent) -> OnnxModel:
+    head = onnx.WhichOneof("head")
+    if head is None:
+        expected = "categorical, diagonal_gaussian, squashed_gaussian or actions"
+        raise InvalidValueError.of("head", "none", expected)
+    _check_model_head(onnx, head)
+    return OnnxModel(
+        data=onnx.model,
+        inputs=dict(onnx.inputs),
+        outputs=dict(onnx.outputs),
+        head=head,
+        infos=tuple(onnx.infos),
+    )
+
+
+def _parameters_from_proto(parameters: agent_pb2.Parameters) -> Mapping[str, np.ndarray]:
+    with of_field("parameters"):
+        return named_tensors_from_proto(parameters.tensors)

@@ -1,0 +1,117 @@
+"""Messages of environments, to and from what the pool takes and gives."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rollserve.environments import (
+    EnvSpec,
+    env_change_from_proto,
+    env_spec_from_proto,
+    kwargs_from_json,
+)
+from rollserve.reproducibility import reproducibility_to_proto
+from rollserve.spaces import space_to_proto
+from rollserve.v1 import environment_pb2
+from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.envs import check_paths, describe_space
+from rollserve_server.errors import InvalidValueError
+from rollserve_server.gateway.messages.fields import in_range, of_field, updates_of
+from rollserve_server.pool import RowUpdates
+
+if TYPE_CHECKING:
+    from rollserve import EnvChange
+    from rollserve_server.pool import EnvUpdate, EnvUpdated
+
+__all__ = ["env_updated_to_proto", "env_updates_from_proto", "environment_from_proto"]
+
+_MOST_WRAPPERS = 64
+_MOST_ROWS, _MOST_EPISODES_PER_ROW = 4096, 1 << 16
+
+
+def env_updates_from_proto(
+    request: pb.UpdateEnvRequest, allowed_paths: Collection[Path]
+) -> tuple[Sequence[EnvUpdate], bool]:
+    """The updates, and whether there is to be one for each worker.
+
+    Raises:
+        InvalidValueError: a part is missing or malformed.
+        NotAllowedError: see `check_paths`.
+    """
+    return updates_of(request, lambda update: _env_update_from_proto(update, allowed_paths))
+
+
+def env_updated_to_proto(updated: EnvUpdated) -> pb.UpdateEnvResponse:
+    """The response to an update of the environments."""
+    return pb.UpdateEnvResponse(
+        environment_version=updated.version,
+        observation_space=space_to_proto(describe_space(updated.description.observation_space)),
+        action_space=space_to_proto(describe_space(updated.description.action_space)),
+        reproducibility=reproducibility_to_proto(updated.description.reproducibility),
+        row_count=updated.description.num_rows,
+        episodes_per_row=updated.description.num_episodes_per_row or 0,
+    )
+
+
+def environment_from_proto(environment: environment_pb2.Environment, allowed_paths: Collection[Path]) -> EnvSpec:
+    """An environment.
+
+    Raises:
+        InvalidValueError: a part is malformed or out of range.
+        NotAllowedError: see `check_paths`.
+    """
+    if len(environment.wrappers) > _MOST_WRAPPERS:
+        raise InvalidValueError.of("wrappers", len(environment.wrappers), f"at most {_MOST_WRAPPERS}")
+    in_range("row_count", environment.row_count, 0, _MOST_ROWS)
+    in_range("episodes_per_row", environment.episodes_per_row, 0, _MOST_EPISODES_PER_ROW)
+    texts = {"kwargs_json": environment.kwargs_json, "reset_options_json": environment.reset_options_json}
+    texts |= {f"wrappers[{i}].kwargs_json": wrapper.kwargs_json for i, wrapper in enumerate(environment.wrappers)}
+    for field, text in texts.items():
+        with of_field(field):
+            kwargs_from_json(text)
+    spec = env_spec_from_proto(environment)
+    check_paths(spec, allowed_paths)
+    return spec
+
+
+def _env_update_from_proto(update: environment_pb2.EnvironmentUpdate, allowed_paths: Collection[Path]) -> EnvUpdate:
+    match update.WhichOneof("update"):
+        case "per_row":
+            updates = []
+            for position, element in enumerate(update.per_row.updates):
+                with of_field(f"per_row.updates[{position}]"):
+                    updates.append(_row_update_from_proto(element, allowed_paths))
+            return RowUpdates(tuple(updates))
+        case None:
+            raise InvalidValueError.of("update", "none", "environment, change or per_row")
+        case _:
+            return _one_env_update_from_proto(update, allowed_paths)
+
+
+def _row_update_from_proto(
+    update: environment_pb2.EnvironmentUpdate, allowed_paths: Collection[Path]
+) -> EnvSpec | EnvChange | None:
+    match update.WhichOneof("update"):
+        case "per_row":
+            raise InvalidValueError.of("per_row", "another per_row", "environment, change or nothing")
+        case None:
+            return None
+        case _:
+            return _one_env_update_from_proto(update, allowed_paths)
+
+
+def _one_env_update_from_proto(
+    update: environment_pb2.EnvironmentUpdate, allowed_paths: Collection[Path]
+) -> EnvSpec | EnvChange:
+    if update.HasField("environment"):
+        with of_field("environment"):
+            return environment_from_proto(update.environment, allowed_paths)
+    with of_field("change"):
+        for field in ("kwargs_json", "reset_options_json"):
+            with of_field(field):
+                kwargs_from_json(getattr(update.change, field))
+        change = env_change_from_proto(update.change)
+        check_paths(change, allowed_paths)
+        return change

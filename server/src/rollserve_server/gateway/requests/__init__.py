@@ -1,0 +1,1 @@
+"""Requests: received within bounds, checked for size, parsed."""

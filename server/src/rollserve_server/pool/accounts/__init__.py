@@ -1,0 +1,1 @@
+"""Accounts: what became of everything that was simulated."""

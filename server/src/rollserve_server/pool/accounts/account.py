@@ -1,0 +1,114 @@
+"""What becomes of all that is simulated for a call."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rollserve_server.pool.accounts.env_failures import EnvFailures
+
+if TYPE_CHECKING:
+    from rollserve_server.sampling import EpisodeFailure
+
+__all__ = ["ENVIRONMENT_FAILED", "Account", "WorkerAccount"]
+
+ENVIRONMENT_FAILED = "environment_failed"
+_STRAGGLER = "straggler"
+"""Why episodes run again, beside the reasons of errors about workers."""
+
+
+@dataclass
+class WorkerAccount:
+    """One worker's share in a call: what was simulated and delivered, and its time."""
+
+    num_simulated_steps: int = 0
+    num_steps: int = 0
+    num_episodes: int = 0
+    sampling_seconds: float = 0.0
+    encoding_seconds: float = 0.0
+    num_missing_steps: int = 0
+
+
+@dataclass
+class Account:
+    """What became of everything that was simulated; see Account in `protos/rollserve/v1/episode_batch.proto`.
+
+    Carried and simulated steps together are as many as those that were delivered, kept, superseded, cancelled, lost,
+    idle or discarded.
+    """
+
+    seed: int
+    first_episode_index: int
+    policy_version: int
+    env_version: int
+    workers: list[WorkerAccount]
+    num_carried_steps: int = 0
+    num_kept_steps: int = 0
+    num_superseded_steps: int = 0
+    num_cancelled_steps: int = 0
+    num_lost_steps: int = 0
+    num_idle_steps: int = 0
+    num_prefetched_steps: int = 0
+    num_discarded_steps: int = 0
+    num_discarded_episodes: int = 0
+    num_retried_episodes: int = 0
+    num_straggler_episodes: int = 0
+    num_broken_off_episodes: int = 0
+    row_step_count: int = 0
+    message_bytes: int = 0
+    dropped_infos: Counter[str] = field(default_factory=Counter)
+    queued_seconds: float = 0.0
+    waiting_seconds: float = 0.0
+    sending_seconds: float = 0.0
+    elapsed_seconds: float = 0.0
+    retry_reasons: Counter[str] = field(default_factory=Counter)
+    env_failures: EnvFailures = field(default_factory=EnvFailures)
+
+    def count_retried(self, reason: str, num_episodes: int) -> None:
+        """Takes in that so many episodes run again, and why."""
+        self.num_retried_episodes += num_episodes
+        if num_episodes:
+            self.retry_reasons[reason] += num_episodes
+
+    def count_stragglers(self, num_episodes: int) -> None:
+        """Takes in that so many episodes were begun a second time, because they are late."""
+        self.num_straggler_episodes += num_episodes
+        self.count_retried(_STRAGGLER, num_episodes)
+
+    def take_env_failure(self, worker: int, failure: EpisodeFailure) -> None:
+        """Takes in that an environment of a worker has raised an error."""
+        self.env_failures.take(worker, failure)
+        if not failure.is_final:
+            self.count_retried(ENVIRONMENT_FAILED, len(failure.indices))
+
+    def add_ahead(self, ahead: Account) -> None:
+        """Takes in what became of steps that were simulated between calls, but for those that workers hold."""
+        self.num_prefetched_steps += ahead.num_simulated_steps
+        self.num_carried_steps += ahead.num_lost_steps + ahead.num_idle_steps
+        self.num_lost_steps += ahead.num_lost_steps
+        self.num_idle_steps += ahead.num_idle_steps
+        self.num_retried_episodes += ahead.num_retried_episodes
+        self.retry_reasons.update(ahead.retry_reasons)
+        self.env_failures.add_ahead(ahead.env_failures)
+        self.dropped_infos.update(ahead.dropped_infos)
+
+    @property
+    def num_simulated_steps(self) -> int:
+        """Steps simulated while the call ran."""
+        return sum(worker.num_simulated_steps for worker in self.workers)
+
+    @property
+    def num_steps(self) -> int:
+        """Steps delivered."""
+        return sum(worker.num_steps for worker in self.workers)
+
+    @property
+    def num_missing_steps(self) -> int:
+        """Of fragments, steps that were asked for and not made."""
+        return sum(worker.num_missing_steps for worker in self.workers)
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes delivered."""
+        return sum(worker.num_episodes for worker in self.workers)

@@ -1,0 +1,1 @@
+"""Ray as a backend; the only package that imports Ray."""

@@ -1,0 +1,75 @@
+"""One evaluation: a call whose episodes tell what they came to."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from rollserve_server.errors import OverLimitError
+from rollserve_server.pool.calls.episodes import Call
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence, Sized
+
+    from rollserve_server.pool.accounts.env_failures import FailedEpisode
+    from rollserve_server.pool.backends.backend import WorkerHandle
+    from rollserve_server.sampling import Order, Outcome, Report
+
+__all__ = ["EvaluationCall"]
+
+
+class EvaluationCall(Call):
+    """See Call. Its stream is for it alone: what was begun beyond its end is thrown away."""
+
+    num_members = 1
+
+    def __init__(self, *arguments: Any) -> None:
+        """Takes what Call takes."""
+        super().__init__(*arguments)
+        self._outcomes: dict[int, Outcome] = {}
+
+    @property
+    def outcomes(self) -> Sequence[Outcome]:
+        """What the episodes came to that are claimed, in the order of their indices, but for those left out."""
+        claimed = range(self.account.first_episode_index, self.stream.ledger.next_index)
+        return [self._outcomes[index] for index in claimed if index in self._outcomes]
+
+    @property
+    def stream_id(self) -> int:
+        """The name that its workers know it by."""
+        return self.stream.stream.stream_id
+
+    @property
+    def handles(self) -> Sequence[WorkerHandle | None]:
+        """The workers that have a part in it."""
+        return self.stream.handles
+
+    @property
+    def in_flight(self) -> Sequence[Sized]:
+        """Of each worker, orders that have not been answered."""
+        return self.stream.in_flight
+
+    def _next_order(self, worker: int, stuck: bool) -> Order | None:
+        """See Call."""
+        order = super()._next_order(worker, stuck)
+        return order and dataclasses.replace(order, tell_outcomes=True)
+
+    def _take(self, worker: int, report: Report) -> None:
+        """See Call."""
+        # Of an episode that ran again, what counts is what is delivered.
+        self._outcomes.update((outcome.episode_index, outcome) for outcome in report.outcomes)
+        try:
+            super()._take(worker, report)
+        except OverLimitError as error:  # of a message: in these requests its limit stands elsewhere
+            error.field = "episodes.max_message_bytes"
+            raise
+
+    def _leave_out(self, episodes: Mapping[int, FailedEpisode]) -> None:
+        """See Call."""
+        for index in episodes:
+            self._outcomes.pop(index, None)  # it may have ended well on a worker that was lost
+        super()._leave_out(episodes)
+
+    def _end(self) -> None:
+        """See Call."""
+        self.account.num_idle_steps += self.stream.num_held_steps

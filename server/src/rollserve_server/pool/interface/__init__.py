@@ -1,0 +1,1 @@
+"""Requests to the pool and what it answers with, as plain values."""

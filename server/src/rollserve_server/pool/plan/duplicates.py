@@ -1,0 +1,79 @@
+"""Episodes that were begun a second time, on another worker. Pure, as the plan that they are of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rollserve_server.pool.plan.plan import Ledger
+
+__all__ = ["Copies"]
+
+
+class Copies:
+    """Those of a ledger. Of each episode there is one at a time, and the one of the two that ends first counts.
+
+    Attributes:
+        superfluous: workers, and an episode that each of them has in vain.
+    """
+
+    def __init__(self, ledger: Ledger, num_open: list[int]) -> None:
+        """Takes what it keeps up to date: the ledger, and how many episodes each worker has that have not ended."""
+        self._ledger = ledger
+        self._num_open = num_open
+        self.superfluous: list[tuple[int, int]] = []
+
+    def begin(
+        self,
+        worker: int,
+        awaited: Iterable[int],
+        is_late: Callable[[int], bool],
+        room: int,
+        unit_of: Callable[[int], range],
+    ) -> list[range]:
+        """Episodes to begin a second time on a worker; see `Plan.begin_copies`.
+
+        Args:
+            worker: which one.
+            awaited: episodes that run, in their order.
+            is_late: says of one of those whether it is late.
+            room: how many there may be.
+            unit_of: says which episodes run together with one.
+        """
+        ledger = self._ledger
+        ranges: list[range] = []
+        for index in awaited:
+            if room <= 0 or not is_late(index):
+                break
+            owner = ledger.workers[index]
+            if owner == worker or index in ledger.copies:
+                continue
+            stop = index + 1
+            while stop < unit_of(index).stop and ledger.workers.get(stop) == owner and stop not in ledger.copies:
+                stop += 1
+            ledger.copies.update(dict.fromkeys(range(index, stop), worker))
+            self._num_open[worker] += stop - index
+            room -= stop - index
+            ranges.append(range(index, stop))
+        return ranges
+
+    def give_up(self, index: int, worker: int) -> None:
+        """Takes in that a worker gave up an episode that was begun twice: it is the other's alone now."""
+        ledger = self._ledger
+        copy = ledger.copies.pop(index)
+        if worker != copy:
+            ledger.workers[index] = copy
+
+    def settle(self, index: int, worker: int | None) -> bool:
+        """Takes in where an episode has ended that was begun twice; returns whether it is the first of the two."""
+        ledger = self._ledger
+        owner, copy = ledger.workers[index], ledger.copies.pop(index)
+        if worker != copy or index in ledger.sizes:
+            self._num_open[copy] -= 1
+            self.superfluous.append((copy, index))
+            return worker != copy
+        self._num_open[owner] -= 1
+        self.superfluous.append((owner, index))
+        ledger.workers[index] = copy
+        return True

@@ -1,0 +1,81 @@
+"""A stream from call to call: which of its episodes were begun, where they are, and what is on its way."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from rollserve_server.pool.calls.stragglers import Drops
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from rollserve_server.pool.backends.backend import Payload, WorkerHandle
+    from rollserve_server.pool.plan.placement import Placement
+    from rollserve_server.pool.plan.plan import Ledger
+    from rollserve_server.pool.workers.workforce import Team
+    from rollserve_server.sampling import Claim, Order, Report, Stream
+
+__all__ = ["InFlight", "OpenStream"]
+
+
+class InFlight(NamedTuple):
+    """An order, and what is to come of it."""
+
+    order: Order
+    report: asyncio.Future[Report]
+    payload: Payload
+
+
+@dataclass(eq=False)
+class OpenStream:
+    """A stream, and what is known of its episodes from call to call.
+
+    Attributes:
+        stream: its name and what its episodes are a function of.
+        placement: where its episodes run.
+        ledger: those that were begun and not claimed.
+        team: the workers that may run them.
+        handles: of each place in the team, the worker that has a part in the stream.
+        in_flight: of each worker, orders that have not been answered, with their answers to come.
+        held_steps: of each worker, steps that it made and that are not delivered.
+        releases: of each worker, claims of episodes that it keeps although they are taken, because it wrote them early.
+        drops: of each worker, episodes that it has although others have them, too, and were first.
+        claim_names: names for claims.
+        begun_at: of episodes that have not ended, when a worker was told to begin them.
+    """
+
+    stream: Stream
+    placement: Placement
+    ledger: Ledger
+    team: Team
+    handles: list[WorkerHandle | None]
+    in_flight: list[deque[InFlight]]
+    held_steps: list[int]
+    releases: list[list[Claim]]
+    drops: list[Drops]
+    claim_names: Iterator[int] = field(default_factory=itertools.count)
+    begun_at: dict[int, float] = field(default_factory=dict)
+
+    @classmethod
+    def begin(cls, stream: Stream, placement: Placement, ledger: Ledger, team: Team) -> OpenStream:
+        """A stream that no worker has a part in yet."""
+        return cls(
+            stream,
+            placement,
+            ledger,
+            team,
+            handles=[None for _ in team],
+            in_flight=[deque() for _ in team],
+            held_steps=[0 for _ in team],
+            releases=[[] for _ in team],
+            drops=[Drops() for _ in team],
+        )
+
+    @property
+    def num_held_steps(self) -> int:
+        """How many steps were made and not delivered."""
+        return sum(self.held_steps)

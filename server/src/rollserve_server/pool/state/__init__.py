@@ -1,0 +1,1 @@
+"""Plain values that describe a sampler; the journal keeps them."""

@@ -1,0 +1,1 @@
+"""Numbered versions of agents and environments: checked, installed on all workers, kept, evicted."""

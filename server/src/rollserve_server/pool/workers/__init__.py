@@ -1,0 +1,1 @@
+"""Workers: slots, the processes in them, broadcasts to all, restarts."""

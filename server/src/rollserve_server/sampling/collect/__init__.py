@@ -1,0 +1,1 @@
+"""The loops that step environments with an agent."""

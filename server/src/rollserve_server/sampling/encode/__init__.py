@@ -1,0 +1,1 @@
+"""Segments of episodes as serialized messages."""

@@ -1,0 +1,1 @@
+"""Steps, episodes and infos as columns."""

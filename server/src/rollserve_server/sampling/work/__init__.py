@@ -1,0 +1,1 @@
+"""What a worker keeps for one sequence or population."""

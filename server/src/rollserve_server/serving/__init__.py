@@ -1,0 +1,1 @@
+"""The server process: built from settings, serving until a signal, then closed in order."""
