@@ -20,7 +20,7 @@ import rollserve
 from rollserve._calls.joining import join_batches
 from rollserve._calls.stream_reader import StreamReader
 from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve_server.activity import Beat
+from rollserve_server.activity import Heartbeat
 from rollserve_server.agents import AgentSpec, MlpSpec, RandomSpec
 from rollserve_server.errors import WorkerLostError
 from rollserve_server.pool import (
@@ -128,8 +128,8 @@ class SlowWorker:
     def stop(self, stream_id: int) -> None:
         self._worker.stop(stream_id)
 
-    async def beat(self) -> Beat:
-        return await self._worker.beat()
+    async def heartbeat(self) -> Heartbeat:
+        return await self._worker.heartbeat()
 
     def kill(self, error: WorkerLostError | None = None) -> None:
         self._worker.kill(error)

@@ -13,7 +13,7 @@ from pools import adds_up, pool_of, sample
 from support import equal
 
 import rollserve
-from rollserve_server.activity import Beat
+from rollserve_server.activity import Heartbeat
 from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import WorkerLostError
 from rollserve_server.pool import AtLeast, Exactly, Fragments, InProcessBackend, Target, WorkerHandle
@@ -59,8 +59,8 @@ class _ShuffledWorker:
     def stop(self, stream_id: int) -> None:
         self._worker.stop(stream_id)
 
-    async def beat(self) -> Beat:
-        return self._worker.beat()
+    async def heartbeat(self) -> Heartbeat:
+        return self._worker.heartbeat()
 
     def kill(self, error: WorkerLostError | None = None) -> None:
         pass

@@ -19,8 +19,8 @@ from support import equal
 import rollserve
 from rollserve.v1 import agent_versions_pb2, evaluation_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.admission import Admission
 from rollserve_server.errors import DomainError, OverLimitError, StoppingError
-from rollserve_server.pool import Turns
 
 
 def begin_to_sample(channel: grpc.Channel, seed: int) -> grpc.Call:
@@ -122,7 +122,7 @@ def test_so_many_calls_wait_and_no_more(tmp_path: Path) -> None:
     with serving(tmp_path, *BIG, *options) as (server, sampler), careless(server) as channel:
         running = sampler.stream_samples(FOREVER, blackhole=True)
         waiting = [begin_to_sample(channel, seed) for seed in range(2)]
-        with pytest.raises(rollserve.LimitError, match="1 calls have their turn and 2 are waiting") as caught:
+        with pytest.raises(rollserve.LimitError, match="1 calls are running and 2 are waiting") as caught:
             sampler.obtain_samples(10)
         assert caught.value.reason == "TOO_MANY_CALLS"
         running.close()
@@ -191,32 +191,32 @@ def test_many_large_requests_at_once_take_little(tmp_path: Path) -> None:
 
 
 async def test_turns_pass_on_while_clients_take_nothing() -> None:
-    turns = Turns(1, 0.01, max_stalled=1, max_waiting=1, patience_seconds=0.05)
+    admission = Admission(1, 0.01, max_stalled=1, max_waiting=1, patience_seconds=0.05)
     receivers = [Receiver() for _ in range(4)]
     async with contextlib.AsyncExitStack() as stack:
         calls = [await stack.enter_async_context(contextlib.AsyncExitStack()) for _ in receivers]
-        await turns.wait(calls[0], receivers[0])
-        second = asyncio.create_task(turns.wait(calls[1], receivers[1]))
+        await admission.admit(calls[0], receivers[0])
+        second = asyncio.create_task(admission.admit(calls[1], receivers[1]))
         await asyncio.sleep(0.1)
         assert not second.done()
-        with pytest.raises(OverLimitError, match="1 calls have their turn and 1 are waiting"):
+        with pytest.raises(OverLimitError, match="1 calls are running and 1 are waiting"):
             async with contextlib.AsyncExitStack() as too_many:
-                await turns.wait(too_many, receivers[2])
-        receivers[0].waiting_since = time.monotonic()
+                await admission.admit(too_many, receivers[2])
+        receivers[0].stalled_since = time.monotonic()
         await asyncio.wait_for(second, 5)
-        third = asyncio.create_task(turns.wait(calls[2], receivers[2]))
+        third = asyncio.create_task(admission.admit(calls[2], receivers[2]))
         await asyncio.sleep(0.1)
-        receivers[1].waiting_since = time.monotonic()
+        receivers[1].stalled_since = time.monotonic()
         await until(lambda: receivers[0].error is not None)
         assert not third.done()
         assert receivers[1].error is None
-        receivers[0].waiting_since = None  # it is not stalled, and so nobody has to go
+        receivers[0].stalled_since = None  # it is not stalled, and so nobody has to go
         await calls[0].aclose()
         await asyncio.wait_for(third, 5)
-        fourth = asyncio.create_task(turns.wait(calls[3], receivers[3]))
+        fourth = asyncio.create_task(admission.admit(calls[3], receivers[3]))
         await asyncio.sleep(0.1)
-        turns.refuse(StoppingError("now"))
-        for refused in (fourth, turns.wait(calls[0], receivers[0])):
+        admission.refuse(StoppingError("now"))
+        for refused in (fourth, admission.admit(calls[0], receivers[0])):
             with pytest.raises(StoppingError, match="now"):
                 await refused
 
@@ -225,7 +225,7 @@ class Receiver:
     """Of a call."""
 
     def __init__(self) -> None:
-        self.waiting_since: float | None = None
+        self.stalled_since: float | None = None
         self.error: DomainError | None = None
 
     def end(self, error: DomainError) -> None:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-__all__ = ["Beat", "Phase", "Pulse", "here"]
+__all__ = ["Activity", "Heartbeat", "Phase", "current_activity"]
 
 
 class Phase(enum.Enum):
@@ -24,8 +24,8 @@ class Phase(enum.Enum):
     LOADING = "making an agent"
 
 
-class Beat(NamedTuple):
-    """A look at a pulse. Two that are equal show the same piece of work: nothing has ended between them.
+class Heartbeat(NamedTuple):
+    """A look at a activity. Two that are equal show the same piece of work: nothing has ended between them.
 
     Attributes:
         phase: what is being done.
@@ -40,7 +40,7 @@ class Beat(NamedTuple):
     text: str
 
 
-class Pulse:
+class Activity:
     """Changes with every piece of work that may hang: a row's step or reset, an action, an environment that is made.
 
     One thread changes it, others may look.
@@ -67,7 +67,7 @@ class Pulse:
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
         """Has this thread do the worker's work for as long as the block."""
-        _local.pulse = self
+        _local.activity = self
         self.begin(Phase.WORKING)
         try:
             yield
@@ -75,26 +75,26 @@ class Pulse:
             self.episode_of = _unknown
             self.phase = Phase.IDLE
 
-    def look(self) -> Beat:
+    def look(self) -> Heartbeat:
         """What is being done now."""
         phase, count, row = self.phase, self.count, self.row
         episode = None
         if phase in (Phase.STEP, Phase.RESET):
             with contextlib.suppress(Exception):  # it may change while it is looked at
                 episode = self.episode_of(row)
-        return Beat(phase, count, row, phase.value if episode is None else f"{phase.value} of episode {episode}")
+        return Heartbeat(phase, count, row, phase.value if episode is None else f"{phase.value} of episode {episode}")
 
 
 _local = threading.local()
 
 
-def here() -> Pulse:
-    """The pulse of the worker whose work this thread does; of none, one that nobody looks at."""
+def current_activity() -> Activity:
+    """The activity of the worker whose work this thread does; of none, one that nobody looks at."""
     try:
-        pulse: Pulse = _local.pulse
+        activity: Activity = _local.activity
     except AttributeError:
-        pulse = _local.pulse = Pulse()
-    return pulse
+        activity = _local.activity = Activity()
+    return activity
 
 
 def _unknown(row: int) -> int | None:

@@ -1,4 +1,4 @@
-"""Turns of calls."""
+"""Admission: a bounded number of calls run at a time, the others queue in order of arrival."""
 
 from __future__ import annotations
 
@@ -16,152 +16,146 @@ from rollserve_server.errors import ClientStalledError, DomainError, OverLimitEr
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
-__all__ = ["ATTENTIVE", "Receiver", "Turns"]
+__all__ = ["NEVER_STALLED", "Admission", "Receiver"]
 
 
 class Receiver(Protocol):
-    """Who takes what a call gives."""
+    """The reading side of a call: its client, as far as admission is concerned."""
 
     @property
-    def waiting_since(self) -> float | None:
-        """Since when something is there for it that it does not take (`time.monotonic`); None while it takes."""
+    def stalled_since(self) -> float | None:
+        """When the client stopped reading while data was ready (`time.monotonic`), or None while it reads."""
         ...
 
     def end(self, error: DomainError) -> None:
-        """Ends its call. May be called again."""
+        """End the call with an error. May be called more than once."""
         ...
 
 
-class _Attentive:
-    """Takes everything at once."""
+class _NeverStalled:
+    """A receiver that reads everything at once."""
 
-    waiting_since = None
+    stalled_since = None
 
     def end(self, error: DomainError) -> None:
-        """Is not called: it never keeps anything waiting."""
+        """Do nothing: admission ends stalled receivers only."""
 
 
-ATTENTIVE: Receiver = _Attentive()
+NEVER_STALLED: Receiver = _NeverStalled()
 
 
-class Turns:
-    """So many calls have a turn at a time; more wait in the order of their arrival.
+class Admission:
+    """A bounded number of running calls, with a queue for the others.
 
-    A call whose client leaves what is there for it is not counted, so that another one has its turn meanwhile. It keeps
-    what it has, and goes on as soon as the client does. Of such calls there are so many at the most: then the one that
-    has been left for longest is ended to make room.
+    A call whose client stalls does not count as running: another one is admitted meanwhile. The stalled call keeps
+    what it has and goes on as soon as its client reads again. The number of stalled calls is bounded, too: when one
+    more has to be admitted, the call that has stalled longest is ended.
     """
 
     def __init__(
         self,
-        num_turns: int,
-        progress_seconds: float,
+        max_running: int,
+        tick_seconds: float,
         *,
         max_stalled: int,
         max_waiting: int,
         patience_seconds: float = 1.0,
     ) -> None:
-        """Begins without calls.
+        """Start without calls.
 
         Args:
-            num_turns: how many calls have a turn at a time.
-            progress_seconds: how often those that wait are to tell of it.
-            max_stalled: how many more there may be whose clients do not take.
-            max_waiting: how many may wait.
-            patience_seconds: how long a client may leave what is there for it before it is one of those.
+            max_running: number of calls that run at a time.
+            tick_seconds: how often a waiting call looks again whether somebody has stalled.
+            max_stalled: number of stalled calls beside the running ones.
+            max_waiting: length of the queue.
+            patience_seconds: how long a client may leave data unread before its call counts as stalled.
         """
-        self._num_turns = num_turns
-        self._progress_seconds = progress_seconds
+        self._max_running = max_running
+        self._tick_seconds = tick_seconds
         self._max_stalled = max_stalled
         self._max_waiting = max_waiting
         self._patience_seconds = patience_seconds
-        self._holders: list[Receiver] = []
-        self._queue: deque[_Place] = deque()
+        self._admitted: list[Receiver] = []
+        self._queue: deque[_Ticket] = deque()
         self._refusal: DomainError | None = None
 
     def refuse(self, error: DomainError) -> None:
-        """Ends the waiting of all calls with an error, also of those that come from now on."""
+        """Fail all waiting calls, and every later one, with a copy of the error."""
         self._refusal = error
         while self._queue:
-            self._queue.popleft().turn.set_exception(copy.copy(error))
+            self._queue.popleft().admitted.set_exception(copy.copy(error))
 
     @contextlib.asynccontextmanager
-    async def waiting(
+    async def admitting(
         self, stack: AsyncExitStack, receiver: Receiver
     ) -> AsyncGenerator[AsyncGenerator[None, None], None]:
-        """Gives signs of life until it is a call's turn, which ends with the stack.
+        """Yield an iterator that ticks until the call is admitted. The call runs until the stack is closed.
 
         Raises:
-            OverLimitError: too many calls wait.
-            DomainError: see `refuse`.
+            OverLimitError: the queue is full.
+            DomainError: the error that was passed to `refuse`.
         """
-        async with contextlib.aclosing(self._wait(stack, receiver)) as signs:
-            yield signs
+        async with contextlib.aclosing(self._ticks(stack, receiver)) as ticks:
+            yield ticks
 
-    async def wait(self, stack: AsyncExitStack, receiver: Receiver) -> None:
-        """The same for a call that gives no signs."""
-        async with self.waiting(stack, receiver) as signs:
-            async for _ in signs:
+    async def admit(self, stack: AsyncExitStack, receiver: Receiver) -> None:
+        """Wait until the call is admitted; `admitting` for callers that do nothing between ticks."""
+        async with self.admitting(stack, receiver) as ticks:
+            async for _ in ticks:
                 pass
 
-    async def _wait(self, stack: AsyncExitStack, receiver: Receiver) -> AsyncGenerator[None, None]:
+    async def _ticks(self, stack: AsyncExitStack, receiver: Receiver) -> AsyncGenerator[None, None]:
         if self._refusal is not None:
             raise copy.copy(self._refusal)
-        place = _Place(receiver)
-        self._queue.append(place)
-        stack.callback(self._leave, place)
-        self._grant()
+        ticket = _Ticket(receiver)
+        self._queue.append(ticket)
+        stack.callback(self._leave, ticket)
+        self._admit_waiting()
         if len(self._queue) > self._max_waiting:
-            text = f"{len(self._holders)} calls have their turn and {self._max_waiting} are waiting, which is the most"
+            text = f"{len(self._admitted)} calls are running and {self._max_waiting} are waiting, which is the limit"
             raise OverLimitError(f"{text}: try again when some have ended", reason="TOO_MANY_CALLS")
-        while not place.turn.done():
-            # Nobody tells when a client stops to take.
-            if not (await asyncio.wait({place.turn}, timeout=self._progress_seconds))[0]:
-                self._grant()
+        while not ticket.admitted.done():
+            # A client that stops reading raises no event, so look again at each tick.
+            if not (await asyncio.wait({ticket.admitted}, timeout=self._tick_seconds))[0]:
+                self._admit_waiting()
                 yield
-        place.turn.result()
+        ticket.admitted.result()
 
-    def _grant(self) -> None:
+    def _admit_waiting(self) -> None:
         while self._queue and self._has_room():
-            place = self._queue.popleft()
-            self._holders.append(place.receiver)
-            place.turn.set_result(None)
+            ticket = self._queue.popleft()
+            self._admitted.append(ticket.receiver)
+            ticket.admitted.set_result(None)
 
     def _has_room(self) -> bool:
-        """Whether another call may begin. If it is only one too many that hinders it, sees to it that that one ends."""
-        num_holders = len(self._holders)
-        if num_holders < self._num_turns:
+        """Whether another call may start. If the only obstacle is a stalled call, end the one that stalled longest."""
+        num_admitted = len(self._admitted)
+        if num_admitted < self._max_running:
             return True
-        before = time.monotonic() - self._patience_seconds
-        waiting = [(holder.waiting_since, holder) for holder in self._holders]
-        stalled = [(since, holder) for since, holder in waiting if since is not None and since < before]
-        if num_holders - len(stalled) >= self._num_turns:
+        latest = time.monotonic() - self._patience_seconds
+        since = [(receiver.stalled_since, receiver) for receiver in self._admitted]
+        stalled = [(start, receiver) for start, receiver in since if start is not None and start < latest]
+        if num_admitted - len(stalled) >= self._max_running:
             return False
-        if num_holders < self._num_turns + self._max_stalled:
+        if num_admitted < self._max_running + self._max_stalled:
             return True
-        since, longest = min(stalled, key=lambda item: item[0])
-        seconds = time.monotonic() - since
-        text = f"the client has left the call waiting for {seconds:.0f} s, and another one needs its place"
+        start, longest = min(stalled, key=lambda item: item[0])
+        text = f"the client has left data unread for {time.monotonic() - start:.0f} s, and another call needs its place"
         longest.end(ClientStalledError(text))
         return False
 
-    def _leave(self, place: _Place) -> None:
-        """Lets the next call have the turn, if this one has had its own."""
-        if place.turn.cancel():
-            self._queue.remove(place)
-        elif place.turn.exception() is None:
-            self._holders.remove(place.receiver)
-            self._grant()
+    def _leave(self, ticket: _Ticket) -> None:
+        """Give up a ticket; if its call was running, admit the next one."""
+        if ticket.admitted.cancel():
+            self._queue.remove(ticket)
+        elif ticket.admitted.exception() is None:
+            self._admitted.remove(ticket.receiver)
+            self._admit_waiting()
 
 
 @dataclass(eq=False)
-class _Place:
-    """Where a call waits.
-
-    Attributes:
-        receiver: who takes what it gives.
-        turn: done when it has its turn.
-    """
+class _Ticket:
+    """A call's place in the queue; `admitted` is done once the call may run."""
 
     receiver: Receiver
-    turn: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    admitted: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())

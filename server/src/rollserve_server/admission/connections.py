@@ -1,63 +1,72 @@
-"""Turns of calls, so many of each connection: what one client keeps waiting, another one need not wait for."""
+"""Admission by connection: a client that stalls holds up its own calls, not those of others."""
 
 from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from rollserve_server.pool import Turns
+from rollserve_server.admission.admission import Admission, Receiver
 
-if TYPE_CHECKING:
-    from rollserve_server.gateway.rpcs import OpenRpc
+__all__ = ["ConnectedReceiver", "ConnectionAdmission"]
 
-__all__ = ["ConnectionTurns"]
-
-_LOOK_SECONDS = 1.0
-_LOOKS = 4
-"""How often those that wait look at least, within the patience, whether a client keeps them waiting."""
+_TICK_SECONDS = 1.0
+_TICKS = 4
+"""Least number of looks at stalled clients within the patience."""
 
 
-class ConnectionTurns:
-    """So many calls of a connection, and so many of all, have a turn at a time; more wait.
+class ConnectedReceiver(Receiver, Protocol):
+    """A receiver whose connection is known."""
 
-    A call whose client keeps it waiting for longer than the patience is ended when others wait.
+    @property
+    def peer(self) -> str:
+        """The connection, as gRPC names it."""
+        ...
+
+
+class ConnectionAdmission:
+    """A bounded number of running calls for each connection, and for all together.
+
+    A call whose client stalls for longer than the patience is ended as soon as others wait.
     """
 
-    def __init__(self, num_turns: int, num_of_connection: int, patience_seconds: float, *, max_waiting: int) -> None:
-        """Begins without calls.
+    def __init__(self, max_running: int, max_per_connection: int, patience_seconds: float, *, max_waiting: int) -> None:
+        """Start without calls.
 
         Args:
-            num_turns: how many have a turn.
-            num_of_connection: how many of the same connection.
-            patience_seconds: how long a client may leave what is there for it, or not send what it began to.
-            max_waiting: how many may wait: of each connection, and of all connections.
+            max_running: number of calls that run at a time.
+            max_per_connection: number of running calls of one connection.
+            patience_seconds: how long a client may leave data unread, or not send what it began to.
+            max_waiting: length of the queue of each connection, and of the queue of all connections.
         """
-        self._num_of_connection = num_of_connection
+        self._max_per_connection = max_per_connection
         self._patience_seconds = patience_seconds
         self._max_waiting = max_waiting
-        self._all = self._turns(num_turns)
-        self._of_peers: dict[str, Turns] = {}
-        self._num_rpcs: Counter[str] = Counter()
+        self._all = self._new_admission(max_running)
+        self._by_peer: dict[str, Admission] = {}
+        self._num_calls: Counter[str] = Counter()
 
-    async def wait(self, stack: contextlib.AsyncExitStack, rpc: OpenRpc) -> None:
-        """Waits until it is an RPC's turn, which ends with the stack.
+    async def admit(self, stack: contextlib.AsyncExitStack, receiver: ConnectedReceiver) -> None:
+        """Wait until the call is admitted; it runs until the stack is closed.
 
         Raises:
-            OverLimitError: too many wait.
+            OverLimitError: a queue is full.
         """
-        own = self._of_peers.setdefault(rpc.peer, self._turns(self._num_of_connection))
-        self._num_rpcs[rpc.peer] += 1
-        stack.callback(self._leave, rpc.peer)
-        await own.wait(stack, rpc)
-        await self._all.wait(stack, rpc)
+        peer = receiver.peer
+        own = self._by_peer.setdefault(peer, self._new_admission(self._max_per_connection))
+        self._num_calls[peer] += 1
+        stack.callback(self._leave, peer)
+        await own.admit(stack, receiver)
+        await self._all.admit(stack, receiver)
 
     def _leave(self, peer: str) -> None:
-        self._num_rpcs[peer] -= 1
-        if not self._num_rpcs[peer]:
-            del self._num_rpcs[peer], self._of_peers[peer]
+        self._num_calls[peer] -= 1
+        if not self._num_calls[peer]:
+            del self._num_calls[peer], self._by_peer[peer]
 
-    def _turns(self, num_turns: int) -> Turns:
+    def _new_admission(self, max_running: int) -> Admission:
         patience = self._patience_seconds
-        look_seconds = min(patience / _LOOKS, _LOOK_SECONDS)
-        return Turns(num_turns, look_seconds, max_stalled=0, max_waiting=self._max_waiting, patience_seconds=patience)
+        tick_seconds = min(patience / _TICKS, _TICK_SECONDS)
+        return Admission(
+            max_running, tick_seconds, max_stalled=0, max_waiting=self._max_waiting, patience_seconds=patience
+        )

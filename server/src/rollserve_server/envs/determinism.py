@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollserve import Reproducibility
-from rollserve_server.activity import here
+from rollserve_server.activity import current_activity
 
 if TYPE_CHECKING:
     import gymnasium
@@ -75,13 +75,13 @@ def trace_episode(
         reset_options: what the reset gets as its options.
         until: when to stop, as `time.perf_counter` tells it; None for never.
     """
-    actions, pulse = copy.deepcopy(env.action_space), here()
+    actions, activity = copy.deepcopy(env.action_space), current_activity()
     actions.seed(seed)
-    pulse.count += 1  # none of this takes long in all, but for what hangs
+    activity.count += 1  # none of this takes long in all, but for what hangs
     observation, info = env.reset(seed=seed, options=copy.deepcopy(dict(reset_options)) or None)
     steps = [numbers_in({"observations": observation, "episode_infos": info})]
     for _ in range(max_steps):
-        pulse.count += 1
+        activity.count += 1
         observation, reward, terminated, truncated, info = env.step(actions.sample())
         said = {"observations": observation, "rewards": reward, "terminated": terminated, "truncated": truncated}
         steps.append(numbers_in({**said, "environment_infos": info}))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 
-from rollserve_server.activity import Phase, here
+from rollserve_server.activity import Phase, current_activity
 from rollserve_server.errors import (
     InvalidValueError,
     NotAllowedError,
@@ -91,7 +91,7 @@ def make_env(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
         NotFoundError: there is no such module, id, class or wrapper, or a package that it needs is not installed.
         InvalidValueError: the environment or a wrapper refused its arguments, or has no spaces.
     """
-    here().begin(Phase.MAKING)
+    current_activity().begin(Phase.MAKING)
     env = _make_unwrapped(spec)
     try:
         _check_spaces(spec.id, env)
@@ -108,7 +108,7 @@ def make_env(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
 
 def close_env(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> None:
     """Closes an environment. What it raises then is of no interest any more: something else has, or all is done."""
-    here().begin(Phase.CLOSING)
+    current_activity().begin(Phase.CLOSING)
     with contextlib.suppress(BaseException):
         env.close()
 
@@ -124,7 +124,7 @@ def set_task(env: gymnasium.Env[Any, Any], task: Task) -> None:
     Raises:
         InvalidValueError: there is no such method, or it refuses its argument.
     """
-    here().begin(Phase.MAKING)
+    current_activity().begin(Phase.MAKING)
     with _refused_by(task.method, "task.argument_json"):
         method = env.get_wrapper_attr(task.method) if env.has_wrapper_attr(task.method) else None
         if not callable(method):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollserve import Reproducibility
-from rollserve_server.activity import Phase, here
+from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.determinism import QUICK_SECONDS, Trace, classify, trace_episode
 from rollserve_server.envs.leaves import any_value, assemble_rows, leaves_of_space, store_observation
 from rollserve_server.envs.making import close_env, make_env, own_infos, set_task
@@ -71,7 +71,7 @@ class RowEnvs:
         self._specs = specs_of_rows(specs, num_rows)
         self._broken: set[int] = set()
         self.failures: list[EnvFailedError] = []
-        self._pulse = here()
+        self._activity = current_activity()
         self.checks_observations = False
         with at_row(0):
             self._envs = [make_env(self._specs[0])]
@@ -171,7 +171,7 @@ class RowEnvs:
         try:
             if row in self._broken:
                 self._remake(row)
-            self._pulse.begin(Phase.RESET, row)
+            self._activity.begin(Phase.RESET, row)
             # Environments may change what they are given.
             given = self._specs[row].reset_options
             options = copy.deepcopy(dict(given)) if given else None
@@ -198,12 +198,12 @@ class RowEnvs:
             self.failures = []
         row_actions = assemble_rows(self.action_space, iter([column.copy() for column in actions]))
         infos: list[tuple[int, Mapping[str, Any]]] = []
-        self._pulse.begin(Phase.STEP)
+        self._activity.begin(Phase.STEP)
         for start in range(0, len(rows), self._num_together):
             infos += self._step_together(rows[start : start + self._num_together], row_actions)
         if self.checks_observations:
             infos = self._without_unfit(rows, infos)
-        self._pulse.phase = Phase.WORKING
+        self._activity.phase = Phase.WORKING
         return infos
 
     def close(self) -> None:
@@ -214,10 +214,10 @@ class RowEnvs:
 
     def _step_together(self, rows: Sequence[int], row_actions: Sequence[Any]) -> list[tuple[int, Mapping[str, Any]]]:
         """Steps rows, then stores what came of it; returns as `step`."""
-        envs, pulse = self._envs, self._pulse
+        envs, activity = self._envs, self._activity
         outcomes: list[_Outcome] = []
         for row in rows:
-            pulse.row = row
+            activity.row = row
             try:
                 outcome = envs[row].step(row_actions[row])
                 outcomes.append(outcome if type(outcome) is tuple else tuple(outcome))
@@ -291,7 +291,7 @@ class RowEnvs:
         self.failures.append(self._failure("step", row, error))
         self.rewards[row] = 0.0
         self.terminated[row] = self.truncated[row] = False
-        self._pulse.begin(Phase.STEP)  # of the others, now that this one is closed
+        self._activity.begin(Phase.STEP)  # of the others, now that this one is closed
 
     def _failure(self, what: str, row: int, error: BaseException) -> EnvFailedError:
         """The error for the caller. The environment may be broken for good, so the next reset makes a new one."""

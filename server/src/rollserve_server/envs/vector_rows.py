@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from rollserve import EnvSpec, Reproducibility
-from rollserve_server.activity import Phase, here
+from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.determinism import Trace, differences, numbers_in
 from rollserve_server.envs.leaves import Leaf, batch_of_leaves, leaves_of_batch, leaves_of_space
 from rollserve_server.envs.making import close_env, own_infos
@@ -79,7 +79,7 @@ class BlockEnvs:
         self._broken = False
         self.checks_observations = False
         self._wants_at_once = at_once
-        self._pulse = here()
+        self._activity = current_activity()
         self._env = self._make()
         try:
             self.observation_space: Space[Any] = self._env.single_observation_space
@@ -158,7 +158,7 @@ class BlockEnvs:
             if self._broken:
                 self._env = self._make()
                 self._broken = False
-            self._pulse.begin(Phase.RESET)
+            self._activity.begin(Phase.RESET)
             options = copy.deepcopy(dict(self._spec.reset_options)) or None
             observations, infos = self._env.reset(seed=seed, options=options)
             self._store(observations)
@@ -179,7 +179,7 @@ class BlockEnvs:
         """
         batch = batch_of_leaves(self.action_space, iter([column.copy() for column in actions]))
         ended = None if self.at_once else self.terminated | self.truncated
-        self._pulse.begin(Phase.STEP)
+        self._activity.begin(Phase.STEP)
         with self._failing("step"):
             observations, rewards, terminated, truncated, infos = self._env.step(batch)
             self._store(observations)
@@ -187,7 +187,7 @@ class BlockEnvs:
             self.terminated[...] = terminated
             self.truncated[...] = truncated
             infos = own_infos(infos)
-        self._pulse.phase = Phase.WORKING
+        self._activity.phase = Phase.WORKING
         self._stepped = True
         if ended is None:
             self._final = infos.get("final_obs")
@@ -241,7 +241,7 @@ class BlockEnvs:
         close_env(self._env)
 
     def _make(self) -> VectorEnv[Any, Any, Any]:
-        self._pulse.begin(Phase.MAKING)
+        self._activity.begin(Phase.MAKING)
         return make_vector_env(self._spec, self.num_rows, self.max_episode_length, at_once=self._wants_at_once)
 
     def _store(self, observations: Any) -> None:

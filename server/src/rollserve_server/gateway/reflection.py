@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from rollserve_server.admission.connections import ConnectionTurns
+from rollserve_server.admission import ConnectionAdmission
 from rollserve_server.gateway.requests.parsing import parsed
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Reflection:
         self._library = reflection.aio.ReflectionServicer(services)
         self._rpcs = rpcs
         self._intake = intake
-        self._answer_turns = ConnectionTurns(
+        self._answer_admission = ConnectionAdmission(
             _MOST_ANSWERS, _MOST_OF_CONNECTION, _PATIENCE_SECONDS, max_waiting=_MOST_WAITING
         )
 
@@ -54,7 +54,7 @@ class Reflection:
             while (data := await self._intake.reflection(rpc)) is not None:
                 request = parsed(reflection_pb2.ServerReflectionRequest, data)
                 async with contextlib.AsyncExitStack() as stack:
-                    await self._answer_turns.wait(stack, rpc)
+                    await self._answer_admission.admit(stack, rpc)
                     await rpc.write(await self._answer(request))
 
     async def _answer(self, request: Any) -> bytes:

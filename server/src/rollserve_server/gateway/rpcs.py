@@ -30,14 +30,14 @@ class OpenRpc:
 
     Attributes:
         peer: whose connection it came through.
-        waiting_since: since when it waits for its client (`time.monotonic`); None while it does not.
+        stalled_since: since when it waits for its client (`time.monotonic`); None while it does not.
         num_stuck_bytes: of the message that its client has not taken.
     """
 
     def __init__(self, context: Any, stall_seconds: float) -> None:
         """Takes gRPC's side of it, and how long it may wait for its client at a time."""
         self.peer: str = context.peer()
-        self.waiting_since: float | None = None
+        self.stalled_since: float | None = None
         self.num_stuck_bytes = 0
         self._context = context
         self._stall_seconds = stall_seconds
@@ -76,12 +76,12 @@ class OpenRpc:
     @contextlib.contextmanager
     def waiting(self) -> Generator[None, None, None]:
         """Tells that the block waits for the client."""
-        self.waiting_since = time.monotonic()
+        self.stalled_since = time.monotonic()
         self._allow(self._stall_seconds)
         try:
             yield
         finally:
-            self.waiting_since = None
+            self.stalled_since = None
             self._allow(None)
 
     async def read(self) -> Any:

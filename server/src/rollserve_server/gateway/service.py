@@ -15,7 +15,7 @@ import grpc
 from rollserve._codec.parameter_updates import read_parameters_update
 from rollserve.v1 import agent_versions_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve_server.admission.connections import ConnectionTurns
+from rollserve_server.admission import Admission, ConnectionAdmission
 from rollserve_server.errors import NotFoundError
 from rollserve_server.gateway.messages import evaluations as evaluation_messages
 from rollserve_server.gateway.messages import sampling as sampling_messages
@@ -25,7 +25,7 @@ from rollserve_server.gateway.messages.fields import MOST_WORKERS, in_range
 from rollserve_server.gateway.messages.versions import agent_versions_to_proto, chosen_parameters, parameter_messages
 from rollserve_server.gateway.requests.limits import check_fields
 from rollserve_server.gateway.requests.parsing import decoded, parsed
-from rollserve_server.pool import Account, Beginning, Delivery, Evaluation, Pool, Progress, Turns
+from rollserve_server.pool import Account, Beginning, Delivery, Evaluation, Pool, Progress
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -87,8 +87,10 @@ class SamplerService:
         self._rpcs = rpcs
         self._intake = intake
         # Each holds a version's parameters for as long as it runs, also when the pool has forgotten them.
-        self._parameter_turns = Turns(_MOST_PARAMETERS, 1.0, max_stalled=_MOST_PARAMETERS, max_waiting=_MOST_WAITING)
-        self._answer_turns = ConnectionTurns(
+        self._parameter_admission = Admission(
+            _MOST_PARAMETERS, 1.0, max_stalled=_MOST_PARAMETERS, max_waiting=_MOST_WAITING
+        )
+        self._answer_admission = ConnectionAdmission(
             _MOST_ANSWERS, _MOST_OF_CONNECTION, _ANSWER_PATIENCE_SECONDS, max_waiting=_MOST_WAITING
         )
 
@@ -153,7 +155,7 @@ class SamplerService:
         request = parsed(pb.GetSamplerRequest, data)
         pool = self._pool(request.sampler)
         async with contextlib.AsyncExitStack() as stack:
-            await self._answer_turns.wait(stack, rpc)
+            await self._answer_admission.admit(stack, rpc)
             status = pool.status()
             # There may be an environment for each of many rows.
             yield await asyncio.to_thread(_status_message, request.sampler or DEFAULT_SAMPLER, status)
@@ -169,7 +171,7 @@ class SamplerService:
         versions = self._pool(request.sampler).agent_versions
         limit = sampling_messages.message_limit_from_proto(request)
         async with contextlib.AsyncExitStack() as stack:
-            await self._parameter_turns.wait(stack, rpc)
+            await self._parameter_admission.admit(stack, rpc)
             version, parameters = versions.parameters(request.policy_version or None, request.worker_index)
             for message in parameter_messages(version, chosen_parameters(parameters, request.names), limit):
                 yield message.SerializeToString()

@@ -1,6 +1,5 @@
 """Decides which episodes run where, keeps their order, and accounts for them. Knows no gRPC and no protocol buffers."""
 
-from rollserve_server.admission.admission import Turns
 from rollserve_server.pool.accounts.account import Account, WorkerAccount
 from rollserve_server.pool.accounts.env_failures import FailedEpisode
 from rollserve_server.pool.backends.backend import Backend, Payload, WorkerHandle
@@ -54,7 +53,6 @@ __all__ = [
     "RowUpdates",
     "SampleRequest",
     "Target",
-    "Turns",
     "WorkerAccount",
     "WorkerHandle",
     "WorkerStatus",

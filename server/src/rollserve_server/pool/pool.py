@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rollserve import EnvSpec
 from rollserve_server import __version__
-from rollserve_server.admission.admission import ATTENTIVE, Receiver, Turns
+from rollserve_server.admission import NEVER_STALLED, Admission, Receiver
 from rollserve_server.agents import kind_of
 from rollserve_server.errors import DomainError, InvalidValueError, NotReadyError, within
 from rollserve_server.pool.calls.driver import CallSettings, Deliveries, Delivery, Progress
@@ -98,7 +98,7 @@ class Pool:
         self.agent_versions = AgentVersions(holdings, slots)
         self._estimates = LengthEstimates()
         self._num_running = 0
-        self._turns = Turns(
+        self._admission = Admission(
             config.max_calls,
             config.progress_seconds,
             max_stalled=config.max_stalled_calls,
@@ -220,7 +220,7 @@ class Pool:
 
     def drain(self, error: DomainError) -> None:
         """Lets no further call begin: those that wait for their turn, or come later, fail with the error."""
-        self._turns.refuse(error)
+        self._admission.refuse(error)
         self._evaluations.drain(error)
 
     async def update_agent(self, updates: Sequence[AgentUpdate], *, per_worker: bool = False) -> int:
@@ -303,7 +303,7 @@ class Pool:
         return previous
 
     async def sample(
-        self, request: SampleRequest, receiver: Receiver = ATTENTIVE
+        self, request: SampleRequest, receiver: Receiver = NEVER_STALLED
     ) -> AsyncGenerator[Beginning | Delivery | Progress | Account, None]:
         """Samples episodes, or fragments of some.
 
@@ -325,8 +325,8 @@ class Pool:
         self._slots.check_enough()
         arrived = time.monotonic()
         async with contextlib.AsyncExitStack() as stack:
-            async with self._turns.waiting(stack, receiver) as signs:
-                async for _ in signs:
+            async with self._admission.admitting(stack, receiver) as ticks:
+                async for _ in ticks:
                     yield Progress(0)
             stack.callback(self._forget_old_versions)  # those that the call was the last to use
             try:
@@ -361,7 +361,7 @@ class Pool:
         yield account
 
     def evaluate(
-        self, request: EvaluationRequest, receiver: Receiver = ATTENTIVE
+        self, request: EvaluationRequest, receiver: Receiver = NEVER_STALLED
     ) -> AsyncGenerator[Beginning | Delivery | Progress | Evaluation, None]:
         """Samples episodes beside everything else, for what they come to.
 
@@ -376,7 +376,7 @@ class Pool:
         return self._written(self._evaluations.evaluate(request, receiver))
 
     def evaluate_population(
-        self, request: PopulationRequest, receiver: Receiver = ATTENTIVE
+        self, request: PopulationRequest, receiver: Receiver = NEVER_STALLED
     ) -> AsyncGenerator[Beginning | Delivery | Progress | Evaluation, None]:
         """The same for many parameter sets of an agent, without deliveries.
 

@@ -14,7 +14,7 @@ import numpy as np
 import threadpoolctl
 
 from rollserve import EnvSpec
-from rollserve_server.activity import Phase, Pulse, here
+from rollserve_server.activity import Activity, Phase, current_activity
 from rollserve_server.agents import build_agent, build_population, load_agent
 from rollserve_server.envs import BlockEnvs, RowEnvs, episodes_per_row, make_rows, offers_rows, with_envpool
 from rollserve_server.errors import DomainError, InvalidValueError
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rollserve_server.activity import Beat
+    from rollserve_server.activity import Heartbeat
     from rollserve_server.agents import Agent, AgentSpec, Exploration
     from rollserve_server.envs import WorkerSpecs
     from rollserve_server.sampling.fragments.recording import FragmentRecording
@@ -61,16 +61,16 @@ _Rows = TypeVar("_Rows", RowEnvs, BlockEnvs)
 
 
 class Worker:
-    """Runs episodes and writes them as messages. Its methods are called one at a time, but for `stop` and `beat`.
+    """Runs episodes and writes them as messages. Its methods are called one at a time, but for `stop` and `heartbeat`.
 
     Attributes:
-        pulse: what it is doing; whoever calls its methods does so within `pulse.at_work()`.
+        activity: what it is doing; whoever calls its methods does so within `activity.at_work()`.
     """
 
     def __init__(self, worker_index: int, config: WorkerConfig) -> None:
         # Workers share the machine's cores; with one thread each they are fastest.
         threadpoolctl.threadpool_limits(1)
-        self.pulse = Pulse()
+        self.activity = Activity()
         self._index = worker_index
         self._config = config
         self._envs: dict[int, _EnvVersion] = {}
@@ -85,9 +85,9 @@ class Worker:
         """Where the worker runs."""
         return WorkerIdentity(os.getpid(), socket.gethostname())
 
-    def beat(self) -> Beat:
+    def heartbeat(self) -> Heartbeat:
         """What it is doing now. May be called while it works."""
-        return self.pulse.look()
+        return self.activity.look()
 
     def add_env(self, version: int, specs: WorkerSpecs) -> EnvDescription:
         """Makes rows of environments, beside those that are there, and looks at what they do.
@@ -123,7 +123,7 @@ class Worker:
         Raises:
             NotFoundError, InvalidValueError: see `load_agent`.
         """
-        here().begin(Phase.LOADING)
+        current_activity().begin(Phase.LOADING)
         self._agents[version] = load_agent(spec)
         self._built_agents.clear()
 
@@ -132,7 +132,7 @@ class Worker:
         envs = self._envs[population.env_version].take_rows()
         envs.checks_observations = self._config.check_observations
         with self._giving_back_unless_done(population.env_version, envs):
-            here().begin(Phase.LOADING)
+            current_activity().begin(Phase.LOADING)
             agent = build_population(
                 self._agents[population.policy_version],
                 parameters,
@@ -182,7 +182,7 @@ class Worker:
             work.release(claim)
         for indices in order.drop:
             work.drop(indices)
-        here().episode_of = work.episode_of
+        current_activity().episode_of = work.episode_of
         work.enqueue(order.begin, order.begin_again)
         steps_before = work.num_simulated_steps, work.num_idle_steps
         began = sampled = time.perf_counter()
@@ -231,7 +231,7 @@ class Worker:
         stream_id, part = order.stream.stream_id, order.part
         work = self._open_fragments(order)
         self._forget_stopped_calls(part.call_id)
-        here().episode_of = work.episode_of
+        current_activity().episode_of = work.episode_of
         before = work.num_simulated_steps, work.num_restoring_steps
         began = sampled = time.perf_counter()
         messages: tuple[Message, ...] = ()
@@ -269,7 +269,7 @@ class Worker:
     def _sample_population(self, order: PopulationOrder) -> tuple[PopulationReport, NDArray[np.uint8]]:
         work = self._streams[order.stream_id]
         assert isinstance(work, PopulationWork)  # noqa: S101  # no two streams have one name
-        here().episode_of = work.episode_of
+        current_activity().episode_of = work.episode_of
         return work.run(order, lambda: order.stream_id in self._stopped), np.empty(0, np.uint8)
 
     def stop(self, stream_id: int) -> None:
@@ -370,7 +370,7 @@ class Worker:
             while len(self._built_agents) >= _MOST_BUILT_AGENTS:
                 del self._built_agents[next(iter(self._built_agents))]
             spaces, num_rows = (envs.observation_space, envs.action_space), envs.num_rows
-            here().begin(Phase.LOADING)
+            current_activity().begin(Phase.LOADING)
             agent = build_agent(self._agents[version], *spaces, num_rows, together=together, exploration=exploration)
             self._built_agents[key] = agent
         return self._built_agents[key]

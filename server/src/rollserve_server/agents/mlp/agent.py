@@ -28,7 +28,7 @@ __all__ = ["Flattener", "Layer", "MlpAgent", "Network", "networks_of", "num_tile
 
 
 class Flattener:
-    """Turns observations into the input of a network, as `gymnasium.spaces.flatten` does for one."""
+    """Admission observations into the input of a network, as `gymnasium.spaces.flatten` does for one."""
 
     def __init__(self, leaves: Sequence[Leaf]) -> None:
         self._leaves = leaves

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import grpc.aio
 
-from rollserve_server.admission.connections import ConnectionTurns
+from rollserve_server.admission import ConnectionAdmission
 from rollserve_server.errors import InvalidValueError, OverLimitError
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ class Intake:
         self._share = max(max_pending_bytes // 3, max_request_bytes)
         # One at a time of each connection: those that do not come are waited for by what comes through the same one,
         # and seldom by others.
-        self._receiving = _turns(self._share // max_request_bytes, 1, _PATIENCE_SECONDS)
-        self._receiving_small = _turns(_MOST_SMALL, 1, _SMALL_PATIENCE_SECONDS)
-        self._receiving_names = _turns(_MOST_NAMES, 1, _NAME_PATIENCE_SECONDS)
-        self._receiving_questions = _turns(_MOST_QUESTIONS, 1, _QUESTION_PATIENCE_SECONDS)
+        self._receiving = _admission(self._share // max_request_bytes, 1, _PATIENCE_SECONDS)
+        self._receiving_small = _admission(_MOST_SMALL, 1, _SMALL_PATIENCE_SECONDS)
+        self._receiving_names = _admission(_MOST_NAMES, 1, _NAME_PATIENCE_SECONDS)
+        self._receiving_questions = _admission(_MOST_QUESTIONS, 1, _QUESTION_PATIENCE_SECONDS)
         self._num_updating = 0
         self._num_evaluating = 0
         self._updated = asyncio.Condition()
@@ -85,7 +85,7 @@ class Intake:
             ClientStalledError: none came for a while, and others wait.
         """
         async with contextlib.AsyncExitStack() as stack:
-            await self._receiving_questions.wait(stack, rpc)
+            await self._receiving_questions.admit(stack, rpc)
             data = await _read_next(rpc)
         if data is not None:
             _check_size(data, _NAME_BYTES)
@@ -99,7 +99,7 @@ class Intake:
             InvalidValueError: none comes.
         """
         async with contextlib.AsyncExitStack() as stack:
-            await self._receiving.wait(stack, rpc)
+            await self._receiving.admit(stack, rpc)
             data = await _read(rpc)
             async with self._updated:
                 await self._updated.wait_for(lambda: self._num_updating + len(data) <= self._share)
@@ -120,7 +120,7 @@ class Intake:
             InvalidValueError: none comes.
         """
         async with contextlib.AsyncExitStack() as stack:
-            await self._receiving.wait(stack, rpc)
+            await self._receiving.admit(stack, rpc)
             data = await _read(rpc)
         if self._num_evaluating + len(data) > self._share:
             came = f"a request of {len(data)} bytes came while evaluations hold {self._num_evaluating}"
@@ -133,13 +133,13 @@ class Intake:
             self._num_evaluating -= len(data)
 
 
-def _turns(num_turns: int, num_of_connection: int, patience_seconds: float) -> ConnectionTurns:
-    return ConnectionTurns(num_turns, num_of_connection, patience_seconds, max_waiting=_MOST_WAITING)
+def _admission(max_running: int, max_per_connection: int, patience_seconds: float) -> ConnectionAdmission:
+    return ConnectionAdmission(max_running, max_per_connection, patience_seconds, max_waiting=_MOST_WAITING)
 
 
-async def _received(turns: ConnectionTurns, rpc: OpenRpc, most_bytes: int) -> bytes:
+async def _received(admission: ConnectionAdmission, rpc: OpenRpc, most_bytes: int) -> bytes:
     async with contextlib.AsyncExitStack() as stack:
-        await turns.wait(stack, rpc)
+        await admission.admit(stack, rpc)
         data = await _read(rpc)
     _check_size(data, most_bytes)
     return data

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from rollserve_server.activity import Beat
+    from rollserve_server.activity import Heartbeat
     from rollserve_server.errors import WorkerLostError
     from rollserve_server.pool.state.sampler_state import Journal
     from rollserve_server.sampling import Worker, WorkerConfig, WorkOrder
@@ -35,7 +35,7 @@ class Payload(Protocol):
 
 
 class WorkerHandle(Protocol):
-    """A worker elsewhere. What it is asked is done in that order, one at a time, but for `stop` and `beat`."""
+    """A worker elsewhere. What it is asked is done in that order, one at a time, but for `stop` and `heartbeat`."""
 
     async def call(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Calls a method of the worker.
@@ -55,8 +55,8 @@ class WorkerHandle(Protocol):
         """Calls `Worker.stop` at once, beside what is being done, without waiting for it."""
         ...
 
-    async def beat(self) -> Beat:
-        """Calls `Worker.beat` at once, beside what is being done.
+    async def heartbeat(self) -> Heartbeat:
+        """Calls `Worker.heartbeat` at once, beside what is being done.
 
         Raises:
             WorkerLostError: the worker's process is gone.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from rollserve_server.activity import Beat
+    from rollserve_server.activity import Heartbeat
     from rollserve_server.sampling import WorkerConfig, WorkOrder
 
 __all__ = ["InProcessBackend"]
@@ -79,10 +79,10 @@ class _ThreadWorker:
     def stop(self, stream_id: int) -> None:
         self._worker.add_done_callback(lambda worker: None if worker.exception() else worker.result().stop(stream_id))
 
-    async def beat(self) -> Beat:
+    async def heartbeat(self) -> Heartbeat:
         if self._lost is not None:
             raise copy.copy(self._lost)
-        return (await asyncio.wrap_future(self._worker)).beat()
+        return (await asyncio.wrap_future(self._worker)).heartbeat()
 
     def kill(self, error: WorkerLostError | None = None) -> None:
         if self._lost is None:
@@ -95,7 +95,7 @@ class _ThreadWorker:
     def _submit(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> Future[_R]:
         def answer() -> _R:
             worker = self._worker.result()
-            with worker.pulse.at_work():
+            with worker.activity.at_work():
                 return method(worker, *args, **kwargs)
 
         return self._ask(answer)

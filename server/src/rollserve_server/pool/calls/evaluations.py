@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollserve import EnvSpec
-from rollserve_server.admission.admission import Receiver, Turns
+from rollserve_server.admission import Admission, Receiver
 from rollserve_server.agents import check_population
 from rollserve_server.errors import InvalidValueError, NotReadyError, within
 from rollserve_server.pool.calls.driver import CallSettings, Delivery, Progress, ignore_answer
@@ -115,7 +115,7 @@ class Evaluations:
         self._ids = ids
         self._run = run
         self._num_calls = num_calls
-        self._turns = Turns(
+        self._admission = Admission(
             MOST_EVALUATIONS,
             config.progress_seconds,
             max_stalled=MOST_EVALUATIONS,
@@ -126,7 +126,7 @@ class Evaluations:
 
     def drain(self, error: DomainError) -> None:
         """See `Pool.drain`."""
-        self._turns.refuse(error)
+        self._admission.refuse(error)
 
     def evaluate(self, request: EvaluationRequest, receiver: Receiver) -> _Items:
         """See `Pool.evaluate`."""
@@ -156,8 +156,8 @@ class Evaluations:
         self._slots.check_enough()
         arrived = time.monotonic()
         async with contextlib.AsyncExitStack() as stack:
-            async with self._turns.waiting(stack, receiver) as signs:
-                async for _ in signs:
+            async with self._admission.admitting(stack, receiver) as ticks:
+                async for _ in ticks:
                     yield Progress(0)
             queued_seconds = time.monotonic() - arrived
             preparing = self._begin_preparing(options, stack, change)

@@ -10,7 +10,7 @@ from rollserve_server.activity import Phase
 from rollserve_server.errors import WorkerLostError
 
 if TYPE_CHECKING:
-    from rollserve_server.activity import Beat
+    from rollserve_server.activity import Heartbeat
     from rollserve_server.pool.backends.backend import WorkerHandle
 
 __all__ = ["TimeLimits", "wait_for_loss"]
@@ -52,7 +52,7 @@ class TimeLimits:
 async def wait_for_loss(index: int, worker: WorkerHandle, limits: TimeLimits) -> WorkerLostError:
     """Waits until a worker hangs or is gone; returns which, and what it was doing.
 
-    One that works on, however slowly, is left alone: its pulse changes. Time is counted in looks, so that a worker is
+    One that works on, however slowly, is left alone: its activity changes. Time is counted in looks, so that a worker is
     not blamed for a time in which this process stood still itself.
 
     Args:
@@ -65,20 +65,20 @@ async def wait_for_loss(index: int, worker: WorkerHandle, limits: TimeLimits) ->
     while True:
         await asyncio.sleep(pause)
         try:
-            beat, silent_seconds = await _look(worker, pause, limits.longest_seconds)
+            heartbeat, silent_seconds = await _look(worker, pause, limits.longest_seconds)
         except WorkerLostError as error:
             return error
-        if beat is None:
+        if heartbeat is None:
             return _hung(index, f"it gave no sign of life for {limits.longest_seconds:g} s")
-        still_seconds = still_seconds + pause + silent_seconds if beat == last else 0.0
-        last, limit = beat, limits.of(beat.phase)
+        still_seconds = still_seconds + pause + silent_seconds if heartbeat == last else 0.0
+        last, limit = heartbeat, limits.of(heartbeat.phase)
         if limit is not None and still_seconds >= limit:
-            return _hung(index, f"{beat.text} took more than {limit:g} s")
+            return _hung(index, f"{heartbeat.text} took more than {limit:g} s")
 
 
-async def _look(worker: WorkerHandle, pause: float, most_seconds: float) -> tuple[Beat | None, float]:
+async def _look(worker: WorkerHandle, pause: float, most_seconds: float) -> tuple[Heartbeat | None, float]:
     """What a worker is doing, or None if it does not tell for too long; and how long it took to tell."""
-    asked = asyncio.ensure_future(worker.beat())
+    asked = asyncio.ensure_future(worker.heartbeat())
     seconds = 0.0
     try:
         while not (await asyncio.wait({asked}, timeout=pause))[0]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollserve_server.activity import Phase, here
+from rollserve_server.activity import Phase, current_activity
 from rollserve_server.errors import AgentFailedError
 
 if TYPE_CHECKING:
@@ -36,13 +36,13 @@ def act(
     Raises:
         AgentFailedError: the agent failed, or what it gave for one of the rows is of no use. It has a row.
     """
-    pulse = here()
-    pulse.begin(Phase.ACTION)
+    activity = current_activity()
+    activity.begin(Phase.ACTION)
     try:
         actions, infos = agent.act(observations, noise, states)
     except AgentFailedError as error:
         raise AgentFailedError(error.text, next(iter(rows()), 0)) from error
-    pulse.phase = Phase.WORKING
+    activity.phase = Phase.WORKING
     failures = agent.failures()
     if failures:
         for row in rows():

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from rollserve_server.activity import Beat
+    from rollserve_server.activity import Heartbeat
     from rollserve_server.pool.state.sampler_state import Journal
     from rollserve_server.sampling import WorkerConfig, WorkOrder
 
@@ -257,7 +257,7 @@ class _Actor(Worker):
         if epoch < self._epoch:
             return _Failure(SamplerLostError("another server has the sampler"))
         try:
-            with self.pulse.at_work():
+            with self.activity.at_work():
                 return getattr(self, method)(*args, **kwargs)
         # Nothing that ends the process comes here: signals are the main thread's, and this is another one.
         except BaseException as error:
@@ -306,9 +306,9 @@ class _RayWorker:
     def stop(self, stream_id: int) -> None:
         self._actor.stop.options(concurrency_group=_CONTROL).remote(stream_id)
 
-    async def beat(self) -> Beat:
-        beat: Beat = await self.fetch(self._actor.beat.options(concurrency_group=_CONTROL).remote())
-        return beat
+    async def heartbeat(self) -> Heartbeat:
+        heartbeat: Heartbeat = await self.fetch(self._actor.heartbeat.options(concurrency_group=_CONTROL).remote())
+        return heartbeat
 
     def kill(self, error: WorkerLostError | None = None) -> None:
         self._lost = self._lost or error
