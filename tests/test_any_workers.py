@@ -302,9 +302,9 @@ async def test_a_kept_part_on_a_worker_that_cannot_be_replaced(ray_backend: RayB
     async with pool_of(ray_backend, env, num_workers=2, start_seconds=30, allowed_modules=modules) as pool:
         await pool.update_agent([RandomSpec()])
         first = await sample(pool, AtLeast(3000))
-        with mock.patch.object(pool._slots, "_start_seconds", 0.0):  # no other worker gets ready in no time
-            victim = pool._slots[1]
-            pool._slots.lose(1, victim.handle)
+        with mock.patch.object(pool._workers, "_start_seconds", 0.0):  # no other worker gets ready in no time
+            victim = pool._workers[1]
+            pool._workers.lose(1, victim.handle)
             second = await sample(pool, AtLeast(3000))
         assert second.episode_indices[0] == first.episode_indices[-1] + 1
         assert second.account is not None

@@ -253,7 +253,7 @@ async def test_environments_of_an_evaluation_that_is_cancelled_meanwhile_are_clo
     many = rollserve.EnvSpec("CartPole-v1", vectorization="rows", num_rows=2000)
     async with pool_of(InProcessBackend(), CARTPOLE, num_workers=1) as pool:
         await pool.update_agent([RandomSpec()])
-        handle = pool._slots[0].handle
+        handle = pool._workers[0].handle
 
         async def held() -> set[int]:
             envs, _ = await handle.call(Worker.held)

@@ -373,7 +373,7 @@ def test_whatever_becomes_of_calls(operations: list[tuple[str, int]], num_rows: 
                         begins = clock
                 if operation == "lose":
                     slot = num_steps % 2
-                    pool._slots.lose(slot, pool._slots[slot].handle)
+                    pool._workers.lose(slot, pool._workers[slot].handle)
                 if operation == "cancel":
                     running = asyncio.create_task(
                         fragments(pool, num_steps * stride, begins or None, seed=6, **options)

@@ -351,7 +351,7 @@ async def test_old_versions_are_bounded_in_bytes(backend: Backend) -> None:
             assert await numbers(pool) == [3, 5, 6, 7]
         assert await numbers(pool) == [5, 6, 7]
         if isinstance(backend, InProcessBackend):  # where one can look into the workers
-            workers: list[Any] = [slot.handle._worker.result() for slot in pool._slots]  # type: ignore[attr-defined]
+            workers: list[Any] = [slot.handle._worker.result() for slot in pool._workers]  # type: ignore[attr-defined]
             await until(lambda: all(worker._agents.keys() == {5, 6, 7} for worker in workers))
 
 

@@ -182,7 +182,7 @@ async def test_a_worker_that_is_given_up_is_not_waited_for(fraction: float) -> N
         await calls(20)
         for _ in range(2):
             await until(lambda: pool.status().workers[3].healthy)
-            pool._slots.lose(3, pool._slots[3].handle)
+            pool._workers.lose(3, pool._workers[3].handle)
         await until(lambda: pool.status().workers[3].given_up)
         if fraction == 1:
             with pytest.raises(WorkerLostError, match="worker 3 was lost and is given up for now"):

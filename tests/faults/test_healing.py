@@ -290,8 +290,8 @@ async def test_a_worker_that_comes_while_an_update_is_taken_down_has_it(kind: st
         update = pool.update_agent([RandomSpec()]) if kind == "agent" else pool.update_env([CARTPOLE])
         updating = asyncio.create_task(update)  # type: ignore[arg-type]
         await backend.journal.waits.wait()
-        slot = pool._slots[1]
-        pool._slots.lose(1, slot.handle)
+        slot = pool._workers[1]
+        pool._workers.lose(1, slot.handle)
         await until(lambda: slot.healthy)
         backend.journal.may_go_on.set()
         await updating
@@ -309,7 +309,7 @@ async def test_a_worker_that_comes_has_the_version_that_the_others_have(monkeypa
         failing = asyncio.create_task(pool.update_agent([ConstantSpec({"": np.array(0)})]))
         await backend.journal.waits.wait()
         has_agent, may_make_env = asyncio.Event(), asyncio.Event()
-        slot = pool._slots[1]
+        slot = pool._workers[1]
         create_worker = backend.create_worker
 
         def create_gated_worker(index: int, config: WorkerConfig) -> WorkerHandle:
@@ -326,7 +326,7 @@ async def test_a_worker_that_comes_has_the_version_that_the_others_have(monkeypa
             return handle  # type: ignore[no-any-return]
 
         monkeypatch.setattr(backend, "create_worker", create_gated_worker)
-        pool._slots.lose(1, slot.handle)
+        pool._workers.lose(1, slot.handle)
         await has_agent.wait()
         backend.journal.refuses = True
         backend.journal.may_go_on.set()
@@ -369,7 +369,7 @@ async def test_fragments_wait_for_no_worker_of_whom_they_have_all(
             await asyncio.sleep(1)  # all that is missing is of the slow one, which takes longer
             assert not running.done()
             monkeypatch.setattr(backend, "create_worker", no_worker)
-            pool._slots.lose(0, pool._slots[0].handle)
+            pool._workers.lose(0, pool._workers[0].handle)
             assert (await running).num_steps == 100
 
 

@@ -116,7 +116,7 @@ async def test_the_next_pool_goes_on() -> None:
             await sample(pool, target, seed=3, policy_version=version) for target in targets for version in (1, 2)
         ]
         before, run = pool.status(), pool._run
-        indices = range(len(pool._slots))
+        indices = range(len(pool._workers))
     del backend.workers[1]  # which has died meanwhile
     async with pool_on(backend) as pool:
         after = pool.status()
@@ -234,8 +234,8 @@ def sums(pool: Pool) -> tuple[int, int]:
 
 
 async def lose(pool: Pool, index: int) -> None:
-    slot = pool._slots[index]
-    pool._slots.lose(index, slot.handle, WorkerLostError(f"worker {index} is lost: for a test", index))
+    slot = pool._workers[index]
+    pool._workers.lose(index, slot.handle, WorkerLostError(f"worker {index} is lost: for a test", index))
     await until(lambda: slot.healthy)
 
 
@@ -281,9 +281,9 @@ async def test_no_sum_falls_when_workers_go_or_the_pool_is_another() -> None:
         await until(lambda: len(pool.status().workers) == 2)
         assert sums(pool)[0] >= before[0] + 3000
         assert sums(pool)[1] == 2
-        counted.append((sums(pool), pool.status().counters, [slot.figures for slot in pool._slots]))
+        counted.append((sums(pool), pool.status().counters, [slot.figures for slot in pool._workers]))
     async with pool_on(backend, env, keep=False, **MODULES) as pool:
-        counted.append((sums(pool), pool.status().counters, [slot.figures for slot in pool._slots]))
+        counted.append((sums(pool), pool.status().counters, [slot.figures for slot in pool._workers]))
     assert counted[0] == counted[1]
     _, counters, (first, _) = counted[1]
     assert min(counters.num_env_failures, counters.num_retried_episodes, counters.num_failed_episodes) > 0

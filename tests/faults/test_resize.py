@@ -289,7 +289,7 @@ async def test_without_room_nothing_changes(backend: Backend, tmp_path: Path) ->
         await pool.update_agent([mlp()])
         before = [await sample(pool, target, seed=3) for target in (AtLeast(200), Exactly(5))]
         kept = await sample(pool, Fragments(80))
-        pool._slots._start_seconds = 1.0 if isinstance(backend, InProcessBackend) else 4.0
+        pool._workers._start_seconds = 1.0 if isinstance(backend, InProcessBackend) else 4.0
         resizing = asyncio.create_task(pool.resize(4))
         await until(lambda: cramped.num_waiting == 1)
         # Meanwhile everything goes on, with those that are there.
@@ -309,7 +309,7 @@ async def test_without_room_nothing_changes(backend: Backend, tmp_path: Path) ->
         await until(lambda: owners(tmp_path) <= process_ids(pool))
         after = await sample(pool, Fragments(80))
         assert (account_of(after).seed, account_of(after).row_step_count) == (account_of(kept).seed, 20)
-        pool._slots._start_seconds = 60
+        pool._workers._start_seconds = 60
         cramped.num_places = 4
         assert await pool.resize(4) == 2
         assert equal(before[0], await sample(pool, AtLeast(200), seed=3))

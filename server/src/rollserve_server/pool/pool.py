@@ -39,7 +39,7 @@ from rollserve_server.pool.takeover import agreed_config, own_seed
 from rollserve_server.pool.versions.agent_versions import AgentVersions
 from rollserve_server.pool.versions.eviction import Forgetting
 from rollserve_server.pool.versions.versions import Holdings
-from rollserve_server.pool.workers.workers import Slots
+from rollserve_server.pool.workers.workers import Workers
 from rollserve_server.sampling import EnvDescription, Stream, WorkerConfig
 
 if TYPE_CHECKING:
@@ -90,12 +90,12 @@ class Pool:
         is_adopted: whether an earlier server has left it.
     """
 
-    def __init__(self, config: PoolConfig, slots: Slots, holdings: Holdings, journal: Journal) -> None:
+    def __init__(self, config: PoolConfig, workers: Workers, holdings: Holdings, journal: Journal) -> None:
         self._config = config
         self._journal = journal
-        self._slots = slots
+        self._workers = workers
         self._holdings = holdings
-        self.agent_versions = AgentVersions(holdings, slots)
+        self.agent_versions = AgentVersions(holdings, workers)
         self._estimates = LengthEstimates()
         self._num_running = 0
         self._admission = Admission(
@@ -112,7 +112,7 @@ class Pool:
         self._sequences = Sequences(seed, config.max_calls, ids)
         self._prefetching = Prefetching(self._streams)
         self._resizing = Resizing(
-            slots,
+            workers,
             holdings,
             self._streams,
             self._sequences,
@@ -121,7 +121,7 @@ class Pool:
             config.min_healthy_workers,
         )
         self._counters = Counters()
-        self._forgetting = Forgetting(slots)
+        self._forgetting = Forgetting(workers)
         self._run = secrets.token_hex(8)
         self._started = time.monotonic()
         if left is not None:
@@ -130,7 +130,7 @@ class Pool:
             self._run = left.run
             self._started -= max(time.time() - left.started_seconds, 0.0)
         self._evaluations = Evaluations(
-            config, slots, holdings, self._forgetting, ids, self._run, self._num_calls, self._counters
+            config, workers, holdings, self._forgetting, ids, self._run, self._num_calls, self._counters
         )
 
     @classmethod
@@ -187,9 +187,9 @@ class Pool:
             config.max_kept_agent_bytes,
             journal,
         )
-        slots = Slots(backend, worker_config, config.health, holdings.prepare)
-        holdings.attach(slots)
-        return cls(config, slots, holdings, journal)
+        workers = Workers(backend, worker_config, config.health, holdings.prepare)
+        holdings.attach(workers)
+        return cls(config, workers, holdings, journal)
 
     async def _start_workers(self, env: EnvSpec, left: SamplerState | None) -> None:
         config, num_workers = self._config, self._config.num_workers
@@ -198,20 +198,20 @@ class Pool:
             whose = "the number of workers" if left is None else "the number of workers that the sampler has"
             expected = f"at most {whose}, {num_workers},"
             raise InvalidValueError.of("min_healthy_workers", config.min_healthy_workers, expected)
-        await self._slots.start(num_workers)
+        await self._workers.start(num_workers)
         if left is None:
             await self._holdings.update_env([env], per_worker=False)
         else:
-            await self._slots.ask_all(self._holdings.take_over, each=False, excuse=True)
-            self._slots.go_on(left.figures.workers, left.figures.gone)
+            await self._workers.ask_all(self._holdings.take_over, each=False, excuse=True)
+            self._workers.go_on(left.figures.workers, left.figures.gone)
 
     async def close(self, *, keep: bool = False) -> None:
         """Ends the workers, or leaves them to the next server. Calls that run fail."""
         await self._prefetching.end(drop=True)
         if keep:
-            self._slots.leave()
+            self._workers.leave()
         else:
-            await self._slots.close()
+            await self._workers.close()
         await self._journal.close(keep=keep)
 
     async def lost(self) -> str:
@@ -241,7 +241,7 @@ class Pool:
             TooFewWorkersError: fewer workers are there than the pool wants.
             WorkerLostError: all workers are lost or hang, or of an update for each one; and could not be replaced.
         """
-        self._slots.check_enough()
+        self._workers.check_enough()
         self._forgetting.expect_new()
         await self._prefetching.end(drop=True)
         version = await self._holdings.update_agent(updates, per_worker=per_worker)
@@ -266,7 +266,7 @@ class Pool:
             NotFoundError, NotAllowedError: an id, module, wrapper or method is unknown or not allowed.
             TooFewWorkersError, WorkerLostError: see `update_agent`.
         """
-        self._slots.check_enough()
+        self._workers.check_enough()
         self._forgetting.expect_new()
         await self._prefetching.end(drop=True)
         if not all(isinstance(update, EnvSpec) for update in updates):
@@ -322,7 +322,7 @@ class Pool:
                 waiting calls are an OverLimitError, too.
             TooFewWorkersError: fewer workers are there than the pool wants.
         """
-        self._slots.check_enough()
+        self._workers.check_enough()
         arrived = time.monotonic()
         async with contextlib.AsyncExitStack() as stack:
             async with self._admission.admitting(stack, receiver) as ticks:
@@ -337,9 +337,9 @@ class Pool:
                 self._holdings.check_exploration(policy_version, request.exploration)
                 await self._prefetching.end(drop=False)
                 # Nothing is awaited from here until the call is made: what is kept for it is of this team.
-                team = stack.enter_context(self._slots.team.using())
-                check_size(request.num_workers, len(team))
-                self._holdings.check_size(policy_version, env_version, len(team))
+                workforce = stack.enter_context(self._workers.workforce.using())
+                check_size(request.num_workers, len(workforce))
+                self._holdings.check_size(policy_version, env_version, len(workforce))
                 call: Deliveries
                 if isinstance(request.target, Fragments):
                     fragment_call = call = self._begin_fragments(request, request.target, policy_version, env_version)
@@ -392,7 +392,7 @@ class Pool:
             WorkerStatus(
                 slot.index,
                 slot.healthy,
-                not self._slots.team.has(slot),
+                not self._workers.workforce.has(slot),
                 slot.identity,
                 self._holdings.description.num_rows,
                 slot.num_simulated_steps,
@@ -400,10 +400,10 @@ class Pool:
                 slot.restarts.count,
                 slot.last_failure,
             )
-            for slot in self._slots.everyone
+            for slot in self._workers.everyone
         ]
         holdings, env = self._holdings, self._holdings.envs.current
-        counted = self._slots.gone.and_those_of(*(slot.figures for slot in self._slots.everyone))
+        counted = self._workers.gone.and_those_of(*(slot.figures for slot in self._workers.everyone))
         return PoolStatus(
             env_specs=holdings.listed(env) if env else (),
             env_version=holdings.envs.number,
@@ -439,8 +439,8 @@ class Pool:
         env_versions, policy_versions = self._holdings.to_keep()
         return Figures(
             dataclasses.replace(self._counters),
-            [slot.figures for slot in self._slots],
-            self._slots.gone.and_those_of(*(slot.figures for slot in self._slots.leaving)),
+            [slot.figures for slot in self._workers],
+            self._workers.gone.and_those_of(*(slot.figures for slot in self._workers.leaving)),
             frozenset(policy_versions),
             frozenset(env_versions),
             self._sequences.numbers(),
@@ -493,14 +493,14 @@ class Pool:
         env = self._env(env_version)
         rows = env.rows
         max_episode_length = request.max_episode_length or config.max_episode_length
-        team = self._slots.team
-        placement = self._holdings.placement(policy_version, env_version, len(team))
+        workforce = self._workers.workforce
+        placement = self._holdings.placement(policy_version, env_version, len(workforce))
         seed, first, skipped = request.seed, request.first_index, 0
         if lane is not None:
             kind = LaneKind(policy_version, env_version, max_episode_length, request.exploration)
             seed, first = lane.seed, lane.first_index(kind, rows.unit_size(placement))
         if isinstance(target, Exactly):
-            num_episodes = target.num_episodes_per_worker * len(team)
+            num_episodes = target.num_episodes_per_worker * len(workforce)
             if target.num_skipped > num_episodes:
                 expected = f"at most the number of all, {num_episodes}"
                 raise InvalidValueError.of("skip_episode_count", target.num_skipped, expected)
@@ -508,35 +508,35 @@ class Pool:
         assert seed is not None  # noqa: S101  # either the request has one, or the lane
         self._streams.drop_outdated(self._holdings.agents.number, self._holdings.envs.number)
         wanted = Stream(0, seed, policy_version, env_version, max_episode_length, request.exploration)
-        stream = self._streams.open(wanted, first + skipped, placement, team)
+        stream = self._streams.open(wanted, first + skipped, placement, workforce)
         settings = CallSettings.of(request, config, self._num_calls)
         max_episode_steps, env_versions = env.description.max_episode_steps, self._holdings.envs
         estimate = self._estimates.of(env_version, max_episode_steps, max_episode_length, env_versions)
-        return make(target, stream, team, rows, estimate, settings, env.description.reproducibility)
+        return make(target, stream, workforce, rows, estimate, settings, env.description.reproducibility)
 
     def _next_index(self) -> int:
         """Where the next call begins that says nothing of itself."""
         holdings, lane = self._holdings, self._streams.first_lane
         versions = holdings.agents.number, holdings.envs.number
-        placement = holdings.placement(*versions, len(self._slots))
+        placement = holdings.placement(*versions, len(self._workers))
         unit_size = self._env(holdings.envs.number).rows.unit_size(placement)
         return lane.first_index(LaneKind(*versions, self._config.max_episode_length), unit_size)
 
     def _begin_fragments(
         self, request: SampleRequest, target: Fragments, policy_version: int, env_version: int
     ) -> FragmentCall:
-        config, team = self._config, self._slots.team
+        config, workforce = self._config, self._workers.workforce
         num_rows = self._env(env_version).description.num_rows
-        check_fragments(request, target, len(team) * num_rows, config.max_episode_length)
+        check_fragments(request, target, len(workforce) * num_rows, config.max_episode_length)
         kind = SequenceKind(env_version, request.max_episode_length or config.max_episode_length, target.soft_horizon)
-        initial = Checkpoint.initial(len(team), num_rows)
+        initial = Checkpoint.initial(len(workforce), num_rows)
         if request.seed is None:
             sequence, start = self._sequences.begin_own(kind, initial)
         else:
             sequence, start = self._sequences.begin(request.seed, kind, target.row_step_count, initial)
         settings = CallSettings.of(request, config, self._num_calls)
         ids, reproducibility = self._sequences.ids, self._env(env_version).description.reproducibility
-        return FragmentCall(target, sequence, start, policy_version, ids, team, settings, reproducibility)
+        return FragmentCall(target, sequence, start, policy_version, ids, workforce, settings, reproducibility)
 
     def _env(self, version: int) -> EnvVersion:
         """A version of the environments, which has been checked."""

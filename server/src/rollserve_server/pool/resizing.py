@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.sequences.row_sequences import Sequences
     from rollserve_server.pool.sequences.sequences import Streams
     from rollserve_server.pool.versions.versions import Holdings
-    from rollserve_server.pool.workers.workers import Slots
+    from rollserve_server.pool.workers.workers import Workers
 
 __all__ = ["Resizing"]
 
@@ -27,7 +27,7 @@ class Resizing:
 
     def __init__(
         self,
-        slots: Slots,
+        workers: Workers,
         holdings: Holdings,
         streams: Streams,
         sequences: Sequences,
@@ -36,7 +36,7 @@ class Resizing:
         min_workers: int,
     ) -> None:
         """Takes parts of the pool, how many workers there may be (None: any number), and how many have to be."""
-        self._slots = slots
+        self._workers = workers
         self._holdings = holdings
         self._streams = streams
         self._sequences = sequences
@@ -53,16 +53,16 @@ class Resizing:
             expected = f"at least {self._min_workers}, of which calls want as many to be healthy,"
             raise InvalidValueError.of("worker_count", num_workers, expected)
         async with self._holdings.unchanging():
-            previous = len(self._slots)
+            previous = len(self._workers)
             if num_workers != previous:
                 self._holdings.check_alike()
                 self._holdings.check_room(num_workers)
-                async with self._slots.starting(range(previous, num_workers)) as added:
+                async with self._workers.starting(range(previous, num_workers)) as added:
                     await self._prefetching.end(drop=True)
                     # Nothing is awaited from here on, so that no call begins with a part of it; and workers are to hear
                     # of what they can forget before they close.
                     self._streams.drop_kept()
                     self._sequences.drop_all()
-                    self._slots.resize(num_workers, added)
+                    self._workers.resize(num_workers, added)
                 _log.info("pool resized", extra={"workers": num_workers, "previous": previous})
         return previous

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.accounts.account import Account
     from rollserve_server.pool.backends.backend import Payload, WorkerHandle
     from rollserve_server.pool.config import PoolConfig, SampleRequest
-    from rollserve_server.pool.workers.workforce import Team
+    from rollserve_server.pool.workers.workforce import Workforce
     from rollserve_server.sampling import ColumnFormat, Message, WorkOrder
 
 __all__ = [
@@ -126,10 +126,12 @@ class Deliveries(ABC):
         reproducibility: what of the call comes again.
     """
 
-    def __init__(self, slots: Team, settings: CallSettings, account: Account, reproducibility: Reproducibility) -> None:
+    def __init__(
+        self, workforce: Workforce, settings: CallSettings, account: Account, reproducibility: Reproducibility
+    ) -> None:
         self.account = account
         self.reproducibility = reproducibility
-        self._slots = slots
+        self._workforce = workforce
         self._settings = settings
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
@@ -147,7 +149,7 @@ class Deliveries(ABC):
             WorkerLostError: workers are lost again and again, or for long.
         """
         self._begin()
-        drivers = [asyncio.create_task(self._keep_driving(worker)) for worker in range(len(self._slots))]
+        drivers = [asyncio.create_task(self._keep_driving(worker)) for worker in range(len(self._workforce))]
         try:
             async with contextlib.aclosing(self._items()) as items:
                 yield items
@@ -162,7 +164,7 @@ class Deliveries(ABC):
 
     def count_simulated(self) -> None:
         """Counts for each worker what it simulated. To be called once, when the call has ended."""
-        self._slots.count_simulated(self.account)
+        self._workforce.count_simulated(self.account)
 
     async def _items(self) -> AsyncGenerator[Delivery | Progress, None]:
         told_at, told_steps = time.monotonic(), 0
@@ -220,7 +222,7 @@ class Deliveries(ABC):
             error: why.
             name_of: says for texts what a piece of it is.
         """
-        if not self._slots[error.worker_index].was_asked:
+        if not self._workforce[error.worker_index].was_asked:
             self._num_losses.update(lost)
         self.account.count_retried(error.reason.lower(), len(lost))
         worst, num_losses = max(self._num_losses.items(), key=lambda item: item[1], default=(0, 0))
@@ -248,7 +250,7 @@ class Deliveries(ABC):
         Args:
             has_answered: whether it has answered in this call: the first answer is to come soon.
         """
-        seconds = _SLICE_SECONDS * max(1.0, len(self._slots) / 8)
+        seconds = _SLICE_SECONDS * max(1.0, len(self._workforce) / 8)
         return seconds * _LONGER if has_answered and self._settings.num_calls() == 1 else seconds
 
     @contextlib.contextmanager

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.plan.length_estimate import LengthEstimate
     from rollserve_server.pool.plan.placement import Rows
     from rollserve_server.pool.plan.plan import Target
-    from rollserve_server.pool.workers.workforce import Team
+    from rollserve_server.pool.workers.workforce import Workforce
     from rollserve_server.sampling import EpisodeFailure, Report
 
 __all__ = ["Call"]
@@ -50,7 +50,7 @@ class Call(Deliveries):
         self,
         target: Target,
         stream: OpenStream,
-        slots: Team,
+        workforce: Workforce,
         rows: Rows,
         estimate: LengthEstimate,
         settings: CallSettings,
@@ -62,10 +62,10 @@ class Call(Deliveries):
             first_episode_index=ledger.next_index,
             policy_version=stream.stream.policy_version,
             env_version=stream.stream.env_version,
-            workers=[WorkerAccount() for _ in slots],
+            workers=[WorkerAccount() for _ in workforce],
             num_carried_steps=stream.num_held_steps,
         )
-        super().__init__(slots, settings, account, reproducibility)
+        super().__init__(workforce, settings, account, reproducibility)
         self.stream = stream
         self._rows = rows
         self._estimate = estimate
@@ -76,20 +76,20 @@ class Call(Deliveries):
             placement,
             ledger,
             estimate,
-            len(slots),
+            len(workforce),
             num_partial_steps,
             rows.unit_size(placement),
             leaves_out=settings.leaves_out,
         )
         self._claims = Claims(settings.window_bytes, stream.claim_names, pinned=self._pinned)
-        self._num_finished_last = [0] * len(slots)
-        self._steps_per_second = [0.0] * len(slots)
-        self._has_answered = [False] * len(slots)
+        self._num_finished_last = [0] * len(workforce)
+        self._steps_per_second = [0.0] * len(workforce)
+        self._has_answered = [False] * len(workforce)
         can_repeat = not self._pinned and reproducibility is not Reproducibility.WORKER
         factor = settings.straggler_factor if can_repeat else 0.0
         self._stragglers = Stragglers(self._plan, self._claims, stream, estimate.pace, factor)
         # Of each worker, what it is to run beside another.
-        self._copies: list[list[range]] = [[] for _ in slots]
+        self._copies: list[list[range]] = [[] for _ in workforce]
         # Of each worker, what it wrote without being asked.
         self._early: dict[int, Written] = {}
 
@@ -111,21 +111,21 @@ class Call(Deliveries):
             try:
                 await self._drive_handle(worker, handle)
             except WorkerLostError as error:
-                self._slots.lose(worker, handle, error)
+                self._workforce.lose(worker, handle, error)
                 self._lose(worker, error)
 
     async def _next_handle(self, worker: int) -> WorkerHandle:
         """The worker, or once it is there the one in its place."""
-        known, slot = self.stream.handles[worker], self._slots[worker]
+        known, slot = self.stream.handles[worker], self._workforce[worker]
         if known is not None and not (slot.handle is known and slot.healthy):  # it was lost while no call was there
             self._lose(worker, WorkerLostError(f"worker {worker} is lost", worker))
         elif not slot.healthy:
             self._plan.lose(worker)  # others take its share meanwhile
         while True:
             try:
-                handle = await self._slots.ready(worker)
+                handle = await self._workforce.ready(worker)
             except WorkerLostError:
-                if self._pinned or not self._slots.can_do_without(worker):
+                if self._pinned or not self._workforce.can_do_without(worker):
                     raise
             else:
                 break

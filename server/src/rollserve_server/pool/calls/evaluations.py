@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from rollserve_server.pool.interface.status import Counters
     from rollserve_server.pool.versions.eviction import Forgetting
     from rollserve_server.pool.versions.versions import EnvVersion, Holdings
-    from rollserve_server.pool.workers.workers import Slots
-    from rollserve_server.pool.workers.workforce import Team
+    from rollserve_server.pool.workers.workers import Workers
+    from rollserve_server.pool.workers.workforce import Workforce
 
 __all__ = ["MOST_EVALUATIONS", "Evaluations"]
 
@@ -86,7 +86,7 @@ class Evaluations:
     def __init__(
         self,
         config: PoolConfig,
-        slots: Slots,
+        workers: Workers,
         holdings: Holdings,
         forgetting: Forgetting,
         ids: Iterator[int],
@@ -98,7 +98,7 @@ class Evaluations:
 
         Args:
             config: see there.
-            slots: the workers.
+            workers: the workers.
             holdings: what they hold.
             forgetting: has them forget.
             ids: names for streams.
@@ -109,7 +109,7 @@ class Evaluations:
         self._counters = counters
         self.num_running = 0
         self._config = config
-        self._slots = slots
+        self._workers = workers
         self._holdings = holdings
         self._forgetting = forgetting
         self._ids = ids
@@ -142,7 +142,7 @@ class Evaluations:
         self,
         options: EvaluationOptions,
         change: _Change | None,
-        begin: Callable[[_Setting, Team], Awaitable[_AnyCall]],
+        begin: Callable[[_Setting, Workforce], Awaitable[_AnyCall]],
         receiver: Receiver,
     ) -> _Items:
         """Runs an evaluation of either kind.
@@ -153,7 +153,7 @@ class Evaluations:
             begin: makes the call.
             receiver: who takes what it gives.
         """
-        self._slots.check_enough()
+        self._workers.check_enough()
         arrived = time.monotonic()
         async with contextlib.AsyncExitStack() as stack:
             async with self._admission.admitting(stack, receiver) as ticks:
@@ -164,12 +164,12 @@ class Evaluations:
             while not (await asyncio.wait({preparing}, timeout=self._config.progress_seconds))[0]:
                 yield Progress(0)
             setting = await preparing
-            team = stack.enter_context(self._slots.team.using())
-            self._holdings.check_size(setting.policy_version, setting.env_number, len(team))
-            call = await begin(setting, team)
+            workforce = stack.enter_context(self._workers.workforce.using())
+            self._holdings.check_size(setting.policy_version, setting.env_number, len(workforce))
+            call = await begin(setting, workforce)
             call.account.queued_seconds = queued_seconds
             async with self._running(call, setting) as items:
-                yield self._beginning(setting, options, len(team))
+                yield self._beginning(setting, options, len(workforce))
                 async for item in items:
                     yield item
         yield Evaluation(call.outcomes, call.account, call.reproducibility, call.num_members)
@@ -269,25 +269,27 @@ class Evaluations:
             num_workers=num_workers,
         )
 
-    async def _begin_call(self, request: EvaluationRequest, setting: _Setting, team: Team) -> EvaluationCall:
+    async def _begin_call(self, request: EvaluationRequest, setting: _Setting, workforce: Workforce) -> EvaluationCall:
         options, description = request.options, setting.env.description
         limit = options.max_episode_length or self._config.max_episode_length
         stream = Stream(
             next(self._ids), setting.seed, setting.policy_version, setting.env_number, limit, options.exploration
         )
-        placement = self._holdings.placement(setting.policy_version, setting.env_number, len(team))
+        placement = self._holdings.placement(setting.policy_version, setting.env_number, len(workforce))
         limits = [steps for steps in (description.max_episode_steps, limit) if steps]
         return EvaluationCall(
             InAll(request.num_episodes),
-            OpenStream.begin(stream, placement, Ledger(options.first_index), team),
-            team,
+            OpenStream.begin(stream, placement, Ledger(options.first_index), workforce),
+            workforce,
             setting.env.rows,
             LengthEstimate(min(limits, default=None)),
             self._settings(options, request.delivery),
             description.reproducibility,
         )
 
-    async def _begin_population(self, request: PopulationRequest, setting: _Setting, team: Team) -> PopulationCall:
+    async def _begin_population(
+        self, request: PopulationRequest, setting: _Setting, workforce: Workforce
+    ) -> PopulationCall:
         options = request.options
         if options.leaves_out_failed:
             expected = "false for a population, whose members have the same number of episodes,"
@@ -314,7 +316,7 @@ class Evaluations:
             population,
             await self._holdings.shared(request.parameters),
             setting.env.rows.num_rows,
-            team,
+            workforce,
             self._settings(options, None),
             setting.env.description.reproducibility,
         )

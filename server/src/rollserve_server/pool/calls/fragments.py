@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.interface.fragments import Fragments
     from rollserve_server.pool.sequences.row_sequences import RowSequence
     from rollserve_server.pool.state.checkpoints import Checkpoint
-    from rollserve_server.pool.workers.workforce import Team
+    from rollserve_server.pool.workers.workforce import Workforce
     from rollserve_server.sampling import FragmentReport, Message, RowProgress, RowState
 
 __all__ = ["FragmentCall"]
@@ -57,7 +57,7 @@ class FragmentCall(Deliveries):
         start: Checkpoint,
         policy_version: int,
         ids: Iterator[int],
-        slots: Team,
+        workforce: Workforce,
         settings: CallSettings,
         reproducibility: Reproducibility,
     ) -> None:
@@ -66,12 +66,12 @@ class FragmentCall(Deliveries):
             first_episode_index=0,
             policy_version=policy_version,
             env_version=sequence.kind.env_version,
-            workers=[WorkerAccount() for _ in slots],
+            workers=[WorkerAccount() for _ in workforce],
             row_step_count=start.clock,
         )
         is_whole = target.fraction_of_workers >= 1
         # What workers that stop have made by then is up to chance.
-        super().__init__(slots, settings, account, reproducibility if is_whole else Reproducibility.WORKER)
+        super().__init__(workforce, settings, account, reproducibility if is_whole else Reproducibility.WORKER)
         self._tells_actions = reproducibility is not Reproducibility.WORKER
         self.sequence = sequence
         self.start = start
@@ -80,7 +80,7 @@ class FragmentCall(Deliveries):
         self._num_row_steps = target.num_steps // start.stride
         self._parts = [_WorkerPart(worker, self._num_row_steps, len(rows)) for worker, rows in enumerate(start.workers)]
         # How many workers have to make all their steps; and whether they have, so that the others stop.
-        self._num_enough = math.ceil(target.fraction_of_workers * len(slots) - 1e-9)
+        self._num_enough = math.ceil(target.fraction_of_workers * len(workforce) - 1e-9)
         self._is_ending, self._overdue_at = False, math.inf
         self._turn = 0
         left = target.num_skipped_steps
@@ -120,7 +120,7 @@ class FragmentCall(Deliveries):
 
     def _begin(self) -> None:
         for part, place in zip(self._parts, self.sequence.places, strict=True):
-            slot = self._slots[part.worker]
+            slot = self._workforce[part.worker]
             if place is not None and slot.healthy and slot.handle is place.handle:
                 part.place = place
 
@@ -146,14 +146,14 @@ class FragmentCall(Deliveries):
 
     async def _drive(self, worker: int) -> None:
         part = self._parts[worker]
-        slot = self._slots[worker]
+        slot = self._workforce[worker]
         while not part.is_left:
             if part.progress is not None and not slot.healthy:  # nothing of it is missing
                 self._forget_rows(part)
                 await self._wait()
                 continue
             try:
-                handle = await self._slots.ready(worker)
+                handle = await self._workforce.ready(worker)
             except WorkerLostError:
                 part.is_missing = True
                 if not self._can_wait_for(part):
@@ -165,7 +165,7 @@ class FragmentCall(Deliveries):
             try:
                 await self._drive_handle(part, handle)
             except WorkerLostError as error:
-                self._slots.lose(worker, handle, error)
+                self._workforce.lose(worker, handle, error)
                 if part.place is not None and part.place.handle is handle:  # else that is known
                     self._lose(part, error)
 
@@ -176,7 +176,7 @@ class FragmentCall(Deliveries):
 
     async def _drive_handle(self, part: _WorkerPart, handle: WorkerHandle) -> None:
         """Keeps a worker at work until it is lost, or left behind."""
-        slot, stuck = self._slots[part.worker], False
+        slot, stuck = self._workforce[part.worker], False
         while part.in_flight or (slot.healthy and slot.handle is handle):
             while len(part.in_flight) < ORDERS_IN_FLIGHT and (order := self._next_order(part, handle, stuck)):
                 part.in_flight.append(_InFlight(order, *put_to_work(handle, order)))
@@ -355,7 +355,7 @@ class FragmentCall(Deliveries):
 
     def _restart_lost(self, part: _WorkerPart, error: WorkerLostError) -> None:
         """Has a part of a lost worker made again. Raises the error if that has happened too often."""
-        part.num_losses += not self._slots[part.worker].was_asked
+        part.num_losses += not self._workforce[part.worker].was_asked
         self._restart(part, error.reason.lower())
         if part.num_losses > self._settings.unit_retries:
             text = f"{error.text}; {part.num_losses - 1} workers were lost with the same rows before"
@@ -374,7 +374,7 @@ class FragmentCall(Deliveries):
             part.written.clear()
             part.num_written = part.num_done
             if part.place is not None and part.place.handle is handle:
-                self._slots.lose(part.worker, handle, error)
+                self._workforce.lose(part.worker, handle, error)
                 self._lose(part, error)
             elif part.place is not None:  # another is in its place, and leaves out what is gone
                 self._close_rows(part, part.place)

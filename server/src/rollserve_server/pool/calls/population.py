@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from rollserve_server.pool.backends.backend import WorkerHandle
-    from rollserve_server.pool.workers.workforce import Team
+    from rollserve_server.pool.workers.workforce import Workforce
     from rollserve_server.sampling import Outcome
 
 __all__ = ["PopulationCall"]
@@ -48,7 +48,7 @@ class PopulationCall(Deliveries):
         population: Population,
         parameters: Mapping[str, np.ndarray],
         num_rows: int,
-        slots: Team,
+        workforce: Workforce,
         settings: CallSettings,
         reproducibility: Reproducibility,
     ) -> None:
@@ -58,25 +58,25 @@ class PopulationCall(Deliveries):
             first_episode_index=population.first_index,
             policy_version=population.policy_version,
             env_version=population.env_version,
-            workers=[WorkerAccount() for _ in slots],
+            workers=[WorkerAccount() for _ in workforce],
         )
-        super().__init__(slots, settings, account, reproducibility)
-        self.handles: list[WorkerHandle | None] = [None] * len(slots)
-        self.in_flight: list[deque[asyncio.Future[PopulationReport]]] = [deque() for _ in slots]
+        super().__init__(workforce, settings, account, reproducibility)
+        self.handles: list[WorkerHandle | None] = [None] * len(workforce)
+        self.in_flight: list[deque[asyncio.Future[PopulationReport]]] = [deque() for _ in workforce]
         self._population = population
         self._parameters = parameters
         self._num_rows = num_rows
-        self._units = _Units(population.num_units, len(slots))
+        self._units = _Units(population.num_units, len(workforce))
         self._outcomes: dict[int, Outcome] = {}
-        self._held_steps = [0] * len(slots)
-        self._num_finished_last = [0] * len(slots)
-        self._has_answered = [False] * len(slots)
+        self._held_steps = [0] * len(workforce)
+        self._num_finished_last = [0] * len(workforce)
+        self._has_answered = [False] * len(workforce)
         self._pace = Pace()
         can_repeat = reproducibility is not Reproducibility.WORKER
         self._straggler_factor = settings.straggler_factor if can_repeat else 0.0
         # Of units that run, when a worker was told to begin them; of each worker, what it is to run beside another.
         self._begun_at: dict[int, float] = {}
-        self._copies: list[list[int]] = [[] for _ in slots]
+        self._copies: list[list[int]] = [[] for _ in workforce]
 
     @property
     def outcomes(self) -> Sequence[Outcome]:
@@ -106,20 +106,20 @@ class PopulationCall(Deliveries):
         self.account.num_lost_steps += sum(self._held_steps)  # of units that ended elsewhere
 
     async def _drive(self, worker: int) -> None:
-        if not self._slots[worker].healthy:
+        if not self._workforce[worker].healthy:
             self._units.lose(worker)  # others take its share meanwhile
         while True:
             try:
-                handle = await self._slots.ready(worker)
+                handle = await self._workforce.ready(worker)
             except WorkerLostError:
-                if not self._slots.can_do_without(worker):
+                if not self._workforce.can_do_without(worker):
                     raise
                 continue
             self._units.regain(worker)
             try:
                 await self._drive_handle(worker, handle)
             except WorkerLostError as error:
-                self._slots.lose(worker, handle, error)
+                self._workforce.lose(worker, handle, error)
                 self._lose(worker, error)
 
     async def _drive_handle(self, worker: int, handle: WorkerHandle) -> None:

@@ -23,7 +23,7 @@ class Ahead(Call):
 
     def start(self) -> None:
         """Sets the workers to work."""
-        self._drivers = [asyncio.create_task(self._keep_driving(worker)) for worker in range(len(self._slots))]
+        self._drivers = [asyncio.create_task(self._keep_driving(worker)) for worker in range(len(self._workforce))]
 
     async def end(self) -> None:
         """Gives them no more to do; what they are doing is answered to whoever goes on. May be called again."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import Payload, WorkerHandle
     from rollserve_server.pool.plan.placement import Placement
     from rollserve_server.pool.plan.plan import Ledger
-    from rollserve_server.pool.workers.workforce import Team
+    from rollserve_server.pool.workers.workforce import Workforce
     from rollserve_server.sampling import Claim, Order, Report, Stream
 
 __all__ = ["InFlight", "OpenStream"]
@@ -51,7 +51,7 @@ class OpenStream:
     stream: Stream
     placement: Placement
     ledger: Ledger
-    team: Team
+    workforce: Workforce
     handles: list[WorkerHandle | None]
     in_flight: list[deque[InFlight]]
     held_steps: list[int]
@@ -61,18 +61,18 @@ class OpenStream:
     begun_at: dict[int, float] = field(default_factory=dict)
 
     @classmethod
-    def begin(cls, stream: Stream, placement: Placement, ledger: Ledger, team: Team) -> OpenStream:
+    def begin(cls, stream: Stream, placement: Placement, ledger: Ledger, workforce: Workforce) -> OpenStream:
         """A stream that no worker has a part in yet."""
         return cls(
             stream,
             placement,
             ledger,
-            team,
-            handles=[None for _ in team],
-            in_flight=[deque() for _ in team],
-            held_steps=[0 for _ in team],
-            releases=[[] for _ in team],
-            drops=[Drops() for _ in team],
+            workforce,
+            handles=[None for _ in workforce],
+            in_flight=[deque() for _ in workforce],
+            held_steps=[0 for _ in workforce],
+            releases=[[] for _ in workforce],
+            drops=[Drops() for _ in workforce],
         )
 
     @property

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.accounts.account import Account
     from rollserve_server.pool.calls.prefetch import Ahead
     from rollserve_server.pool.plan.placement import Placement
-    from rollserve_server.pool.workers.workforce import Team
+    from rollserve_server.pool.workers.workforce import Workforce
 
 __all__ = ["Lane", "LaneKind", "Streams"]
 
@@ -114,14 +114,14 @@ class Streams:
         self._num_seeds += 1
         return derived_seed(self._own_seed, (self._num_seeds,))
 
-    def open(self, wanted: Stream, first_index: int, placement: Placement, team: Team) -> OpenStream:
+    def open(self, wanted: Stream, first_index: int, placement: Placement, workforce: Workforce) -> OpenStream:
         """The stream that a call is to have for itself: one that was kept and stands at that index, or a new one.
 
         Args:
             wanted: what its episodes are a function of; its name does not count.
             first_index: the first episode that is to be delivered.
             placement: where its episodes run.
-            team: the workers of the call, which are those that there are.
+            workforce: the workers of the call, which are those that there are.
         """
         opened = None
         for kept in list(self._kept):
@@ -132,12 +132,12 @@ class Streams:
             elif kept.stream.root_seed == wanted.root_seed:  # the sequence goes on in another way
                 self._kept.remove(kept)
                 self._supersede(kept)
-        return opened or self._new(wanted, first_index, placement, team)
+        return opened or self._new(wanted, first_index, placement, workforce)
 
     def keep(self, stream: OpenStream) -> None:
         """Takes back the stream of a call that is complete."""
         # No call goes on with such episodes of another, nor with those of another team.
-        if isinstance(stream.placement, Blocks) or not stream.team.is_current:
+        if isinstance(stream.placement, Blocks) or not stream.workforce.is_current:
             self._supersede(stream)
         else:
             self._keep(stream)
@@ -183,9 +183,9 @@ class Streams:
         while self._aheads:
             account.add_ahead(self._aheads.pop())
 
-    def _new(self, wanted: Stream, first_index: int, placement: Placement, team: Team) -> OpenStream:
+    def _new(self, wanted: Stream, first_index: int, placement: Placement, workforce: Workforce) -> OpenStream:
         stream = dataclasses.replace(wanted, stream_id=next(self._ids))
-        return OpenStream.begin(stream, placement, Ledger(first_index), team)
+        return OpenStream.begin(stream, placement, Ledger(first_index), workforce)
 
     def _keep(self, stream: OpenStream) -> None:
         self._kept.append(stream)

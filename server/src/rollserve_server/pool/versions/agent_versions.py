@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from rollserve_server.pool.versions.versions import AgentUpdate, Holdings
-    from rollserve_server.pool.workers.workers import Slots
+    from rollserve_server.pool.workers.workers import Workers
 
 __all__ = ["AgentStatus", "AgentVersion", "AgentVersionStatus", "AgentVersions"]
 
@@ -89,9 +89,9 @@ class AgentVersionStatus:
 class AgentVersions:
     """Tells what a pool holds of agents."""
 
-    def __init__(self, holdings: Holdings, slots: Slots) -> None:
+    def __init__(self, holdings: Holdings, workers: Workers) -> None:
         self._holdings = holdings
-        self._slots = slots
+        self._workers = workers
 
     async def listed(self) -> Sequence[AgentVersionStatus]:
         """All versions that are held, in rising order."""
@@ -114,7 +114,7 @@ class AgentVersions:
             NotReadyError: there is no agent, or the version is not held.
             InvalidValueError: there is no such worker.
         """
-        held, num_workers = self._holdings.agents, len(self._slots)
+        held, num_workers = self._holdings.agents, len(self._workers)
         if not held.number:
             raise NotReadyError("there is no agent yet: call UpdateAgent first", reason="NO_AGENT")
         number = held.choose(number, "policy")

@@ -10,7 +10,7 @@ from rollserve_server.sampling import Worker
 
 if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import WorkerHandle
-    from rollserve_server.pool.workers.workers import Slots
+    from rollserve_server.pool.workers.workers import Workers
 
 __all__ = ["Forgetting"]
 
@@ -18,8 +18,8 @@ __all__ = ["Forgetting"]
 class Forgetting:
     """Tells workers, in the background, which versions to keep."""
 
-    def __init__(self, slots: Slots) -> None:
-        self._slots = slots
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
         self._tasks: set[asyncio.Task[object]] = set()
         # Of each worker, the versions that it was told to keep since it was last given any.
         self._told: WeakKeyDictionary[WorkerHandle, tuple[set[int], set[int]]] = WeakKeyDictionary()
@@ -30,7 +30,7 @@ class Forgetting:
 
     def keep(self, envs: set[int], policies: set[int]) -> None:
         """Has all workers forget all versions but these."""
-        for slot in self._slots.everyone:
+        for slot in self._workers.everyone:
             # Nearly always nothing has changed since the call before: asking in vain would hold up a short one.
             if slot.healthy and self._told.get(slot.handle) != (envs, policies):
                 self._told[slot.handle] = envs, policies

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.config import SampleRequest
     from rollserve_server.pool.interface.evaluation import EvaluationOptions
     from rollserve_server.pool.state.sampler_state import Journal
-    from rollserve_server.pool.workers.workers import Slots
+    from rollserve_server.pool.workers.workers import Workers
 
 __all__ = ["AgentUpdate", "EnvVersion", "Holdings"]
 
@@ -123,13 +123,13 @@ class Holdings:
         self._python = python
         self._updating = asyncio.Lock()
         self._misfits: dict[tuple[int, int], DomainError | None] = {}
-        self._slots: Slots
+        self._workers: Workers
         # What an update is giving to the workers, beside the versions that are there; its value once all have it.
         self._coming: dict[tuple[str, int], AgentVersion | EnvVersion | None] = {}
 
-    def attach(self, slots: Slots) -> None:
+    def attach(self, workers: Workers) -> None:
         """Says who the workers are."""
-        self._slots = slots
+        self._workers = workers
 
     async def update_agent(self, updates: Sequence[AgentUpdate], *, per_worker: bool) -> int:
         """See `Pool.update_agent`."""
@@ -146,7 +146,7 @@ class Holdings:
             version = self.agents.number + 1
             spread = self._spread(agents)
             if len(agents) == 1 and content_bytes(agents[0]) >= _SHARED_FROM:
-                spread = self._spread([await self._slots.share(agents[0])])
+                spread = self._spread([await self._workers.share(agents[0])])
             spread_fields = self._spread(fields)
 
             async def add_agent(index: int, worker: WorkerHandle) -> None:
@@ -154,7 +154,7 @@ class Holdings:
                     await worker.call(Worker.add_agent, version, spread[index])
 
             with self._giving("agent", version):
-                await self._slots.ask_all(add_agent, each=len(agents) > 1)
+                await self._workers.ask_all(add_agent, each=len(agents) > 1)
                 self._coming["agent", version] = added = AgentVersion(agents)
                 await self._journal.write(agents=(version, added))
                 self.agents.add(added)
@@ -189,7 +189,7 @@ class Holdings:
 
             with self._giving("env", version):
                 is_first = self.envs.current is None
-                descriptions = await self._slots.ask_all(add_env, each=len(specs) > 1, excuse=is_first)
+                descriptions = await self._workers.ask_all(add_env, each=len(specs) > 1, excuse=is_first)
                 _check_alike(descriptions, per_worker=per_worker)
                 self._coming["env", version] = env = EnvVersion(list(specs), _in_all(descriptions))
                 await self._journal.write(env=(version, env))
@@ -226,7 +226,7 @@ class Holdings:
             for its_specs in specs:
                 self._check_allowed(its_specs)
             with self._giving("env", version):
-                descriptions = await self._slots.ask_all(
+                descriptions = await self._workers.ask_all(
                     lambda index, worker: worker.call(Worker.add_env, version, spread[index]), each=len(specs) > 1
                 )
                 self.evaluation_envs.add(EnvVersion(list(specs), _in_all(descriptions)))
@@ -273,7 +273,7 @@ class Holdings:
     async def shared(self, parameters: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         """What to give workers these parameters by, so that large ones are copied once for all."""
         num_bytes = sum(value.nbytes for value in parameters.values())
-        return await self._slots.share(parameters) if num_bytes >= _SHARED_FROM else parameters
+        return await self._workers.share(parameters) if num_bytes >= _SHARED_FROM else parameters
 
     async def take_over(self, index: int, worker: WorkerHandle) -> None:
         """Brings a worker of an earlier server to hold what it is to hold, and nothing else."""
@@ -403,14 +403,14 @@ class Holdings:
             del self._coming[kind, version]
 
     def _check_count(self, name: str, updates: Sequence[object], per_worker: bool) -> None:
-        expected = len(self._slots) if per_worker else 1
+        expected = len(self._workers) if per_worker else 1
         if len(updates) != expected:
             wanted = f"one for each of the {expected} workers"
             raise InvalidValueError.of(f"per_worker.{name}", f"{len(updates)} elements", wanted)
 
     def _spread(self, values: Sequence[_T]) -> Sequence[_T]:
         """One value for each worker."""
-        return values if len(values) == len(self._slots) else list(values) * len(self._slots)
+        return values if len(values) == len(self._workers) else list(values) * len(self._workers)
 
     def _changed(self, updates: Sequence[EnvUpdate], per_worker: bool, fields: _EnvFields) -> list[WorkerSpecs]:
         """The environments after the updates, which are allowed: one for all workers, or one for each."""
@@ -422,7 +422,7 @@ class Holdings:
             if len(held) > 1 and not all(isinstance(update, EnvSpec) for update in updates):
                 updates = self._spread(updates)
             held = self._spread(held)[: len(updates)]
-            room = EnvRoom.of_updates(held, updates, num_rows, len(self._slots))
+            room = EnvRoom.of_updates(held, updates, num_rows, len(self._workers))
             for position, (its_specs, update) in enumerate(zip(held, updates, strict=True)):
                 with within(_element("updates", position, per_worker)):
                     specs.append(updated(its_specs, update, num_rows, room))

@@ -11,7 +11,7 @@ from rollserve_server.errors import DomainError, SamplerLostError, WorkerLostErr
 
 if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import WorkerHandle
-    from rollserve_server.pool.workers.workers import Slots
+    from rollserve_server.pool.workers.workers import Workers
 
 __all__ = ["Question"]
 
@@ -25,14 +25,14 @@ class Question(Generic[_R]):
 
     def __init__(
         self,
-        slots: Slots,
+        workers: Workers,
         ask: Callable[[int, WorkerHandle], Awaitable[_R]],
         *,
         each: bool,
         excuse: bool,
     ) -> None:
-        """Prepares to ask; see `Slots.ask_all`."""
-        self._slots = slots
+        """Prepares to ask; see `Workers.ask_all`."""
+        self._workers = workers
         self._ask = ask
         self._each = each
         self._excuse = excuse
@@ -42,7 +42,7 @@ class Question(Generic[_R]):
         self._num_fatal_rounds = 0
 
     async def answers(self) -> dict[int, _R]:
-        """Asks until there is an answer of all workers that are in their places then; see `Slots.ask_all`."""
+        """Asks until there is an answer of all workers that are in their places then; see `Workers.ask_all`."""
         while True:
             missing = self._missing()
             if missing:
@@ -51,11 +51,11 @@ class Question(Generic[_R]):
             elif self._answers:
                 return {index: answer for index, (_, answer) in sorted(self._answers.items())}
             else:
-                await self._slots.first_ready()
+                await self._workers.first_ready()
 
     def _missing(self) -> list[int]:
         """The workers that are to answer, and have not in the shape that they have now."""
-        present = {index: slot.handle for index, slot in enumerate(self._slots) if self._each or slot.healthy}
+        present = {index: slot.handle for index, slot in enumerate(self._workers) if self._each or slot.healthy}
         self._answers = {index: came for index, came in self._answers.items() if present.get(index) is came[0]}
         return [index for index in present if index not in self._answers]
 
@@ -70,7 +70,7 @@ class Question(Generic[_R]):
             if not (may_be_excused and isinstance(error, DomainError)):
                 raise error
             failure = WorkerLostError(f"worker {index} failed: {error.message}", index)
-            self._slots.lose(index, self._slots[index].handle, failure)
+            self._workers.lose(index, self._workers[index].handle, failure)
 
     def _check_losses(self) -> None:
         """Raises the error of this round's loss, if there was one and others should not be asked any more."""
@@ -86,13 +86,13 @@ class Question(Generic[_R]):
             raise error.again(f"one worker after the other is lost over it: {error.text}")
 
     async def _ask_one(self, index: int) -> None:
-        slot = self._slots[index]
-        worker = await self._slots.ready(slot)
+        slot = self._workers[index]
+        worker = await self._workers.ready(slot)
         slot.num_questions += 1
         try:
             self._answers[index] = worker, await self._ask(index, worker)
         except WorkerLostError as error:
-            self._slots.lose(index, worker, error)
+            self._workers.lose(index, worker, error)
             self._num_losses[index] += 1
             if self._loss is None or error.reason == "WORKER_HUNG":
                 self._loss = error

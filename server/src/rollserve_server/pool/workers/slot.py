@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import WorkerHandle
     from rollserve_server.pool.workers.restarts import Restarts
 
-__all__ = ["Slot"]
+__all__ = ["WorkerSlot"]
 
 _NOWHERE = WorkerIdentity(0, "")
 
 
 @dataclass(eq=False)
-class Slot:
+class WorkerSlot:
     """A worker's place.
 
     Attributes:

@@ -14,15 +14,15 @@ from rollserve_server.pool.interface.status import WorkerFigures
 from rollserve_server.pool.workers.broadcast import Question
 from rollserve_server.pool.workers.liveness import wait_for_loss
 from rollserve_server.pool.workers.restarts import Restarts
-from rollserve_server.pool.workers.slot import Slot
-from rollserve_server.pool.workers.workforce import Team
+from rollserve_server.pool.workers.slot import WorkerSlot
+from rollserve_server.pool.workers.workforce import Workforce
 from rollserve_server.sampling import Worker, WorkerConfig, WorkerIdentity
 
 if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import Backend, WorkerHandle
     from rollserve_server.pool.config import HealthConfig
 
-__all__ = ["Slots"]
+__all__ = ["Workers"]
 
 _log = logging.getLogger(__name__)
 _R = TypeVar("_R")
@@ -32,7 +32,7 @@ _GIVEN_UP_SECONDS = 1.0
 """How long to wait for a worker that is not to be replaced for up to an hour."""
 
 
-class Slots(Sequence[Slot]):
+class Workers(Sequence[WorkerSlot]):
     """All workers of a pool. One that is lost is replaced in the background, again and again within its budget.
 
     Attributes:
@@ -61,25 +61,25 @@ class Slots(Sequence[Slot]):
         self._health = health
         self._start_seconds = health.start_seconds
         self._prepare = prepare
-        self._slots: list[Slot] = []
-        self._replacements: dict[Slot, asyncio.Task[None]] = {}
+        self._slots: list[WorkerSlot] = []
+        self._replacements: dict[WorkerSlot, asyncio.Task[None]] = {}
         self._watches: set[asyncio.Task[None]] = set()
         self._is_closed = False
-        self.team = Team(self, ())
-        self._old_teams: list[Team] = []
-        self.leaving: list[Slot] = []
-        self._coming: Sequence[Slot] = ()
-        self._ending: dict[Slot, asyncio.Task[None]] = {}
+        self.workforce = Workforce(self, ())
+        self._old_workforces: list[Workforce] = []
+        self.leaving: list[WorkerSlot] = []
+        self._coming: Sequence[WorkerSlot] = ()
+        self._ending: dict[WorkerSlot, asyncio.Task[None]] = {}
         self.gone = WorkerFigures()
 
     def __len__(self) -> int:
         return len(self._slots)
 
-    def __getitem__(self, index: int) -> Slot:  # type: ignore[override]  # slices are not needed
+    def __getitem__(self, index: int) -> WorkerSlot:  # type: ignore[override]  # slices are not needed
         return self._slots[index]
 
     @property
-    def everyone(self) -> Sequence[Slot]:
+    def everyone(self) -> Sequence[WorkerSlot]:
         """All workers, also those that are to leave."""
         return [*self._slots, *self.leaving]
 
@@ -96,7 +96,7 @@ class Slots(Sequence[Slot]):
             failures = [slot.last_failure for slot in self._slots if not slot.healthy]
             raise TooFewWorkersError(f"{came}, at least {least} were expected; {next(iter(failures), '')}")
 
-    async def ready(self, slot: Slot) -> WorkerHandle:
+    async def ready(self, slot: WorkerSlot) -> WorkerHandle:
         """The worker in a place, once there is one.
 
         Raises:
@@ -127,7 +127,7 @@ class Slots(Sequence[Slot]):
         """
         left = [self._backend.find_worker(index) for index in range(num_workers)]
         self._slots = [self._new_slot(index, handle) for index, handle in enumerate(left)]
-        self.team = Team(self, self._slots)
+        self.workforce = Workforce(self, self._slots)
         missing = [slot for slot, handle in zip(self._slots, left, strict=True) if handle is None and any(left)]
         awaited = [slot for slot in self._slots if slot not in missing]
         starting = (self._identify(slot.index, slot.handle) for slot in awaited)
@@ -158,53 +158,53 @@ class Slots(Sequence[Slot]):
             slot.last_failure = slot.last_failure or figures.last_failure
 
     @contextlib.asynccontextmanager
-    async def starting(self, indices: range) -> AsyncGenerator[Sequence[Slot], None]:
+    async def starting(self, indices: range) -> AsyncGenerator[Sequence[WorkerSlot], None]:
         """Starts workers behind those that are there, with all that these hold. They end if the block fails.
 
         Raises:
             WorkerLostError: one did not start in time, or cannot be given what the others hold.
         """
-        slots: list[Slot] = []
+        workers: list[WorkerSlot] = []
         tasks: list[asyncio.Task[None]] = []
-        self._coming = slots
+        self._coming = workers
         try:
             for index in indices:
-                slots.append(self._new_slot(index))
-                tasks.append(asyncio.create_task(self._start_one(slots[-1])))
+                workers.append(self._new_slot(index))
+                tasks.append(asyncio.create_task(self._start_one(workers[-1])))
                 await asyncio.sleep(0)  # making many takes its time, in which others are served
             await asyncio.gather(*tasks)
-            yield slots
+            yield workers
         except BaseException:
             self._coming = ()
-            tasks += [self._replacements.pop(slot) for slot in slots if slot in self._replacements]
+            tasks += [self._replacements.pop(slot) for slot in workers if slot in self._replacements]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await asyncio.gather(*(_end(slot.handle) for slot in slots if slot.healthy))
-            for slot in slots:
+            await asyncio.gather(*(_end(slot.handle) for slot in workers if slot.healthy))
+            for slot in workers:
                 slot.handle.kill()
             raise
         self._coming = ()
 
-    def resize(self, num_workers: int, added: Sequence[Slot]) -> None:
+    def resize(self, num_workers: int, added: Sequence[WorkerSlot]) -> None:
         """Has calls that begin now use so many workers: the first of those that are there, and those that are added.
 
         The others leave once no call uses them.
         """
-        self.team.is_current = False
-        self._old_teams.append(self.team)
+        self.workforce.is_current = False
+        self._old_workforces.append(self.workforce)
         self.leaving += self._slots[num_workers:]
         self._slots = [*self._slots[:num_workers], *added]
-        self.team = Team(self, self._slots)
+        self.workforce = Workforce(self, self._slots)
         self.let_go()
 
     def let_go(self) -> None:
         """Ends those that are to leave and that no call uses any more."""
-        if not self._old_teams:
+        if not self._old_workforces:
             return
-        self._old_teams = [team for team in self._old_teams if team.is_in_use]
+        self._old_workforces = [workforce for workforce in self._old_workforces if workforce.is_in_use]
         for slot in self.leaving:
-            if slot not in self._ending and not any(team.has(slot) for team in self._old_teams):
+            if slot not in self._ending and not any(workforce.has(slot) for workforce in self._old_workforces):
                 self._ending[slot] = asyncio.create_task(self._remove(slot))
 
     async def ask_all(
@@ -281,12 +281,12 @@ class Slots(Sequence[Slot]):
         for task in (*self._replacements.values(), *self._ending.values(), *self._watches):
             task.cancel()
 
-    def _new_slot(self, index: int, handle: WorkerHandle | None = None) -> Slot:
+    def _new_slot(self, index: int, handle: WorkerHandle | None = None) -> WorkerSlot:
         """A place with this worker, or one that has not started yet."""
         handle = handle or self._backend.create_worker(index, self._config)
-        return Slot(index, handle, Restarts(self._health.worker_restarts_per_hour))
+        return WorkerSlot(index, handle, Restarts(self._health.worker_restarts_per_hour))
 
-    async def _start_one(self, slot: Slot) -> None:
+    async def _start_one(self, slot: WorkerSlot) -> None:
         """Waits for a worker to start, and gives it all that the others hold. It ends if that fails.
 
         Raises:
@@ -331,7 +331,7 @@ class Slots(Sequence[Slot]):
         self.lose(index, handle, error)
         handle.kill(error)
 
-    async def _remove(self, slot: Slot) -> None:
+    async def _remove(self, slot: WorkerSlot) -> None:
         """Ends a worker that nobody uses any more, or what is being made in its place."""
         replacement = self._replacements.pop(slot, None)
         if replacement is not None:
@@ -343,7 +343,7 @@ class Slots(Sequence[Slot]):
         self.gone = self.gone.and_those_of(slot.figures)
         _log.info("worker removed", extra={"worker": slot.index})
 
-    async def _replace(self, slot: Slot, *, is_made: bool = False) -> None:
+    async def _replace(self, slot: WorkerSlot, *, is_made: bool = False) -> None:
         """Puts a worker into a lost one's place, as often as it takes; the first may have been made already."""
         while not self._is_closed:
             if not is_made:
@@ -363,7 +363,7 @@ class Slots(Sequence[Slot]):
                 _log.info("worker replaced", extra=fields)
                 return
 
-    async def _wait_for_turn(self, slot: Slot) -> None:
+    async def _wait_for_turn(self, slot: WorkerSlot) -> None:
         """Waits until a place may be filled again."""
         restarts = slot.restarts
         forbidden_seconds = restarts.forbidden_seconds(time.monotonic())

@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from rollserve_server.errors import WorkerLostError
     from rollserve_server.pool.accounts.account import Account
     from rollserve_server.pool.backends.backend import WorkerHandle
-    from rollserve_server.pool.workers.slot import Slot
-    from rollserve_server.pool.workers.workers import Slots
+    from rollserve_server.pool.workers.slot import WorkerSlot
+    from rollserve_server.pool.workers.workers import Workers
 
-__all__ = ["Team"]
+__all__ = ["Workforce"]
 
 
-class Team(Sequence["Slot"]):
+class Workforce(Sequence["WorkerSlot"]):
     """The places of all workers, in the order of their indices, between two changes of their number.
 
     Who is in a place may change: a worker that is lost is replaced, also in a place that is given up, as long as a call
@@ -26,17 +26,17 @@ class Team(Sequence["Slot"]):
         is_current: whether calls that begin now get this one.
     """
 
-    def __init__(self, slots: Slots, places: Sequence[Slot]) -> None:
+    def __init__(self, workers: Workers, places: Sequence[WorkerSlot]) -> None:
         """Takes the pool's places, and those of this team."""
         self.is_current = True
-        self._slots = slots
+        self._workers = workers
         self._places = tuple(places)
         self._num_users = 0
 
     def __len__(self) -> int:
         return len(self._places)
 
-    def __getitem__(self, index: int) -> Slot:  # type: ignore[override]  # slices are not needed
+    def __getitem__(self, index: int) -> WorkerSlot:  # type: ignore[override]  # slices are not needed
         return self._places[index]
 
     @property
@@ -44,23 +44,23 @@ class Team(Sequence["Slot"]):
         """Whether its workers have to stay, because a call uses them."""
         return self._num_users > 0
 
-    def has(self, slot: Slot) -> bool:
+    def has(self, slot: WorkerSlot) -> bool:
         """Whether a place is one of these."""
         return slot.index < len(self) and self._places[slot.index] is slot
 
     @contextlib.contextmanager
-    def using(self) -> Iterator[Team]:
+    def using(self) -> Iterator[Workforce]:
         """Keeps its workers for as long as the block."""
         self._num_users += 1
         try:
             yield self
         finally:
             self._num_users -= 1
-            self._slots.let_go()
+            self._workers.let_go()
 
     async def ready(self, index: int) -> WorkerHandle:
-        """See `Slots.ready`."""
-        return await self._slots.ready(self._places[index])
+        """See `Workers.ready`."""
+        return await self._workers.ready(self._places[index])
 
     def can_do_without(self, index: int) -> bool:
         """Whether others can do the work of a worker that did not get ready: those that are there, or still to come."""
@@ -68,8 +68,8 @@ class Team(Sequence["Slot"]):
         return any(slot.healthy or (given_up and not slot.given_up) for slot in self._places)
 
     def lose(self, index: int, handle: WorkerHandle, error: WorkerLostError | None = None) -> None:
-        """See `Slots.lose`."""
-        self._slots.lose(index, handle, error)
+        """See `Workers.lose`."""
+        self._workers.lose(index, handle, error)
 
     def count_simulated(self, account: Account) -> None:
         """Counts what each worker simulated for what this is the account of."""
