@@ -202,7 +202,7 @@ class Pool:
         if left is None:
             await self._holdings.update_env([env], per_worker=False)
         else:
-            await self._workers.ask_all(self._holdings.take_over, each=False, excuse=True)
+            await self._workers.broadcast(self._holdings.take_over, wait_for_lost=False, isolate_failures=True)
             self._workers.go_on(left.figures.workers, left.figures.gone)
 
     async def close(self, *, keep: bool = False) -> None:

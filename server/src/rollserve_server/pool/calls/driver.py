@@ -222,7 +222,7 @@ class Deliveries(ABC):
             error: why.
             name_of: says for texts what a piece of it is.
         """
-        if not self._workforce[error.worker_index].was_asked:
+        if not self._workforce[error.worker_index].lost_in_broadcast:
             self._num_losses.update(lost)
         self.account.count_retried(error.reason.lower(), len(lost))
         worst, num_losses = max(self._num_losses.items(), key=lambda item: item[1], default=(0, 0))

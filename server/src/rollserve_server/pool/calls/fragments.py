@@ -355,7 +355,7 @@ class FragmentCall(Deliveries):
 
     def _restart_lost(self, part: _WorkerPart, error: WorkerLostError) -> None:
         """Has a part of a lost worker made again. Raises the error if that has happened too often."""
-        part.num_losses += not self._workforce[part.worker].was_asked
+        part.num_losses += not self._workforce[part.worker].lost_in_broadcast
         self._restart(part, error.reason.lower())
         if part.num_losses > self._settings.unit_retries:
             text = f"{error.text}; {part.num_losses - 1} workers were lost with the same rows before"

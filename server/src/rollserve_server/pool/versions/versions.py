@@ -154,7 +154,7 @@ class Holdings:
                     await worker.call(Worker.add_agent, version, spread[index])
 
             with self._giving("agent", version):
-                await self._workers.ask_all(add_agent, each=len(agents) > 1)
+                await self._workers.broadcast(add_agent, wait_for_lost=len(agents) > 1)
                 self._coming["agent", version] = added = AgentVersion(agents)
                 await self._journal.write(agents=(version, added))
                 self.agents.add(added)
@@ -189,7 +189,9 @@ class Holdings:
 
             with self._giving("env", version):
                 is_first = self.envs.current is None
-                descriptions = await self._workers.ask_all(add_env, each=len(specs) > 1, excuse=is_first)
+                descriptions = await self._workers.broadcast(
+                    add_env, wait_for_lost=len(specs) > 1, isolate_failures=is_first
+                )
                 _check_alike(descriptions, per_worker=per_worker)
                 self._coming["env", version] = env = EnvVersion(list(specs), _in_all(descriptions))
                 await self._journal.write(env=(version, env))
@@ -226,8 +228,9 @@ class Holdings:
             for its_specs in specs:
                 self._check_allowed(its_specs)
             with self._giving("env", version):
-                descriptions = await self._workers.ask_all(
-                    lambda index, worker: worker.call(Worker.add_env, version, spread[index]), each=len(specs) > 1
+                descriptions = await self._workers.broadcast(
+                    lambda index, worker: worker.call(Worker.add_env, version, spread[index]),
+                    wait_for_lost=len(specs) > 1,
                 )
                 self.evaluation_envs.add(EnvVersion(list(specs), _in_all(descriptions)))
         return version

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import WorkerHandle
     from rollserve_server.pool.workers.workers import Workers
 
-__all__ = ["Question"]
+__all__ = ["Broadcast"]
 
 _R = TypeVar("_R")
 
 _MOST_ATTEMPTS = 4
 
 
-class Question(Generic[_R]):
+class Broadcast(Generic[_R]):
     """A question to all workers. Who is lost meanwhile is asked in its new shape."""
 
     def __init__(
@@ -28,21 +28,21 @@ class Question(Generic[_R]):
         workers: Workers,
         ask: Callable[[int, WorkerHandle], Awaitable[_R]],
         *,
-        each: bool,
-        excuse: bool,
+        wait_for_lost: bool,
+        isolate_failures: bool,
     ) -> None:
-        """Prepares to ask; see `Workers.ask_all`."""
+        """Prepares to ask; see `Workers.broadcast`."""
         self._workers = workers
         self._ask = ask
-        self._each = each
-        self._excuse = excuse
+        self._wait_for_lost = wait_for_lost
+        self._isolate_failures = isolate_failures
         self._answers: dict[int, tuple[WorkerHandle, _R]] = {}
         self._num_losses: Counter[int] = Counter()
         self._loss: WorkerLostError | None = None
         self._num_fatal_rounds = 0
 
     async def answers(self) -> dict[int, _R]:
-        """Asks until there is an answer of all workers that are in their places then; see `Workers.ask_all`."""
+        """Asks until there is an answer of all workers that are in their places then; see `Workers.broadcast`."""
         while True:
             missing = self._missing()
             if missing:
@@ -55,7 +55,9 @@ class Question(Generic[_R]):
 
     def _missing(self) -> list[int]:
         """The workers that are to answer, and have not in the shape that they have now."""
-        present = {index: slot.handle for index, slot in enumerate(self._workers) if self._each or slot.healthy}
+        present = {
+            index: slot.handle for index, slot in enumerate(self._workers) if self._wait_for_lost or slot.healthy
+        }
         self._answers = {index: came for index, came in self._answers.items() if present.get(index) is came[0]}
         return [index for index in present if index not in self._answers]
 
@@ -66,8 +68,8 @@ class Question(Generic[_R]):
         for index, error in zip(indices, results, strict=True):
             if error is None:
                 continue
-            may_be_excused = self._excuse and self._answers and not isinstance(error, SamplerLostError)
-            if not (may_be_excused and isinstance(error, DomainError)):
+            may_be_isolated = self._isolate_failures and self._answers and not isinstance(error, SamplerLostError)
+            if not (may_be_isolated and isinstance(error, DomainError)):
                 raise error
             failure = WorkerLostError(f"worker {index} failed: {error.message}", index)
             self._workers.lose(index, self._workers[index].handle, failure)
@@ -80,7 +82,7 @@ class Question(Generic[_R]):
             return
         self._num_fatal_rounds += 1
         # What hangs there would do so again.
-        if error.reason == "WORKER_HUNG" and (self._each or not self._answers):
+        if error.reason == "WORKER_HUNG" and (self._wait_for_lost or not self._answers):
             raise error
         if max(self._num_fatal_rounds, self._num_losses[error.worker_index]) >= _MOST_ATTEMPTS:
             raise error.again(f"one worker after the other is lost over it: {error.text}")
@@ -88,7 +90,7 @@ class Question(Generic[_R]):
     async def _ask_one(self, index: int) -> None:
         slot = self._workers[index]
         worker = await self._workers.ready(slot)
-        slot.num_questions += 1
+        slot.num_broadcasts += 1
         try:
             self._answers[index] = worker, await self._ask(index, worker)
         except WorkerLostError as error:
@@ -97,4 +99,4 @@ class Question(Generic[_R]):
             if self._loss is None or error.reason == "WORKER_HUNG":
                 self._loss = error
         finally:
-            slot.num_questions -= 1
+            slot.num_broadcasts -= 1

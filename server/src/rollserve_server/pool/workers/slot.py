@@ -29,8 +29,8 @@ class WorkerSlot:
         healthy: whether it is there.
         given_up: whether it is not there, and is not to be replaced for now, because it was lost too often.
         last_failure: what the last one was lost for, or could not be started for; empty if that never happened.
-        num_questions: how many things it is being asked that all are asked.
-        was_asked: whether the last one was lost with such a question, which may have been the cause; false once another
+        num_broadcasts: how many things it is being asked that all are asked.
+        lost_in_broadcast: whether the last one was lost with such a question, which may have been the cause; false once another
             is there.
         num_simulated_steps: what it, and those before it in this place, have simulated.
     """
@@ -42,8 +42,8 @@ class WorkerSlot:
     healthy: bool = False
     given_up: bool = False
     last_failure: str = ""
-    num_questions: int = 0
-    was_asked: bool = False
+    num_broadcasts: int = 0
+    lost_in_broadcast: bool = False
     num_simulated_steps: int = 0
 
     @property

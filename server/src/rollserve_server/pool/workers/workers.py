@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rollserve_server.errors import DomainError, SamplerLostError, TooFewWorkersError, WorkerLostError
 from rollserve_server.pool.interface.status import WorkerFigures
-from rollserve_server.pool.workers.broadcast import Question
+from rollserve_server.pool.workers.broadcast import Broadcast
 from rollserve_server.pool.workers.liveness import wait_for_loss
 from rollserve_server.pool.workers.restarts import Restarts
 from rollserve_server.pool.workers.slot import WorkerSlot
@@ -207,16 +207,16 @@ class Workers(Sequence[WorkerSlot]):
             if slot not in self._ending and not any(workforce.has(slot) for workforce in self._old_workforces):
                 self._ending[slot] = asyncio.create_task(self._remove(slot))
 
-    async def ask_all(
-        self, ask: Callable[[int, WorkerHandle], Awaitable[_R]], *, each: bool, excuse: bool = False
+    async def broadcast(
+        self, ask: Callable[[int, WorkerHandle], Awaitable[_R]], *, wait_for_lost: bool, isolate_failures: bool = False
     ) -> dict[int, _R]:
         """Asks all workers at once, and waits for all of them. Who is lost meanwhile is asked in its new shape.
 
         Args:
             ask: what to ask of a worker, given its index.
-            each: whether to wait for those that are not there. Else they are left out, and to be prepared with what the
+            wait_for_lost: whether to wait for those that are not there. Else they are left out, and to be prepared with what the
                 others have been asked when they come back; at least one answers.
-            excuse: whether errors of some workers, of what all others can do, are those workers' own: they are lost.
+            isolate_failures: whether errors of some workers, of what all others can do, are those workers' own: they are lost.
 
         Returns:
             The answers of those workers that are in their places now, by index.
@@ -226,7 +226,7 @@ class Workers(Sequence[WorkerSlot]):
             WorkerLostError: a worker was lost several times, all hung, or those that were to answer could not be
                 replaced in time.
         """
-        return await Question(self, ask, each=each, excuse=excuse).answers()
+        return await Broadcast(self, ask, wait_for_lost=wait_for_lost, isolate_failures=isolate_failures).answers()
 
     async def first_ready(self) -> None:
         """Waits until any worker is there.
@@ -255,7 +255,7 @@ class Workers(Sequence[WorkerSlot]):
         if slot is None or not slot.healthy or slot in self._ending:
             return
         slot.healthy = False
-        slot.was_asked = slot.num_questions > 0
+        slot.lost_in_broadcast = slot.num_broadcasts > 0
         slot.last_failure = error.text if error else f"worker {index} is lost"
         handle.kill(error)
         _log.warning("worker lost", extra={"worker": index, "error": slot.last_failure})
@@ -302,7 +302,7 @@ class Workers(Sequence[WorkerSlot]):
                 raise
             text = f"worker {slot.index} cannot be given what the others hold: {error.message}"
             raise WorkerLostError(text, slot.index) from error
-        slot.identity, slot.healthy, slot.was_asked = identity, True, False
+        slot.identity, slot.healthy, slot.lost_in_broadcast = identity, True, False
 
     async def _identify(self, index: int, handle: WorkerHandle) -> WorkerIdentity:
         """Where a worker runs that has just been made, once it has started; it is watched from then on.
