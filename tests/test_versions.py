@@ -1,4 +1,4 @@
-"""Versions of agents: which one acts, which are held and what they are, and updates that change nothing."""
+"""VersionHistory of agents: which one acts, which are held and what they are, and updates that change nothing."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def _are_same(one: object, other: object) -> bool:
 
 def _are_equal(one: _Part | None, other: _Part | None) -> bool:
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        # Versions may share arrays.
+        # VersionHistory may share arrays.
         return one is other or np.array_equal(_bits(one), _bits(other))
     return type(one) is type(other) and one == other
 

@@ -1,4 +1,4 @@
-"""Versions of agents, and their parameters, as messages."""
+"""VersionHistory of agents, and their parameters, as messages."""
 
 from __future__ import annotations
 

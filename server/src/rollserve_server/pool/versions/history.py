@@ -9,12 +9,12 @@ from typing import Generic, TypeVar
 
 from rollserve_server.errors import NotReadyError
 
-__all__ = ["Versions"]
+__all__ = ["VersionHistory"]
 
 _T = TypeVar("_T")
 
 
-class Versions(Generic[_T]):
+class VersionHistory(Generic[_T]):
     """Counts up with each value that is added, and keeps the last few, and those that are in use.
 
     Attributes:

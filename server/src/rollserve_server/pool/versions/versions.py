@@ -27,7 +27,7 @@ from rollserve_server.errors import DomainError, InvalidValueError, NotReadyErro
 from rollserve_server.pool.plan.placement import Anywhere, Placement, RoundRobin, Rows
 from rollserve_server.pool.versions.agent_versions import AgentVersion
 from rollserve_server.pool.versions.env_updates import EnvRoom, EnvUpdate, field_in, updated
-from rollserve_server.pool.versions.history import Versions
+from rollserve_server.pool.versions.history import VersionHistory
 from rollserve_server.sampling import EnvDescription, Worker
 
 if TYPE_CHECKING:
@@ -108,11 +108,11 @@ class Holdings:
             max_kept_agent_bytes: how much the agents may take that are neither current nor in use.
             journal: where each new version is written before it counts; those that it has are taken over.
         """
-        self.agents: Versions[AgentVersion] = Versions(
+        self.agents: VersionHistory[AgentVersion] = VersionHistory(
             num_kept_versions, max_idle_bytes=max_kept_agent_bytes, bytes_of=lambda version: version.num_bytes
         )
-        self.envs: Versions[EnvVersion] = Versions(num_kept_versions)
-        self.evaluation_envs: Versions[EnvVersion] = Versions(_KEPT_EVALUATION_ENVS)
+        self.envs: VersionHistory[EnvVersion] = VersionHistory(num_kept_versions)
+        self.evaluation_envs: VersionHistory[EnvVersion] = VersionHistory(_KEPT_EVALUATION_ENVS)
         self._journal = journal
         if journal.state is not None:
             self.agents.restore(journal.state.agents)
