@@ -166,7 +166,7 @@ async def test_environments_stand_ready_and_apart() -> None:
         await pool.update_agent([RandomSpec()])
         again = await evaluate(pool, 7, seed=1)
         assert [outcome.length for outcome in again.outcomes] == lengths
-        assert pool._holdings.evaluation_envs.number == 1
+        assert pool._versions.evaluation_envs.number == 1
         assert await first_observations(pool) == [before + 2]
 
 

@@ -420,7 +420,7 @@ async def test_an_agent_that_a_worker_cannot_make(backend: Backend) -> None:
             await pool.update_agent([update])
         assert (info.value.reason, info.value.field) == ("AGENT_REFUSED", "all_workers.agent.python.kwargs_json")
         with pytest.raises(InvalidValueError, match="not in a worker") as info:
-            await pool.update_agent([pool._holdings.agents.current[0], update], per_worker=True)  # type: ignore[index]
+            await pool.update_agent([pool._versions.agents.current[0], update], per_worker=True)  # type: ignore[index]
         assert info.value.field == "per_worker.updates[1].agent.python.kwargs_json"
         assert pool.status().policy_version == 1
         assert equal(before, await sample(pool, AtLeast(50), seed=1))
@@ -431,7 +431,7 @@ async def test_agents_raise_whatever_they_like(backend: Backend) -> None:
     source = PythonSource(InstalledFactory("faulty", {"fault": ""}), {})
     async with pool_of(backend, num_workers=1) as pool:
         await pool.update_agent([source])
-        (tried,) = pool._holdings.agents.current
+        (tried,) = pool._versions.agents.current
         assert isinstance(tried, PythonSpec)
         (before,) = pool.status().workers
         for error, text in TEXTS.items():

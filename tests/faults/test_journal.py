@@ -154,7 +154,7 @@ async def test_versions_that_clients_use_are_kept_and_others_are_not() -> None:
         assert backend.kept is not None
         assert (set(backend.kept.agents), set(backend.kept.envs)) == ({3, 4}, {4, 5})
     async with pool_on(backend, keep=False) as pool:
-        assert (list(pool._holdings.agents), list(pool._holdings.envs)) == ([3, 4], [4, 5])
+        assert (list(pool._versions.agents), list(pool._versions.envs)) == ([3, 4], [4, 5])
         with pytest.raises(NotReadyError, match="one of 3, 4 was expected"):
             await sample(pool, AtLeast(1), policy_version=2)
 

@@ -38,7 +38,7 @@ from rollserve_server.pool.state.sampler_state import Figures, SamplerState
 from rollserve_server.pool.takeover import agreed_config, own_seed
 from rollserve_server.pool.versions.agent_versions import AgentVersions
 from rollserve_server.pool.versions.eviction import Forgetting
-from rollserve_server.pool.versions.versions import Holdings
+from rollserve_server.pool.versions.versions import Versions
 from rollserve_server.pool.workers.workers import Workers
 from rollserve_server.sampling import EnvDescription, Stream, WorkerConfig
 
@@ -90,12 +90,12 @@ class Pool:
         is_adopted: whether an earlier server has left it.
     """
 
-    def __init__(self, config: PoolConfig, workers: Workers, holdings: Holdings, journal: Journal) -> None:
+    def __init__(self, config: PoolConfig, workers: Workers, versions: Versions, journal: Journal) -> None:
         self._config = config
         self._journal = journal
         self._workers = workers
-        self._holdings = holdings
-        self.agent_versions = AgentVersions(holdings, workers)
+        self._versions = versions
+        self.agent_versions = AgentVersions(versions, workers)
         self._estimates = LengthEstimates()
         self._num_running = 0
         self._admission = Admission(
@@ -113,7 +113,7 @@ class Pool:
         self._prefetching = Prefetching(self._streams)
         self._resizing = Resizing(
             workers,
-            holdings,
+            versions,
             self._streams,
             self._sequences,
             self._prefetching,
@@ -130,7 +130,7 @@ class Pool:
             self._run = left.run
             self._started -= max(time.time() - left.started_seconds, 0.0)
         self._evaluations = Evaluations(
-            config, workers, holdings, self._forgetting, ids, self._run, self._num_calls, self._counters
+            config, workers, versions, self._forgetting, ids, self._run, self._num_calls, self._counters
         )
 
     @classmethod
@@ -164,7 +164,7 @@ class Pool:
             await pool._start_workers(env, left)
             await journal.begin(lambda: pool._state(worker_config, env), pool._figures)
             if left is not None:
-                version = pool._holdings.agents.number
+                version = pool._versions.agents.number
                 _log.info("sampler adopted", extra={"epoch": journal.epoch, "policy_version": version})
         except BaseException:
             await pool.close(keep=left is not None)
@@ -178,7 +178,7 @@ class Pool:
         num_workers = config.num_workers or min(default, config.max_workers or default)
         max_workers = config.max_workers or max(_MOST_WORKERS_OF_DEFAULT * default, num_workers)
         config = dataclasses.replace(config, num_workers=num_workers, max_workers=max_workers)
-        holdings = Holdings(
+        versions = Versions(
             config.num_kept_versions,
             config.allowed_modules,
             config.allowed_methods,
@@ -187,9 +187,9 @@ class Pool:
             config.max_kept_agent_bytes,
             journal,
         )
-        workers = Workers(backend, worker_config, config.health, holdings.prepare)
-        holdings.attach(workers)
-        return cls(config, workers, holdings, journal)
+        workers = Workers(backend, worker_config, config.health, versions.prepare)
+        versions.attach(workers)
+        return cls(config, workers, versions, journal)
 
     async def _start_workers(self, env: EnvSpec, left: SamplerState | None) -> None:
         config, num_workers = self._config, self._config.num_workers
@@ -200,9 +200,9 @@ class Pool:
             raise InvalidValueError.of("min_healthy_workers", config.min_healthy_workers, expected)
         await self._workers.start(num_workers)
         if left is None:
-            await self._holdings.update_env([env], per_worker=False)
+            await self._versions.update_env([env], per_worker=False)
         else:
-            await self._workers.broadcast(self._holdings.take_over, wait_for_lost=False, isolate_failures=True)
+            await self._workers.broadcast(self._versions.take_over, wait_for_lost=False, isolate_failures=True)
             self._workers.go_on(left.figures.workers, left.figures.gone)
 
     async def close(self, *, keep: bool = False) -> None:
@@ -244,7 +244,7 @@ class Pool:
         self._workers.check_enough()
         self._forgetting.expect_new()
         await self._prefetching.end(drop=True)
-        version = await self._holdings.update_agent(updates, per_worker=per_worker)
+        version = await self._versions.update_agent(updates, per_worker=per_worker)
         await self._prefetching.end(drop=True)  # of a call that ended meanwhile
         self._estimates.fade()
         self._forget_old_versions()
@@ -274,12 +274,12 @@ class Pool:
             self._streams.drop_kept()
             self._sequences.free_rows()
         try:
-            version, env = await self._holdings.update_env(updates, per_worker=per_worker)
+            version, env = await self._versions.update_env(updates, per_worker=per_worker)
             self._sequences.end_own(version)
             await self._prefetching.end(drop=True)  # of a call that ended meanwhile
         finally:
             self._forget_old_versions()
-        return EnvUpdated(version, self._holdings.listed(env), env.description)
+        return EnvUpdated(version, self._versions.listed(env), env.description)
 
     async def resize(self, num_workers: int) -> int:
         """Has so many workers from now on: adds some behind the last one, or takes away those of the highest indices.
@@ -331,15 +331,15 @@ class Pool:
             stack.callback(self._forget_old_versions)  # those that the call was the last to use
             try:
                 policy_version, env_version = self._choose_versions(request)
-                stack.enter_context(self._holdings.agents.using(policy_version))
-                stack.enter_context(self._holdings.envs.using(env_version))
+                stack.enter_context(self._versions.agents.using(policy_version))
+                stack.enter_context(self._versions.envs.using(env_version))
                 await self._check_fit(policy_version, env_version)
-                self._holdings.check_exploration(policy_version, request.exploration)
+                self._versions.check_exploration(policy_version, request.exploration)
                 await self._prefetching.end(drop=False)
                 # Nothing is awaited from here until the call is made: what is kept for it is of this team.
                 workforce = stack.enter_context(self._workers.workforce.using())
                 check_size(request.num_workers, len(workforce))
-                self._holdings.check_size(policy_version, env_version, len(workforce))
+                self._versions.check_size(policy_version, env_version, len(workforce))
                 call: Deliveries
                 if isinstance(request.target, Fragments):
                     fragment_call = call = self._begin_fragments(request, request.target, policy_version, env_version)
@@ -394,7 +394,7 @@ class Pool:
                 slot.healthy,
                 not self._workers.workforce.has(slot),
                 slot.identity,
-                self._holdings.description.num_rows,
+                self._versions.description.num_rows,
                 slot.num_simulated_steps,
                 slot.given_up,
                 slot.restarts.count,
@@ -402,14 +402,14 @@ class Pool:
             )
             for slot in self._workers.everyone
         ]
-        holdings, env = self._holdings, self._holdings.envs.current
+        versions, env = self._versions, self._versions.envs.current
         counted = self._workers.gone.and_those_of(*(slot.figures for slot in self._workers.everyone))
         return PoolStatus(
-            env_specs=holdings.listed(env) if env else (),
-            env_version=holdings.envs.number,
-            env=holdings.description,
-            agent_kinds=[kind_of(agent) for agent in holdings.agents.current or ()],
-            policy_version=holdings.agents.number,
+            env_specs=versions.listed(env) if env else (),
+            env_version=versions.envs.number,
+            env=versions.description,
+            agent_kinds=[kind_of(agent) for agent in versions.agents.current or ()],
+            policy_version=versions.agents.number,
             seed=self._streams.first_lane.seed,
             next_index=self._next_index(),
             workers=workers,
@@ -430,13 +430,13 @@ class Pool:
             first_env,
             time.time() - (time.monotonic() - self._started),
             self._figures(),
-            dict(self._holdings.agents.items()),
-            dict(self._holdings.envs.items()),
+            dict(self._versions.agents.items()),
+            dict(self._versions.envs.items()),
             self._sequences.states(),
         )
 
     def _figures(self) -> Figures:
-        env_versions, policy_versions = self._holdings.to_keep()
+        env_versions, policy_versions = self._versions.to_keep()
         return Figures(
             dataclasses.replace(self._counters),
             [slot.figures for slot in self._workers],
@@ -461,24 +461,24 @@ class Pool:
     def _choose_versions(self, request: SampleRequest) -> tuple[int, int]:
         """The versions of the agent and the environment that a call is to sample with."""
         check_run(request.run, self._run)
-        policy_version = self._holdings.choose_policy(request)
+        policy_version = self._versions.choose_policy(request)
         with within("options"):
-            return policy_version, self._holdings.envs.choose(request.env_version, "environment")
+            return policy_version, self._versions.envs.choose(request.env_version, "environment")
 
     async def _check_fit(self, policy_version: int, env_version: int) -> None:
-        misfit = await self._holdings.misfit(policy_version, env_version)
+        misfit = await self._versions.misfit(policy_version, env_version)
         if misfit is not None:
             text = f"the agent does not fit the environment since it was replaced: {misfit.message}"
             raise NotReadyError(text, reason="AGENT_MISFIT")
 
     def _begin_ahead(self, request: SampleRequest, account: Account) -> None:
         """Begins with what the request that this is the account of would ask for next, if it is to be and none runs."""
-        holdings = self._holdings
-        versions = holdings.agents.number, holdings.envs.number
-        is_current = (account.policy_version, account.env_version) == versions
+        versions = self._versions
+        current = versions.agents.number, versions.envs.number
+        is_current = (account.policy_version, account.env_version) == current
         if request.prefetch and is_current and not (self._num_running or self._prefetching.is_running):
             with self._streams.lane() as lane:
-                self._prefetching.begin(self._begin_call(request, lane, *versions, Ahead))
+                self._prefetching.begin(self._begin_call(request, lane, *current, Ahead))
 
     def _begin_call(
         self,
@@ -494,7 +494,7 @@ class Pool:
         rows = env.rows
         max_episode_length = request.max_episode_length or config.max_episode_length
         workforce = self._workers.workforce
-        placement = self._holdings.placement(policy_version, env_version, len(workforce))
+        placement = self._versions.placement(policy_version, env_version, len(workforce))
         seed, first, skipped = request.seed, request.first_index, 0
         if lane is not None:
             kind = LaneKind(policy_version, env_version, max_episode_length, request.exploration)
@@ -506,21 +506,21 @@ class Pool:
                 raise InvalidValueError.of("skip_episode_count", target.num_skipped, expected)
             placement, skipped = Blocks(first, target.num_episodes_per_worker), target.num_skipped
         assert seed is not None  # noqa: S101  # either the request has one, or the lane
-        self._streams.drop_outdated(self._holdings.agents.number, self._holdings.envs.number)
+        self._streams.drop_outdated(self._versions.agents.number, self._versions.envs.number)
         wanted = Stream(0, seed, policy_version, env_version, max_episode_length, request.exploration)
         stream = self._streams.open(wanted, first + skipped, placement, workforce)
         settings = CallSettings.of(request, config, self._num_calls)
-        max_episode_steps, env_versions = env.description.max_episode_steps, self._holdings.envs
+        max_episode_steps, env_versions = env.description.max_episode_steps, self._versions.envs
         estimate = self._estimates.of(env_version, max_episode_steps, max_episode_length, env_versions)
         return make(target, stream, workforce, rows, estimate, settings, env.description.reproducibility)
 
     def _next_index(self) -> int:
         """Where the next call begins that says nothing of itself."""
-        holdings, lane = self._holdings, self._streams.first_lane
-        versions = holdings.agents.number, holdings.envs.number
-        placement = holdings.placement(*versions, len(self._workers))
-        unit_size = self._env(holdings.envs.number).rows.unit_size(placement)
-        return lane.first_index(LaneKind(*versions, self._config.max_episode_length), unit_size)
+        versions, lane = self._versions, self._streams.first_lane
+        current = versions.agents.number, versions.envs.number
+        placement = versions.placement(*current, len(self._workers))
+        unit_size = self._env(versions.envs.number).rows.unit_size(placement)
+        return lane.first_index(LaneKind(*current, self._config.max_episode_length), unit_size)
 
     def _begin_fragments(
         self, request: SampleRequest, target: Fragments, policy_version: int, env_version: int
@@ -540,7 +540,7 @@ class Pool:
 
     def _env(self, version: int) -> EnvVersion:
         """A version of the environments, which has been checked."""
-        env = self._holdings.envs.get(version)
+        env = self._versions.envs.get(version)
         assert env is not None  # noqa: S101
         return env
 
@@ -589,4 +589,4 @@ class Pool:
 
     def _forget_old_versions(self) -> None:
         """Has the workers forget, in the background, what neither another call nor a running one needs."""
-        self._forgetting.keep(*self._holdings.to_keep())
+        self._forgetting.keep(*self._versions.to_keep())

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.calls.prefetch import Prefetching
     from rollserve_server.pool.sequences.row_sequences import Sequences
     from rollserve_server.pool.sequences.sequences import Streams
-    from rollserve_server.pool.versions.versions import Holdings
+    from rollserve_server.pool.versions.versions import Versions
     from rollserve_server.pool.workers.workers import Workers
 
 __all__ = ["Resizing"]
@@ -28,7 +28,7 @@ class Resizing:
     def __init__(
         self,
         workers: Workers,
-        holdings: Holdings,
+        versions: Versions,
         streams: Streams,
         sequences: Sequences,
         prefetching: Prefetching,
@@ -37,7 +37,7 @@ class Resizing:
     ) -> None:
         """Takes parts of the pool, how many workers there may be (None: any number), and how many have to be."""
         self._workers = workers
-        self._holdings = holdings
+        self._versions = versions
         self._streams = streams
         self._sequences = sequences
         self._prefetching = prefetching
@@ -52,11 +52,11 @@ class Resizing:
         if num_workers < self._min_workers:
             expected = f"at least {self._min_workers}, of which calls want as many to be healthy,"
             raise InvalidValueError.of("worker_count", num_workers, expected)
-        async with self._holdings.unchanging():
+        async with self._versions.unchanging():
             previous = len(self._workers)
             if num_workers != previous:
-                self._holdings.check_alike()
-                self._holdings.check_room(num_workers)
+                self._versions.check_alike()
+                self._versions.check_room(num_workers)
                 async with self._workers.starting(range(previous, num_workers)) as added:
                     await self._prefetching.end(drop=True)
                     # Nothing is awaited from here on, so that no call begins with a part of it; and workers are to hear

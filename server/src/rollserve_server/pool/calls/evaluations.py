@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     )
     from rollserve_server.pool.interface.status import Counters
     from rollserve_server.pool.versions.eviction import Forgetting
-    from rollserve_server.pool.versions.versions import EnvVersion, Holdings
+    from rollserve_server.pool.versions.versions import EnvVersion, Versions
     from rollserve_server.pool.workers.workers import Workers
     from rollserve_server.pool.workers.workforce import Workforce
 
@@ -87,7 +87,7 @@ class Evaluations:
         self,
         config: PoolConfig,
         workers: Workers,
-        holdings: Holdings,
+        versions: Versions,
         forgetting: Forgetting,
         ids: Iterator[int],
         run: str,
@@ -99,7 +99,7 @@ class Evaluations:
         Args:
             config: see there.
             workers: the workers.
-            holdings: what they hold.
+            versions: what they hold.
             forgetting: has them forget.
             ids: names for streams.
             run: the name of the pool's run.
@@ -110,7 +110,7 @@ class Evaluations:
         self.num_running = 0
         self._config = config
         self._workers = workers
-        self._holdings = holdings
+        self._versions = versions
         self._forgetting = forgetting
         self._ids = ids
         self._run = run
@@ -165,7 +165,7 @@ class Evaluations:
                 yield Progress(0)
             setting = await preparing
             workforce = stack.enter_context(self._workers.workforce.using())
-            self._holdings.check_size(setting.policy_version, setting.env_number, len(workforce))
+            self._versions.check_size(setting.policy_version, setting.env_number, len(workforce))
             call = await begin(setting, workforce)
             call.account.queued_seconds = queued_seconds
             async with self._running(call, setting) as items:
@@ -182,7 +182,7 @@ class Evaluations:
     ) -> asyncio.Task[_Setting]:
         """`_prepare`, which ends with the stack at the latest."""
         # When nothing is being prepared any more.
-        stack.callback(lambda: self._forgetting.keep(*self._holdings.to_keep()))
+        stack.callback(lambda: self._forgetting.keep(*self._versions.to_keep()))
         preparing = asyncio.create_task(self._prepare(options, stack, change))
 
         async def give_up() -> None:
@@ -205,40 +205,40 @@ class Evaluations:
             stack: of the call.
             change: what is made of the environments' specs; None to leave them.
         """
-        holdings = self._holdings
+        versions = self._versions
         check_run(options.run, self._run)
-        policy_version = holdings.choose_policy(options)
-        stack.enter_context(holdings.agents.using(policy_version))
-        holdings.check_exploration(policy_version, options.exploration)
+        policy_version = versions.choose_policy(options)
+        stack.enter_context(versions.agents.using(policy_version))
+        versions.check_exploration(policy_version, options.exploration)
         env_version, own = 0, None
         if options.env is None:
             with within("options"):
-                env_version = holdings.envs.choose(options.env_version, "environment")
-            own = holdings.envs.get(env_version)
+                env_version = versions.envs.choose(options.env_version, "environment")
+            own = versions.envs.get(env_version)
         specs: Sequence[WorkerSpecs] = own.specs if own is not None else [options.env] if options.env else []
         if change is not None:
             specs = change(specs, own)
         with within("options.environment") if own is None else contextlib.nullcontext():
             number = await self._env_number(specs)
-        stack.enter_context(holdings.evaluation_envs.using(-number))
+        stack.enter_context(versions.evaluation_envs.using(-number))
         # The agent may have been checked against the pool's own, which takes longer for a large one.
-        fitting = number if own is None or env_version not in holdings.envs else env_version
-        misfit = await holdings.misfit(policy_version, fitting)
+        fitting = number if own is None or env_version not in versions.envs else env_version
+        misfit = await versions.misfit(policy_version, fitting)
         if misfit is not None:
             text = f"the agent does not fit the environment: {misfit.message}"
             raise NotReadyError(text, reason="AGENT_MISFIT")
-        env = holdings.env(number)
+        env = versions.env(number)
         assert env is not None  # noqa: S101  # it is in use
         seed = self._seed if options.seed is None else options.seed
         return _Setting(seed, policy_version, number, env, env_version)
 
     async def _env_number(self, specs: Sequence[WorkerSpecs]) -> int:
         """The number of environments for evaluations that are made from these specs; made unless they are there."""
-        found = self._holdings.find_evaluation_env(specs)
+        found = self._versions.find_evaluation_env(specs)
         if found is not None:
             return found
         self._forgetting.expect_new()
-        return await self._holdings.add_evaluation_env(specs)
+        return await self._versions.add_evaluation_env(specs)
 
     def _one_by_one(self, specs: Sequence[WorkerSpecs], own: EnvVersion | None) -> Sequence[WorkerSpecs]:
         """The specs of the same environments whose rows are stepped one by one.
@@ -275,7 +275,7 @@ class Evaluations:
         stream = Stream(
             next(self._ids), setting.seed, setting.policy_version, setting.env_number, limit, options.exploration
         )
-        placement = self._holdings.placement(setting.policy_version, setting.env_number, len(workforce))
+        placement = self._versions.placement(setting.policy_version, setting.env_number, len(workforce))
         limits = [steps for steps in (description.max_episode_steps, limit) if steps]
         return EvaluationCall(
             InAll(request.num_episodes),
@@ -294,7 +294,7 @@ class Evaluations:
         if options.leaves_out_failed:
             expected = "false for a population, whose members have the same number of episodes,"
             raise InvalidValueError.of("options.skip_failed_episodes", "true", expected)
-        agents = self._holdings.agents.get(setting.policy_version)
+        agents = self._versions.agents.get(setting.policy_version)
         assert agents is not None  # noqa: S101  # the call keeps them
         if len(agents) != 1:
             text = "some came, but workers have agents of their own: one for all was expected"
@@ -314,7 +314,7 @@ class Evaluations:
         )
         return PopulationCall(
             population,
-            await self._holdings.shared(request.parameters),
+            await self._versions.shared(request.parameters),
             setting.env.rows.num_rows,
             workforce,
             self._settings(options, None),

@@ -22,7 +22,7 @@ from rollserve_server.errors import InvalidValueError, NotReadyError
 if TYPE_CHECKING:
     import numpy as np
 
-    from rollserve_server.pool.versions.versions import AgentUpdate, Holdings
+    from rollserve_server.pool.versions.versions import AgentUpdate, Versions
     from rollserve_server.pool.workers.workers import Workers
 
 __all__ = ["AgentStatus", "AgentVersion", "AgentVersionStatus", "AgentVersions"]
@@ -89,13 +89,13 @@ class AgentVersionStatus:
 class AgentVersions:
     """Tells what a pool holds of agents."""
 
-    def __init__(self, holdings: Holdings, workers: Workers) -> None:
-        self._holdings = holdings
+    def __init__(self, versions: Versions, workers: Workers) -> None:
+        self._versions = versions
         self._workers = workers
 
     async def listed(self) -> Sequence[AgentVersionStatus]:
         """All versions that are held, in rising order."""
-        held = self._holdings.agents
+        held = self._versions.agents
         current, found = held.number, [(number, version, held.is_in_use(number)) for number, version in held.items()]
         told = await asyncio.to_thread(lambda: [version.told for _, version, _ in found])
         return [
@@ -114,7 +114,7 @@ class AgentVersions:
             NotReadyError: there is no agent, or the version is not held.
             InvalidValueError: there is no such worker.
         """
-        held, num_workers = self._holdings.agents, len(self._workers)
+        held, num_workers = self._versions.agents, len(self._workers)
         if not held.number:
             raise NotReadyError("there is no agent yet: call UpdateAgent first", reason="NO_AGENT")
         number = held.choose(number, "policy")
@@ -130,4 +130,4 @@ class AgentVersions:
 
         Arguments and errors as of `Pool.update_agent`, which finds more errors.
         """
-        return await self._holdings.agent_version_if_same(updates, per_worker=per_worker)
+        return await self._versions.agent_version_if_same(updates, per_worker=per_worker)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.state.sampler_state import Journal
     from rollserve_server.pool.workers.workers import Workers
 
-__all__ = ["AgentUpdate", "EnvVersion", "Holdings"]
+__all__ = ["AgentUpdate", "EnvVersion", "Versions"]
 
 _T = TypeVar("_T")
 
@@ -78,7 +78,7 @@ class EnvVersion:
         return Rows(self.description.num_rows, self.description.num_episodes_per_row)
 
 
-class Holdings:
+class Versions:
     """Updates all workers or none, one update at a time.
 
     Attributes:
@@ -125,7 +125,7 @@ class Holdings:
         self._misfits: dict[tuple[int, int], DomainError | None] = {}
         self._workers: Workers
         # What an update is giving to the workers, beside the versions that are there; its value once all have it.
-        self._coming: dict[tuple[str, int], AgentVersion | EnvVersion | None] = {}
+        self._pending: dict[tuple[str, int], AgentVersion | EnvVersion | None] = {}
 
     def attach(self, workers: Workers) -> None:
         """Says who the workers are."""
@@ -153,9 +153,9 @@ class Holdings:
                 with within(spread_fields[index]):
                     await worker.call(Worker.add_agent, version, spread[index])
 
-            with self._giving("agent", version):
+            with self._installing("agent", version):
                 await self._workers.broadcast(add_agent, wait_for_lost=len(agents) > 1)
-                self._coming["agent", version] = added = AgentVersion(agents)
+                self._pending["agent", version] = added = AgentVersion(agents)
                 await self._journal.write(agents=(version, added))
                 self.agents.add(added)
             self._remember_misfit((version, self.envs.number), None)
@@ -187,13 +187,13 @@ class Holdings:
                 with fields.of(index):
                     return await worker.call(Worker.add_env, version, spread[index])
 
-            with self._giving("env", version):
+            with self._installing("env", version):
                 is_first = self.envs.current is None
                 descriptions = await self._workers.broadcast(
                     add_env, wait_for_lost=len(specs) > 1, isolate_failures=is_first
                 )
                 _check_alike(descriptions, per_worker=per_worker)
-                self._coming["env", version] = env = EnvVersion(list(specs), _in_all(descriptions))
+                self._pending["env", version] = env = EnvVersion(list(specs), _in_all(descriptions))
                 await self._journal.write(env=(version, env))
                 self.envs.add(env)
         return version, env
@@ -227,7 +227,7 @@ class Holdings:
             version, spread = -self.evaluation_envs.number - 1, self._spread(specs)
             for its_specs in specs:
                 self._check_allowed(its_specs)
-            with self._giving("env", version):
+            with self._installing("env", version):
                 descriptions = await self._workers.broadcast(
                     lambda index, worker: worker.call(Worker.add_env, version, spread[index]),
                     wait_for_lost=len(specs) > 1,
@@ -311,7 +311,7 @@ class Holdings:
 
     def to_keep(self) -> tuple[set[int], set[int]]:
         """The versions of environments and of agents that workers are not to forget."""
-        kept = self._held().keys() | self._coming.keys()
+        kept = self._held().keys() | self._pending.keys()
         return {number for kind, number in kept if kind == "env"}, {number for kind, number in kept if kind == "agent"}
 
     def listed(self, env: EnvVersion) -> Sequence[EnvSpec]:
@@ -393,17 +393,17 @@ class Holdings:
         agents = {("agent", number): version for number, version in self.agents.items()}
         envs = {("env", number): version for number, version in self.envs.items()}
         evaluation_envs = {("env", -number): version for number, version in self.evaluation_envs.items()}
-        agreed = {name: value for name, value in self._coming.items() if value is not None}
+        agreed = {name: value for name, value in self._pending.items() if value is not None}
         return {**agents, **envs, **evaluation_envs, **agreed}
 
     @contextlib.contextmanager
-    def _giving(self, kind: str, version: int) -> Iterator[None]:
+    def _installing(self, kind: str, version: int) -> Iterator[None]:
         """Has the workers keep a version that they are being given."""
-        self._coming[kind, version] = None
+        self._pending[kind, version] = None
         try:
             yield
         finally:
-            del self._coming[kind, version]
+            del self._pending[kind, version]
 
     def _check_count(self, name: str, updates: Sequence[object], per_worker: bool) -> None:
         expected = len(self._workers) if per_worker else 1
