@@ -348,13 +348,13 @@ def test_a_block_that_worked_ahead_waits_for_one_that_is_awaited() -> None:
             if not report.num_simulated_steps:
                 return set(finished) - before_now
 
-    ahead = work((Portion(range(32, 64), 32),), 40)
-    assert set(range(32, 40)) <= ahead
-    assert ahead != set(range(32, 64))
+    prefetch = work((Portion(range(32, 64), 32),), 40)
+    assert set(range(32, 40)) <= prefetch
+    assert prefetch != set(range(32, 64))
     idle_before = num_idle_steps
     assert work((Portion(range(5, 32), 0),), 40) == set(range(5, 32))
     assert num_idle_steps > idle_before
-    assert work((), None) == set(range(32, 64)) - ahead
+    assert work((), None) == set(range(32, 64)) - prefetch
     assert sorted(finished) == list(range(5, 64))  # none twice
     worker.close()
 

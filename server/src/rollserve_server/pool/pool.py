@@ -21,7 +21,7 @@ from rollserve_server.pool.calls.driver import CallSettings, Deliveries, Deliver
 from rollserve_server.pool.calls.episodes import Call
 from rollserve_server.pool.calls.evaluations import Evaluations
 from rollserve_server.pool.calls.fragments import FragmentCall
-from rollserve_server.pool.calls.prefetch import Ahead, Prefetching
+from rollserve_server.pool.calls.prefetch import Prefetch, Prefetcher
 from rollserve_server.pool.calls.settlement import Ending, EpisodesEnding, FragmentsEnding
 from rollserve_server.pool.interface.beginning import Beginning, check_run, check_size
 from rollserve_server.pool.interface.evaluation import Evaluation
@@ -110,13 +110,13 @@ class Pool:
         seed = own_seed(config.seed, journal.epoch) if left else config.seed
         self._streams = Streams(seed, config.max_calls, ids)
         self._sequences = Sequences(seed, config.max_calls, ids)
-        self._prefetching = Prefetching(self._streams)
+        self._prefetcher = Prefetcher(self._streams)
         self._resizing = Resizing(
             workers,
             versions,
             self._streams,
             self._sequences,
-            self._prefetching,
+            self._prefetcher,
             config.max_workers,
             config.min_healthy_workers,
         )
@@ -207,7 +207,7 @@ class Pool:
 
     async def close(self, *, keep: bool = False) -> None:
         """Ends the workers, or leaves them to the next server. Calls that run fail."""
-        await self._prefetching.end(drop=True)
+        await self._prefetcher.end(drop=True)
         if keep:
             self._workers.leave()
         else:
@@ -243,9 +243,9 @@ class Pool:
         """
         self._workers.check_enough()
         self._forgetting.expect_new()
-        await self._prefetching.end(drop=True)
+        await self._prefetcher.end(drop=True)
         version = await self._versions.update_agent(updates, per_worker=per_worker)
-        await self._prefetching.end(drop=True)  # of a call that ended meanwhile
+        await self._prefetcher.end(drop=True)  # of a call that ended meanwhile
         self._estimates.fade()
         self._forget_old_versions()
         return version
@@ -268,7 +268,7 @@ class Pool:
         """
         self._workers.check_enough()
         self._forgetting.expect_new()
-        await self._prefetching.end(drop=True)
+        await self._prefetcher.end(drop=True)
         if not all(isinstance(update, EnvSpec) for update in updates):
             # So that the environments are free to be changed in place.
             self._streams.drop_kept()
@@ -276,7 +276,7 @@ class Pool:
         try:
             version, env = await self._versions.update_env(updates, per_worker=per_worker)
             self._sequences.end_own(version)
-            await self._prefetching.end(drop=True)  # of a call that ended meanwhile
+            await self._prefetcher.end(drop=True)  # of a call that ended meanwhile
         finally:
             self._forget_old_versions()
         return EnvUpdated(version, self._versions.listed(env), env.description)
@@ -335,7 +335,7 @@ class Pool:
                 stack.enter_context(self._versions.envs.using(env_version))
                 await self._check_fit(policy_version, env_version)
                 self._versions.check_exploration(policy_version, request.exploration)
-                await self._prefetching.end(drop=False)
+                await self._prefetcher.end(drop=False)
                 # Nothing is awaited from here until the call is made: what is kept for it is of this team.
                 workforce = stack.enter_context(self._workers.workforce.using())
                 check_size(request.num_workers, len(workforce))
@@ -357,7 +357,7 @@ class Pool:
                 yield self._beginning(call)
                 async for item in items:
                     yield item
-        self._begin_ahead(request, account)
+        self._begin_prefetch(request, account)
         yield account
 
     def evaluate(
@@ -471,14 +471,14 @@ class Pool:
             text = f"the agent does not fit the environment since it was replaced: {misfit.message}"
             raise NotReadyError(text, reason="AGENT_MISFIT")
 
-    def _begin_ahead(self, request: SampleRequest, account: Account) -> None:
+    def _begin_prefetch(self, request: SampleRequest, account: Account) -> None:
         """Begins with what the request that this is the account of would ask for next, if it is to be and none runs."""
         versions = self._versions
         current = versions.agents.number, versions.envs.number
         is_current = (account.policy_version, account.env_version) == current
-        if request.prefetch and is_current and not (self._num_running or self._prefetching.is_running):
+        if request.prefetch and is_current and not (self._num_running or self._prefetcher.is_running):
             with self._streams.lane() as lane:
-                self._prefetching.begin(self._begin_call(request, lane, *current, Ahead))
+                self._prefetcher.begin(self._begin_call(request, lane, *current, Prefetch))
 
     def _begin_call(
         self,

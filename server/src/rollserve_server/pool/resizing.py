@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rollserve_server.errors import InvalidValueError, OverLimitError
 
 if TYPE_CHECKING:
-    from rollserve_server.pool.calls.prefetch import Prefetching
+    from rollserve_server.pool.calls.prefetch import Prefetcher
     from rollserve_server.pool.sequences.row_sequences import Sequences
     from rollserve_server.pool.sequences.sequences import Streams
     from rollserve_server.pool.versions.versions import Versions
@@ -31,7 +31,7 @@ class Resizing:
         versions: Versions,
         streams: Streams,
         sequences: Sequences,
-        prefetching: Prefetching,
+        prefetcher: Prefetcher,
         max_workers: int | None,
         min_workers: int,
     ) -> None:
@@ -40,7 +40,7 @@ class Resizing:
         self._versions = versions
         self._streams = streams
         self._sequences = sequences
-        self._prefetching = prefetching
+        self._prefetcher = prefetcher
         self._max_workers = max_workers
         self._min_workers = min_workers
 
@@ -58,7 +58,7 @@ class Resizing:
                 self._versions.check_alike()
                 self._versions.check_room(num_workers)
                 async with self._workers.starting(range(previous, num_workers)) as added:
-                    await self._prefetching.end(drop=True)
+                    await self._prefetcher.end(drop=True)
                     # Nothing is awaited from here on, so that no call begins with a part of it; and workers are to hear
                     # of what they can forget before they close.
                     self._streams.drop_kept()

@@ -185,10 +185,10 @@ class Call(Deliveries):
         samples = (not plan.complete and plan.num_open[worker] > 0) or claims.num_missing(worker) > 0
         # The first answer often brings it all.
         is_first = not (self.stream.in_flight[worker] or self._has_answered[worker])
-        ahead = not (is_first or self._has_answered[worker])
+        prefetch = not (is_first or self._has_answered[worker])
         release = () if plan.complete else tuple(self.stream.releases[worker])
         drop = self.stream.drops[worker].take()
-        if not (begin or begin_again or deliver or release or drop or (samples and not stuck and not ahead)):
+        if not (begin or begin_again or deliver or release or drop or (samples and not stuck and not prefetch)):
             return None
         if release:
             self.stream.releases[worker].clear()

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from rollserve_server.pool.sequences.sequences import Streams
     from rollserve_server.sampling import Order
 
-__all__ = ["Ahead", "Prefetching"]
+__all__ = ["Prefetch", "Prefetcher"]
 
 
-class Ahead(Call):
+class Prefetch(Call):
     """The beginning of a call that may come: runs its episodes, and leaves them with their workers.
 
     It delivers nothing, so that workers stop at what they may hold. The call that comes goes on with its stream.
@@ -50,22 +50,22 @@ class Ahead(Call):
         return False
 
 
-class Prefetching:
+class Prefetcher:
     """Samples ahead of one call at a time, as long as nothing else begins."""
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
-        self._ahead: Ahead | None = None
+        self._prefetch: Prefetch | None = None
 
     @property
     def is_running(self) -> bool:
         """Whether something was begun and has not been taken back."""
-        return self._ahead is not None
+        return self._prefetch is not None
 
-    def begin(self, ahead: Ahead) -> None:
+    def begin(self, prefetch: Prefetch) -> None:
         """Begins. What was begun before has to have ended."""
-        self._ahead = ahead
-        ahead.start()
+        self._prefetch = prefetch
+        prefetch.start()
 
     async def end(self, *, drop: bool) -> None:
         """Ends what was begun, if anything was; to be awaited before anything else begins.
@@ -73,9 +73,9 @@ class Prefetching:
         Args:
             drop: whether no call can use it any more.
         """
-        while (ahead := self._ahead) is not None:
-            await ahead.end()
-            if ahead is self._ahead:  # else somebody else has waited for the same
-                self._ahead = None
-                self._streams.keep_ahead(ahead, drop=drop)
-                ahead.count_simulated()
+        while (prefetch := self._prefetch) is not None:
+            await prefetch.end()
+            if prefetch is self._prefetch:  # else somebody else has waited for the same
+                self._prefetch = None
+                self._streams.keep_prefetched(prefetch, drop=drop)
+                prefetch.count_simulated()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.agents import Exploration
     from rollserve_server.pool.accounts.account import Account
-    from rollserve_server.pool.calls.prefetch import Ahead
+    from rollserve_server.pool.calls.prefetch import Prefetch
     from rollserve_server.pool.plan.placement import Placement
     from rollserve_server.pool.workers.workforce import Workforce
 
@@ -84,7 +84,7 @@ class Streams:
         self._ids = ids
         self._num_superseded_steps = 0
         self._num_cancelled_steps = 0
-        self._aheads: list[Account] = []
+        self._prefetched_accounts: list[Account] = []
         self._dropping: set[asyncio.Task[None]] = set()
 
     @property
@@ -142,15 +142,15 @@ class Streams:
         else:
             self._keep(stream)
 
-    def keep_ahead(self, ahead: Ahead, *, drop: bool) -> None:
+    def keep_prefetched(self, prefetch: Prefetch, *, drop: bool) -> None:
         """Takes back the stream of what was sampled ahead of a call, for that call, unless it is to be dropped."""
-        self._aheads.append(ahead.account)
-        if ahead.has_failed:
-            self.cancel(ahead.stream)
+        self._prefetched_accounts.append(prefetch.account)
+        if prefetch.has_failed:
+            self.cancel(prefetch.stream)
         elif drop:
-            self._supersede(ahead.stream)
+            self._supersede(prefetch.stream)
         else:
-            self._keep(ahead.stream)
+            self._keep(prefetch.stream)
 
     def cancel(self, stream: OpenStream, num_discarded_steps: int = 0) -> None:
         """Takes back the stream of a call that has ended early: its workers stop and forget it.
@@ -180,8 +180,8 @@ class Streams:
         account.num_cancelled_steps += self._num_cancelled_steps
         account.num_carried_steps += self._num_superseded_steps + self._num_cancelled_steps
         self._num_superseded_steps = self._num_cancelled_steps = 0
-        while self._aheads:
-            account.add_ahead(self._aheads.pop())
+        while self._prefetched_accounts:
+            account.add_prefetched(self._prefetched_accounts.pop())
 
     def _new(self, wanted: Stream, first_index: int, placement: Placement, workforce: Workforce) -> OpenStream:
         stream = dataclasses.replace(wanted, stream_id=next(self._ids))

@@ -68,7 +68,7 @@ class Workers(Sequence[WorkerSlot]):
         self.workforce = Workforce(self, ())
         self._old_workforces: list[Workforce] = []
         self.leaving: list[WorkerSlot] = []
-        self._pending: Sequence[WorkerSlot] = ()
+        self._starting: Sequence[WorkerSlot] = ()
         self._ending: dict[WorkerSlot, asyncio.Task[None]] = {}
         self.gone = WorkerFigures()
 
@@ -166,7 +166,7 @@ class Workers(Sequence[WorkerSlot]):
         """
         workers: list[WorkerSlot] = []
         tasks: list[asyncio.Task[None]] = []
-        self._pending = workers
+        self._starting = workers
         try:
             for index in indices:
                 workers.append(self._new_slot(index))
@@ -175,7 +175,7 @@ class Workers(Sequence[WorkerSlot]):
             await asyncio.gather(*tasks)
             yield workers
         except BaseException:
-            self._pending = ()
+            self._starting = ()
             tasks += [self._replacements.pop(slot) for slot in workers if slot in self._replacements]
             for task in tasks:
                 task.cancel()
@@ -184,7 +184,7 @@ class Workers(Sequence[WorkerSlot]):
             for slot in workers:
                 slot.handle.kill()
             raise
-        self._pending = ()
+        self._starting = ()
 
     def resize(self, num_workers: int, added: Sequence[WorkerSlot]) -> None:
         """Has calls that begin now use so many workers: the first of those that are there, and those that are added.
@@ -250,7 +250,7 @@ class Workers(Sequence[WorkerSlot]):
             handle: the worker.
             error: why, if that is known; what it has not answered fails with it.
         """
-        places = (*self._slots[index : index + 1], *self._pending, *self.leaving)
+        places = (*self._slots[index : index + 1], *self._starting, *self.leaving)
         slot = next((slot for slot in places if slot.handle is handle), None)
         if slot is None or not slot.healthy or slot in self._ending:
             return
