@@ -106,7 +106,7 @@ class Workers:
         return {*self.queues[worker], *self.running[worker], *self._finished[worker]}
 
     def _copy(self, worker: int, plan: Plan) -> None:
-        for indices in plan.begin_copies(worker, lambda index: self._random.random() < 0.5, self.num_rows):
+        for indices in plan.begin_duplicates(worker, lambda index: self._random.random() < 0.5, self.num_rows):
             assert self._held(worker).isdisjoint(indices)
             holders = [self._held(other) for other in range(len(self.queues))]
             assert all(sum(index in held for held in holders) == 1 for index in indices)
@@ -374,10 +374,10 @@ def test_what_is_late_and_awaited_is_begun_once_more() -> None:
     estimate = LengthEstimate(10)
     plan = Plan(AtLeast(60), Anywhere(), Ledger(0), estimate, num_workers=3)
     assert [plan.begin(worker, 2) for worker in range(3)] == [[range(2)], [range(2, 4)], [range(4, 6)]]
-    assert plan.begin_copies(2, lambda index: index == 1, 9) == []  # 0 comes first
-    assert plan.begin_copies(2, lambda index: index < 3, 2) == [range(1), range(1, 2)]
-    assert plan.begin_copies(1, lambda index: index < 3, 2) == []  # they have two workers, and 2 is its own
-    assert plan.begin_copies(0, lambda index: index < 3, 2) == [range(2, 3)]
+    assert plan.begin_duplicates(2, lambda index: index == 1, 9) == []  # 0 comes first
+    assert plan.begin_duplicates(2, lambda index: index < 3, 2) == [range(1), range(1, 2)]
+    assert plan.begin_duplicates(1, lambda index: index < 3, 2) == []  # they have two workers, and 2 is its own
+    assert plan.begin_duplicates(0, lambda index: index < 3, 2) == [range(2, 3)]
     plan.finish(0, 10, 1, worker=2)
     plan.finish(1, 10, 1, worker=0)
     assert plan.superfluous == [(0, 0), (2, 1)]
@@ -390,4 +390,4 @@ def test_nothing_is_begun_twice_that_is_bound_to_its_worker() -> None:
     for target, placement in ((AtLeast(60), RoundRobin(2)), (Exactly(3), Blocks(0, 3))):
         plan = Plan(target, placement, Ledger(0), LengthEstimate(10), num_workers=2)
         assert plan.begin(0, 9) != []
-        assert plan.begin_copies(1, lambda index: True, 9) == []
+        assert plan.begin_duplicates(1, lambda index: True, 9) == []

@@ -82,16 +82,16 @@ class Account:
         if not failure.is_final:
             self.count_retried(ENVIRONMENT_FAILED, len(failure.indices))
 
-    def add_prefetched(self, prefetch: Account) -> None:
+    def add_prefetched(self, prefetched: Account) -> None:
         """Takes in what became of steps that were simulated between calls, but for those that workers hold."""
-        self.num_prefetched_steps += prefetch.num_simulated_steps
-        self.num_carried_steps += prefetch.num_lost_steps + prefetch.num_idle_steps
-        self.num_lost_steps += prefetch.num_lost_steps
-        self.num_idle_steps += prefetch.num_idle_steps
-        self.num_retried_episodes += prefetch.num_retried_episodes
-        self.retry_reasons.update(prefetch.retry_reasons)
-        self.env_failures.add_prefetched(prefetch.env_failures)
-        self.dropped_infos.update(prefetch.dropped_infos)
+        self.num_prefetched_steps += prefetched.num_simulated_steps
+        self.num_carried_steps += prefetched.num_lost_steps + prefetched.num_idle_steps
+        self.num_lost_steps += prefetched.num_lost_steps
+        self.num_idle_steps += prefetched.num_idle_steps
+        self.num_retried_episodes += prefetched.num_retried_episodes
+        self.retry_reasons.update(prefetched.retry_reasons)
+        self.env_failures.add_prefetched(prefetched.env_failures)
+        self.dropped_infos.update(prefetched.dropped_infos)
 
     @property
     def num_simulated_steps(self) -> int:

@@ -92,10 +92,10 @@ class EnvFailures:
             self.num_left_out += 1
             self._tell(failed)
 
-    def add_prefetched(self, prefetch: EnvFailures) -> None:
+    def add_prefetched(self, prefetched: EnvFailures) -> None:
         """Takes in what came of episodes that were sampled between calls."""
-        self.num_failures += prefetch.num_failures
-        for failed in prefetch.told.values():
+        self.num_failures += prefetched.num_failures
+        for failed in prefetched.told.values():
             self._tell(failed)
 
     def _tell(self, failed: FailedEpisode) -> None:

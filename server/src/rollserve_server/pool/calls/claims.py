@@ -147,7 +147,7 @@ class Claims:
         """How many episodes a worker is running again."""
         return sum(its_worker == worker for its_worker, _ in self._missing)
 
-    def begin_copies(self, worker: int, now: float, late_after: float) -> list[range]:
+    def begin_duplicates(self, worker: int, now: float, late_after: float) -> list[range]:
         """Has a worker that has nothing else to do run again what others do not write, unless two of them have it.
 
         Args:
@@ -166,9 +166,9 @@ class Claims:
             if source.since is None:
                 source.since = now
             if source.worker not in (None, worker) and now - source.since > late_after:
-                copy = self._add_source(claim, worker)
-                copy.missing = set(range(copy.claim.start, copy.claim.stop))
-                ranges.append(range(copy.claim.start, copy.claim.stop))
+                duplicate = self._add_source(claim, worker)
+                duplicate.missing = set(range(duplicate.claim.start, duplicate.claim.stop))
+                ranges.append(range(duplicate.claim.start, duplicate.claim.stop))
         return ranges
 
     def first_since(self) -> float | None:

@@ -89,7 +89,7 @@ class Call(Deliveries):
         factor = settings.straggler_factor if can_repeat else 0.0
         self._stragglers = Stragglers(self._plan, self._claims, stream, estimate.pace, factor)
         # Of each worker, what it is to run beside another.
-        self._copies: list[list[range]] = [[] for _ in workforce]
+        self._duplicates: list[list[range]] = [[] for _ in workforce]
         # Of each worker, what it wrote without being asked.
         self._early: dict[int, Written] = {}
 
@@ -142,7 +142,7 @@ class Call(Deliveries):
                 self.stream.handles[worker] = handle
                 in_flight.append(InFlight(order, *put_to_work(handle, order)))
             if not in_flight:
-                if not self._begin_copies(worker):
+                if not self._begin_duplicates(worker):
                     await self._wait(self._stragglers.seconds())
                 stuck = False
                 continue
@@ -179,20 +179,20 @@ class Call(Deliveries):
                 something: its buffer is full, its episodes have ended, or those that have not are not needed yet.
         """
         plan, claims = self._plan, self._claims
-        begin_again = claims.to_begin(worker) + self._copies[worker]
+        begin_again = claims.to_begin(worker) + self._duplicates[worker]
         begin = plan.begin(worker, self._rows.num_rows + self._lookahead(worker) - plan.num_open[worker])
         deliver = claims.to_ask(worker)
         samples = (not plan.complete and plan.num_open[worker] > 0) or claims.num_missing(worker) > 0
         # The first answer often brings it all.
         is_first = not (self.stream.in_flight[worker] or self._has_answered[worker])
-        prefetch = not (is_first or self._has_answered[worker])
+        is_ahead = not (is_first or self._has_answered[worker])
         release = () if plan.complete else tuple(self.stream.releases[worker])
         drop = self.stream.drops[worker].take()
-        if not (begin or begin_again or deliver or release or drop or (samples and not stuck and not prefetch)):
+        if not (begin or begin_again or deliver or release or drop or (samples and not stuck and not is_ahead)):
             return None
         if release:
             self.stream.releases[worker].clear()
-        self._copies[worker].clear()
+        self._duplicates[worker].clear()
         for indices in begin:
             self._stragglers.begin(indices)
         return Order(
@@ -212,12 +212,12 @@ class Call(Deliveries):
             drop=drop,
         )
 
-    def _begin_copies(self, worker: int) -> bool:
+    def _begin_duplicates(self, worker: int) -> bool:
         """Has a worker that has nothing to do run what the call waits for too long; returns whether there is any."""
         # Its own episodes may be waiting for just those, because its buffer is full.
         room = max(self._rows.num_rows - self._plan.num_open[worker], 1)
-        copies, num_episodes = self._stragglers.begin_copies(worker, room)
-        self._copies[worker] += copies
+        duplicates, num_episodes = self._stragglers.begin_duplicates(worker, room)
+        self._duplicates[worker] += duplicates
         self.account.count_stragglers(num_episodes)
         return num_episodes > 0
 
@@ -307,7 +307,7 @@ class Call(Deliveries):
         self._early.pop(worker, None)
         stream.releases[worker].clear()
         stream.drops[worker].clear()
-        self._copies[worker].clear()
+        self._duplicates[worker].clear()
         stream.handles[worker] = None
         lost = self._claims.lose(worker) + self._plan.lose(worker)
         written = sum(written.num_steps for written in self._claims.held_of(worker))

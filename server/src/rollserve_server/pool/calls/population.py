@@ -76,7 +76,7 @@ class PopulationCall(Deliveries):
         self._straggler_factor = settings.straggler_factor if can_repeat else 0.0
         # Of units that run, when a worker was told to begin them; of each worker, what it is to run beside another.
         self._begun_at: dict[int, float] = {}
-        self._copies: list[list[int]] = [[] for _ in workforce]
+        self._duplicates: list[list[int]] = [[] for _ in workforce]
 
     @property
     def outcomes(self) -> Sequence[Outcome]:
@@ -133,7 +133,7 @@ class PopulationCall(Deliveries):
                 report, _ = put_to_work(handle, order)
                 in_flight.append(report)
             if not in_flight:
-                if not self._begin_copies(worker):
+                if not self._begin_duplicates(worker):
                     await self._wait(self._seconds_to_late())
                 continue
             self._take(worker, await asyncio.shield(in_flight[0]))
@@ -147,8 +147,8 @@ class PopulationCall(Deliveries):
         # The first answer often brings it all.
         is_first = not (self.in_flight[worker] or self._has_answered[worker])
         goes_on = units.num_open[worker] > 0 and (is_first or self._has_answered[worker])
-        begin += [range(unit, unit + 1) for unit in self._copies[worker]]
-        self._copies[worker].clear()
+        begin += [range(unit, unit + 1) for unit in self._duplicates[worker]]
+        self._duplicates[worker].clear()
         if not (begin or goes_on):
             return None
         now = time.monotonic()
@@ -158,17 +158,17 @@ class PopulationCall(Deliveries):
         seconds = self._slice_seconds(has_answered=self._has_answered[worker])
         return PopulationOrder(self._population.stream_id, tuple(begin), seconds)
 
-    def _begin_copies(self, worker: int) -> bool:
+    def _begin_duplicates(self, worker: int) -> bool:
         """Has a worker that has nothing to do run what others take too long for; returns whether there is anything."""
         late_after = self._pace.late_after(self._straggler_factor)
         if late_after is None:
             return False
         begun_at, before = self._begun_at, time.monotonic() - late_after
         room = self._num_rows - self._units.num_open[worker]
-        copies = self._units.begin_copies(worker, lambda unit: begun_at[unit] < before, room)
-        self._copies[worker] += copies
-        self.account.count_stragglers(len(copies))
-        return bool(copies)
+        duplicates = self._units.begin_duplicates(worker, lambda unit: begun_at[unit] < before, room)
+        self._duplicates[worker] += duplicates
+        self.account.count_stragglers(len(duplicates))
+        return bool(duplicates)
 
     def _seconds_to_late(self) -> float | None:
         """After how many seconds to look for late units again; None if there is nothing to wait for but a change."""
@@ -207,7 +207,7 @@ class PopulationCall(Deliveries):
         """Takes in that a worker is gone, with the units that had not ended."""
         self.in_flight[worker].clear()
         self.handles[worker] = None
-        self._copies[worker].clear()
+        self._duplicates[worker].clear()
         self._has_answered[worker] = False
         lost = self._units.lose(worker)
         for unit in lost:
@@ -229,7 +229,7 @@ class _Units:
         self._next, self._stop = 0, num_units
         self._to_begin_again: list[int] = []
         self._running: list[set[int]] = [set() for _ in range(num_workers)]
-        self._twice: set[int] = set()
+        self._duplicated: set[int] = set()
         self._absent: set[int] = set()
 
     @property
@@ -253,27 +253,27 @@ class _Units:
             self._running[worker].update(units)
         return [units for units in ranges if units]
 
-    def begin_copies(self, worker: int, is_late: Callable[[int], bool], room: int) -> list[int]:
+    def begin_duplicates(self, worker: int, is_late: Callable[[int], bool], room: int) -> list[int]:
         """Late units of other workers, at most as many as there is room for, that a worker is to run beside them."""
-        elsewhere = set().union(*self._running) - self._running[worker] - self._twice
-        copies = list(itertools.islice(filter(is_late, sorted(elsewhere)), max(room, 0)))
-        self._running[worker].update(copies)
-        self._twice.update(copies)
-        return copies
+        elsewhere = set().union(*self._running) - self._running[worker] - self._duplicated
+        duplicates = list(itertools.islice(filter(is_late, sorted(elsewhere)), max(room, 0)))
+        self._running[worker].update(duplicates)
+        self._duplicated.update(duplicates)
+        return duplicates
 
     def finish(self, worker: int, unit: int) -> None:
         """Takes in that a unit has ended, wherever else it runs."""
         self._running[worker].discard(unit)
-        if unit in self._twice:
-            self._twice.discard(unit)
+        if unit in self._duplicated:
+            self._duplicated.discard(unit)
             for units in self._running:
                 units.discard(unit)
 
     def lose(self, worker: int) -> list[int]:
         """Takes in that a worker is gone; returns what it was running, which is to begin again."""
         self._absent.add(worker)
-        lost = sorted(self._running[worker] - self._twice)
-        self._twice -= self._running[worker]
+        lost = sorted(self._running[worker] - self._duplicated)
+        self._duplicated -= self._running[worker]
         self._running[worker].clear()
         for unit in lost:
             bisect.insort(self._to_begin_again, unit)

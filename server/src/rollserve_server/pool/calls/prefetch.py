@@ -41,7 +41,7 @@ class Prefetch(Call):
         order = None if self.stream.in_flight[worker] else super()._next_order(worker, stuck)
         return order and dataclasses.replace(order, early=False)
 
-    def _begin_copies(self, worker: int) -> bool:
+    def _begin_duplicates(self, worker: int) -> bool:
         """See Call. Nobody waits for any of it."""
         return False
 

@@ -111,7 +111,7 @@ class Stragglers:
         """Takes in that an episode has ended."""
         self._pace.observe(time.monotonic() - self._begun_at.pop(index, self._began))
 
-    def begin_copies(self, worker: int, room: int) -> tuple[list[range], int]:
+    def begin_duplicates(self, worker: int, room: int) -> tuple[list[range], int]:
         """Has a worker which has nothing else to do run late episodes beside others that have them.
 
         Returns:
@@ -121,8 +121,8 @@ class Stragglers:
         if late_after is None:
             return [], 0
         now, begun_at, began = time.monotonic(), self._begun_at, self._began
-        claimed = self._claims.begin_copies(worker, now, late_after)
-        ranges = self._plan.begin_copies(worker, lambda index: now - begun_at.get(index, began) > late_after, room)
+        claimed = self._claims.begin_duplicates(worker, now, late_after)
+        ranges = self._plan.begin_duplicates(worker, lambda index: now - begun_at.get(index, began) > late_after, room)
         return ranges, sum(map(len, (*claimed, *ranges)))
 
     def seconds(self) -> float | None:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rollserve_server.pool.plan.plan import Ledger
 
-__all__ = ["Copies"]
+__all__ = ["Duplicates"]
 
 
-class Copies:
+class Duplicates:
     """Those of a ledger. Of each episode there is one at a time, and the one of the two that ends first counts.
 
     Attributes:
@@ -32,7 +32,7 @@ class Copies:
         room: int,
         unit_of: Callable[[int], range],
     ) -> list[range]:
-        """Episodes to begin a second time on a worker; see `Plan.begin_copies`.
+        """Episodes to begin a second time on a worker; see `Plan.begin_duplicates`.
 
         Args:
             worker: which one.
@@ -47,12 +47,12 @@ class Copies:
             if room <= 0 or not is_late(index):
                 break
             owner = ledger.workers[index]
-            if owner == worker or index in ledger.copies:
+            if owner == worker or index in ledger.duplicates:
                 continue
             stop = index + 1
-            while stop < unit_of(index).stop and ledger.workers.get(stop) == owner and stop not in ledger.copies:
+            while stop < unit_of(index).stop and ledger.workers.get(stop) == owner and stop not in ledger.duplicates:
                 stop += 1
-            ledger.copies.update(dict.fromkeys(range(index, stop), worker))
+            ledger.duplicates.update(dict.fromkeys(range(index, stop), worker))
             self._num_open[worker] += stop - index
             room -= stop - index
             ranges.append(range(index, stop))
@@ -61,19 +61,19 @@ class Copies:
     def give_up(self, index: int, worker: int) -> None:
         """Takes in that a worker gave up an episode that was begun twice: it is the other's alone now."""
         ledger = self._ledger
-        copy = ledger.copies.pop(index)
-        if worker != copy:
-            ledger.workers[index] = copy
+        duplicate = ledger.duplicates.pop(index)
+        if worker != duplicate:
+            ledger.workers[index] = duplicate
 
     def settle(self, index: int, worker: int | None) -> bool:
         """Takes in where an episode has ended that was begun twice; returns whether it is the first of the two."""
         ledger = self._ledger
-        owner, copy = ledger.workers[index], ledger.copies.pop(index)
-        if worker != copy or index in ledger.sizes:
-            self._num_open[copy] -= 1
-            self.superfluous.append((copy, index))
-            return worker != copy
+        owner, duplicate = ledger.workers[index], ledger.duplicates.pop(index)
+        if worker != duplicate or index in ledger.sizes:
+            self._num_open[duplicate] -= 1
+            self.superfluous.append((duplicate, index))
+            return worker != duplicate
         self._num_open[owner] -= 1
         self.superfluous.append((owner, index))
-        ledger.workers[index] = copy
+        ledger.workers[index] = duplicate
         return True

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rollserve_server.pool.plan.duplicates import Copies
+from rollserve_server.pool.plan.duplicates import Duplicates
 from rollserve_server.pool.plan.placement import Anywhere, Blocks, Placement, RoundRobin
 
 if TYPE_CHECKING:
@@ -85,14 +85,14 @@ class Ledger:
         workers: of each such episode, where it is.
         sizes: of each finished one, its steps and approximate bytes.
         failed: those that were given up, because their environments failed; they are on no worker any more.
-        copies: of each that was begun a second time, and is awaited there, on which worker.
+        duplicates: of each that was begun a second time, and is awaited there, on which worker.
     """
 
     next_index: int
     workers: dict[int, int] = field(default_factory=dict)
     sizes: dict[int, tuple[int, int]] = field(default_factory=dict)
     failed: dict[int, FailedEpisode] = field(default_factory=dict)
-    copies: dict[int, int] = field(default_factory=dict)
+    duplicates: dict[int, int] = field(default_factory=dict)
 
 
 class Plan:
@@ -102,7 +102,7 @@ class Plan:
     that are gone, and takes from `claim` what is to be delivered, until `complete`. The ledger is kept up to date, and
     what stands in it at the end is what was begun beyond the call's last episode.
 
-    Episodes that are late may be begun a second time elsewhere, see `begin_copies`: the one that ends first counts.
+    Episodes that are late may be begun a second time elsewhere, see `begin_duplicates`: the one that ends first counts.
 
     Attributes:
         complete: whether everything that the call delivers has been claimed.
@@ -171,10 +171,10 @@ class Plan:
         self.num_open = [0] * num_workers
         for index, worker in ledger.workers.items():
             self.num_open[worker] += index not in ledger.sizes
-        for worker in ledger.copies.values():
+        for worker in ledger.duplicates.values():
             self.num_open[worker] += 1
-        self._copies = Copies(ledger, self.num_open)
-        self.superfluous = self._copies.superfluous
+        self._duplicates = Duplicates(ledger, self.num_open)
+        self.superfluous = self._duplicates.superfluous
 
     def begin(self, worker: int, room: int) -> list[range]:
         """The episodes that a worker is to begin now, in this order: each range is of one unit, if units have several.
@@ -206,7 +206,7 @@ class Plan:
             self._ledger.workers.update(dict.fromkeys(indices, worker))
         return ranges
 
-    def begin_copies(self, worker: int, is_late: Callable[[int], bool], room: int) -> list[range]:
+    def begin_duplicates(self, worker: int, is_late: Callable[[int], bool], room: int) -> list[range]:
         """Episodes to begin a second time on a worker that has nothing else to do: late ones that the call waits for.
 
         They are those that it waits for first: none behind one that is not late. Each range is of one unit. There are
@@ -219,7 +219,7 @@ class Plan:
         """
         if self.complete or worker in self._absent or not isinstance(self._placement, Anywhere):
             return []
-        return self._copies.begin(worker, self._awaited(), is_late, room, self.unit_of)
+        return self._duplicates.begin(worker, self._awaited(), is_late, room, self.unit_of)
 
     def first_open(self) -> int | None:
         """The first episode that runs and that the call waits for, if there is one."""
@@ -267,7 +267,7 @@ class Plan:
             num_bytes: how many bytes, about.
             worker: where it ended, if it was begun twice.
         """
-        if index in self._ledger.copies and not self._copies.settle(index, worker):
+        if index in self._ledger.duplicates and not self._duplicates.settle(index, worker):
             return
         self._num_partial_steps = max(self._num_partial_steps - num_steps, 0)
         self.num_open[self._ledger.workers[index]] -= 1
@@ -282,8 +282,8 @@ class Plan:
         """
         ledger = self._ledger
         self.num_open[failed.worker] -= 1
-        if index in ledger.copies:
-            self._copies.give_up(index, failed.worker)
+        if index in ledger.duplicates:
+            self._duplicates.give_up(index, failed.worker)
             return False
         del ledger.workers[index]
         ledger.failed[index] = failed
@@ -302,13 +302,13 @@ class Plan:
         self._absent.add(worker)
         ledger = self._ledger
         held = sorted(index for index, its_worker in ledger.workers.items() if its_worker == worker)
-        lost = [index for index in held if index not in ledger.copies]
-        for index in [index for index, its_worker in ledger.copies.items() if its_worker == worker]:
-            del ledger.copies[index]
+        lost = [index for index in held if index not in ledger.duplicates]
+        for index in [index for index, its_worker in ledger.duplicates.items() if its_worker == worker]:
+            del ledger.duplicates[index]
         for index in held:
             del ledger.workers[index]
-            if index in ledger.copies:  # it is that one now
-                ledger.workers[index] = ledger.copies.pop(index)
+            if index in ledger.duplicates:  # it is that one now
+                ledger.workers[index] = ledger.duplicates.pop(index)
             num_steps, _ = ledger.sizes.pop(index, (0, 0))
             self._known_steps -= num_steps
             # The claim that is being gathered begins anew.
@@ -381,7 +381,7 @@ class Plan:
         if not isinstance(self._target, AtLeast):
             assert self._end is not None  # noqa: S101
             return self._end - self._first - self._num_begun
-        num_open = sum(self.num_open) - len(self._ledger.copies)
+        num_open = sum(self.num_open) - len(self._ledger.duplicates)
         missing_steps = self._target.num_steps - self._known_steps
         # What goes on for long goes on for longer: the expected length of an episode that has s steps is between the
         # mean, if all are equal, and the mean and s, if the end may come at any time.
@@ -456,8 +456,8 @@ class Plan:
         scan, ledger = self._scan, self._ledger
         claim = PlannedClaim(scan.worker, ledger.next_index, scan.index, scan.num_bytes)
         for index in range(claim.start, claim.stop):
-            if index in ledger.copies:
-                self._copies.settle(index, claim.worker)
+            if index in ledger.duplicates:
+                self._duplicates.settle(index, claim.worker)
             del ledger.workers[index], ledger.sizes[index]
         ledger.next_index = claim.stop
         scan.num_bytes = 0
