@@ -80,13 +80,13 @@ class Workers:
             for index in finished:
                 self._finished[worker][index] = self._length(index)
                 plan.finish(index, self._length(index), 100 * self._length(index), worker)
-                self._drop_superfluous(plan)
+                self._cancel_redundant(plan)
             claims += self._claim(plan)
         raise AssertionError("the plan came to no end")
 
     def _claim(self, plan: Plan) -> list[PlannedClaim]:
         claims = plan.claim()
-        self._drop_superfluous(plan)
+        self._cancel_redundant(plan)
         for claim in claims:
             for index in range(claim.start, claim.stop):
                 del self._finished[claim.worker][index]
@@ -113,13 +113,13 @@ class Workers:
             self.queues[worker] += indices
             self.num_copied += len(indices)
 
-    def _drop_superfluous(self, plan: Plan) -> None:
-        for worker, index in plan.superfluous:
+    def _cancel_redundant(self, plan: Plan) -> None:
+        for worker, index in plan.redundant:
             assert index in self._held(worker)
             if index in self.queues[worker]:
                 self.queues[worker].remove(index)
             self.num_lost_steps += self.running[worker].pop(index, 0) + self._finished[worker].pop(index, 0)
-        plan.superfluous.clear()
+        plan.redundant.clear()
 
     def _work(self, worker: int) -> tuple[list[int], int]:
         queue, running = self.queues[worker], self.running[worker]
@@ -380,7 +380,7 @@ def test_what_is_late_and_awaited_is_begun_once_more() -> None:
     assert plan.begin_duplicates(0, lambda index: index < 3, 2) == [range(2, 3)]
     plan.finish(0, 10, 1, worker=2)
     plan.finish(1, 10, 1, worker=0)
-    assert plan.superfluous == [(0, 0), (2, 1)]
+    assert plan.redundant == [(0, 0), (2, 1)]
     assert [plan.lose(worker) for worker in (1, 0)] == [[3], [1, 2]]
     assert plan.claim(at_once=True)[0].worker == 2
     assert plan.begin(2, 9) == [range(1, 2), range(2, 3), range(3, 4)]

@@ -91,8 +91,8 @@ def test_lost_steps_are_charged_to_whoever_wrote_them() -> None:
     assert claims.finish(1, 1)
     (asked,) = claims.to_ask(1)
     write(1, asked.claim_id, 5, (1, 0), (2, 0))
-    lost, num_steps, losers = claims.lose_payload()
-    assert (lost, num_steps, losers) == ([0, 1], {0: 7, 1: 5}, [])
+    lost, num_steps, cancellations = claims.lose_first_delivery()
+    assert (lost, num_steps, cancellations) == ([0, 1], {0: 7, 1: 5}, [])
 
 
 @pytest.mark.usefixtures("small_parcels")

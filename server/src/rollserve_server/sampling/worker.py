@@ -223,7 +223,7 @@ class Worker:
             is_closed=is_closed,
             outcomes=outcomes,
             env_failures=env_failures,
-            num_lost_steps=num_lost_steps + work.take_num_dropped_steps(),
+            num_lost_steps=num_lost_steps + work.take_num_cancelled_steps(),
         )
         return report, buffer
 

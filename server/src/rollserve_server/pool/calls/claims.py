@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.plan.plan import PlannedClaim
     from rollserve_server.sampling import Parcel
 
-__all__ = ["Claims", "Loser", "Written"]
+__all__ = ["Cancellation", "Claims", "Written"]
 
 _PARCELS_WAITING = 2
 """Of a claim too large for one report, how much is fetched before it can be delivered."""
@@ -39,7 +39,7 @@ class Written(NamedTuple):
         return sum(message.num_steps for message in self.parcel.messages)
 
 
-class Loser(NamedTuple):
+class Cancellation(NamedTuple):
     """A worker that has episodes in vain: they were written elsewhere."""
 
     worker: int
@@ -179,7 +179,7 @@ class Claims:
         """Whether a worker runs an episode again, for a claim."""
         return (worker, index) in self._missing
 
-    def give_up(self, worker: int, index: int) -> Loser | None:
+    def give_up(self, worker: int, index: int) -> Cancellation | None:
         """Takes in that a worker gave up an episode that it ran again.
 
         Returns:
@@ -202,7 +202,7 @@ class Claims:
         if claim_id in self._sources:
             self._sources[claim_id][1].asked = False
 
-    def take(self, written: Written) -> list[Loser] | None:
+    def take(self, written: Written) -> list[Cancellation] | None:
         """Takes in what was written of a claim.
 
         Returns:
@@ -211,14 +211,14 @@ class Claims:
         if written.parcel.claim_id not in self._sources:
             return None
         claim, source = self._sources[written.parcel.claim_id]
-        losers = [self._drop(claim, other) for other in list(claim.sources) if other is not source]
+        cancellations = [self._drop(claim, other) for other in list(claim.sources) if other is not source]
         claim.parcels.append(written)
         claim.position = written.parcel.stop
         claim.written = written.parcel.complete
         source.since = None
         if claim.written:
             self._remove(claim, source)
-        return [loser for loser in losers if loser is not None]
+        return [cancellation for cancellation in cancellations if cancellation is not None]
 
     def next_written(self) -> Written | None:
         """What of the first claim is there; see `delivered`."""
@@ -231,7 +231,7 @@ class Claims:
         if claim.written and not claim.parcels:
             self._claims.popleft()
 
-    def lose_payload(self) -> tuple[list[int], Counter[int], list[Loser]]:
+    def lose_first_delivery(self) -> tuple[list[int], Counter[int], list[Cancellation]]:
         """Takes in that what `next_written` gave is gone with its machine.
 
         Returns:
@@ -244,8 +244,8 @@ class Claims:
         for written in first.parcels:
             num_steps[written.worker] += written.num_steps
         first.parcels.clear()
-        losers = [loser for source in list(first.sources) if (loser := self._drop(first, source))]
-        return self._remake(first, worker, parcel.start), num_steps, losers
+        cancellations = [cancellation for source in list(first.sources) if (cancellation := self._drop(first, source))]
+        return self._remake(first, worker, parcel.start), num_steps, cancellations
 
     def lose(self, worker: int) -> list[int]:
         """Takes in that a worker is gone; returns the episodes that it alone had and had not written, to run again."""
@@ -282,12 +282,12 @@ class Claims:
         self._sources[source.claim.claim_id] = claim, source
         return source
 
-    def _drop(self, claim: _OpenClaim, source: _Source) -> Loser | None:
+    def _drop(self, claim: _OpenClaim, source: _Source) -> Cancellation | None:
         """Removes a source; tells of its worker, if it has one that has begun with it."""
         self._remove(claim, source)
         if source.worker is None or (source.missing and not source.begun):
             return None
-        return Loser(source.worker, range(source.claim.start, source.claim.stop))
+        return Cancellation(source.worker, range(source.claim.start, source.claim.stop))
 
     def _remove(self, claim: _OpenClaim, source: _Source) -> None:
         claim.sources.remove(source)

@@ -11,7 +11,7 @@ from rollserve import Reproducibility
 from rollserve_server.errors import EnvFailedError, WorkerLostError
 from rollserve_server.pool.accounts.account import Account, WorkerAccount
 from rollserve_server.pool.accounts.env_failures import FailedEpisode
-from rollserve_server.pool.calls.claims import Claims, Loser, Written
+from rollserve_server.pool.calls.claims import Cancellation, Claims, Written
 from rollserve_server.pool.calls.driver import (
     ORDERS_IN_FLIGHT,
     CallSettings,
@@ -151,7 +151,7 @@ class Call(Deliveries):
             report = await asyncio.shield(coming)
             in_flight.popleft()
             self._has_answered[worker] = True
-            self.stream.drops[worker].answered(order.drop)
+            self.stream.cancellations[worker].answered(order.drop)
             for asked in order.deliver:
                 self._claims.answered(asked.claim_id)
             for parcel in report.parcels:
@@ -187,7 +187,7 @@ class Call(Deliveries):
         is_first = not (self.stream.in_flight[worker] or self._has_answered[worker])
         is_ahead = not (is_first or self._has_answered[worker])
         release = () if plan.complete else tuple(self.stream.releases[worker])
-        drop = self.stream.drops[worker].take()
+        drop = self.stream.cancellations[worker].take()
         if not (begin or begin_again or deliver or release or drop or (samples and not stuck and not is_ahead)):
             return None
         if release:
@@ -248,14 +248,14 @@ class Call(Deliveries):
         self._num_finished_last[worker] = len(report.finished)
         if report.num_simulated_steps:
             self._steps_per_second[worker] = report.num_simulated_steps / max(report.sampling_seconds, 1e-6)
-        drops = self.stream.drops[worker]
+        cancellations = self.stream.cancellations[worker]
         for index, num_steps, num_bytes in report.finished:
-            if index not in drops and not self._claims.finish(worker, index):
+            if index not in cancellations and not self._claims.finish(worker, index):
                 self._plan.finish(index, num_steps, num_bytes, worker)
                 self._stragglers.finish(index)
         for env_failure in report.env_failures:
             self._take_env_failure(worker, env_failure)
-        self._drop_superfluous()
+        self._cancel_redundant()
         if report.failure is not None:
             raise report.failure
 
@@ -266,7 +266,7 @@ class Call(Deliveries):
             return
         failed = FailedEpisode.of(worker, failure)
         for index in failure.indices:
-            if index not in self.stream.drops[worker] and not self._can_do_without(worker, index, failed):
+            if index not in self.stream.cancellations[worker] and not self._can_do_without(worker, index, failed):
                 raise EnvFailedError(failed.final_text, episode_index=failed.index)
 
     def _can_do_without(self, worker: int, index: int, failed: FailedEpisode) -> bool:
@@ -274,31 +274,31 @@ class Call(Deliveries):
         if not self._claims.is_missing(worker, index):
             return not self._plan.fail(index, failed)
         # What had gone well before, and is claimed, stands in the middle of what is to be written together.
-        loser = self._claims.give_up(worker, index)
-        self._drop([loser] if loser else [])
-        return loser is not None
+        cancellation = self._claims.give_up(worker, index)
+        self._drop([cancellation] if cancellation else [])
+        return cancellation is not None
 
     def _leave_out(self, episodes: Mapping[int, FailedEpisode]) -> None:
         """Takes in that the call goes on without episodes, by index."""
         self.account.env_failures.leave_out(episodes.values())
 
     def _take_written(self, written: Written) -> None:
-        losers = self._claims.take(written)
-        if losers is None:  # another worker was first
+        cancellations = self._claims.take(written)
+        if cancellations is None:  # another worker was first
             self._give_up(written.worker, written.num_steps)
             return
-        self._drop(losers)
+        self._drop(cancellations)
 
-    def _drop(self, losers: Sequence[Loser]) -> None:
+    def _drop(self, cancellations: Sequence[Cancellation]) -> None:
         """Has workers forget what they have in vain."""
-        for worker, indices in losers:
-            self.stream.drops[worker].add(indices)
+        for worker, indices in cancellations:
+            self.stream.cancellations[worker].add(indices)
 
-    def _drop_superfluous(self) -> None:
+    def _cancel_redundant(self) -> None:
         """Has workers forget what others have ended before them."""
-        for worker, index in self._plan.superfluous:
-            self.stream.drops[worker].add(range(index, index + 1))
-        self._plan.superfluous.clear()
+        for worker, index in self._plan.redundant:
+            self.stream.cancellations[worker].add(range(index, index + 1))
+        self._plan.redundant.clear()
 
     def _lose(self, worker: int, error: WorkerLostError) -> None:
         """Takes in that a worker is gone, with all that it had not written."""
@@ -306,7 +306,7 @@ class Call(Deliveries):
         stream.in_flight[worker].clear()
         self._early.pop(worker, None)
         stream.releases[worker].clear()
-        stream.drops[worker].clear()
+        stream.cancellations[worker].clear()
         self._duplicates[worker].clear()
         stream.handles[worker] = None
         lost = self._claims.lose(worker) + self._plan.lose(worker)
@@ -346,7 +346,7 @@ class Call(Deliveries):
         if (obstacle := self._plan.obstacle) is not None:
             others = f"; like all {count} episodes before it" if (count := self._plan.num_left_out_in_a_row) else ""
             raise EnvFailedError(f"{obstacle.final_text}{others}", episode_index=obstacle.index)
-        self._drop_superfluous()
+        self._cancel_redundant()
         return bool(planned_claims)
 
     async def _next_delivery(self) -> Delivery | None:
@@ -357,8 +357,8 @@ class Call(Deliveries):
         try:
             buffer = await payload.get()
         except WorkerLostError as error:
-            lost, num_steps, losers = self._claims.lose_payload()
-            self._drop(losers)
+            lost, num_steps, cancellations = self._claims.lose_first_delivery()
+            self._drop(cancellations)
             for its_worker, count in num_steps.items():
                 self._give_up(its_worker, count)
             self._retry(lost, error)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.plan.plan import Plan
     from rollserve_server.pool.sequences.open_sequence import OpenStream
 
-__all__ = ["Drops", "Pace", "Stragglers"]
+__all__ = ["Cancellations", "Pace", "Stragglers"]
 
 _LEAST_SECONDS = 1.0
 """However fast others are: less is what a machine may take for something else."""
@@ -43,7 +43,7 @@ class Pace:
         return max(factor * self._usual, _LEAST_SECONDS)
 
 
-class Drops:
+class Cancellations:
     """Episodes that a worker has in vain, from when that is known until it has forgotten them."""
 
     def __init__(self) -> None:

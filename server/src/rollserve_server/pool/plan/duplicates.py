@@ -15,14 +15,14 @@ class Duplicates:
     """Those of a ledger. Of each episode there is one at a time, and the one of the two that ends first counts.
 
     Attributes:
-        superfluous: workers, and an episode that each of them has in vain.
+        redundant: workers, and an episode that each of them has in vain.
     """
 
     def __init__(self, ledger: Ledger, num_open: list[int]) -> None:
         """Takes what it keeps up to date: the ledger, and how many episodes each worker has that have not ended."""
         self._ledger = ledger
         self._num_open = num_open
-        self.superfluous: list[tuple[int, int]] = []
+        self.redundant: list[tuple[int, int]] = []
 
     def begin(
         self,
@@ -71,9 +71,9 @@ class Duplicates:
         owner, duplicate = ledger.workers[index], ledger.duplicates.pop(index)
         if worker != duplicate or index in ledger.sizes:
             self._num_open[duplicate] -= 1
-            self.superfluous.append((duplicate, index))
+            self.redundant.append((duplicate, index))
             return worker != duplicate
         self._num_open[owner] -= 1
-        self.superfluous.append((owner, index))
+        self.redundant.append((owner, index))
         ledger.workers[index] = duplicate
         return True

@@ -110,7 +110,7 @@ class Plan:
         obstacle: an episode that was given up, and without which the call does not go on: it is not to, or nothing
             would be left, or it would never end.
         num_left_out_in_a_row: how many episodes, just before the one whose turn it is, the call goes on without.
-        superfluous: workers, and an episode that each of them has in vain, because it ended elsewhere. The caller takes
+        redundant: workers, and an episode that each of them has in vain, because it ended elsewhere. The caller takes
             them out.
     """
 
@@ -174,7 +174,7 @@ class Plan:
         for worker in ledger.duplicates.values():
             self.num_open[worker] += 1
         self._duplicates = Duplicates(ledger, self.num_open)
-        self.superfluous = self._duplicates.superfluous
+        self.redundant = self._duplicates.redundant
 
     def begin(self, worker: int, room: int) -> list[range]:
         """The episodes that a worker is to begin now, in this order: each range is of one unit, if units have several.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from rollserve_server.pool.calls.stragglers import Drops
+from rollserve_server.pool.calls.stragglers import Cancellations
 
 if TYPE_CHECKING:
     import asyncio
@@ -43,7 +43,7 @@ class OpenStream:
         in_flight: of each worker, orders that have not been answered, with their answers to come.
         held_steps: of each worker, steps that it made and that are not delivered.
         releases: of each worker, claims of episodes that it keeps although they are taken, because it wrote them early.
-        drops: of each worker, episodes that it has although others have them, too, and were first.
+        cancellations: of each worker, episodes that it has although others have them, too, and were first.
         claim_names: names for claims.
         begun_at: of episodes that have not ended, when a worker was told to begin them.
     """
@@ -56,7 +56,7 @@ class OpenStream:
     in_flight: list[deque[InFlight]]
     held_steps: list[int]
     releases: list[list[Claim]]
-    drops: list[Drops]
+    cancellations: list[Cancellations]
     claim_names: Iterator[int] = field(default_factory=itertools.count)
     begun_at: dict[int, float] = field(default_factory=dict)
 
@@ -72,7 +72,7 @@ class OpenStream:
             in_flight=[deque() for _ in workforce],
             held_steps=[0 for _ in workforce],
             releases=[[] for _ in workforce],
-            drops=[Drops() for _ in workforce],
+            cancellations=[Cancellations() for _ in workforce],
         )
 
     @property

@@ -211,7 +211,7 @@ class Sequences:
                 self._give_up_rows(sequence)
 
     def drop_all(self) -> None:
-        """Drops all that is kept, and what calls use once they end: there are other rows now."""
+        """Cancellations all that is kept, and what calls use once they end: there are other rows now."""
         for sequence in self._kept:
             if not sequence.is_busy:
                 self._give_up_rows(sequence)

@@ -163,12 +163,12 @@ class Streams:
         self._drop(stream, cancelled=True)
 
     def drop_kept(self) -> None:
-        """Drops all that is kept."""
+        """Cancellations all that is kept."""
         while self._kept:
             self._supersede(self._kept.pop())
 
     def drop_outdated(self, policy_version: int, env_version: int) -> None:
-        """Drops what is kept of other versions than these."""
+        """Cancellations what is kept of other versions than these."""
         for kept in list(self._kept):
             if (kept.stream.policy_version, kept.stream.env_version) != (policy_version, env_version):
                 self._kept.remove(kept)

@@ -55,7 +55,7 @@ class StreamWork:
         self._held_bytes = 0
         self._encoder = Encoder()
         self._writers: dict[Claim, _Writer] = {}
-        self._num_dropped_steps = 0
+        self._num_cancelled_steps = 0
 
     @property
     def num_simulated_steps(self) -> int:
@@ -185,25 +185,25 @@ class StreamWork:
             episode = self._finished.pop(index)
             self._collector.release(episode)
             self._held_bytes -= episode.num_bytes
-        self._num_dropped_steps += claim.first_step
+        self._num_cancelled_steps += claim.first_step
 
     def drop(self, indices: Iterable[int]) -> None:
         """Forgets episodes, as far as it has them: waiting, running, finished, or written in part."""
         for index in indices:
             episode = self._finished.pop(index, None)
             if episode is None:
-                self._num_dropped_steps += self._collector.drop(index)
+                self._num_cancelled_steps += self._collector.drop(index)
                 continue
             self._collector.release(episode)
             self._held_bytes -= episode.num_bytes
-            self._num_dropped_steps += episode.length - self._num_written_steps(episode)
+            self._num_cancelled_steps += episode.length - self._num_written_steps(episode)
         for claim in list(self._writers):
             if not all(index in self._finished for index in range(claim.start, claim.stop)):
                 del self._writers[claim]
 
-    def take_num_dropped_steps(self) -> int:
+    def take_num_cancelled_steps(self) -> int:
         """How many steps were thrown away since this was last asked: dropped, or written and delivered before."""
-        num_steps, self._num_dropped_steps = self._num_dropped_steps, 0
+        num_steps, self._num_cancelled_steps = self._num_cancelled_steps, 0
         return num_steps
 
     def outcomes(self, indices: Iterable[int]) -> tuple[Outcome, ...]:
