@@ -180,8 +180,8 @@ class Worker:
         work = self._open(order.stream)
         for claim in order.release:
             work.release(claim)
-        for indices in order.drop:
-            work.drop(indices)
+        for indices in order.cancel:
+            work.cancel(indices)
         current_activity().episode_of = work.episode_of
         work.enqueue(order.begin, order.begin_again)
         steps_before = work.num_simulated_steps, work.num_idle_steps

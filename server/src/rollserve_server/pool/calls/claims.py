@@ -187,7 +187,7 @@ class Claims:
         """
         source = self._missing[worker, index]
         claim, _ = self._sources[source.claim.claim_id]
-        return self._drop(claim, source) if len(claim.sources) > 1 else None
+        return self._cancel(claim, source) if len(claim.sources) > 1 else None
 
     def finish(self, worker: int, index: int) -> bool:
         """Takes in that an episode has ended; returns whether it was one that was to be run again."""
@@ -211,7 +211,7 @@ class Claims:
         if written.parcel.claim_id not in self._sources:
             return None
         claim, source = self._sources[written.parcel.claim_id]
-        cancellations = [self._drop(claim, other) for other in list(claim.sources) if other is not source]
+        cancellations = [self._cancel(claim, other) for other in list(claim.sources) if other is not source]
         claim.parcels.append(written)
         claim.position = written.parcel.stop
         claim.written = written.parcel.complete
@@ -244,7 +244,9 @@ class Claims:
         for written in first.parcels:
             num_steps[written.worker] += written.num_steps
         first.parcels.clear()
-        cancellations = [cancellation for source in list(first.sources) if (cancellation := self._drop(first, source))]
+        cancellations = [
+            cancellation for source in list(first.sources) if (cancellation := self._cancel(first, source))
+        ]
         return self._remake(first, worker, parcel.start), num_steps, cancellations
 
     def lose(self, worker: int) -> list[int]:
@@ -282,7 +284,7 @@ class Claims:
         self._sources[source.claim.claim_id] = claim, source
         return source
 
-    def _drop(self, claim: _OpenClaim, source: _Source) -> Cancellation | None:
+    def _cancel(self, claim: _OpenClaim, source: _Source) -> Cancellation | None:
         """Removes a source; tells of its worker, if it has one that has begun with it."""
         self._remove(claim, source)
         if source.worker is None or (source.missing and not source.begun):

@@ -151,7 +151,7 @@ class Call(Deliveries):
             report = await asyncio.shield(coming)
             in_flight.popleft()
             self._has_answered[worker] = True
-            self.stream.cancellations[worker].answered(order.drop)
+            self.stream.cancellations[worker].answered(order.cancel)
             for asked in order.deliver:
                 self._claims.answered(asked.claim_id)
             for parcel in report.parcels:
@@ -187,8 +187,8 @@ class Call(Deliveries):
         is_first = not (self.stream.in_flight[worker] or self._has_answered[worker])
         is_ahead = not (is_first or self._has_answered[worker])
         release = () if plan.complete else tuple(self.stream.releases[worker])
-        drop = self.stream.cancellations[worker].take()
-        if not (begin or begin_again or deliver or release or drop or (samples and not stuck and not is_ahead)):
+        cancel = self.stream.cancellations[worker].take()
+        if not (begin or begin_again or deliver or release or cancel or (samples and not stuck and not is_ahead)):
             return None
         if release:
             self.stream.releases[worker].clear()
@@ -209,7 +209,7 @@ class Call(Deliveries):
             early=bool(begin) and isinstance(self.stream.placement, Blocks),
             release=release,
             is_whole=is_first and plan.has_begun_all_of(worker),
-            drop=drop,
+            cancel=cancel,
         )
 
     def _begin_duplicates(self, worker: int) -> bool:
@@ -275,7 +275,7 @@ class Call(Deliveries):
             return not self._plan.fail(index, failed)
         # What had gone well before, and is claimed, stands in the middle of what is to be written together.
         cancellation = self._claims.give_up(worker, index)
-        self._drop([cancellation] if cancellation else [])
+        self._cancel([cancellation] if cancellation else [])
         return cancellation is not None
 
     def _leave_out(self, episodes: Mapping[int, FailedEpisode]) -> None:
@@ -287,9 +287,9 @@ class Call(Deliveries):
         if cancellations is None:  # another worker was first
             self._give_up(written.worker, written.num_steps)
             return
-        self._drop(cancellations)
+        self._cancel(cancellations)
 
-    def _drop(self, cancellations: Sequence[Cancellation]) -> None:
+    def _cancel(self, cancellations: Sequence[Cancellation]) -> None:
         """Has workers forget what they have in vain."""
         for worker, indices in cancellations:
             self.stream.cancellations[worker].add(indices)
@@ -358,7 +358,7 @@ class Call(Deliveries):
             buffer = await payload.get()
         except WorkerLostError as error:
             lost, num_steps, cancellations = self._claims.lose_first_delivery()
-            self._drop(cancellations)
+            self._cancel(cancellations)
             for its_worker, count in num_steps.items():
                 self._give_up(its_worker, count)
             self._retry(lost, error)

@@ -162,10 +162,10 @@ class Collector:
         """Forgets a finished episode: its columns may be overwritten."""
         self._recorder.release(episode)
 
-    def drop(self, index: int) -> int:
+    def cancel(self, index: int) -> int:
         """Forgets an episode that waits or runs; returns how many steps it had."""
         row = next((row for row, episode in self._running.items() if episode.index == index), None)
-        if self._waiting.drop(index) or row is None:
+        if self._waiting.remove(index) or row is None:
             return 0
         num_steps = self._recorder.length(row)
         self._recorder.abandon(row)

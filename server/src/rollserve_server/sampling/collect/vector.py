@@ -155,7 +155,7 @@ class BlockCollector:
         """Forgets a finished episode: its columns may be overwritten."""
         self._recorder.release(episode)
 
-    def drop(self, index: int) -> int:
+    def cancel(self, index: int) -> int:
         """Forgets an episode that waits or runs; returns how many steps of it were made for its own sake."""
         for entry in self._queue:
             if index in entry[2]:

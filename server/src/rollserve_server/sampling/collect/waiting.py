@@ -23,7 +23,7 @@ class Waiting(Protocol):
         """Takes in that a row is free again."""
         ...
 
-    def drop(self, index: int) -> bool:
+    def remove(self, index: int) -> bool:
         """Has an episode wait no more; returns whether it did."""
         ...
 
@@ -54,9 +54,9 @@ class WaitingForAnyRow:
         """See Waiting."""
         self._free.append(row)
 
-    def drop(self, index: int) -> bool:
+    def remove(self, index: int) -> bool:
         """See Waiting."""
-        return _drop(self._indices, index)
+        return _remove(self._indices, index)
 
     def take(self, before: int | None) -> tuple[int, int] | None:
         """See Waiting."""
@@ -92,10 +92,10 @@ class WaitingForTheirRows:
         if self._indices[row]:
             heapq.heappush(self._next, (self._indices[row][0], row))
 
-    def drop(self, index: int) -> bool:
+    def remove(self, index: int) -> bool:
         """See Waiting."""
         row = index % len(self._indices)
-        waited = _drop(self._indices[row], index)
+        waited = _remove(self._indices[row], index)
         self._num_waiting -= waited
         if waited and row in self._free and self._indices[row]:
             heapq.heappush(self._next, (self._indices[row][0], row))
@@ -118,7 +118,7 @@ class WaitingForTheirRows:
         return row in self._free and self._indices[row][:1] == [index]
 
 
-def _drop(heap: list[int], index: int) -> bool:
+def _remove(heap: list[int], index: int) -> bool:
     """Takes an index out of a heap; returns whether it was there."""
     if index not in heap:
         return False

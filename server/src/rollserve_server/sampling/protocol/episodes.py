@@ -189,7 +189,7 @@ class Order(WorkOrder["Report"]):
         is_whole: whether these are all episodes that the worker is to run of the stream: it forgets the stream once it
             has written them early.
         tell_outcomes: whether to tell what the episodes came to that end.
-        drop: episodes to forget first, as far as it has them: others run, or have run, elsewhere.
+        cancel: episodes to forget first, as far as it has them: others run, or have run, elsewhere.
     """
 
     stream: Stream
@@ -205,7 +205,7 @@ class Order(WorkOrder["Report"]):
     release: tuple[Claim, ...] = ()
     is_whole: bool = False
     tell_outcomes: bool = False
-    drop: tuple[range, ...] = ()
+    cancel: tuple[range, ...] = ()
 
 
 class Outcome(NamedTuple):

@@ -187,12 +187,12 @@ class StreamWork:
             self._held_bytes -= episode.num_bytes
         self._num_cancelled_steps += claim.first_step
 
-    def drop(self, indices: Iterable[int]) -> None:
+    def cancel(self, indices: Iterable[int]) -> None:
         """Forgets episodes, as far as it has them: waiting, running, finished, or written in part."""
         for index in indices:
             episode = self._finished.pop(index, None)
             if episode is None:
-                self._num_cancelled_steps += self._collector.drop(index)
+                self._num_cancelled_steps += self._collector.cancel(index)
                 continue
             self._collector.release(episode)
             self._held_bytes -= episode.num_bytes
