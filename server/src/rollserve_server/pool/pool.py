@@ -37,7 +37,7 @@ from rollserve_server.pool.state.checkpoints import Checkpoint
 from rollserve_server.pool.state.sampler_state import Figures, SamplerState
 from rollserve_server.pool.takeover import agreed_config, own_seed
 from rollserve_server.pool.versions.agent_versions import AgentVersions
-from rollserve_server.pool.versions.eviction import Forgetting
+from rollserve_server.pool.versions.eviction import Eviction
 from rollserve_server.pool.versions.versions import Versions
 from rollserve_server.pool.workers.workers import Workers
 from rollserve_server.sampling import EnvDescription, Stream, WorkerConfig
@@ -121,7 +121,7 @@ class Pool:
             config.min_healthy_workers,
         )
         self._counters = Counters()
-        self._forgetting = Forgetting(workers)
+        self._eviction = Eviction(workers)
         self._run = secrets.token_hex(8)
         self._started = time.monotonic()
         if left is not None:
@@ -130,7 +130,7 @@ class Pool:
             self._run = left.run
             self._started -= max(time.time() - left.started_seconds, 0.0)
         self._evaluations = Evaluations(
-            config, workers, versions, self._forgetting, ids, self._run, self._num_calls, self._counters
+            config, workers, versions, self._eviction, ids, self._run, self._num_calls, self._counters
         )
 
     @classmethod
@@ -242,12 +242,12 @@ class Pool:
             WorkerLostError: all workers are lost or hang, or of an update for each one; and could not be replaced.
         """
         self._workers.check_enough()
-        self._forgetting.expect_new()
+        self._eviction.reset()
         await self._prefetcher.end(drop=True)
         version = await self._versions.update_agent(updates, per_worker=per_worker)
         await self._prefetcher.end(drop=True)  # of a call that ended meanwhile
         self._estimates.fade()
-        self._forget_old_versions()
+        self._evict_old_versions()
         return version
 
     async def update_env(self, updates: Sequence[EnvUpdate], *, per_worker: bool = False) -> EnvUpdated:
@@ -267,7 +267,7 @@ class Pool:
             TooFewWorkersError, WorkerLostError: see `update_agent`.
         """
         self._workers.check_enough()
-        self._forgetting.expect_new()
+        self._eviction.reset()
         await self._prefetcher.end(drop=True)
         if not all(isinstance(update, EnvSpec) for update in updates):
             # So that the environments are free to be changed in place.
@@ -278,7 +278,7 @@ class Pool:
             self._sequences.end_own(version)
             await self._prefetcher.end(drop=True)  # of a call that ended meanwhile
         finally:
-            self._forget_old_versions()
+            self._evict_old_versions()
         return EnvUpdated(version, self._versions.listed(env), env.description)
 
     async def resize(self, num_workers: int) -> int:
@@ -328,7 +328,7 @@ class Pool:
             async with self._admission.admitting(stack, receiver) as ticks:
                 async for _ in ticks:
                     yield Progress(0)
-            stack.callback(self._forget_old_versions)  # those that the call was the last to use
+            stack.callback(self._evict_old_versions)  # those that the call was the last to use
             try:
                 policy_version, env_version = self._choose_versions(request)
                 stack.enter_context(self._versions.agents.using(policy_version))
@@ -587,6 +587,6 @@ class Pool:
             counters.count_faults(call.account)
         await self._journal.write(moved=moved)
 
-    def _forget_old_versions(self) -> None:
+    def _evict_old_versions(self) -> None:
         """Has the workers forget, in the background, what neither another call nor a running one needs."""
-        self._forgetting.keep(*self._versions.to_keep())
+        self._eviction.keep(*self._versions.to_keep())

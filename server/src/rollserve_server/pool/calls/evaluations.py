@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         PopulationRequest,
     )
     from rollserve_server.pool.interface.status import Counters
-    from rollserve_server.pool.versions.eviction import Forgetting
+    from rollserve_server.pool.versions.eviction import Eviction
     from rollserve_server.pool.versions.versions import EnvVersion, Versions
     from rollserve_server.pool.workers.workers import Workers
     from rollserve_server.pool.workers.workforce import Workforce
@@ -88,7 +88,7 @@ class Evaluations:
         config: PoolConfig,
         workers: Workers,
         versions: Versions,
-        forgetting: Forgetting,
+        eviction: Eviction,
         ids: Iterator[int],
         run: str,
         num_calls: Callable[[], int],
@@ -100,7 +100,7 @@ class Evaluations:
             config: see there.
             workers: the workers.
             versions: what they hold.
-            forgetting: has them forget.
+            eviction: has them forget.
             ids: names for streams.
             run: the name of the pool's run.
             num_calls: asked for how many calls are running, evaluations among them.
@@ -111,7 +111,7 @@ class Evaluations:
         self._config = config
         self._workers = workers
         self._versions = versions
-        self._forgetting = forgetting
+        self._eviction = eviction
         self._ids = ids
         self._run = run
         self._num_calls = num_calls
@@ -182,7 +182,7 @@ class Evaluations:
     ) -> asyncio.Task[_Setting]:
         """`_prepare`, which ends with the stack at the latest."""
         # When nothing is being prepared any more.
-        stack.callback(lambda: self._forgetting.keep(*self._versions.to_keep()))
+        stack.callback(lambda: self._eviction.keep(*self._versions.to_keep()))
         preparing = asyncio.create_task(self._prepare(options, stack, change))
 
         async def give_up() -> None:
@@ -237,7 +237,7 @@ class Evaluations:
         found = self._versions.find_evaluation_env(specs)
         if found is not None:
             return found
-        self._forgetting.expect_new()
+        self._eviction.reset()
         return await self._versions.add_evaluation_env(specs)
 
     def _one_by_one(self, specs: Sequence[WorkerSpecs], own: EnvVersion | None) -> Sequence[WorkerSpecs]:

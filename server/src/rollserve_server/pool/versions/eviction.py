@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import WorkerHandle
     from rollserve_server.pool.workers.workers import Workers
 
-__all__ = ["Forgetting"]
+__all__ = ["Eviction"]
 
 
-class Forgetting:
+class Eviction:
     """Tells workers, in the background, which versions to keep."""
 
     def __init__(self, workers: Workers) -> None:
@@ -24,7 +24,7 @@ class Forgetting:
         # Of each worker, the versions that it was told to keep since it was last given any.
         self._told: WeakKeyDictionary[WorkerHandle, tuple[set[int], set[int]]] = WeakKeyDictionary()
 
-    def expect_new(self) -> None:
+    def reset(self) -> None:
         """Takes in that workers are given versions which they have not been told of."""
         self._told.clear()
 
