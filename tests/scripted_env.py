@@ -81,7 +81,7 @@ class Sampling:
 
     def sample(self, num_episodes: int = 0, claim: Claim | None = None) -> tuple[Report, bytes]:
         """Begins episodes, runs what there is for a while, and delivers the claim."""
-        stream = Stream(stream_id=1, root_seed=0, policy_version=1, env_version=1)
+        stream = Stream(work_id=1, root_seed=0, policy_version=1, env_version=1)
         begin = (Portion(range(num_episodes), 0),) if num_episodes else ()
         deliver = () if claim is None else (claim,)
         report, buffer = self.worker.work(

@@ -125,8 +125,8 @@ class SlowWorker:
         await asyncio.sleep(self._random.choice([0.0, 0.0, 0.0, 0.02, 0.1]))
         return await report
 
-    def stop(self, stream_id: int) -> None:
-        self._worker.stop(stream_id)
+    def stop(self, work_id: int) -> None:
+        self._worker.stop(work_id)
 
     async def heartbeat(self) -> Heartbeat:
         return await self._worker.heartbeat()

@@ -56,8 +56,8 @@ class _ShuffledWorker:
         answer = self._last = asyncio.ensure_future(self._work_later(order, self._last))
         return asyncio.ensure_future(_report(answer)), _Buffer(answer)
 
-    def stop(self, stream_id: int) -> None:
-        self._worker.stop(stream_id)
+    def stop(self, work_id: int) -> None:
+        self._worker.stop(work_id)
 
     async def heartbeat(self) -> Heartbeat:
         return self._worker.heartbeat()

@@ -153,7 +153,7 @@ def test_a_worker_goes_on_after_a_failure() -> None:
     sampling = Sampling(num_rows=2)
     with pytest.raises(EnvFailedError):
         sampling.sample(2)
-    sampling.worker.close_stream(1)
+    sampling.worker.close_work(1)
     Scripted.script = Script()
     report, _ = sampling.sample(2)
     assert len(report.finished) == 2

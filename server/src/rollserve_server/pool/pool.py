@@ -22,7 +22,7 @@ from rollserve_server.pool.calls.episodes import Call
 from rollserve_server.pool.calls.evaluations import Evaluations
 from rollserve_server.pool.calls.fragments import FragmentCall
 from rollserve_server.pool.calls.prefetch import Prefetch, Prefetcher
-from rollserve_server.pool.calls.settlement import Ending, EpisodesEnding, FragmentsEnding
+from rollserve_server.pool.calls.settlement import EpisodeSettlement, FragmentSettlement, Settlement
 from rollserve_server.pool.interface.beginning import Beginning, check_run, check_size
 from rollserve_server.pool.interface.evaluation import Evaluation
 from rollserve_server.pool.interface.fragments import Fragments, check_fragments
@@ -31,8 +31,8 @@ from rollserve_server.pool.plan.length_estimate import LengthEstimates
 from rollserve_server.pool.plan.placement import Blocks
 from rollserve_server.pool.plan.plan import Exactly
 from rollserve_server.pool.resizing import Resizing
-from rollserve_server.pool.sequences.row_sequences import SequenceKind, Sequences
-from rollserve_server.pool.sequences.sequences import LaneKind, Streams
+from rollserve_server.pool.sequences.row_sequences import RowSequenceKind, RowSequences
+from rollserve_server.pool.sequences.sequences import SequenceKind, Sequences
 from rollserve_server.pool.state.checkpoints import Checkpoint
 from rollserve_server.pool.state.sampler_state import Figures, SamplerState
 from rollserve_server.pool.takeover import agreed_config, own_seed
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import Backend
     from rollserve_server.pool.config import PoolConfig, SampleRequest
     from rollserve_server.pool.interface.evaluation import EvaluationRequest, PopulationRequest
-    from rollserve_server.pool.sequences.sequences import Lane
+    from rollserve_server.pool.sequences.sequences import OwnSequence
     from rollserve_server.pool.state.sampler_state import Journal
     from rollserve_server.pool.versions.env_updates import EnvUpdate
     from rollserve_server.pool.versions.versions import AgentUpdate, EnvVersion
@@ -108,14 +108,14 @@ class Pool:
         self.is_adopted = left is not None
         ids = itertools.count((journal.epoch - 1 << _EPOCH_BITS) + 1)
         seed = own_seed(config.seed, journal.epoch) if left else config.seed
-        self._streams = Streams(seed, config.max_calls, ids)
         self._sequences = Sequences(seed, config.max_calls, ids)
-        self._prefetcher = Prefetcher(self._streams)
+        self._row_sequences = RowSequences(seed, config.max_calls, ids)
+        self._prefetcher = Prefetcher(self._sequences)
         self._resizing = Resizing(
             workers,
             versions,
-            self._streams,
             self._sequences,
+            self._row_sequences,
             self._prefetcher,
             config.max_workers,
             config.min_healthy_workers,
@@ -125,7 +125,7 @@ class Pool:
         self._run = secrets.token_hex(8)
         self._started = time.monotonic()
         if left is not None:
-            self._sequences.restore(left.sequences)
+            self._row_sequences.restore(left.row_sequences)
             self._counters = left.figures.counters
             self._run = left.run
             self._started -= max(time.time() - left.started_seconds, 0.0)
@@ -271,11 +271,11 @@ class Pool:
         await self._prefetcher.end(drop=True)
         if not all(isinstance(update, EnvSpec) for update in updates):
             # So that the environments are free to be changed in place.
-            self._streams.drop_kept()
-            self._sequences.free_rows()
+            self._sequences.drop_kept()
+            self._row_sequences.free_rows()
         try:
             version, env = await self._versions.update_env(updates, per_worker=per_worker)
-            self._sequences.end_own(version)
+            self._row_sequences.end_own(version)
             await self._prefetcher.end(drop=True)  # of a call that ended meanwhile
         finally:
             self._evict_old_versions()
@@ -343,17 +343,17 @@ class Pool:
                 call: Deliveries
                 if isinstance(request.target, Fragments):
                     fragment_call = call = self._begin_fragments(request, request.target, policy_version, env_version)
-                    ending: Ending = FragmentsEnding(self._sequences, fragment_call)
+                    settlement: Settlement = FragmentSettlement(self._row_sequences, fragment_call)
                 else:
-                    lane = stack.enter_context(self._streams.lane()) if request.seed is None else None
-                    episode_call = call = self._begin_call(request, lane, policy_version, env_version, Call)
-                    ending = EpisodesEnding(self._streams, episode_call, lane)
+                    own = stack.enter_context(self._sequences.own()) if request.seed is None else None
+                    episode_call = call = self._begin_call(request, own, policy_version, env_version, Call)
+                    settlement = EpisodeSettlement(self._sequences, episode_call, own)
             except DomainError:
                 self._counters.num_failed_calls += 1
                 raise
             account = call.account
             account.queued_seconds = time.monotonic() - arrived
-            async with self._running(call, ending) as items:
+            async with self._running(call, settlement) as items:
                 yield self._beginning(call)
                 async for item in items:
                     yield item
@@ -410,7 +410,7 @@ class Pool:
             env=versions.description,
             agent_kinds=[kind_of(agent) for agent in versions.agents.current or ()],
             policy_version=versions.agents.number,
-            seed=self._streams.first_lane.seed,
+            seed=self._sequences.first_own.seed,
             next_index=self._next_index(),
             workers=workers,
             counters=self._counters,
@@ -432,7 +432,7 @@ class Pool:
             self._figures(),
             dict(self._versions.agents.items()),
             dict(self._versions.envs.items()),
-            self._sequences.states(),
+            self._row_sequences.states(),
         )
 
     def _figures(self) -> Figures:
@@ -443,7 +443,7 @@ class Pool:
             self._workers.gone.and_those_of(*(slot.figures for slot in self._workers.leaving)),
             frozenset(policy_versions),
             frozenset(env_versions),
-            self._sequences.numbers(),
+            self._row_sequences.numbers(),
         )
 
     async def _written(self, items: AsyncGenerator[_Item, None]) -> AsyncGenerator[_Item, None]:
@@ -477,13 +477,13 @@ class Pool:
         current = versions.agents.number, versions.envs.number
         is_current = (account.policy_version, account.env_version) == current
         if request.prefetch and is_current and not (self._num_running or self._prefetcher.is_running):
-            with self._streams.lane() as lane:
-                self._prefetcher.begin(self._begin_call(request, lane, *current, Prefetch))
+            with self._sequences.own() as own:
+                self._prefetcher.begin(self._begin_call(request, own, *current, Prefetch))
 
     def _begin_call(
         self,
         request: SampleRequest,
-        lane: Lane | None,
+        own: OwnSequence | None,
         policy_version: int,
         env_version: int,
         make: type[_Call],
@@ -496,9 +496,9 @@ class Pool:
         workforce = self._workers.workforce
         placement = self._versions.placement(policy_version, env_version, len(workforce))
         seed, first, skipped = request.seed, request.first_index, 0
-        if lane is not None:
-            kind = LaneKind(policy_version, env_version, max_episode_length, request.exploration)
-            seed, first = lane.seed, lane.first_index(kind, rows.unit_size(placement))
+        if own is not None:
+            kind = SequenceKind(policy_version, env_version, max_episode_length, request.exploration)
+            seed, first = own.seed, own.first_index(kind, rows.unit_size(placement))
         if isinstance(target, Exactly):
             num_episodes = target.num_episodes_per_worker * len(workforce)
             if target.num_skipped > num_episodes:
@@ -506,9 +506,9 @@ class Pool:
                 raise InvalidValueError.of("skip_episode_count", target.num_skipped, expected)
             placement, skipped = Blocks(first, target.num_episodes_per_worker), target.num_skipped
         assert seed is not None  # noqa: S101  # either the request has one, or the lane
-        self._streams.drop_outdated(self._versions.agents.number, self._versions.envs.number)
+        self._sequences.drop_outdated(self._versions.agents.number, self._versions.envs.number)
         wanted = Stream(0, seed, policy_version, env_version, max_episode_length, request.exploration)
-        stream = self._streams.open(wanted, first + skipped, placement, workforce)
+        stream = self._sequences.open(wanted, first + skipped, placement, workforce)
         settings = CallSettings.of(request, config, self._num_calls)
         max_episode_steps, env_versions = env.description.max_episode_steps, self._versions.envs
         estimate = self._estimates.of(env_version, max_episode_steps, max_episode_length, env_versions)
@@ -516,11 +516,11 @@ class Pool:
 
     def _next_index(self) -> int:
         """Where the next call begins that says nothing of itself."""
-        versions, lane = self._versions, self._streams.first_lane
+        versions, own = self._versions, self._sequences.first_own
         current = versions.agents.number, versions.envs.number
         placement = versions.placement(*current, len(self._workers))
         unit_size = self._env(versions.envs.number).rows.unit_size(placement)
-        return lane.first_index(LaneKind(*current, self._config.max_episode_length), unit_size)
+        return own.first_index(SequenceKind(*current, self._config.max_episode_length), unit_size)
 
     def _begin_fragments(
         self, request: SampleRequest, target: Fragments, policy_version: int, env_version: int
@@ -528,14 +528,16 @@ class Pool:
         config, workforce = self._config, self._workers.workforce
         num_rows = self._env(env_version).description.num_rows
         check_fragments(request, target, len(workforce) * num_rows, config.max_episode_length)
-        kind = SequenceKind(env_version, request.max_episode_length or config.max_episode_length, target.soft_horizon)
+        kind = RowSequenceKind(
+            env_version, request.max_episode_length or config.max_episode_length, target.soft_horizon
+        )
         initial = Checkpoint.initial(len(workforce), num_rows)
         if request.seed is None:
-            sequence, start = self._sequences.begin_own(kind, initial)
+            sequence, start = self._row_sequences.begin_own(kind, initial)
         else:
-            sequence, start = self._sequences.begin(request.seed, kind, target.row_step_count, initial)
+            sequence, start = self._row_sequences.begin(request.seed, kind, target.row_step_count, initial)
         settings = CallSettings.of(request, config, self._num_calls)
-        ids, reproducibility = self._sequences.ids, self._env(env_version).description.reproducibility
+        ids, reproducibility = self._row_sequences.ids, self._env(env_version).description.reproducibility
         return FragmentCall(target, sequence, start, policy_version, ids, workforce, settings, reproducibility)
 
     def _env(self, version: int) -> EnvVersion:
@@ -560,7 +562,7 @@ class Pool:
 
     @contextlib.asynccontextmanager
     async def _running(
-        self, call: Deliveries, ending: Ending
+        self, call: Deliveries, settlement: Settlement
     ) -> AsyncGenerator[AsyncGenerator[Delivery | Progress, None], None]:
         """Runs a call, and takes in how it ends."""
         counters = self._counters
@@ -573,12 +575,12 @@ class Pool:
                 counters.num_failed_calls += 1
             else:  # cancelled, or closed
                 counters.num_cancelled_calls += 1
-            ending.cancel(error)
+            settlement.cancel(error)
             raise
         else:
-            self._streams.take_dropped(call.account)
             self._sequences.take_dropped(call.account)
-            moved = ending.complete()
+            self._row_sequences.take_dropped(call.account)
+            moved = settlement.complete()
             counters.num_completed_calls += 1
         finally:
             self._num_running -= 1
@@ -589,4 +591,4 @@ class Pool:
 
     def _evict_old_versions(self) -> None:
         """Has the workers forget, in the background, what neither another call nor a running one needs."""
-        self._eviction.keep(*self._versions.to_keep())
+        self._eviction.evict_except(*self._versions.to_keep())

@@ -9,8 +9,8 @@ from rollserve_server.errors import InvalidValueError, OverLimitError
 
 if TYPE_CHECKING:
     from rollserve_server.pool.calls.prefetch import Prefetcher
-    from rollserve_server.pool.sequences.row_sequences import Sequences
-    from rollserve_server.pool.sequences.sequences import Streams
+    from rollserve_server.pool.sequences.row_sequences import RowSequences
+    from rollserve_server.pool.sequences.sequences import Sequences
     from rollserve_server.pool.versions.versions import Versions
     from rollserve_server.pool.workers.workers import Workers
 
@@ -29,8 +29,8 @@ class Resizing:
         self,
         workers: Workers,
         versions: Versions,
-        streams: Streams,
         sequences: Sequences,
+        row_sequences: RowSequences,
         prefetcher: Prefetcher,
         max_workers: int | None,
         min_workers: int,
@@ -38,8 +38,8 @@ class Resizing:
         """Takes parts of the pool, how many workers there may be (None: any number), and how many have to be."""
         self._workers = workers
         self._versions = versions
-        self._streams = streams
         self._sequences = sequences
+        self._row_sequences = row_sequences
         self._prefetcher = prefetcher
         self._max_workers = max_workers
         self._min_workers = min_workers
@@ -61,8 +61,8 @@ class Resizing:
                     await self._prefetcher.end(drop=True)
                     # Nothing is awaited from here on, so that no call begins with a part of it; and workers are to hear
                     # of what they can forget before they close.
-                    self._streams.drop_kept()
-                    self._sequences.drop_all()
+                    self._sequences.drop_kept()
+                    self._row_sequences.drop_all()
                     self._workers.resize(num_workers, added)
                 _log.info("pool resized", extra={"workers": num_workers, "previous": previous})
         return previous

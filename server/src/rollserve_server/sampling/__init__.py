@@ -25,8 +25,8 @@ from rollserve_server.sampling.protocol.fragments import (
     FragmentReport,
     Part,
     RowProgress,
+    RowSequenceSpec,
     RowState,
-    RowStream,
 )
 from rollserve_server.sampling.protocol.populations import Population, PopulationOrder, PopulationReport
 from rollserve_server.sampling.worker import Worker
@@ -53,8 +53,8 @@ __all__ = [
     "Portion",
     "Report",
     "RowProgress",
+    "RowSequenceSpec",
     "RowState",
-    "RowStream",
     "Stream",
     "WorkOrder",
     "Worker",

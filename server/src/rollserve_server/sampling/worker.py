@@ -36,7 +36,7 @@ from rollserve_server.sampling.protocol.episodes import (
 )
 from rollserve_server.sampling.protocol.fragments import FragmentOrder, FragmentReport
 from rollserve_server.sampling.protocol.populations import Population, PopulationOrder, PopulationReport
-from rollserve_server.sampling.work.episodes import StreamWork
+from rollserve_server.sampling.work.episodes import EpisodeWork
 from rollserve_server.sampling.work.fragments import FragmentWork
 from rollserve_server.sampling.work.populations import PopulationWork
 
@@ -78,7 +78,7 @@ class Worker:
         # By versions of agent and environment, how many rows there are, whether they are together, and how freely it
         # acts; none is kept when versions come or go.
         self._built_agents: dict[tuple[int, int, int, bool, Exploration], Agent] = {}
-        self._streams: dict[int, StreamWork | FragmentWork | PopulationWork] = {}
+        self._sequences: dict[int, EpisodeWork | FragmentWork | PopulationWork] = {}
         self._stopped: set[int] = set()
 
     def identity(self) -> WorkerIdentity:
@@ -128,7 +128,7 @@ class Worker:
         self._built_agents.clear()
 
     def add_population(self, population: Population, parameters: Mapping[str, np.ndarray]) -> None:
-        """Takes the parameters of the members (K, *shape), which the caller has checked, until `close_stream`."""
+        """Takes the parameters of the members (K, *shape), which the caller has checked, until `close_work`."""
         envs = self._envs[population.env_version].take_rows()
         envs.checks_observations = self._config.check_observations
         with self._giving_back_unless_done(population.env_version, envs):
@@ -142,7 +142,7 @@ class Worker:
                 envs.num_rows,
                 population.exploration,
             )
-            self._streams[population.stream_id] = PopulationWork(population, envs, agent, self._config.env_retries)
+            self._sequences[population.work_id] = PopulationWork(population, envs, agent, self._config.env_retries)
 
     def retain(self, env_versions: Collection[int], policy_versions: Collection[int]) -> None:
         """Forgets all environments and agents but those of these versions.
@@ -176,7 +176,7 @@ class Worker:
         raise TypeError(f"{type(order).__name__} came, an order was expected")
 
     def _sample_episodes(self, order: Order) -> tuple[Report, NDArray[np.uint8]]:
-        stream_id = order.stream.stream_id
+        work_id = order.stream.work_id
         work = self._open(order.stream)
         for claim in order.release:
             work.release(claim)
@@ -193,7 +193,7 @@ class Worker:
         try:
             if order.seconds > 0:
                 buffer_bytes = self._config.buffer_bytes
-                finished = work.sample(order.seconds, order.before, buffer_bytes, lambda: stream_id in self._stopped)
+                finished = work.sample(order.seconds, order.before, buffer_bytes, lambda: work_id in self._stopped)
             if order.tell_outcomes:
                 outcomes = work.outcomes(index for index, _, _ in finished)
             sampled = time.perf_counter()
@@ -209,7 +209,7 @@ class Worker:
         except DomainError as error:
             failure = error
         if is_closed:
-            self.close_stream(stream_id)
+            self.close_work(work_id)
         env_failures, num_lost_steps = work.take_env_failures()
         report = Report(
             finished=tuple(finished),
@@ -228,7 +228,7 @@ class Worker:
         return report, buffer
 
     def _sample_fragments(self, order: FragmentOrder) -> tuple[FragmentReport, NDArray[np.uint8]]:
-        stream_id, part = order.stream.stream_id, order.part
+        work_id, part = order.stream.work_id, order.part
         work = self._open_fragments(order)
         self._forget_stopped_calls(part.call_id)
         current_activity().episode_of = work.episode_of
@@ -241,7 +241,7 @@ class Worker:
             if order.enough_row_steps is not None:
                 work.shorten(order.enough_row_steps)
             if order.seconds > 0:
-                work.sample(order.seconds, lambda: stream_id in self._stopped or part.call_id in self._stopped)
+                work.sample(order.seconds, lambda: work_id in self._stopped or part.call_id in self._stopped)
             sampled = time.perf_counter()
             if part.columns is None:
                 messages = work.discard()
@@ -267,39 +267,39 @@ class Worker:
         return report, buffer
 
     def _sample_population(self, order: PopulationOrder) -> tuple[PopulationReport, NDArray[np.uint8]]:
-        work = self._streams[order.stream_id]
+        work = self._sequences[order.work_id]
         assert isinstance(work, PopulationWork)  # noqa: S101  # no two streams have one name
         current_activity().episode_of = work.episode_of
-        return work.run(order, lambda: order.stream_id in self._stopped), np.empty(0, np.uint8)
+        return work.run(order, lambda: order.work_id in self._stopped), np.empty(0, np.uint8)
 
-    def stop(self, stream_id: int) -> None:
+    def stop(self, work_id: int) -> None:
         """Ends the work on a stream with the vector step that is being made. May be called while `work` runs.
 
         Of fragments, the name of a call stops the steps for that call alone: what it has can still be written.
         """
-        self._stopped.add(stream_id)
+        self._stopped.add(work_id)
 
     def _forget_stopped_calls(self, call_id: int) -> None:
         """Forgets calls before this one; a stop may come when its call has ended already."""
         for stopped in tuple(self._stopped):
-            if stopped < call_id and stopped not in self._streams:
+            if stopped < call_id and stopped not in self._sequences:
                 self._stopped.discard(stopped)
 
-    def close_stream(self, stream_id: int) -> None:
+    def close_work(self, work_id: int) -> None:
         """Forgets the work on a stream, which has been stopped. Its environments are free for others."""
-        self._stopped.discard(stream_id)
-        work = self._streams.pop(stream_id, None)
+        self._stopped.discard(work_id)
+        work = self._sequences.pop(work_id, None)
         if work is not None:
             self._give_back(work.stream.env_version, work.envs)
 
     def stop_all(self) -> None:
         """`stop` of all streams."""
-        self._stopped.update(list(self._streams))
+        self._stopped.update(list(self._sequences))
 
-    def close_streams(self) -> None:
-        """`close_stream` of all streams."""
-        for stream_id in list(self._streams):
-            self.close_stream(stream_id)
+    def close_all_work(self) -> None:
+        """`close_work` of all streams."""
+        for work_id in list(self._sequences):
+            self.close_work(work_id)
 
     def held(self) -> tuple[set[int], set[int]]:
         """The versions of environments and of agents that are there."""
@@ -307,7 +307,7 @@ class Worker:
 
     def close(self) -> None:
         """Closes all environments."""
-        for work in self._streams.values():
+        for work in self._sequences.values():
             work.envs.close()
         self.retain((), ())
 
@@ -333,19 +333,19 @@ class Worker:
             self._give_back(env_version, envs)
             raise
 
-    def _open(self, stream: Stream) -> StreamWork:
-        work = self._streams.get(stream.stream_id)
+    def _open(self, stream: Stream) -> EpisodeWork:
+        work = self._sequences.get(stream.work_id)
         if work is None:
             envs = self._envs[stream.env_version].take(stream.max_episode_length)
             envs.checks_observations = self._config.check_observations
             with self._giving_back_unless_done(stream.env_version, envs):
                 agent = self._agent(stream, stream.env_version, envs)
-                work = self._streams[stream.stream_id] = StreamWork(stream, envs, agent, self._config.env_retries)
-        assert isinstance(work, StreamWork)  # noqa: S101  # no two streams have one name
+                work = self._sequences[stream.work_id] = EpisodeWork(stream, envs, agent, self._config.env_retries)
+        assert isinstance(work, EpisodeWork)  # noqa: S101  # no two streams have one name
         return work
 
     def _open_fragments(self, order: FragmentOrder) -> FragmentWork:
-        work = self._streams.get(order.stream.stream_id)
+        work = self._sequences.get(order.stream.work_id)
         if work is None:
             assert order.states is not None  # noqa: S101  # the pool knows which rows are there
             limit = None if order.stream.soft_horizon else order.stream.max_episode_length
@@ -357,12 +357,12 @@ class Worker:
             else:
                 rows = FragmentRows(order.stream, envs, order.states, num_retries)
             work = FragmentWork(order.stream, envs, rows, self._config.buffer_bytes)
-            self._streams[order.stream.stream_id] = work
+            self._sequences[order.stream.work_id] = work
         assert isinstance(work, FragmentWork)  # noqa: S101
         return work
 
     def _agent(self, wanted: Stream | Part | Population, env_version: int, envs: RowEnvs | BlockEnvs) -> Agent:
-        """An agent for the rows. Streams may share it: what it has is written and read within a step."""
+        """An agent for the rows. Sequences may share it: what it has is written and read within a step."""
         together = isinstance(envs, BlockEnvs)
         version, exploration = wanted.policy_version, wanted.exploration
         key = (version, env_version, envs.num_rows, together, exploration)

@@ -51,7 +51,7 @@ class WorkerHandle(Protocol):
         """Asks for `Worker.work`. The report can be awaited without its payload. Errors as of `call`."""
         ...
 
-    def stop(self, stream_id: int) -> None:
+    def stop(self, work_id: int) -> None:
         """Calls `Worker.stop` at once, beside what is being done, without waiting for it."""
         ...
 

@@ -76,8 +76,8 @@ class _ThreadWorker:
         future = self._submit(Worker.work, order)
         return asyncio.ensure_future(_report(future)), _FuturePayload(future)
 
-    def stop(self, stream_id: int) -> None:
-        self._worker.add_done_callback(lambda worker: None if worker.exception() else worker.result().stop(stream_id))
+    def stop(self, work_id: int) -> None:
+        self._worker.add_done_callback(lambda worker: None if worker.exception() else worker.result().stop(work_id))
 
     async def heartbeat(self) -> Heartbeat:
         if self._lost is not None:

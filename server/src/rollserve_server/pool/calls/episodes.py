@@ -22,7 +22,7 @@ from rollserve_server.pool.calls.driver import (
 from rollserve_server.pool.calls.stragglers import Stragglers
 from rollserve_server.pool.plan.placement import Anywhere, Blocks
 from rollserve_server.pool.plan.plan import Plan
-from rollserve_server.pool.sequences.open_sequence import InFlight, OpenStream
+from rollserve_server.pool.sequences.open_sequence import InFlight, OpenSequence
 from rollserve_server.sampling import EARLY, Claim, Order, Portion
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Call(Deliveries):
     def __init__(
         self,
         target: Target,
-        stream: OpenStream,
+        stream: OpenSequence,
         workforce: Workforce,
         rows: Rows,
         estimate: LengthEstimate,

@@ -35,9 +35,9 @@ class EvaluationCall(Call):
         return [self._outcomes[index] for index in claimed if index in self._outcomes]
 
     @property
-    def stream_id(self) -> int:
+    def work_id(self) -> int:
         """The name that its workers know it by."""
-        return self.stream.stream.stream_id
+        return self.stream.stream.work_id
 
     @property
     def handles(self) -> Sequence[WorkerHandle | None]:

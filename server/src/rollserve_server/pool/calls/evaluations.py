@@ -21,7 +21,7 @@ from rollserve_server.pool.interface.beginning import Beginning, check_run
 from rollserve_server.pool.interface.evaluation import Evaluation
 from rollserve_server.pool.plan.length_estimate import LengthEstimate
 from rollserve_server.pool.plan.plan import InAll, Ledger
-from rollserve_server.pool.sequences.open_sequence import OpenStream
+from rollserve_server.pool.sequences.open_sequence import OpenSequence
 from rollserve_server.pool.sequences.root_seeds import derived_seed
 from rollserve_server.sampling import Population, Stream, Worker
 
@@ -182,7 +182,7 @@ class Evaluations:
     ) -> asyncio.Task[_Setting]:
         """`_prepare`, which ends with the stack at the latest."""
         # When nothing is being prepared any more.
-        stack.callback(lambda: self._eviction.keep(*self._versions.to_keep()))
+        stack.callback(lambda: self._eviction.evict_except(*self._versions.to_keep()))
         preparing = asyncio.create_task(self._prepare(options, stack, change))
 
         async def give_up() -> None:
@@ -279,7 +279,7 @@ class Evaluations:
         limits = [steps for steps in (description.max_episode_steps, limit) if steps]
         return EvaluationCall(
             InAll(request.num_episodes),
-            OpenStream.begin(stream, placement, Ledger(options.first_index), workforce),
+            OpenSequence.begin(stream, placement, Ledger(options.first_index), workforce),
             workforce,
             setting.env.rows,
             LengthEstimate(min(limits, default=None)),
@@ -301,7 +301,7 @@ class Evaluations:
             raise InvalidValueError(text, field="parameters")
         num_members = await asyncio.to_thread(check_population, agents[0], request.parameters)
         population = Population(
-            stream_id=next(self._ids),
+            work_id=next(self._ids),
             root_seed=setting.seed,
             policy_version=setting.policy_version,
             env_version=setting.env_number,
@@ -355,8 +355,8 @@ class Evaluations:
         for handle, in_flight in zip(call.handles, call.in_flight, strict=True):
             if handle is not None:
                 if in_flight:
-                    handle.stop(call.stream_id)
-                closing = asyncio.ensure_future(handle.call(Worker.close_stream, call.stream_id))
+                    handle.stop(call.work_id)
+                closing = asyncio.ensure_future(handle.call(Worker.close_work, call.work_id))
                 self._closing.add(closing)
                 closing.add_done_callback(self._closed)
 

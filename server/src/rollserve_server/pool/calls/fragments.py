@@ -23,7 +23,7 @@ from rollserve_server.pool.calls.driver import (
 )
 from rollserve_server.pool.sequences.row_sequences import Place
 from rollserve_server.pool.state.sampler_state import Moved
-from rollserve_server.sampling import FragmentOrder, Part, RowStream, Worker
+from rollserve_server.sampling import FragmentOrder, Part, RowSequenceSpec, Worker
 
 if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import Payload, WorkerHandle
@@ -216,7 +216,7 @@ class FragmentCall(Deliveries):
             part.place = Place(handle, next(self._ids))
             states = self._states(part)
         kind = self.sequence.kind
-        stream = RowStream(part.place.stream_id, self.sequence.seed, *kind, self.start.stride)
+        stream = RowSequenceSpec(part.place.work_id, self.sequence.seed, *kind, self.start.stride)
         seconds = self._slice_seconds(has_answered=part.has_answered) if samples else 0.0
         enough = part.num_needed_row_steps if self._is_ending else None
         return FragmentOrder(stream, self._part(part), states, max(room, 0), seconds, enough)
@@ -342,8 +342,8 @@ class FragmentCall(Deliveries):
     def _close_rows(self, part: _WorkerPart, place: Place) -> None:
         """Has a worker, which is there, end what it does with its rows."""
         self._forget_rows(part)
-        place.handle.stop(place.stream_id)
-        closing = asyncio.ensure_future(place.handle.call(Worker.close_stream, place.stream_id))
+        place.handle.stop(place.work_id)
+        closing = asyncio.ensure_future(place.handle.call(Worker.close_work, place.work_id))
         closing.add_done_callback(ignore_answer)
 
     def _restart(self, part: _WorkerPart, reason: str) -> None:

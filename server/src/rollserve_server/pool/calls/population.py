@@ -89,9 +89,9 @@ class PopulationCall(Deliveries):
         return self._population.num_members
 
     @property
-    def stream_id(self) -> int:
+    def work_id(self) -> int:
         """The name that its workers know it by."""
-        return self._population.stream_id
+        return self._population.work_id
 
     def _begin(self) -> None:
         """See Deliveries."""
@@ -156,7 +156,7 @@ class PopulationCall(Deliveries):
             for unit in indices:
                 self._begun_at.setdefault(unit, now)
         seconds = self._slice_seconds(has_answered=self._has_answered[worker])
-        return PopulationOrder(self._population.stream_id, tuple(begin), seconds)
+        return PopulationOrder(self._population.work_id, tuple(begin), seconds)
 
     def _begin_duplicates(self, worker: int) -> bool:
         """Has a worker that has nothing to do run what others take too long for; returns whether there is anything."""

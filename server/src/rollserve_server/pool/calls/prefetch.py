@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rollserve_server.pool.calls.episodes import Call
 
 if TYPE_CHECKING:
-    from rollserve_server.pool.sequences.sequences import Streams
+    from rollserve_server.pool.sequences.sequences import Sequences
     from rollserve_server.sampling import Order
 
 __all__ = ["Prefetch", "Prefetcher"]
@@ -53,8 +53,8 @@ class Prefetch(Call):
 class Prefetcher:
     """Samples ahead of one call at a time, as long as nothing else begins."""
 
-    def __init__(self, streams: Streams) -> None:
-        self._streams = streams
+    def __init__(self, sequences: Sequences) -> None:
+        self._sequences = sequences
         self._prefetch: Prefetch | None = None
 
     @property
@@ -77,5 +77,5 @@ class Prefetcher:
             await prefetch.end()
             if prefetch is self._prefetch:  # else somebody else has waited for the same
                 self._prefetch = None
-                self._streams.keep_prefetched(prefetch, drop=drop)
+                self._sequences.keep_prefetched(prefetch, drop=drop)
                 prefetch.count_simulated()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rollserve_server.pool.calls.claims import Claims
     from rollserve_server.pool.plan.plan import Plan
-    from rollserve_server.pool.sequences.open_sequence import OpenStream
+    from rollserve_server.pool.sequences.open_sequence import OpenSequence
 
 __all__ = ["Cancellations", "Pace", "Stragglers"]
 
@@ -86,7 +86,7 @@ class Cancellations:
 class Stragglers:
     """Of one call: finds what it waits for for too long."""
 
-    def __init__(self, plan: Plan, claims: Claims, stream: OpenStream, pace: Pace, factor: float) -> None:
+    def __init__(self, plan: Plan, claims: Claims, stream: OpenSequence, pace: Pace, factor: float) -> None:
         """Takes parts of the call.
 
         Args:

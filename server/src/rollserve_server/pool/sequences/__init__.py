@@ -1,1 +1,1 @@
-"""Sequences of episodes from call to call: where each stands, and what workers still hold of it."""
+"""RowSequences of episodes from call to call: where each stands, and what workers still hold of it."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.workers.workforce import Workforce
     from rollserve_server.sampling import Claim, Order, Report, Stream
 
-__all__ = ["InFlight", "OpenStream"]
+__all__ = ["InFlight", "OpenSequence"]
 
 
 class InFlight(NamedTuple):
@@ -31,7 +31,7 @@ class InFlight(NamedTuple):
 
 
 @dataclass(eq=False)
-class OpenStream:
+class OpenSequence:
     """A stream, and what is known of its episodes from call to call.
 
     Attributes:
@@ -61,7 +61,7 @@ class OpenStream:
     begun_at: dict[int, float] = field(default_factory=dict)
 
     @classmethod
-    def begin(cls, stream: Stream, placement: Placement, ledger: Ledger, workforce: Workforce) -> OpenStream:
+    def begin(cls, stream: Stream, placement: Placement, ledger: Ledger, workforce: Workforce) -> OpenSequence:
         """A stream that no worker has a part in yet."""
         return cls(
             stream,

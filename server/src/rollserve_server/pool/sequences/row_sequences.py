@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from rollserve_server.pool.state.sampler_state import Moved
     from rollserve_server.sampling import FragmentReport
 
-__all__ = ["Place", "RowSequence", "SequenceKind", "Sequences"]
+__all__ = ["Place", "RowSequence", "RowSequenceKind", "RowSequences"]
 
 
-class SequenceKind(NamedTuple):
+class RowSequenceKind(NamedTuple):
     """What the episodes of a sequence are a function of, beside its seed, their indices and the policies that act.
 
     Attributes:
@@ -43,7 +43,7 @@ class Place(NamedTuple):
     """A worker that has its rows of a sequence, and what it calls them."""
 
     handle: WorkerHandle
-    stream_id: int
+    work_id: int
 
 
 @dataclass(eq=False)
@@ -64,7 +64,7 @@ class RowSequence:
 
     number: int
     seed: int
-    kind: SequenceKind
+    kind: RowSequenceKind
     is_own: bool
     current: Checkpoint
     previous: Checkpoint | None
@@ -88,7 +88,7 @@ class RowSequence:
         return (self.seed, self.kind, self.is_own) == (other.seed, other.kind, other.is_own)
 
 
-class Sequences:
+class RowSequences:
     """Keeps sequences from call to call. A call that ends early has not happened: its sequence stands where it did."""
 
     def __init__(self, own_seed: int, max_kept: int, ids: Iterator[int]) -> None:
@@ -108,7 +108,7 @@ class Sequences:
         self._were_dropped = False
         self._closing: set[asyncio.Task[None]] = set()
 
-    def begin_own(self, kind: SequenceKind, initial: Checkpoint) -> tuple[RowSequence, Checkpoint]:
+    def begin_own(self, kind: RowSequenceKind, initial: Checkpoint) -> tuple[RowSequence, Checkpoint]:
         """A sequence for a call that names no seed, and where it is to begin: where no other call is going on.
 
         Args:
@@ -121,7 +121,7 @@ class Sequences:
         return self._new(self._next_seed(), kind, initial, is_own=True)
 
     def begin(
-        self, seed: int, kind: SequenceKind, clock: int | None, initial: Checkpoint
+        self, seed: int, kind: RowSequenceKind, clock: int | None, initial: Checkpoint
     ) -> tuple[RowSequence, Checkpoint]:
         """The sequence of a seed, and where a call is to begin in it.
 
@@ -251,7 +251,7 @@ class Sequences:
         return derived_seed(self._own_seed, (0, self._num_seeds))
 
     def _new(
-        self, seed: int, kind: SequenceKind, initial: Checkpoint, *, is_own: bool
+        self, seed: int, kind: RowSequenceKind, initial: Checkpoint, *, is_own: bool
     ) -> tuple[RowSequence, Checkpoint]:
         places: list[Place | None] = [None] * len(initial.workers)
         sequence = RowSequence(next(self.ids), seed, kind, is_own, initial, None, places)
@@ -287,9 +287,9 @@ class Sequences:
     def _close(self, places: Iterable[Place], coming: Sequence[asyncio.Future[FragmentReport]]) -> None:
         # Begun here, so that workers hear of it before anything that comes after.
         closing = []
-        for handle, stream_id in places:
-            handle.stop(stream_id)
-            closing.append(asyncio.ensure_future(handle.call(Worker.close_stream, stream_id)))
+        for handle, work_id in places:
+            handle.stop(work_id)
+            closing.append(asyncio.ensure_future(handle.call(Worker.close_work, work_id)))
         task = asyncio.create_task(self._finish_closing(closing, coming))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
@@ -303,8 +303,8 @@ class Sequences:
             if not isinstance(report, BaseException):
                 self._num_cancelled_steps += report.num_simulated_steps
 
-    def _not_there(self, clock: int, sequences: Sequence[RowSequence]) -> NotReadyError:
-        known = {each.clock for sequence in sequences for each in (sequence.current, sequence.previous) if each}
+    def _not_there(self, clock: int, row_sequences: Sequence[RowSequence]) -> NotReadyError:
+        known = {each.clock for sequence in row_sequences for each in (sequence.current, sequence.previous) if each}
         stands = (
             f"{' or '.join(map(str, sorted({0, *known})))} was expected" if known else "there is no such sequence now"
         )

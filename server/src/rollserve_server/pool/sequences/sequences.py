@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rollserve_server.agents import AS_THE_AGENT_SAYS
 from rollserve_server.pool.plan.placement import Blocks
 from rollserve_server.pool.plan.plan import Ledger
-from rollserve_server.pool.sequences.open_sequence import OpenStream
+from rollserve_server.pool.sequences.open_sequence import OpenSequence
 from rollserve_server.pool.sequences.root_seeds import derived_seed
 from rollserve_server.sampling import Stream, Worker
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from rollserve_server.pool.plan.placement import Placement
     from rollserve_server.pool.workers.workforce import Workforce
 
-__all__ = ["Lane", "LaneKind", "Streams"]
+__all__ = ["OwnSequence", "SequenceKind", "Sequences"]
 
 
-class LaneKind(NamedTuple):
+class SequenceKind(NamedTuple):
     """What episodes are a function of, beside seed and index."""
 
     policy_version: int
@@ -37,7 +37,7 @@ class LaneKind(NamedTuple):
 
 
 @dataclass(eq=False)
-class Lane:
+class OwnSequence:
     """A sequence of episodes for calls that name no seed: what one has, no other has. Calls at a time have several.
 
     Attributes:
@@ -50,22 +50,22 @@ class Lane:
 
     seed: int
     next_index: int = 0
-    kind: LaneKind | None = None
+    kind: SequenceKind | None = None
     busy: bool = False
 
-    def first_index(self, kind: LaneKind, unit_size: int) -> int:
+    def first_index(self, kind: SequenceKind, unit_size: int) -> int:
         """Where the next call begins, if its episodes are of that kind and so many of them run together.
 
         One of another kind leaves out what is left of the unit: all of it would be run for a part.
         """
         return self.next_index if kind == self.kind else -(-self.next_index // unit_size) * unit_size
 
-    def go_on(self, next_index: int, kind: LaneKind | None) -> None:
+    def go_on(self, next_index: int, kind: SequenceKind | None) -> None:
         """Takes in where a call has ended."""
         self.next_index, self.kind = next_index, kind
 
 
-class Streams:
+class Sequences:
     """Keeps streams open from call to call. What no call can use any more is dropped, and counted."""
 
     def __init__(self, own_seed: int, max_kept: int, ids: Iterator[int]) -> None:
@@ -78,9 +78,9 @@ class Streams:
         """
         self._own_seed = own_seed
         self._num_seeds = 0
-        self._lanes = [Lane(own_seed)]
+        self._own = [OwnSequence(own_seed)]
         self._max_kept = max_kept
-        self._kept: list[OpenStream] = []
+        self._kept: list[OpenSequence] = []
         self._ids = ids
         self._num_superseded_steps = 0
         self._num_cancelled_steps = 0
@@ -88,33 +88,33 @@ class Streams:
         self._dropping: set[asyncio.Task[None]] = set()
 
     @property
-    def first_lane(self) -> Lane:
+    def first_own(self) -> OwnSequence:
         """The one that calls have which come one after the other."""
-        return self._lanes[0]
+        return self._own[0]
 
     @contextlib.contextmanager
-    def lane(self) -> Iterator[Lane]:
+    def own(self) -> Iterator[OwnSequence]:
         """The first lane that no other call is using, for as long as the block."""
-        lane = next((lane for lane in self._lanes if not lane.busy), None)
-        if lane is None:
-            lane = Lane(self._next_seed())
-            self._lanes.append(lane)
-        lane.busy = True
+        own = next((own for own in self._own if not own.busy), None)
+        if own is None:
+            own = OwnSequence(self._next_seed())
+            self._own.append(own)
+        own.busy = True
         try:
-            yield lane
+            yield own
         finally:
-            lane.busy = False
+            own.busy = False
 
-    def renew(self, lane: Lane) -> None:
+    def renew(self, own: OwnSequence) -> None:
         """Has a lane begin another sequence: a client may still be going on with the one that it had."""
-        lane.seed = self._next_seed()
-        lane.go_on(0, None)
+        own.seed = self._next_seed()
+        own.go_on(0, None)
 
     def _next_seed(self) -> int:
         self._num_seeds += 1
         return derived_seed(self._own_seed, (self._num_seeds,))
 
-    def open(self, wanted: Stream, first_index: int, placement: Placement, workforce: Workforce) -> OpenStream:
+    def open(self, wanted: Stream, first_index: int, placement: Placement, workforce: Workforce) -> OpenSequence:
         """The stream that a call is to have for itself: one that was kept and stands at that index, or a new one.
 
         Args:
@@ -134,7 +134,7 @@ class Streams:
                 self._supersede(kept)
         return opened or self._new(wanted, first_index, placement, workforce)
 
-    def keep(self, stream: OpenStream) -> None:
+    def keep(self, stream: OpenSequence) -> None:
         """Takes back the stream of a call that is complete."""
         # No call goes on with such episodes of another, nor with those of another team.
         if isinstance(stream.placement, Blocks) or not stream.workforce.is_current:
@@ -152,7 +152,7 @@ class Streams:
         else:
             self._keep(prefetch.stream)
 
-    def cancel(self, stream: OpenStream, num_discarded_steps: int = 0) -> None:
+    def cancel(self, stream: OpenSequence, num_discarded_steps: int = 0) -> None:
         """Takes back the stream of a call that has ended early: its workers stop and forget it.
 
         Args:
@@ -183,28 +183,28 @@ class Streams:
         while self._prefetched_accounts:
             account.add_prefetched(self._prefetched_accounts.pop())
 
-    def _new(self, wanted: Stream, first_index: int, placement: Placement, workforce: Workforce) -> OpenStream:
-        stream = dataclasses.replace(wanted, stream_id=next(self._ids))
-        return OpenStream.begin(stream, placement, Ledger(first_index), workforce)
+    def _new(self, wanted: Stream, first_index: int, placement: Placement, workforce: Workforce) -> OpenSequence:
+        stream = dataclasses.replace(wanted, work_id=next(self._ids))
+        return OpenSequence.begin(stream, placement, Ledger(first_index), workforce)
 
-    def _keep(self, stream: OpenStream) -> None:
+    def _keep(self, stream: OpenSequence) -> None:
         self._kept.append(stream)
         while len(self._kept) > self._max_kept:
             self._supersede(self._kept.pop(0))
 
-    def _supersede(self, stream: OpenStream) -> None:
+    def _supersede(self, stream: OpenSequence) -> None:
         self._num_superseded_steps += stream.num_held_steps
         self._drop(stream, cancelled=False)
 
-    def _drop(self, stream: OpenStream, *, cancelled: bool) -> None:
+    def _drop(self, stream: OpenSequence, *, cancelled: bool) -> None:
         for handle, in_flight in zip(stream.handles, stream.in_flight, strict=True):
             if handle is not None and in_flight:
-                handle.stop(stream.stream.stream_id)
+                handle.stop(stream.stream.work_id)
         if not any(stream.handles) and not any(stream.in_flight):  # the workers have closed it themselves
             return
         # Begun here, so that workers hear of it before anything that comes after.
         closing = [
-            asyncio.ensure_future(handle.call(Worker.close_stream, stream.stream.stream_id))
+            asyncio.ensure_future(handle.call(Worker.close_work, stream.stream.work_id))
             for handle in stream.handles
             if handle is not None
         ]
@@ -213,7 +213,7 @@ class Streams:
         task.add_done_callback(self._dropping.discard)
 
     async def _finish_dropping(
-        self, stream: OpenStream, closing: Sequence[asyncio.Future[None]], *, cancelled: bool
+        self, stream: OpenSequence, closing: Sequence[asyncio.Future[None]], *, cancelled: bool
     ) -> None:
         """Counts what workers had still been doing for a stream until they closed it."""
         await asyncio.gather(*closing, return_exceptions=True)
@@ -229,4 +229,4 @@ class Streams:
 
 def _kind(stream: Stream) -> Stream:
     """What a stream's episodes are a function of, beside their indices."""
-    return dataclasses.replace(stream, stream_id=0)
+    return dataclasses.replace(stream, work_id=0)

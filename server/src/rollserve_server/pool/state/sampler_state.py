@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from rollserve import EnvSpec
     from rollserve_server.pool.interface.status import Counters, WorkerFigures
-    from rollserve_server.pool.sequences.row_sequences import SequenceKind
+    from rollserve_server.pool.sequences.row_sequences import RowSequenceKind
     from rollserve_server.pool.state.checkpoints import Checkpoint
     from rollserve_server.pool.versions.agent_versions import AgentVersion
     from rollserve_server.pool.versions.versions import EnvVersion
@@ -26,7 +26,7 @@ class SequenceState:
     """Where the rows of a sequence stand, and where they stood before its last call; see RowSequence."""
 
     seed: int
-    kind: SequenceKind
+    kind: RowSequenceKind
     current: Checkpoint
     previous: Checkpoint | None
 
@@ -49,7 +49,7 @@ class Moved:
 
     number: int
     seed: int
-    kind: SequenceKind
+    kind: RowSequenceKind
     start: Checkpoint | int
     num_row_steps: int
     progress: Sequence[Sequence[RowProgress]]
@@ -64,7 +64,7 @@ class Figures:
         workers: of the worker in each place.
         gone: of all those whose places are gone, or go soon.
         policy_versions, env_versions: those that are held.
-        sequences: the names of those that are kept.
+        row_sequences: the names of those that are kept.
     """
 
     counters: Counters
@@ -72,7 +72,7 @@ class Figures:
     gone: WorkerFigures
     policy_versions: frozenset[int]
     env_versions: frozenset[int]
-    sequences: frozenset[int]
+    row_sequences: frozenset[int]
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class SamplerState:
         started_seconds: when that was, since the beginning of 1970.
         figures: see there.
         agents, envs: by number, the versions that are held.
-        sequences: by name, those whose rows have made steps.
+        row_sequences: by name, those whose rows have made steps.
     """
 
     software: str
@@ -117,7 +117,7 @@ class SamplerState:
     figures: Figures
     agents: dict[int, AgentVersion] = field(default_factory=dict)
     envs: dict[int, EnvVersion] = field(default_factory=dict)
-    sequences: dict[int, SequenceState] = field(default_factory=dict)
+    row_sequences: dict[int, SequenceState] = field(default_factory=dict)
 
     def apply(self, entry: Entry) -> None:
         """Takes in what has changed. The same entry may come twice."""
@@ -135,18 +135,20 @@ class SamplerState:
             self._move(entry.moved)
         self.agents = {number: each for number, each in self.agents.items() if number in policy_versions}
         self.envs = {number: each for number, each in self.envs.items() if number in env_versions}
-        self.sequences = {number: each for number, each in self.sequences.items() if number in figures.sequences}
+        self.row_sequences = {
+            number: each for number, each in self.row_sequences.items() if number in figures.row_sequences
+        }
 
     def _move(self, moved: Moved) -> None:
         start: Checkpoint | None
-        known = self.sequences.pop(moved.number, None)
+        known = self.row_sequences.pop(moved.number, None)
         if not isinstance(moved.start, int):
             start = moved.start
         else:
             start = known.at(moved.start) if known is not None else None
         if start is not None:
             current = start.after(moved.num_row_steps, moved.progress)
-            self.sequences[moved.number] = SequenceState(moved.seed, moved.kind, current, start)
+            self.row_sequences[moved.number] = SequenceState(moved.seed, moved.kind, current, start)
 
 
 class Journal(Protocol):

@@ -28,7 +28,7 @@ class Eviction:
         """Takes in that workers are given versions which they have not been told of."""
         self._told.clear()
 
-    def keep(self, envs: set[int], policies: set[int]) -> None:
+    def evict_except(self, envs: set[int], policies: set[int]) -> None:
         """Has all workers forget all versions but these."""
         for slot in self._workers.everyone:
             # Nearly always nothing has changed since the call before: asking in vain would hold up a short one.

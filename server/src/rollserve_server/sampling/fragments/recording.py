@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rollserve_server.envs import BlockEnvs, Leaf, RowEnvs
     from rollserve_server.errors import EnvFailedError
     from rollserve_server.sampling.fragments.outbox import Outbox
-    from rollserve_server.sampling.protocol.fragments import RowProgress, RowState, RowStream
+    from rollserve_server.sampling.protocol.fragments import RowProgress, RowSequenceSpec, RowState
 
 __all__ = ["FragmentRecording"]
 
@@ -43,7 +43,7 @@ class FragmentRecording(ABC):
     outbox: Outbox
     _envs: RowEnvs | BlockEnvs
 
-    def __init__(self, stream: RowStream, states: Sequence[RowState], num_retries: int) -> None:
+    def __init__(self, stream: RowSequenceSpec, states: Sequence[RowState], num_retries: int) -> None:
         self.attempts = Attempts(num_retries)
         self.num_repeated_steps = 0
         self.is_stranded = False

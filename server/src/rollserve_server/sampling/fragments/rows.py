@@ -22,7 +22,7 @@ from rollserve_server.sampling.record.infos import NO_INFOS
 if TYPE_CHECKING:
     from rollserve_server.agents import Agent
     from rollserve_server.envs import RowEnvs
-    from rollserve_server.sampling.protocol.fragments import RowStream
+    from rollserve_server.sampling.protocol.fragments import RowSequenceSpec
     from rollserve_server.sampling.record.infos import InfoKey
 
 __all__ = ["FragmentRows"]
@@ -38,7 +38,9 @@ class FragmentRows(FragmentRecording):
 
     _envs: RowEnvs
 
-    def __init__(self, stream: RowStream, envs: RowEnvs, states: Sequence[RowState], num_retries: int = 0) -> None:
+    def __init__(
+        self, stream: RowSequenceSpec, envs: RowEnvs, states: Sequence[RowState], num_retries: int = 0
+    ) -> None:
         """Takes environments for itself, and the states that its rows are to be brought to by `restore`.
 
         And how often the environment of an episode is made anew if it raises an error.

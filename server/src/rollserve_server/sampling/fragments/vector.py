@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.agents import Agent
     from rollserve_server.envs import BlockEnvs
-    from rollserve_server.sampling.protocol.fragments import RowState, RowStream
+    from rollserve_server.sampling.protocol.fragments import RowSequenceSpec, RowState
     from rollserve_server.sampling.record.infos import InfoKey
 
 __all__ = ["BlockFragmentRows"]
@@ -41,7 +41,9 @@ class BlockFragmentRows(FragmentRecording):
 
     _envs: BlockEnvs
 
-    def __init__(self, stream: RowStream, envs: BlockEnvs, states: Sequence[RowState], num_retries: int = 0) -> None:
+    def __init__(
+        self, stream: RowSequenceSpec, envs: BlockEnvs, states: Sequence[RowState], num_retries: int = 0
+    ) -> None:
         """Takes an environment for itself, and the states that its rows are to be brought to by `restore`.
 
         And how often the environment is made anew if it raises an error.

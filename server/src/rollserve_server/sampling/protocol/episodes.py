@@ -99,7 +99,7 @@ class Stream:
     """A sequence of episodes: each is a function of the values below and its index.
 
     Attributes:
-        stream_id: the pool's name for it; it comes only once.
+        work_id: the pool's name for it; it comes only once.
         root_seed: from 0 to 2**64 - 1.
         policy_version: which agent acts.
         env_version: which environment it acts in.
@@ -107,7 +107,7 @@ class Stream:
         exploration: how freely the agent acts.
     """
 
-    stream_id: int
+    work_id: int
     root_seed: int
     policy_version: int
     env_version: int

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from rollserve_server.sampling.collect.recurrent_state import Memory
     from rollserve_server.sampling.protocol.episodes import ColumnFormat, EpisodeFailure, Message
 
-__all__ = ["FragmentOrder", "FragmentReport", "Part", "RowProgress", "RowState", "RowStream"]
+__all__ = ["FragmentOrder", "FragmentReport", "Part", "RowProgress", "RowSequenceSpec", "RowState"]
 
 
 @dataclass(frozen=True)
-class RowStream:
+class RowSequenceSpec:
     """Episodes that the rows of a worker run, one after the other.
 
     Attributes:
-        stream_id: the pool's name for it; it comes only once, also among streams of whole episodes.
+        work_id: the pool's name for it; it comes only once, also among streams of whole episodes.
         root_seed: of the sequence of episodes, from 0 to 2**64 - 1.
         env_version: which environment they run in.
         max_episode_length: how many steps an episode may have, or None for what the environment allows.
@@ -32,7 +32,7 @@ class RowStream:
         stride: how many rows all workers have together: what an episode's index rises by in a row.
     """
 
-    stream_id: int
+    work_id: int
     root_seed: int
     env_version: int
     max_episode_length: int | None
@@ -117,7 +117,7 @@ class FragmentOrder(WorkOrder["FragmentReport"]):
             made; None for all of the part.
     """
 
-    stream: RowStream
+    stream: RowSequenceSpec
     part: Part
     states: Sequence[RowState] | None
     write_bytes: int

@@ -21,7 +21,7 @@ class Population:
     Its units of work are counted through: episode j of member k is the unit k * `num_episodes` + j.
 
     Attributes:
-        stream_id: the pool's name for it; it comes only once, and no stream has the same.
+        work_id: the pool's name for it; it comes only once, and no stream has the same.
         root_seed: from 0 to 2**64 - 1.
         policy_version: which agent the members are like.
         env_version: which environment they act in.
@@ -33,7 +33,7 @@ class Population:
         exploration: how freely the members act.
     """
 
-    stream_id: int
+    work_id: int
     root_seed: int
     policy_version: int
     env_version: int
@@ -63,12 +63,12 @@ class PopulationOrder(WorkOrder["PopulationReport"]):
     """A slice of work for a population that the worker has.
 
     Attributes:
-        stream_id: which one.
+        work_id: which one.
         begin: units to begin when rows are free, the lowest first.
         seconds: how long to step environments at most; at least one step of each row that has a unit.
     """
 
-    stream_id: int
+    work_id: int
     begin: tuple[range, ...]
     seconds: float
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rollserve_server.sampling.protocol.episodes import ColumnFormat, EpisodeFailure
     from rollserve_server.sampling.record.episodes import Episode
 
-__all__ = ["StreamWork"]
+__all__ = ["EpisodeWork"]
 
 _PARCELS_BYTES = 16 << 20
 """How much is written at once, but for the last message: an object of Ray costs about a millisecond whatever its
@@ -33,7 +33,7 @@ _EARLY_BYTES = 64 << 10
 """What at most is written without being asked: objects of Ray that are no larger come with the answer."""
 
 
-class StreamWork:
+class EpisodeWork:
     """Samples episodes of a stream, keeps the finished ones, and writes those that are claimed.
 
     Attributes:

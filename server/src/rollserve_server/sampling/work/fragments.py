@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rollserve_server.agents import Agent
     from rollserve_server.envs import BlockEnvs, RowEnvs
     from rollserve_server.sampling.fragments.recording import FragmentRecording
-    from rollserve_server.sampling.protocol.fragments import Part, RowProgress, RowStream
+    from rollserve_server.sampling.protocol.fragments import Part, RowProgress, RowSequenceSpec
 
 __all__ = ["FragmentWork"]
 
@@ -34,7 +34,7 @@ class FragmentWork:
 
     def __init__(
         self,
-        stream: RowStream,
+        stream: RowSequenceSpec,
         envs: RowEnvs | BlockEnvs,
         rows: FragmentRecording,
         buffer_bytes: int,

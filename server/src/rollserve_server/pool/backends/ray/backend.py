@@ -303,8 +303,8 @@ class _RayWorker:
         payload = _RayPayload(self, buffer)
         return asyncio.ensure_future(self._report(report, payload)), payload
 
-    def stop(self, stream_id: int) -> None:
-        self._actor.stop.options(concurrency_group=_CONTROL).remote(stream_id)
+    def stop(self, work_id: int) -> None:
+        self._actor.stop.options(concurrency_group=_CONTROL).remote(work_id)
 
     async def heartbeat(self) -> Heartbeat:
         heartbeat: Heartbeat = await self.fetch(self._actor.heartbeat.options(concurrency_group=_CONTROL).remote())
@@ -325,7 +325,7 @@ class _RayWorker:
         with contextlib.suppress(DomainError, TimeoutError):
             async with asyncio.timeout(most_seconds):
                 await self.fetch(self._actor.fence.options(concurrency_group=_CONTROL).remote(self._epoch))
-                await self.call(Worker.close_streams)
+                await self.call(Worker.close_all_work)
                 return True
         _log.warning("worker not adopted", extra={"worker": self.index})
         self.kill()
