@@ -20,7 +20,7 @@ from rollserve_server.envs import RowSettings
 from rollserve_server.errors import EnvFailedError, InvalidValueError
 from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Target
 from rollserve_server.pool.backends.ray.backend import RayBackend
-from rollserve_server.sampling import Order, Portion, Stream, Worker, WorkerConfig
+from rollserve_server.sampling import Order, Portion, SequenceSpec, Worker, WorkerConfig
 
 CARTPOLE = EnvSpec("CartPole-v1", vectorization="native", num_rows=8, num_episodes_per_row=4)
 COINS = EnvSpec("sample_envs:Coins-v0", {"num_steps": 30}, num_rows=4, num_episodes_per_row=3)
@@ -332,7 +332,7 @@ def test_a_block_that_worked_ahead_waits_for_one_that_is_awaited() -> None:
     worker = Worker(0, WorkerConfig(RowSettings(), 1 << 26))
     worker.add_env(1, CARTPOLE)
     worker.add_agent(1, RandomSpec())
-    stream = Stream(1, 0, 1, 1)
+    sequence = SequenceSpec(1, 0, 1, 1)
     finished: list[int] = []
     num_idle_steps = 0
 
@@ -340,7 +340,7 @@ def test_a_block_that_worked_ahead_waits_for_one_that_is_awaited() -> None:
         nonlocal num_idle_steps
         before_now = set(finished)
         while True:
-            order = Order(stream, begin, (), before, (), 1 << 22, bind_worker=False, seconds=5.0)
+            order = Order(sequence, begin, (), before, (), 1 << 22, bind_worker=False, seconds=5.0)
             report, _ = worker.work(order)
             finished.extend(index for index, *_ in report.finished)
             num_idle_steps += report.num_idle_steps

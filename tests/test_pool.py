@@ -423,7 +423,7 @@ async def test_workers_forget_a_small_exact_call_with_their_answer(backend: Back
         calls = calls_of(pool)
         batches = [await sample(pool, Exactly(2), seed=3, max_episode_length=2) for _ in range(20)]
         # A worker that is slow needs another order.
-        assert any(call.stream.handles == [None, None] for call in calls)
+        assert any(call.sequence.handles == [None, None] for call in calls)
         assert all(equal(batch, batches[0]) for batch in batches)
         assert all(batch.account is not None and adds_up(batch.account) for batch in batches)
 

@@ -24,7 +24,7 @@ NATIVE = rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=4)
 
 def is_idle(prefetch: Call) -> bool:
     """Whether steps were made ahead, and no worker has anything more to do."""
-    return prefetch.account.num_simulated_steps > 0 and not any(prefetch.stream.in_flight)
+    return prefetch.account.num_simulated_steps > 0 and not any(prefetch.sequence.in_flight)
 
 
 def accounts(batches: list[rollserve.EpisodeBatch]) -> list[rollserve.Account]:

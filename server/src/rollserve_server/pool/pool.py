@@ -40,7 +40,7 @@ from rollserve_server.pool.versions.agent_versions import AgentVersions
 from rollserve_server.pool.versions.eviction import Eviction
 from rollserve_server.pool.versions.versions import Versions
 from rollserve_server.pool.workers.workers import Workers
-from rollserve_server.sampling import EnvDescription, Stream, WorkerConfig
+from rollserve_server.sampling import EnvDescription, SequenceSpec, WorkerConfig
 
 if TYPE_CHECKING:
     from rollserve_server.pool.accounts.account import Account
@@ -507,12 +507,12 @@ class Pool:
             placement, skipped = Blocks(first, target.num_episodes_per_worker), target.num_skipped
         assert seed is not None  # noqa: S101  # either the request has one, or the lane
         self._sequences.drop_outdated(self._versions.agents.number, self._versions.envs.number)
-        wanted = Stream(0, seed, policy_version, env_version, max_episode_length, request.exploration)
-        stream = self._sequences.open(wanted, first + skipped, placement, workforce)
+        wanted = SequenceSpec(0, seed, policy_version, env_version, max_episode_length, request.exploration)
+        sequence = self._sequences.open(wanted, first + skipped, placement, workforce)
         settings = CallSettings.of(request, config, self._num_calls)
         max_episode_steps, env_versions = env.description.max_episode_steps, self._versions.envs
         estimate = self._estimates.of(env_version, max_episode_steps, max_episode_length, env_versions)
-        return make(target, stream, workforce, rows, estimate, settings, env.description.reproducibility)
+        return make(target, sequence, workforce, rows, estimate, settings, env.description.reproducibility)
 
     def _next_index(self) -> int:
         """Where the next call begins that says nothing of itself."""

@@ -29,7 +29,7 @@ from rollserve_server.sampling.protocol.episodes import (
     Outcome,
     Parcel,
     Report,
-    Stream,
+    SequenceSpec,
     WorkerConfig,
     WorkerIdentity,
     WorkOrder,
@@ -78,7 +78,7 @@ class Worker:
         # By versions of agent and environment, how many rows there are, whether they are together, and how freely it
         # acts; none is kept when versions come or go.
         self._built_agents: dict[tuple[int, int, int, bool, Exploration], Agent] = {}
-        self._sequences: dict[int, EpisodeWork | FragmentWork | PopulationWork] = {}
+        self._works: dict[int, EpisodeWork | FragmentWork | PopulationWork] = {}
         self._stopped: set[int] = set()
 
     def identity(self) -> WorkerIdentity:
@@ -142,7 +142,7 @@ class Worker:
                 envs.num_rows,
                 population.exploration,
             )
-            self._sequences[population.work_id] = PopulationWork(population, envs, agent, self._config.env_retries)
+            self._works[population.work_id] = PopulationWork(population, envs, agent, self._config.env_retries)
 
     def retain(self, env_versions: Collection[int], policy_versions: Collection[int]) -> None:
         """Forgets all environments and agents but those of these versions.
@@ -176,8 +176,8 @@ class Worker:
         raise TypeError(f"{type(order).__name__} came, an order was expected")
 
     def _sample_episodes(self, order: Order) -> tuple[Report, NDArray[np.uint8]]:
-        work_id = order.stream.work_id
-        work = self._open(order.stream)
+        work_id = order.sequence.work_id
+        work = self._open(order.sequence)
         for claim in order.release:
             work.release(claim)
         for indices in order.cancel:
@@ -203,7 +203,7 @@ class Worker:
             if order.columns is None:
                 parcels = work.discard(claims)
             else:
-                encoding = Encoding(order.stream.policy_version, worker_index, order.columns)
+                encoding = Encoding(order.sequence.policy_version, worker_index, order.columns)
                 parcels, buffer = work.write(claims, encoding, order.max_message_bytes)
             is_closed = order.is_whole and bool(early)
         except DomainError as error:
@@ -228,7 +228,7 @@ class Worker:
         return report, buffer
 
     def _sample_fragments(self, order: FragmentOrder) -> tuple[FragmentReport, NDArray[np.uint8]]:
-        work_id, part = order.stream.work_id, order.part
+        work_id, part = order.sequence.work_id, order.part
         work = self._open_fragments(order)
         self._forget_stopped_calls(part.call_id)
         current_activity().episode_of = work.episode_of
@@ -237,7 +237,7 @@ class Worker:
         messages: tuple[Message, ...] = ()
         buffer, failure = np.empty(0, np.uint8), None
         try:
-            work.begin(part, lambda: self._agent(part, order.stream.env_version, work.envs))
+            work.begin(part, lambda: self._agent(part, order.sequence.env_version, work.envs))
             if order.enough_row_steps is not None:
                 work.shorten(order.enough_row_steps)
             if order.seconds > 0:
@@ -267,7 +267,7 @@ class Worker:
         return report, buffer
 
     def _sample_population(self, order: PopulationOrder) -> tuple[PopulationReport, NDArray[np.uint8]]:
-        work = self._sequences[order.work_id]
+        work = self._works[order.work_id]
         assert isinstance(work, PopulationWork)  # noqa: S101  # no two streams have one name
         current_activity().episode_of = work.episode_of
         return work.run(order, lambda: order.work_id in self._stopped), np.empty(0, np.uint8)
@@ -282,23 +282,23 @@ class Worker:
     def _forget_stopped_calls(self, call_id: int) -> None:
         """Forgets calls before this one; a stop may come when its call has ended already."""
         for stopped in tuple(self._stopped):
-            if stopped < call_id and stopped not in self._sequences:
+            if stopped < call_id and stopped not in self._works:
                 self._stopped.discard(stopped)
 
     def close_work(self, work_id: int) -> None:
         """Forgets the work on a stream, which has been stopped. Its environments are free for others."""
         self._stopped.discard(work_id)
-        work = self._sequences.pop(work_id, None)
+        work = self._works.pop(work_id, None)
         if work is not None:
-            self._give_back(work.stream.env_version, work.envs)
+            self._give_back(work.spec.env_version, work.envs)
 
     def stop_all(self) -> None:
         """`stop` of all streams."""
-        self._stopped.update(list(self._sequences))
+        self._stopped.update(list(self._works))
 
     def close_all_work(self) -> None:
         """`close_work` of all streams."""
-        for work_id in list(self._sequences):
+        for work_id in list(self._works):
             self.close_work(work_id)
 
     def held(self) -> tuple[set[int], set[int]]:
@@ -307,7 +307,7 @@ class Worker:
 
     def close(self) -> None:
         """Closes all environments."""
-        for work in self._sequences.values():
+        for work in self._works.values():
             work.envs.close()
         self.retain((), ())
 
@@ -333,35 +333,35 @@ class Worker:
             self._give_back(env_version, envs)
             raise
 
-    def _open(self, stream: Stream) -> EpisodeWork:
-        work = self._sequences.get(stream.work_id)
+    def _open(self, sequence: SequenceSpec) -> EpisodeWork:
+        work = self._works.get(sequence.work_id)
         if work is None:
-            envs = self._envs[stream.env_version].take(stream.max_episode_length)
+            envs = self._envs[sequence.env_version].take(sequence.max_episode_length)
             envs.checks_observations = self._config.check_observations
-            with self._giving_back_unless_done(stream.env_version, envs):
-                agent = self._agent(stream, stream.env_version, envs)
-                work = self._sequences[stream.work_id] = EpisodeWork(stream, envs, agent, self._config.env_retries)
+            with self._giving_back_unless_done(sequence.env_version, envs):
+                agent = self._agent(sequence, sequence.env_version, envs)
+                work = self._works[sequence.work_id] = EpisodeWork(sequence, envs, agent, self._config.env_retries)
         assert isinstance(work, EpisodeWork)  # noqa: S101  # no two streams have one name
         return work
 
     def _open_fragments(self, order: FragmentOrder) -> FragmentWork:
-        work = self._sequences.get(order.stream.work_id)
+        work = self._works.get(order.sequence.work_id)
         if work is None:
             assert order.states is not None  # noqa: S101  # the pool knows which rows are there
-            limit = None if order.stream.soft_horizon else order.stream.max_episode_length
+            limit = None if order.sequence.soft_horizon else order.sequence.max_episode_length
             num_retries = self._config.env_retries
-            envs = self._envs[order.stream.env_version].take_for_fragments(limit)
+            envs = self._envs[order.sequence.env_version].take_for_fragments(limit)
             envs.checks_observations = self._config.check_observations
             if isinstance(envs, BlockEnvs):
-                rows: FragmentRecording = BlockFragmentRows(order.stream, envs, order.states, num_retries)
+                rows: FragmentRecording = BlockFragmentRows(order.sequence, envs, order.states, num_retries)
             else:
-                rows = FragmentRows(order.stream, envs, order.states, num_retries)
-            work = FragmentWork(order.stream, envs, rows, self._config.buffer_bytes)
-            self._sequences[order.stream.work_id] = work
+                rows = FragmentRows(order.sequence, envs, order.states, num_retries)
+            work = FragmentWork(order.sequence, envs, rows, self._config.buffer_bytes)
+            self._works[order.sequence.work_id] = work
         assert isinstance(work, FragmentWork)  # noqa: S101
         return work
 
-    def _agent(self, wanted: Stream | Part | Population, env_version: int, envs: RowEnvs | BlockEnvs) -> Agent:
+    def _agent(self, wanted: SequenceSpec | Part | Population, env_version: int, envs: RowEnvs | BlockEnvs) -> Agent:
         """An agent for the rows. Sequences may share it: what it has is written and read within a step."""
         together = isinstance(envs, BlockEnvs)
         version, exploration = wanted.policy_version, wanted.exploration

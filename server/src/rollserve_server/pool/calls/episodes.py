@@ -43,34 +43,34 @@ class Call(Deliveries):
     are the same. So are those that take far longer than others, which run a second time beside the first.
 
     Attributes:
-        stream: what it delivers a part of.
+        sequence: what it delivers a part of.
     """
 
     def __init__(
         self,
         target: Target,
-        stream: OpenSequence,
+        sequence: OpenSequence,
         workforce: Workforce,
         rows: Rows,
         estimate: LengthEstimate,
         settings: CallSettings,
         reproducibility: Reproducibility,
     ) -> None:
-        ledger, placement = stream.ledger, stream.placement
+        ledger, placement = sequence.ledger, sequence.placement
         account = Account(
-            seed=stream.stream.root_seed,
+            seed=sequence.spec.root_seed,
             first_episode_index=ledger.next_index,
-            policy_version=stream.stream.policy_version,
-            env_version=stream.stream.env_version,
+            policy_version=sequence.spec.policy_version,
+            env_version=sequence.spec.env_version,
             workers=[WorkerAccount() for _ in workforce],
-            num_carried_steps=stream.num_held_steps,
+            num_carried_steps=sequence.num_held_steps,
         )
         super().__init__(workforce, settings, account, reproducibility)
-        self.stream = stream
+        self.sequence = sequence
         self._rows = rows
         self._estimate = estimate
         self._pinned = not isinstance(placement, Anywhere)
-        num_partial_steps = stream.num_held_steps - sum(num_steps for num_steps, _ in ledger.sizes.values())
+        num_partial_steps = sequence.num_held_steps - sum(num_steps for num_steps, _ in ledger.sizes.values())
         self._plan = Plan(
             target,
             placement,
@@ -81,13 +81,13 @@ class Call(Deliveries):
             rows.unit_size(placement),
             leaves_out=settings.leaves_out,
         )
-        self._claims = Claims(settings.window_bytes, stream.claim_names, pinned=self._pinned)
+        self._claims = Claims(settings.window_bytes, sequence.claim_names, pinned=self._pinned)
         self._num_finished_last = [0] * len(workforce)
         self._steps_per_second = [0.0] * len(workforce)
         self._has_answered = [False] * len(workforce)
         can_repeat = not self._pinned and reproducibility is not Reproducibility.WORKER
         factor = settings.straggler_factor if can_repeat else 0.0
-        self._stragglers = Stragglers(self._plan, self._claims, stream, estimate.pace, factor)
+        self._stragglers = Stragglers(self._plan, self._claims, sequence, estimate.pace, factor)
         # Of each worker, what it is to run beside another.
         self._duplicates: list[list[range]] = [[] for _ in workforce]
         # Of each worker, what it wrote without being asked.
@@ -103,7 +103,7 @@ class Call(Deliveries):
         return self._plan.complete and not self._claims
 
     def _end(self) -> None:
-        self.account.num_kept_steps = self.stream.num_held_steps
+        self.account.num_kept_steps = self.sequence.num_held_steps
 
     async def _drive(self, worker: int) -> None:
         while True:
@@ -116,7 +116,7 @@ class Call(Deliveries):
 
     async def _next_handle(self, worker: int) -> WorkerHandle:
         """The worker, or once it is there the one in its place."""
-        known, slot = self.stream.handles[worker], self._workforce[worker]
+        known, slot = self.sequence.handles[worker], self._workforce[worker]
         if known is not None and not (slot.handle is known and slot.healthy):  # it was lost while no call was there
             self._lose(worker, WorkerLostError(f"worker {worker} is lost", worker))
         elif not slot.healthy:
@@ -129,17 +129,17 @@ class Call(Deliveries):
                     raise
             else:
                 break
-        self.stream.handles[worker] = handle
+        self.sequence.handles[worker] = handle
         self._plan.regain(worker)
         return handle
 
     async def _drive_handle(self, worker: int, handle: WorkerHandle) -> None:
         """Keeps a worker at work until it is lost."""
-        in_flight = self.stream.in_flight[worker]
+        in_flight = self.sequence.in_flight[worker]
         stuck = False
         while True:
             while len(in_flight) < ORDERS_IN_FLIGHT and (order := self._next_order(worker, stuck)):
-                self.stream.handles[worker] = handle
+                self.sequence.handles[worker] = handle
                 in_flight.append(InFlight(order, *put_to_work(handle, order)))
             if not in_flight:
                 if not self._begin_duplicates(worker):
@@ -151,7 +151,7 @@ class Call(Deliveries):
             report = await asyncio.shield(coming)
             in_flight.popleft()
             self._has_answered[worker] = True
-            self.stream.cancellations[worker].answered(order.cancel)
+            self.sequence.cancellations[worker].answered(order.cancel)
             for asked in order.deliver:
                 self._claims.answered(asked.claim_id)
             for parcel in report.parcels:
@@ -161,7 +161,7 @@ class Call(Deliveries):
                 else:
                     self._take_written(written)
             if report.is_closed:
-                self.stream.handles[worker] = None
+                self.sequence.handles[worker] = None
             self._take(worker, report)
             idle = not (report.num_simulated_steps or report.parcels or report.env_failures)
             # A worker whose buffer is full may be waiting for just what would be claimed with its next episode.
@@ -184,19 +184,19 @@ class Call(Deliveries):
         deliver = claims.to_ask(worker)
         samples = (not plan.complete and plan.num_open[worker] > 0) or claims.num_missing(worker) > 0
         # The first answer often brings it all.
-        is_first = not (self.stream.in_flight[worker] or self._has_answered[worker])
+        is_first = not (self.sequence.in_flight[worker] or self._has_answered[worker])
         is_ahead = not (is_first or self._has_answered[worker])
-        release = () if plan.complete else tuple(self.stream.releases[worker])
-        cancel = self.stream.cancellations[worker].take()
+        release = () if plan.complete else tuple(self.sequence.releases[worker])
+        cancel = self.sequence.cancellations[worker].take()
         if not (begin or begin_again or deliver or release or cancel or (samples and not stuck and not is_ahead)):
             return None
         if release:
-            self.stream.releases[worker].clear()
+            self.sequence.releases[worker].clear()
         self._duplicates[worker].clear()
         for indices in begin:
             self._stragglers.begin(indices)
         return Order(
-            stream=self.stream.stream,
+            sequence=self.sequence.spec,
             begin=tuple(map(self._portion, begin)),
             begin_again=tuple(self._portion(part) for indices in begin_again for part in self._plan.units_in(indices)),
             before=plan.needed_before(),
@@ -206,7 +206,7 @@ class Call(Deliveries):
             seconds=self._slice_seconds(has_answered=self._has_answered[worker]) if samples else 0.0,
             columns=self._settings.columns,
             # Of calls whose episodes are bound to their workers, each worker's are known beforehand.
-            early=bool(begin) and isinstance(self.stream.placement, Blocks),
+            early=bool(begin) and isinstance(self.sequence.placement, Blocks),
             release=release,
             is_whole=is_first and plan.has_begun_all_of(worker),
             cancel=cancel,
@@ -240,7 +240,7 @@ class Call(Deliveries):
         self.account.dropped_infos.update(report.dropped_infos)
         num_held_steps = report.num_simulated_steps - report.num_idle_steps
         self.account.num_idle_steps += report.num_idle_steps
-        self.stream.held_steps[worker] += num_held_steps
+        self.sequence.held_steps[worker] += num_held_steps
         self._give_up(worker, report.num_lost_steps)
         num_new_steps = max(num_held_steps - report.num_lost_steps, 0)
         self._estimate.observe(num_new_steps, [num_steps for _, num_steps, _ in report.finished])
@@ -248,7 +248,7 @@ class Call(Deliveries):
         self._num_finished_last[worker] = len(report.finished)
         if report.num_simulated_steps:
             self._steps_per_second[worker] = report.num_simulated_steps / max(report.sampling_seconds, 1e-6)
-        cancellations = self.stream.cancellations[worker]
+        cancellations = self.sequence.cancellations[worker]
         for index, num_steps, num_bytes in report.finished:
             if index not in cancellations and not self._claims.finish(worker, index):
                 self._plan.finish(index, num_steps, num_bytes, worker)
@@ -266,7 +266,7 @@ class Call(Deliveries):
             return
         failed = FailedEpisode.of(worker, failure)
         for index in failure.indices:
-            if index not in self.stream.cancellations[worker] and not self._can_do_without(worker, index, failed):
+            if index not in self.sequence.cancellations[worker] and not self._can_do_without(worker, index, failed):
                 raise EnvFailedError(failed.final_text, episode_index=failed.index)
 
     def _can_do_without(self, worker: int, index: int, failed: FailedEpisode) -> bool:
@@ -292,31 +292,31 @@ class Call(Deliveries):
     def _cancel(self, cancellations: Sequence[Cancellation]) -> None:
         """Has workers forget what they have in vain."""
         for worker, indices in cancellations:
-            self.stream.cancellations[worker].add(indices)
+            self.sequence.cancellations[worker].add(indices)
 
     def _cancel_redundant(self) -> None:
         """Has workers forget what others have ended before them."""
         for worker, index in self._plan.redundant:
-            self.stream.cancellations[worker].add(range(index, index + 1))
+            self.sequence.cancellations[worker].add(range(index, index + 1))
         self._plan.redundant.clear()
 
     def _lose(self, worker: int, error: WorkerLostError) -> None:
         """Takes in that a worker is gone, with all that it had not written."""
-        stream = self.stream
-        stream.in_flight[worker].clear()
+        sequence = self.sequence
+        sequence.in_flight[worker].clear()
         self._early.pop(worker, None)
-        stream.releases[worker].clear()
-        stream.cancellations[worker].clear()
+        sequence.releases[worker].clear()
+        sequence.cancellations[worker].clear()
         self._duplicates[worker].clear()
-        stream.handles[worker] = None
+        sequence.handles[worker] = None
         lost = self._claims.lose(worker) + self._plan.lose(worker)
         written = sum(written.num_steps for written in self._claims.held_of(worker))
-        self._give_up(worker, stream.held_steps[worker] - written)
+        self._give_up(worker, sequence.held_steps[worker] - written)
         self._retry(lost, error)
 
     def _give_up(self, worker: int, num_steps: int) -> None:
         """Takes in that steps which a worker made are not going to be delivered."""
-        self.stream.held_steps[worker] -= num_steps
+        self.sequence.held_steps[worker] -= num_steps
         self.account.num_lost_steps += num_steps
 
     def _retry(self, lost: Sequence[int], error: WorkerLostError) -> None:
@@ -340,8 +340,8 @@ class Call(Deliveries):
             early = self._early.pop(planned.worker, None)
             if early is not None and (early.parcel.start[0], early.parcel.stop[0]) == (planned.start, planned.stop):
                 self._take_written(early._replace(parcel=dataclasses.replace(early.parcel, claim_id=claim_id)))
-                if self.stream.handles[planned.worker] is not None:  # else it has forgotten all of the stream
-                    self.stream.releases[planned.worker].append(Claim(claim_id, planned.start, planned.stop))
+                if self.sequence.handles[planned.worker] is not None:  # else it has forgotten all of the stream
+                    self.sequence.releases[planned.worker].append(Claim(claim_id, planned.start, planned.stop))
         self._leave_out(self._plan.take_left_out())
         if (obstacle := self._plan.obstacle) is not None:
             others = f"; like all {count} episodes before it" if (count := self._plan.num_left_out_in_a_row) else ""
@@ -364,5 +364,5 @@ class Call(Deliveries):
             self._retry(lost, error)
             return None
         self._claims.delivered()
-        self.stream.held_steps[worker] -= written.num_steps
+        self.sequence.held_steps[worker] -= written.num_steps
         return self._deliver(worker, parcel.messages, buffer)

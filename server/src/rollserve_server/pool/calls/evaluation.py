@@ -31,23 +31,23 @@ class EvaluationCall(Call):
     @property
     def outcomes(self) -> Sequence[Outcome]:
         """What the episodes came to that are claimed, in the order of their indices, but for those left out."""
-        claimed = range(self.account.first_episode_index, self.stream.ledger.next_index)
+        claimed = range(self.account.first_episode_index, self.sequence.ledger.next_index)
         return [self._outcomes[index] for index in claimed if index in self._outcomes]
 
     @property
     def work_id(self) -> int:
         """The name that its workers know it by."""
-        return self.stream.stream.work_id
+        return self.sequence.spec.work_id
 
     @property
     def handles(self) -> Sequence[WorkerHandle | None]:
         """The workers that have a part in it."""
-        return self.stream.handles
+        return self.sequence.handles
 
     @property
     def in_flight(self) -> Sequence[Sized]:
         """Of each worker, orders that have not been answered."""
-        return self.stream.in_flight
+        return self.sequence.in_flight
 
     def _next_order(self, worker: int, stuck: bool) -> Order | None:
         """See Call."""
@@ -72,4 +72,4 @@ class EvaluationCall(Call):
 
     def _end(self) -> None:
         """See Call."""
-        self.account.num_idle_steps += self.stream.num_held_steps
+        self.account.num_idle_steps += self.sequence.num_held_steps

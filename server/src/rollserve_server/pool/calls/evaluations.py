@@ -23,7 +23,7 @@ from rollserve_server.pool.plan.length_estimate import LengthEstimate
 from rollserve_server.pool.plan.plan import InAll, Ledger
 from rollserve_server.pool.sequences.open_sequence import OpenSequence
 from rollserve_server.pool.sequences.root_seeds import derived_seed
-from rollserve_server.sampling import Population, Stream, Worker
+from rollserve_server.sampling import Population, SequenceSpec, Worker
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
@@ -272,14 +272,14 @@ class Evaluations:
     async def _begin_call(self, request: EvaluationRequest, setting: _Setting, workforce: Workforce) -> EvaluationCall:
         options, description = request.options, setting.env.description
         limit = options.max_episode_length or self._config.max_episode_length
-        stream = Stream(
+        sequence = SequenceSpec(
             next(self._ids), setting.seed, setting.policy_version, setting.env_number, limit, options.exploration
         )
         placement = self._versions.placement(setting.policy_version, setting.env_number, len(workforce))
         limits = [steps for steps in (description.max_episode_steps, limit) if steps]
         return EvaluationCall(
             InAll(request.num_episodes),
-            OpenSequence.begin(stream, placement, Ledger(options.first_index), workforce),
+            OpenSequence.begin(sequence, placement, Ledger(options.first_index), workforce),
             workforce,
             setting.env.rows,
             LengthEstimate(min(limits, default=None)),

@@ -216,10 +216,10 @@ class FragmentCall(Deliveries):
             part.place = Place(handle, next(self._ids))
             states = self._states(part)
         kind = self.sequence.kind
-        stream = RowSequenceSpec(part.place.work_id, self.sequence.seed, *kind, self.start.stride)
+        sequence = RowSequenceSpec(part.place.work_id, self.sequence.seed, *kind, self.start.stride)
         seconds = self._slice_seconds(has_answered=part.has_answered) if samples else 0.0
         enough = part.num_needed_row_steps if self._is_ending else None
-        return FragmentOrder(stream, self._part(part), states, max(room, 0), seconds, enough)
+        return FragmentOrder(sequence, self._part(part), states, max(room, 0), seconds, enough)
 
     def _part(self, part: _WorkerPart) -> Part:
         return Part(

@@ -38,7 +38,7 @@ class Prefetch(Call):
 
     def _next_order(self, worker: int, stuck: bool) -> Order | None:
         """See Call. One at a time, so that a call or an update which comes waits for no more."""
-        order = None if self.stream.in_flight[worker] else super()._next_order(worker, stuck)
+        order = None if self.sequence.in_flight[worker] else super()._next_order(worker, stuck)
         return order and dataclasses.replace(order, early=False)
 
     def _begin_duplicates(self, worker: int) -> bool:

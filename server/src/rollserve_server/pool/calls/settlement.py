@@ -41,17 +41,17 @@ class EpisodeSettlement:
 
     def complete(self) -> None:
         """See Settlement."""
-        self.sequences.keep(self.call.stream)
+        self.sequences.keep(self.call.sequence)
         if self.own is not None:
-            stream, is_exact = self.call.stream, isinstance(self.call.stream.placement, Blocks)
-            its = stream.stream
+            sequence, is_exact = self.call.sequence, isinstance(self.call.sequence.placement, Blocks)
+            its = sequence.spec
             kind = SequenceKind(its.policy_version, its.env_version, its.max_episode_length, its.exploration)
             # The units of such a call begin where its workers do.
-            self.own.go_on(stream.ledger.next_index, None if is_exact else kind)
+            self.own.go_on(sequence.ledger.next_index, None if is_exact else kind)
 
     def cancel(self, error: BaseException) -> None:
         """See Settlement."""
-        self.sequences.cancel(self.call.stream, self.call.account.num_discarded_steps)
+        self.sequences.cancel(self.call.sequence, self.call.account.num_discarded_steps)
         if self.own is None:
             return
         if isinstance(error, EpisodeFailedError) and error.episode_index is not None:

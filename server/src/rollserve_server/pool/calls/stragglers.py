@@ -86,19 +86,19 @@ class Cancellations:
 class Stragglers:
     """Of one call: finds what it waits for for too long."""
 
-    def __init__(self, plan: Plan, claims: Claims, stream: OpenSequence, pace: Pace, factor: float) -> None:
+    def __init__(self, plan: Plan, claims: Claims, sequence: OpenSequence, pace: Pace, factor: float) -> None:
         """Takes parts of the call.
 
         Args:
             plan: of the call.
             claims: those of the call.
-            stream: what it delivers a part of.
+            sequence: what it delivers a part of.
             pace: of the stream's episodes; takes in those that end.
             factor: how many times as long as most episodes one may take; 0 for as long as it takes.
         """
         self._plan = plan
         self._claims = claims
-        self._begun_at = stream.begun_at
+        self._begun_at = sequence.begun_at
         self._pace = pace
         self._factor = factor
         self._began = time.monotonic()

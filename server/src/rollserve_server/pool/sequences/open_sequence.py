@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.plan.placement import Placement
     from rollserve_server.pool.plan.plan import Ledger
     from rollserve_server.pool.workers.workforce import Workforce
-    from rollserve_server.sampling import Claim, Order, Report, Stream
+    from rollserve_server.sampling import Claim, Order, Report, SequenceSpec
 
 __all__ = ["InFlight", "OpenSequence"]
 
@@ -35,7 +35,7 @@ class OpenSequence:
     """A stream, and what is known of its episodes from call to call.
 
     Attributes:
-        stream: its name and what its episodes are a function of.
+        spec: its name and what its episodes are a function of.
         placement: where its episodes run.
         ledger: those that were begun and not claimed.
         team: the workers that may run them.
@@ -48,7 +48,7 @@ class OpenSequence:
         begun_at: of episodes that have not ended, when a worker was told to begin them.
     """
 
-    stream: Stream
+    spec: SequenceSpec
     placement: Placement
     ledger: Ledger
     workforce: Workforce
@@ -61,10 +61,10 @@ class OpenSequence:
     begun_at: dict[int, float] = field(default_factory=dict)
 
     @classmethod
-    def begin(cls, stream: Stream, placement: Placement, ledger: Ledger, workforce: Workforce) -> OpenSequence:
+    def begin(cls, sequence: SequenceSpec, placement: Placement, ledger: Ledger, workforce: Workforce) -> OpenSequence:
         """A stream that no worker has a part in yet."""
         return cls(
-            stream,
+            sequence,
             placement,
             ledger,
             workforce,

@@ -13,7 +13,7 @@ from rollserve_server.pool.plan.placement import Blocks
 from rollserve_server.pool.plan.plan import Ledger
 from rollserve_server.pool.sequences.open_sequence import OpenSequence
 from rollserve_server.pool.sequences.root_seeds import derived_seed
-from rollserve_server.sampling import Stream, Worker
+from rollserve_server.sampling import SequenceSpec, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -114,7 +114,7 @@ class Sequences:
         self._num_seeds += 1
         return derived_seed(self._own_seed, (self._num_seeds,))
 
-    def open(self, wanted: Stream, first_index: int, placement: Placement, workforce: Workforce) -> OpenSequence:
+    def open(self, wanted: SequenceSpec, first_index: int, placement: Placement, workforce: Workforce) -> OpenSequence:
         """The stream that a call is to have for itself: one that was kept and stands at that index, or a new one.
 
         Args:
@@ -125,42 +125,42 @@ class Sequences:
         """
         opened = None
         for kept in list(self._kept):
-            if _kind(kept.stream) == _kind(wanted) and kept.placement == placement:
+            if _kind(kept.spec) == _kind(wanted) and kept.placement == placement:
                 if opened is None and kept.ledger.next_index == first_index:
                     opened = kept
                     self._kept.remove(kept)
-            elif kept.stream.root_seed == wanted.root_seed:  # the sequence goes on in another way
+            elif kept.spec.root_seed == wanted.root_seed:  # the sequence goes on in another way
                 self._kept.remove(kept)
                 self._supersede(kept)
         return opened or self._new(wanted, first_index, placement, workforce)
 
-    def keep(self, stream: OpenSequence) -> None:
+    def keep(self, sequence: OpenSequence) -> None:
         """Takes back the stream of a call that is complete."""
         # No call goes on with such episodes of another, nor with those of another team.
-        if isinstance(stream.placement, Blocks) or not stream.workforce.is_current:
-            self._supersede(stream)
+        if isinstance(sequence.placement, Blocks) or not sequence.workforce.is_current:
+            self._supersede(sequence)
         else:
-            self._keep(stream)
+            self._keep(sequence)
 
     def keep_prefetched(self, prefetch: Prefetch, *, drop: bool) -> None:
         """Takes back the stream of what was sampled ahead of a call, for that call, unless it is to be dropped."""
         self._prefetched_accounts.append(prefetch.account)
         if prefetch.has_failed:
-            self.cancel(prefetch.stream)
+            self.cancel(prefetch.sequence)
         elif drop:
-            self._supersede(prefetch.stream)
+            self._supersede(prefetch.sequence)
         else:
-            self._keep(prefetch.stream)
+            self._keep(prefetch.sequence)
 
-    def cancel(self, stream: OpenSequence, num_discarded_steps: int = 0) -> None:
+    def cancel(self, sequence: OpenSequence, num_discarded_steps: int = 0) -> None:
         """Takes back the stream of a call that has ended early: its workers stop and forget it.
 
         Args:
-            stream: which stream.
+            sequence: which stream.
             num_discarded_steps: how many of its steps were thrown away already, and no account tells of.
         """
-        self._num_cancelled_steps += stream.num_held_steps + num_discarded_steps
-        self._drop(stream, cancelled=True)
+        self._num_cancelled_steps += sequence.num_held_steps + num_discarded_steps
+        self._drop(sequence, cancelled=True)
 
     def drop_kept(self) -> None:
         """Cancellations all that is kept."""
@@ -170,7 +170,7 @@ class Sequences:
     def drop_outdated(self, policy_version: int, env_version: int) -> None:
         """Cancellations what is kept of other versions than these."""
         for kept in list(self._kept):
-            if (kept.stream.policy_version, kept.stream.env_version) != (policy_version, env_version):
+            if (kept.spec.policy_version, kept.spec.env_version) != (policy_version, env_version):
                 self._kept.remove(kept)
                 self._supersede(kept)
 
@@ -183,41 +183,41 @@ class Sequences:
         while self._prefetched_accounts:
             account.add_prefetched(self._prefetched_accounts.pop())
 
-    def _new(self, wanted: Stream, first_index: int, placement: Placement, workforce: Workforce) -> OpenSequence:
-        stream = dataclasses.replace(wanted, work_id=next(self._ids))
-        return OpenSequence.begin(stream, placement, Ledger(first_index), workforce)
+    def _new(self, wanted: SequenceSpec, first_index: int, placement: Placement, workforce: Workforce) -> OpenSequence:
+        sequence = dataclasses.replace(wanted, work_id=next(self._ids))
+        return OpenSequence.begin(sequence, placement, Ledger(first_index), workforce)
 
-    def _keep(self, stream: OpenSequence) -> None:
-        self._kept.append(stream)
+    def _keep(self, sequence: OpenSequence) -> None:
+        self._kept.append(sequence)
         while len(self._kept) > self._max_kept:
             self._supersede(self._kept.pop(0))
 
-    def _supersede(self, stream: OpenSequence) -> None:
-        self._num_superseded_steps += stream.num_held_steps
-        self._drop(stream, cancelled=False)
+    def _supersede(self, sequence: OpenSequence) -> None:
+        self._num_superseded_steps += sequence.num_held_steps
+        self._drop(sequence, cancelled=False)
 
-    def _drop(self, stream: OpenSequence, *, cancelled: bool) -> None:
-        for handle, in_flight in zip(stream.handles, stream.in_flight, strict=True):
+    def _drop(self, sequence: OpenSequence, *, cancelled: bool) -> None:
+        for handle, in_flight in zip(sequence.handles, sequence.in_flight, strict=True):
             if handle is not None and in_flight:
-                handle.stop(stream.stream.work_id)
-        if not any(stream.handles) and not any(stream.in_flight):  # the workers have closed it themselves
+                handle.stop(sequence.spec.work_id)
+        if not any(sequence.handles) and not any(sequence.in_flight):  # the workers have closed it themselves
             return
         # Begun here, so that workers hear of it before anything that comes after.
         closing = [
-            asyncio.ensure_future(handle.call(Worker.close_work, stream.stream.work_id))
-            for handle in stream.handles
+            asyncio.ensure_future(handle.call(Worker.close_work, sequence.spec.work_id))
+            for handle in sequence.handles
             if handle is not None
         ]
-        task = asyncio.create_task(self._finish_dropping(stream, closing, cancelled=cancelled))
+        task = asyncio.create_task(self._finish_closing(sequence, closing, cancelled=cancelled))
         self._dropping.add(task)
         task.add_done_callback(self._dropping.discard)
 
-    async def _finish_dropping(
-        self, stream: OpenSequence, closing: Sequence[asyncio.Future[None]], *, cancelled: bool
+    async def _finish_closing(
+        self, sequence: OpenSequence, closing: Sequence[asyncio.Future[None]], *, cancelled: bool
     ) -> None:
         """Counts what workers had still been doing for a stream until they closed it."""
         await asyncio.gather(*closing, return_exceptions=True)
-        coming = [in_flight.report for queue in stream.in_flight for in_flight in queue]
+        coming = [in_flight.report for queue in sequence.in_flight for in_flight in queue]
         for report in await asyncio.gather(*coming, return_exceptions=True):
             if isinstance(report, BaseException):
                 continue
@@ -227,6 +227,6 @@ class Sequences:
                 self._num_superseded_steps += report.num_simulated_steps
 
 
-def _kind(stream: Stream) -> Stream:
+def _kind(sequence: SequenceSpec) -> SequenceSpec:
     """What a stream's episodes are a function of, beside their indices."""
-    return dataclasses.replace(stream, work_id=0)
+    return dataclasses.replace(sequence, work_id=0)

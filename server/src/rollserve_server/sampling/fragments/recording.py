@@ -43,14 +43,14 @@ class FragmentRecording(ABC):
     outbox: Outbox
     _envs: RowEnvs | BlockEnvs
 
-    def __init__(self, stream: RowSequenceSpec, states: Sequence[RowState], num_retries: int) -> None:
+    def __init__(self, sequence: RowSequenceSpec, states: Sequence[RowState], num_retries: int) -> None:
         self.attempts = Attempts(num_retries)
         self.num_repeated_steps = 0
         self.is_stranded = False
         self._history = ActionHistory(states)
         self.num_rows = len(states)
         self.num_broken_off = 0
-        self._stream = stream
+        self._stream = sequence
         self._infos = InfoReader()
         self._agent: Agent
         # Of each row, what the agent remembers; and before there is an agent, what another one remembered.

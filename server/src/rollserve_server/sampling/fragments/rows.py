@@ -39,13 +39,13 @@ class FragmentRows(FragmentRecording):
     _envs: RowEnvs
 
     def __init__(
-        self, stream: RowSequenceSpec, envs: RowEnvs, states: Sequence[RowState], num_retries: int = 0
+        self, sequence: RowSequenceSpec, envs: RowEnvs, states: Sequence[RowState], num_retries: int = 0
     ) -> None:
         """Takes environments for itself, and the states that its rows are to be brought to by `restore`.
 
         And how often the environment of an episode is made anew if it raises an error.
         """
-        super().__init__(stream, states, num_retries)
+        super().__init__(sequence, states, num_retries)
         self._envs = envs
         self._seeds = EpisodeGenerator()
         self._rows = [_Row(state.reset_index, state.episode_index) for state in states]

@@ -42,13 +42,13 @@ class BlockFragmentRows(FragmentRecording):
     _envs: BlockEnvs
 
     def __init__(
-        self, stream: RowSequenceSpec, envs: BlockEnvs, states: Sequence[RowState], num_retries: int = 0
+        self, sequence: RowSequenceSpec, envs: BlockEnvs, states: Sequence[RowState], num_retries: int = 0
     ) -> None:
         """Takes an environment for itself, and the states that its rows are to be brought to by `restore`.
 
         And how often the environment is made anew if it raises an error.
         """
-        super().__init__(stream, states, num_retries)
+        super().__init__(sequence, states, num_retries)
         self._envs = envs
         self.outbox: TableOutbox = TableOutbox(self._infos)
         self._columns: BlockColumns

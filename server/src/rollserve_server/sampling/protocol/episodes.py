@@ -30,7 +30,7 @@ __all__ = [
     "Parcel",
     "Portion",
     "Report",
-    "Stream",
+    "SequenceSpec",
     "WorkOrder",
     "WorkerConfig",
     "WorkerIdentity",
@@ -95,7 +95,7 @@ class EnvDescription:
 
 
 @dataclass(frozen=True)
-class Stream:
+class SequenceSpec:
     """A sequence of episodes: each is a function of the values below and its index.
 
     Attributes:
@@ -173,7 +173,7 @@ class Order(WorkOrder["Report"]):
     """A slice of work.
 
     Attributes:
-        stream: what to work on.
+        sequence: what to work on.
         begin: episodes to begin when rows are free, the lowest index first.
         begin_again: the same for episodes that were lost, and that a claim waits for: however full the buffer is.
         before: step rows that are stepped together only for the sake of episodes of lower indices; None for all.
@@ -192,7 +192,7 @@ class Order(WorkOrder["Report"]):
         cancel: episodes to forget first, as far as it has them: others run, or have run, elsewhere.
     """
 
-    stream: Stream
+    sequence: SequenceSpec
     begin: tuple[Portion, ...]
     begin_again: tuple[Portion, ...]
     before: int | None

@@ -108,7 +108,7 @@ class FragmentOrder(WorkOrder["FragmentReport"]):
     """A slice of work.
 
     Attributes:
-        stream: which rows.
+        sequence: which rows.
         part: what they are to do.
         states: what the rows are to be made from; None if the worker has them from the call or order before.
         write_bytes: about how much may be written.
@@ -117,7 +117,7 @@ class FragmentOrder(WorkOrder["FragmentReport"]):
             made; None for all of the part.
     """
 
-    stream: RowSequenceSpec
+    sequence: RowSequenceSpec
     part: Part
     states: Sequence[RowState] | None
     write_bytes: int

@@ -11,7 +11,7 @@ from rollserve_server.sampling.collect.rows import Collector
 from rollserve_server.sampling.collect.vector import BlockCollector
 from rollserve_server.sampling.encode.encoder import EncodedMessage, Encoder, Encoding, write_messages
 from rollserve_server.sampling.encode.segments import Segment, cut_into_messages
-from rollserve_server.sampling.protocol.episodes import EARLY, Claim, Message, Outcome, Parcel, Portion, Stream
+from rollserve_server.sampling.protocol.episodes import EARLY, Claim, Message, Outcome, Parcel, Portion, SequenceSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,20 +37,20 @@ class EpisodeWork:
     """Samples episodes of a stream, keeps the finished ones, and writes those that are claimed.
 
     Attributes:
-        stream: which stream.
+        spec: which sequence.
         envs: the environments, which it has for itself.
     """
 
-    def __init__(self, stream: Stream, envs: RowEnvs | BlockEnvs, agent: Agent, num_retries: int = 0) -> None:
+    def __init__(self, sequence: SequenceSpec, envs: RowEnvs | BlockEnvs, agent: Agent, num_retries: int = 0) -> None:
         """Takes also how often an episode runs again whose environment raised an error."""
-        self.stream = stream
+        self.spec = sequence
         self.envs = envs
         self._stop_again = 0
         self._collector: Collector | BlockCollector
         if isinstance(envs, BlockEnvs):
-            self._collector = BlockCollector(stream.root_seed, envs, agent, num_retries)
+            self._collector = BlockCollector(sequence.root_seed, envs, agent, num_retries)
         else:
-            self._collector = Collector(stream.root_seed, envs, agent, stream.max_episode_length, num_retries)
+            self._collector = Collector(sequence.root_seed, envs, agent, sequence.max_episode_length, num_retries)
         self._finished: dict[int, Episode] = {}
         self._held_bytes = 0
         self._encoder = Encoder()

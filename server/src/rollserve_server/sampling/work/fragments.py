@@ -26,7 +26,7 @@ class FragmentWork:
     """Samples fragments of a stream, call after call, and writes them.
 
     Attributes:
-        stream: which stream.
+        spec: which sequence.
         envs: the environments, which it has for itself.
         num_simulated_steps: steps made so far.
         num_restoring_steps: how many of them brought rows to where they stood.
@@ -34,13 +34,13 @@ class FragmentWork:
 
     def __init__(
         self,
-        stream: RowSequenceSpec,
+        sequence: RowSequenceSpec,
         envs: RowEnvs | BlockEnvs,
         rows: FragmentRecording,
         buffer_bytes: int,
     ) -> None:
         """Takes what steps the environments, and how much finished data may be held."""
-        self.stream = stream
+        self.spec = sequence
         self.envs = envs
         self.num_simulated_steps = 0
         self.num_restoring_steps = 0
@@ -191,8 +191,8 @@ class FragmentWork:
         part, num_rows, buffer_bytes = self._part, self._rows.num_rows, self._buffer_bytes
         if part.num_row_steps * num_rows * step_bytes <= buffer_bytes:
             return
-        came = f"{part.num_row_steps * self.stream.stride} came, but they may take more than the {buffer_bytes} bytes"
+        came = f"{part.num_row_steps * self.spec.stride} came, but they may take more than the {buffer_bytes} bytes"
         most = buffer_bytes // (num_rows * step_bytes)
-        advice = f"at most {most * self.stream.stride} would do" if most else "not even a step of each row fits"
+        advice = f"at most {most * self.spec.stride} would do" if most else "not even a step of each row fits"
         text = f"{came} that a worker holds for a call: {advice}"
         raise OverLimitError(text, reason="FRAGMENTS_TOO_LARGE", field="step_count")

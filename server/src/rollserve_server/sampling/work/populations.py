@@ -28,14 +28,14 @@ class PopulationWork:
     """Runs units of a population, each in any row.
 
     Attributes:
-        stream: which population.
+        spec: which population.
         envs: the environments, which it has for itself.
     """
 
     def __init__(self, population: Population, envs: RowEnvs, agent: PopulationAgent, num_retries: int = 0) -> None:
         """Takes also how often a unit runs again whose environment raised an error."""
         self._attempts = Attempts(num_retries)
-        self.stream = population
+        self.spec = population
         self.envs = envs
         self._agent = agent
         self._noise = RowNoise(envs.num_rows, agent)
@@ -51,7 +51,7 @@ class PopulationWork:
     def episode_of(self, row: int) -> int | None:
         """The index of the episode that a row runs."""
         running = self._running.get(row)
-        return None if running is None else self.stream.index_of(running[0])
+        return None if running is None else self.spec.index_of(running[0])
 
     def run(self, order: PopulationOrder, is_stopped: Callable[[], bool]) -> PopulationReport:
         """Steps until the time is over, nothing runs, or rows get idle because no unit waits any more.
@@ -95,8 +95,8 @@ class PopulationWork:
         """
         while self._free and self._waiting and self._can_begin(self._waiting[0]):
             row, unit = self._free.pop(), heapq.heappop(self._waiting)
-            self._agent.begin(row, self.stream.member_of(unit))
-            env_seed = self._noise.begin(row, self.stream.root_seed, self.stream.index_of(unit))
+            self._agent.begin(row, self.spec.member_of(unit))
+            env_seed = self._noise.begin(row, self.spec.root_seed, self.spec.index_of(unit))
             self._running[row] = unit, env_seed
             self._total_rewards[row] = self._lengths[row] = 0
             for state, kind in zip(self._states, self._agent.states, strict=True):
@@ -113,7 +113,7 @@ class PopulationWork:
         if self._agent.side_by_side or not self._running:
             return True
         other, _ = next(iter(self._running.values()))
-        return self.stream.member_of(unit) == self.stream.member_of(other)
+        return self.spec.member_of(unit) == self.spec.member_of(other)
 
     def _step(self) -> list[Outcome]:
         """Steps all rows that have a unit; returns what those came to that ended."""
@@ -130,8 +130,8 @@ class PopulationWork:
             self._retry(failure)
         self._total_rewards += envs.rewards
         self._lengths += 1
-        if self.stream.max_episode_length is not None:
-            envs.truncated |= self._lengths == self.stream.max_episode_length
+        if self.spec.max_episode_length is not None:
+            envs.truncated |= self._lengths == self.spec.max_episode_length
         ended = envs.terminated | envs.truncated
         return [self._finish(row) for row in rows if ended[row]] if ended.any() else []
 
@@ -154,5 +154,5 @@ class PopulationWork:
 
     def _located(self, error: EpisodeFailedError) -> EpisodeFailedError:
         unit, env_seed = self._running[error.row]
-        where = located(error, self.stream.index_of(unit), env_seed, int(self._lengths[error.row]))
-        return type(error)(f"member {self.stream.member_of(unit)}, {where.text}", error.row, unit)
+        where = located(error, self.spec.index_of(unit), env_seed, int(self._lengths[error.row]))
+        return type(error)(f"member {self.spec.member_of(unit)}, {where.text}", error.row, unit)
