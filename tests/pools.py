@@ -32,7 +32,7 @@ from rollserve_server.pool import (
     SampleRequest,
     Target,
 )
-from rollserve_server.pool.calls.episodes import Call
+from rollserve_server.pool.calls.episodes import EpisodeCall
 from rollserve_server.pool.calls.population import PopulationCall
 
 CARTPOLE = rollserve.EnvSpec("CartPole-v1")
@@ -122,12 +122,12 @@ def kill_one(pool: Pool, source: random.Random) -> None:
         os.kill(victim.identity.process_id, signal.SIGKILL)
 
 
-def calls_of(pool: Pool) -> list[Call]:
+def calls_of(pool: Pool) -> list[EpisodeCall]:
     """The calls that begin from now on."""
-    calls: list[Call] = []
+    calls: list[EpisodeCall] = []
     begin = pool._begin_call
 
-    def begin_and_tell(*arguments: Any) -> Call:
+    def begin_and_tell(*arguments: Any) -> EpisodeCall:
         calls.append(begin(*arguments))
         return calls[-1]
 

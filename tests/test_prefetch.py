@@ -17,12 +17,12 @@ from rollserve_server.errors import EnvFailedError
 from rollserve_server.local import LocalServer
 from rollserve_server.pool import AtLeast, Backend, Exactly, InProcessBackend, Pool
 from rollserve_server.pool.backends.ray.backend import RayBackend
-from rollserve_server.pool.calls.episodes import Call
+from rollserve_server.pool.calls.episodes import EpisodeCall
 
 NATIVE = rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=4)
 
 
-def is_idle(prefetch: Call) -> bool:
+def is_idle(prefetch: EpisodeCall) -> bool:
     """Whether steps were made ahead, and no worker has anything more to do."""
     return prefetch.account.num_simulated_steps > 0 and not any(prefetch.sequence.in_flight)
 

@@ -17,8 +17,8 @@ from rollserve_server import __version__
 from rollserve_server.admission import NEVER_STALLED, Admission, Receiver
 from rollserve_server.agents import kind_of
 from rollserve_server.errors import DomainError, InvalidValueError, NotReadyError, within
-from rollserve_server.pool.calls.driver import CallSettings, Deliveries, Delivery, Progress
-from rollserve_server.pool.calls.episodes import Call
+from rollserve_server.pool.calls.driver import CallDriver, CallSettings, Delivery, Progress
+from rollserve_server.pool.calls.episodes import EpisodeCall
 from rollserve_server.pool.calls.evaluations import Evaluations
 from rollserve_server.pool.calls.fragments import FragmentCall
 from rollserve_server.pool.calls.prefetch import Prefetch, Prefetcher
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 __all__ = ["EnvUpdated", "Pool"]
 
 _log = logging.getLogger(__name__)
-_Call = TypeVar("_Call", bound=Call)
+_Call = TypeVar("_Call", bound=EpisodeCall)
 _Item = TypeVar("_Item")
 
 _MOST_WORKERS_OF_DEFAULT = 4
@@ -318,7 +318,7 @@ class Pool:
             NotReadyError: there is no agent, it does not fit, it has not the expected version, a version is not held
                 any more, or rows are not where they are to go on.
             SamplerLostError: another server has the sampler now.
-            EnvFailedError, AgentFailedError, OverLimitError, WorkerLostError: see `Deliveries.running`. Too many
+            EnvFailedError, AgentFailedError, OverLimitError, WorkerLostError: see `CallDriver.running`. Too many
                 waiting calls are an OverLimitError, too.
             TooFewWorkersError: fewer workers are there than the pool wants.
         """
@@ -340,13 +340,13 @@ class Pool:
                 workforce = stack.enter_context(self._workers.workforce.using())
                 check_size(request.num_workers, len(workforce))
                 self._versions.check_size(policy_version, env_version, len(workforce))
-                call: Deliveries
+                call: CallDriver
                 if isinstance(request.target, Fragments):
                     fragment_call = call = self._begin_fragments(request, request.target, policy_version, env_version)
                     settlement: Settlement = FragmentSettlement(self._row_sequences, fragment_call)
                 else:
                     own = stack.enter_context(self._sequences.own()) if request.seed is None else None
-                    episode_call = call = self._begin_call(request, own, policy_version, env_version, Call)
+                    episode_call = call = self._begin_call(request, own, policy_version, env_version, EpisodeCall)
                     settlement = EpisodeSettlement(self._sequences, episode_call, own)
             except DomainError:
                 self._counters.num_failed_calls += 1
@@ -546,7 +546,7 @@ class Pool:
         assert env is not None  # noqa: S101
         return env
 
-    def _beginning(self, call: Deliveries) -> Beginning:
+    def _beginning(self, call: CallDriver) -> Beginning:
         account = call.account
         return Beginning(
             account.seed,
@@ -562,7 +562,7 @@ class Pool:
 
     @contextlib.asynccontextmanager
     async def _running(
-        self, call: Deliveries, settlement: Settlement
+        self, call: CallDriver, settlement: Settlement
     ) -> AsyncGenerator[AsyncGenerator[Delivery | Progress, None], None]:
         """Runs a call, and takes in how it ends."""
         counters = self._counters

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ORDERS_IN_FLIGHT",
+    "CallDriver",
     "CallSettings",
-    "Deliveries",
     "Delivery",
     "Progress",
     "ignore_answer",
@@ -118,7 +118,7 @@ def ignore_answer(answer: asyncio.Future[Any]) -> None:
         answer.exception()
 
 
-class Deliveries(ABC):
+class CallDriver(ABC):
     """The deliveries of one call, in order, while a driver keeps each worker at work.
 
     Attributes:

@@ -14,8 +14,8 @@ from rollserve_server.pool.accounts.env_failures import FailedEpisode
 from rollserve_server.pool.calls.claims import Cancellation, Claims, Written
 from rollserve_server.pool.calls.driver import (
     ORDERS_IN_FLIGHT,
+    CallDriver,
     CallSettings,
-    Deliveries,
     Delivery,
     put_to_work,
 )
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from rollserve_server.pool.workers.workforce import Workforce
     from rollserve_server.sampling import EpisodeFailure, Report
 
-__all__ = ["Call"]
+__all__ = ["EpisodeCall"]
 
 
-class Call(Deliveries):
+class EpisodeCall(CallDriver):
     """Runs one call, which has its stream for itself meanwhile.
 
     A worker that is lost on the way costs time only: its episodes run again, elsewhere if they are bound to none, and

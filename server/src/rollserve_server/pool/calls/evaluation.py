@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from rollserve_server.errors import OverLimitError
-from rollserve_server.pool.calls.episodes import Call
+from rollserve_server.pool.calls.episodes import EpisodeCall
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Sized
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 __all__ = ["EvaluationCall"]
 
 
-class EvaluationCall(Call):
-    """See Call. Its stream is for it alone: what was begun beyond its end is thrown away."""
+class EvaluationCall(EpisodeCall):
+    """See EpisodeCall. Its stream is for it alone: what was begun beyond its end is thrown away."""
 
     num_members = 1
 
     def __init__(self, *arguments: Any) -> None:
-        """Takes what Call takes."""
+        """Takes what EpisodeCall takes."""
         super().__init__(*arguments)
         self._outcomes: dict[int, Outcome] = {}
 
@@ -50,12 +50,12 @@ class EvaluationCall(Call):
         return self.sequence.in_flight
 
     def _next_order(self, worker: int, stuck: bool) -> Order | None:
-        """See Call."""
+        """See EpisodeCall."""
         order = super()._next_order(worker, stuck)
         return order and dataclasses.replace(order, tell_outcomes=True)
 
     def _take(self, worker: int, report: Report) -> None:
-        """See Call."""
+        """See EpisodeCall."""
         # Of an episode that ran again, what counts is what is delivered.
         self._outcomes.update((outcome.episode_index, outcome) for outcome in report.outcomes)
         try:
@@ -65,11 +65,11 @@ class EvaluationCall(Call):
             raise
 
     def _leave_out(self, episodes: Mapping[int, FailedEpisode]) -> None:
-        """See Call."""
+        """See EpisodeCall."""
         for index in episodes:
             self._outcomes.pop(index, None)  # it may have ended well on a worker that was lost
         super()._leave_out(episodes)
 
     def _end(self) -> None:
-        """See Call."""
+        """See EpisodeCall."""
         self.account.num_idle_steps += self.sequence.num_held_steps

@@ -15,8 +15,8 @@ from rollserve_server.pool.accounts.account import ENVIRONMENT_FAILED, Account, 
 from rollserve_server.pool.accounts.env_failures import FailedEpisode
 from rollserve_server.pool.calls.driver import (
     ORDERS_IN_FLIGHT,
+    CallDriver,
     CallSettings,
-    Deliveries,
     Delivery,
     ignore_answer,
     put_to_work,
@@ -39,7 +39,7 @@ _STOP_SECONDS = 1.0
 """How long a worker that is to stop may take to answer, if nothing has come from it yet."""
 
 
-class FragmentCall(Deliveries):
+class FragmentCall(CallDriver):
     """Runs one call, which has its sequence for itself meanwhile.
 
     A worker that is lost on the way costs time only: its rows are brought to where they stood, and make the same steps

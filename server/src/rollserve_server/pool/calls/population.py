@@ -17,8 +17,8 @@ from rollserve_server.pool.accounts.account import Account, WorkerAccount
 from rollserve_server.pool.accounts.env_failures import FailedEpisode
 from rollserve_server.pool.calls.driver import (
     ORDERS_IN_FLIGHT,
+    CallDriver,
     CallSettings,
-    Deliveries,
     Delivery,
     put_to_work,
 )
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["PopulationCall"]
 
 
-class PopulationCall(Deliveries):
+class PopulationCall(CallDriver):
     """Runs all units of a population. A worker that is lost on the way, or far slower than others, costs time only.
 
     Attributes:
@@ -94,7 +94,7 @@ class PopulationCall(Deliveries):
         return self._population.work_id
 
     def _begin(self) -> None:
-        """See Deliveries."""
+        """See CallDriver."""
 
     def _is_complete(self) -> bool:
         return len(self._outcomes) == self._population.num_units

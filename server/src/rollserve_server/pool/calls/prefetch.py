@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 from typing import TYPE_CHECKING
 
-from rollserve_server.pool.calls.episodes import Call
+from rollserve_server.pool.calls.episodes import EpisodeCall
 
 if TYPE_CHECKING:
     from rollserve_server.pool.sequences.sequences import Sequences
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Prefetch", "Prefetcher"]
 
 
-class Prefetch(Call):
+class Prefetch(EpisodeCall):
     """The beginning of a call that may come: runs its episodes, and leaves them with their workers.
 
     It delivers nothing, so that workers stop at what they may hold. The call that comes goes on with its stream.
@@ -37,16 +37,16 @@ class Prefetch(Call):
         return self._failure is not None
 
     def _next_order(self, worker: int, stuck: bool) -> Order | None:
-        """See Call. One at a time, so that a call or an update which comes waits for no more."""
+        """See EpisodeCall. One at a time, so that a call or an update which comes waits for no more."""
         order = None if self.sequence.in_flight[worker] else super()._next_order(worker, stuck)
         return order and dataclasses.replace(order, early=False)
 
     def _begin_duplicates(self, worker: int) -> bool:
-        """See Call. Nobody waits for any of it."""
+        """See EpisodeCall. Nobody waits for any of it."""
         return False
 
     def _advance_claims(self, *, at_once: bool = False) -> bool:
-        """See Call. Only the call that comes knows what it claims."""
+        """See EpisodeCall. Only the call that comes knows what it claims."""
         return False
 
 

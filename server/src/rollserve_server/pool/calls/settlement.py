@@ -10,7 +10,7 @@ from rollserve_server.pool.plan.placement import Blocks
 from rollserve_server.pool.sequences.sequences import SequenceKind
 
 if TYPE_CHECKING:
-    from rollserve_server.pool.calls.episodes import Call
+    from rollserve_server.pool.calls.episodes import EpisodeCall
     from rollserve_server.pool.calls.fragments import FragmentCall
     from rollserve_server.pool.sequences.row_sequences import RowSequences
     from rollserve_server.pool.sequences.sequences import OwnSequence, Sequences
@@ -36,7 +36,7 @@ class EpisodeSettlement:
     """Of a call for whole episodes: a call that names no seed has its part of the sequence for itself."""
 
     sequences: Sequences
-    call: Call
+    call: EpisodeCall
     own: OwnSequence | None
 
     def complete(self) -> None:
