@@ -13,11 +13,13 @@ import rollserve
 from rollserve._codec.columns import leaves_of
 from rollserve_server.pool import AtLeast, Pool
 
-Place = tuple[int, int, int, bool]
+WorkLocation = tuple[int, int, int, bool]
 """Of a fragment: the index of its episode, its first step, its length, and whether the episode ends with it."""
 
 
-def expected_places(lengths: Callable[[int], int], num_rows: Sequence[int], calls: Sequence[int]) -> list[list[Place]]:
+def expected_places(
+    lengths: Callable[[int], int], num_rows: Sequence[int], calls: Sequence[int]
+) -> list[list[WorkLocation]]:
     """The fragments of each call, in their order.
 
     Args:
@@ -30,10 +32,10 @@ def expected_places(lengths: Callable[[int], int], num_rows: Sequence[int], call
     rows = {row: (row, 0) for row in range(stride)}  # where each stands
     result = []
     for num_steps in calls:
-        places: list[Place] = []
+        places: list[WorkLocation] = []
         for worker, count in enumerate(num_rows):
-            ended: list[tuple[int, int, Place]] = []
-            cut: list[Place] = []
+            ended: list[tuple[int, int, WorkLocation]] = []
+            cut: list[WorkLocation] = []
             for row in range(firsts[worker], firsts[worker] + count):
                 (index, first), step = rows[row], 0
                 while step < num_steps:
@@ -52,7 +54,7 @@ def expected_places(lengths: Callable[[int], int], num_rows: Sequence[int], call
     return result
 
 
-def places_of(batch: rollserve.EpisodeBatch) -> list[Place]:
+def places_of(batch: rollserve.EpisodeBatch) -> list[WorkLocation]:
     columns = (batch.episode_indices, batch.first_steps, batch.lengths, batch.terminated | batch.truncated)
     return list(zip(*(column.tolist() for column in columns), strict=True))
 

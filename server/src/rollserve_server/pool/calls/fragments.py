@@ -21,7 +21,7 @@ from rollserve_server.pool.calls.driver import (
     ignore_answer,
     put_to_work,
 )
-from rollserve_server.pool.sequences.row_sequences import Place
+from rollserve_server.pool.sequences.row_sequences import WorkLocation
 from rollserve_server.pool.state.sampler_state import Moved
 from rollserve_server.sampling import FragmentOrder, Part, RowSequenceSpec, Worker
 
@@ -97,19 +97,19 @@ class FragmentCall(CallDriver):
         sequence, start = self.sequence, self.start.clock if is_known else self.start
         return Moved(sequence.number, sequence.seed, sequence.kind, start, self._num_row_steps, self._progress())
 
-    def places(self) -> list[Place | None]:
+    def locations(self) -> list[WorkLocation | None]:
         """Which workers have the rows where they stand after a call that is complete."""
-        return [None if part.is_left else part.place for part in self._parts]
+        return [None if part.is_left else part.location for part in self._parts]
 
-    def left(self) -> tuple[list[Place], list[asyncio.Future[FragmentReport]]]:
+    def left(self) -> tuple[list[WorkLocation], list[asyncio.Future[FragmentReport]]]:
         """Where rows are that did not stop in time, and stand elsewhere; and what those have not answered."""
         left = [part for part in self._parts if part.is_left]
-        places = [part.place for part in left if part.place is not None]
-        return places, [in_flight.report for part in left for in_flight in part.in_flight]
+        locations = [part.location for part in left if part.location is not None]
+        return locations, [in_flight.report for part in left for in_flight in part.in_flight]
 
-    def open_places(self) -> list[Place]:
+    def open_locations(self) -> list[WorkLocation]:
         """Where rows are, wherever they stand."""
-        return [part.place for part in self._parts if part.place is not None]
+        return [part.location for part in self._parts if part.location is not None]
 
     def coming(self) -> list[asyncio.Future[FragmentReport]]:
         """What has been asked of workers and not been answered."""
@@ -119,10 +119,10 @@ class FragmentCall(CallDriver):
         return [part.progress for part in self._parts if part.progress is not None]
 
     def _begin(self) -> None:
-        for part, place in zip(self._parts, self.sequence.places, strict=True):
+        for part, location in zip(self._parts, self.sequence.locations, strict=True):
             slot = self._workforce[part.worker]
-            if place is not None and slot.healthy and slot.handle is place.handle:
-                part.place = place
+            if location is not None and slot.healthy and slot.handle is location.handle:
+                part.location = location
 
     def _is_complete(self) -> bool:
         while self._turn < len(self._parts):
@@ -160,13 +160,13 @@ class FragmentCall(CallDriver):
                     raise
                 continue
             part.is_missing = False
-            if part.place is not None and part.place.handle is not handle:
+            if part.location is not None and part.location.handle is not handle:
                 self._lose(part, WorkerLostError(f"worker {worker} is lost", worker))
             try:
                 await self._drive_handle(part, handle)
             except WorkerLostError as error:
                 self._workforce.lose(worker, handle, error)
-                if part.place is not None and part.place.handle is handle:  # else that is known
+                if part.location is not None and part.location.handle is handle:  # else that is known
                     self._lose(part, error)
 
     def _can_wait_for(self, part: _WorkerPart) -> bool:
@@ -190,7 +190,7 @@ class FragmentCall(CallDriver):
                 return
             part.in_flight.popleft()
             self._take(part, report, payload)
-            stuck = part.place is not None and not (report.num_simulated_steps or report.messages or report.rows)
+            stuck = part.location is not None and not (report.num_simulated_steps or report.messages or report.rows)
             if not stuck:
                 self._notify()
 
@@ -212,11 +212,11 @@ class FragmentCall(CallDriver):
         if room <= 0 and (stuck or not samples):
             return None
         states = None
-        if part.place is None:
-            part.place = Place(handle, next(self._ids))
+        if part.location is None:
+            part.location = WorkLocation(handle, next(self._ids))
             states = self._states(part)
         kind = self.sequence.kind
-        sequence = RowSequenceSpec(part.place.work_id, self.sequence.seed, *kind, self.start.stride)
+        sequence = RowSequenceSpec(part.location.work_id, self.sequence.seed, *kind, self.start.stride)
         seconds = self._slice_seconds(has_answered=part.has_answered) if samples else 0.0
         enough = part.num_needed_row_steps if self._is_ending else None
         return FragmentOrder(sequence, self._part(part), states, max(room, 0), seconds, enough)
@@ -265,8 +265,8 @@ class FragmentCall(CallDriver):
         part.num_row_steps = report.num_row_steps
         if report.messages:
             part.num_needed_row_steps = max(part.num_needed_row_steps, part.num_made // part.num_rows)
-            assert part.place is not None  # noqa: S101  # it has just answered
-            part.written.append(_Written(report.messages, payload, part.place.handle))
+            assert part.location is not None  # noqa: S101  # it has just answered
+            part.written.append(_Written(report.messages, payload, part.location.handle))
             part.num_written += sum(message.num_steps for message in report.messages)
         if report.rows is not None:
             part.progress = report.rows
@@ -282,8 +282,8 @@ class FragmentCall(CallDriver):
         for part in self._parts:
             if part not in unfinished:
                 part.num_needed_row_steps = self._num_row_steps  # also if it is lost
-            elif part.place is not None and part.in_flight:
-                part.place.handle.stop(self._call_id)
+            elif part.location is not None and part.in_flight:
+                part.location.handle.stop(self._call_id)
         loop = asyncio.get_running_loop()
         self._overdue_at = loop.time() + _STOP_SECONDS
         loop.call_at(self._overdue_at + 0.01, self._notify)
@@ -304,11 +304,11 @@ class FragmentCall(CallDriver):
 
     def _take_failure(self, part: _WorkerPart, report: FragmentReport, failure: DomainError) -> None:
         """Has rows made anew that an environment's error has left behind. Raises all other failures."""
-        place = part.place
-        if report.is_stranded and place is not None and part.num_strandings < self._settings.env_retries:
+        location = part.location
+        if report.is_stranded and location is not None and part.num_strandings < self._settings.env_retries:
             part.num_strandings += 1
             part.failure = failure
-            self._close_rows(part, place)
+            self._close_rows(part, location)
             self._restart(part, ENVIRONMENT_FAILED)
             return
         final = [env_failure for env_failure in report.env_failures if env_failure.is_final]
@@ -337,13 +337,13 @@ class FragmentCall(CallDriver):
     def _forget_rows(self, part: _WorkerPart) -> None:
         """Takes in that nothing more comes of a worker's rows."""
         part.in_flight.clear()
-        part.place = None
+        part.location = None
 
-    def _close_rows(self, part: _WorkerPart, place: Place) -> None:
+    def _close_rows(self, part: _WorkerPart, location: WorkLocation) -> None:
         """Has a worker, which is there, end what it does with its rows."""
         self._forget_rows(part)
-        place.handle.stop(place.work_id)
-        closing = asyncio.ensure_future(place.handle.call(Worker.close_work, place.work_id))
+        location.handle.stop(location.work_id)
+        closing = asyncio.ensure_future(location.handle.call(Worker.close_work, location.work_id))
         closing.add_done_callback(ignore_answer)
 
     def _restart(self, part: _WorkerPart, reason: str) -> None:
@@ -373,11 +373,11 @@ class FragmentCall(CallDriver):
             # Its machine is gone, with all that it had written.
             part.written.clear()
             part.num_written = part.num_done
-            if part.place is not None and part.place.handle is handle:
+            if part.location is not None and part.location.handle is handle:
                 self._workforce.lose(part.worker, handle, error)
                 self._lose(part, error)
-            elif part.place is not None:  # another is in its place, and leaves out what is gone
-                self._close_rows(part, part.place)
+            elif part.location is not None:  # another is in its place, and leaves out what is gone
+                self._close_rows(part, part.location)
                 if part.progress is None:
                     self._restart(part, error.reason.lower())
             if part.progress is not None:
@@ -412,7 +412,7 @@ class _WorkerPart:
         worker: which one.
         num_row_steps: how many steps each of its rows makes.
         num_rows: how many rows it has.
-        place: where the rows are; None if they have to be made.
+        location: where the rows are; None if they have to be made.
         in_flight: orders that have not been answered.
         has_answered: whether the worker has answered, since the rows are in their place.
         num_made: steps made since then, but for those that brought rows to where they stood.
@@ -434,7 +434,7 @@ class _WorkerPart:
     worker: int
     num_row_steps: int
     num_rows: int
-    place: Place | None = None
+    location: WorkLocation | None = None
     in_flight: deque[_InFlight] = field(default_factory=deque)
     has_answered: bool = False
     num_made: int = 0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.state.sampler_state import Moved
     from rollserve_server.sampling import FragmentReport
 
-__all__ = ["Place", "RowSequence", "RowSequenceKind", "RowSequences"]
+__all__ = ["RowSequence", "RowSequenceKind", "RowSequences", "WorkLocation"]
 
 
 class RowSequenceKind(NamedTuple):
@@ -39,7 +39,7 @@ class RowSequenceKind(NamedTuple):
     soft_horizon: bool
 
 
-class Place(NamedTuple):
+class WorkLocation(NamedTuple):
     """A worker that has its rows of a sequence, and what it calls them."""
 
     handle: WorkerHandle
@@ -57,7 +57,7 @@ class RowSequence:
         is_own: whether calls that name no seed go on with it.
         current: where its rows stand.
         previous: where they stood before the last call; None before there was one.
-        places: of each worker, where its rows stand as they do now; None if they have to be made.
+        locations: of each worker, where its rows stand as they do now; None if they have to be made.
         is_busy: whether a call is using it.
         is_written: whether a journal knows where its rows stand.
     """
@@ -68,7 +68,7 @@ class RowSequence:
     is_own: bool
     current: Checkpoint
     previous: Checkpoint | None
-    places: list[Place | None]
+    locations: list[WorkLocation | None]
     is_busy: bool = False
     is_written: bool = False
 
@@ -80,8 +80,8 @@ class RowSequence:
     def copy(self, number: int) -> RowSequence:
         """The same under another name, to go on by itself with rows that have to be made."""
         previous = self.previous and self.previous.copy()
-        places: list[Place | None] = [None] * len(self.places)
-        return RowSequence(number, self.seed, self.kind, self.is_own, self.current.copy(), previous, places)
+        locations: list[WorkLocation | None] = [None] * len(self.locations)
+        return RowSequence(number, self.seed, self.kind, self.is_own, self.current.copy(), previous, locations)
 
     def is_like(self, other: RowSequence) -> bool:
         """Whether one of the two could stand for the other."""
@@ -159,11 +159,11 @@ class RowSequences:
         moved = call.moved(is_known=sequence.is_written)
         sequence.is_written = True
         sequence.previous, sequence.current = call.start, call.reached()
-        sequence.places = call.places()
+        sequence.locations = call.locations()
         sequence.is_busy = False
-        places, coming = call.left()
-        if places:
-            self._close(places, coming)
+        locations, coming = call.left()
+        if locations:
+            self._close(locations, coming)
         if sequence not in self._kept:  # it was dropped meanwhile
             self._give_up_rows(sequence)
             return None
@@ -186,9 +186,9 @@ class RowSequences:
         sequence, account = call.sequence, call.account
         self._num_cancelled_steps += account.num_simulated_steps - account.num_steps
         # Those that it did not come to use are of the same names.
-        places = {*call.open_places(), *(place for place in sequence.places if place is not None)}
-        self._close(places, call.coming())
-        sequence.places = [None] * len(sequence.places)
+        locations = {*call.open_locations(), *(location for location in sequence.locations if location is not None)}
+        self._close(locations, call.coming())
+        sequence.locations = [None] * len(sequence.locations)
         sequence.is_busy = False
         sequence.is_own &= not end
         others = [other for other in self._kept if other is not sequence and other.is_like(sequence)]
@@ -233,9 +233,9 @@ class RowSequences:
     def restore(self, states: Mapping[int, SequenceState]) -> None:
         """Takes in sequences of an earlier server, which calls that name no seed do not go on with."""
         for number, state in states.items():
-            places: list[Place | None] = [None] * len(state.current.workers)
+            locations: list[WorkLocation | None] = [None] * len(state.current.workers)
             sequence = RowSequence(
-                number, state.seed, state.kind, False, state.current, state.previous, places, is_written=True
+                number, state.seed, state.kind, False, state.current, state.previous, locations, is_written=True
             )
             self._kept.append(sequence)
 
@@ -253,8 +253,8 @@ class RowSequences:
     def _new(
         self, seed: int, kind: RowSequenceKind, initial: Checkpoint, *, is_own: bool
     ) -> tuple[RowSequence, Checkpoint]:
-        places: list[Place | None] = [None] * len(initial.workers)
-        sequence = RowSequence(next(self.ids), seed, kind, is_own, initial, None, places)
+        locations: list[WorkLocation | None] = [None] * len(initial.workers)
+        sequence = RowSequence(next(self.ids), seed, kind, is_own, initial, None, locations)
         self._kept.append(sequence)
         return self._take(sequence, initial)
 
@@ -281,13 +281,13 @@ class RowSequences:
         self._give_up_rows(sequence)
 
     def _give_up_rows(self, sequence: RowSequence) -> None:
-        self._close([place for place in sequence.places if place is not None], ())
-        sequence.places = [None] * len(sequence.places)
+        self._close([location for location in sequence.locations if location is not None], ())
+        sequence.locations = [None] * len(sequence.locations)
 
-    def _close(self, places: Iterable[Place], coming: Sequence[asyncio.Future[FragmentReport]]) -> None:
+    def _close(self, locations: Iterable[WorkLocation], coming: Sequence[asyncio.Future[FragmentReport]]) -> None:
         # Begun here, so that workers hear of it before anything that comes after.
         closing = []
-        for handle, work_id in places:
+        for handle, work_id in locations:
             handle.stop(work_id)
             closing.append(asyncio.ensure_future(handle.call(Worker.close_work, work_id)))
         task = asyncio.create_task(self._finish_closing(closing, coming))
