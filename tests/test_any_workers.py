@@ -29,8 +29,8 @@ from rollserve_server.pool import (
     Delivery,
     Exactly,
     InProcessBackend,
-    Payload,
     Pool,
+    RemoteBuffer,
     SampleRequest,
     Target,
     WorkerHandle,
@@ -117,7 +117,7 @@ class SlowWorker:
     async def call(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         return await self._worker.call(method, *args, **kwargs)
 
-    def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], Payload]:
+    def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], RemoteBuffer]:
         report, payload = self._worker.work(order)
         return asyncio.ensure_future(self._delayed(report)), payload
 

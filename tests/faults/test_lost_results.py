@@ -16,7 +16,7 @@ from unreliable import ForgetfulBackend, MortalBackend
 import rollserve
 from rollserve_server.agents import RandomSpec
 from rollserve_server.pool import AtLeast, Exactly, Fragments, InProcessBackend, Target
-from rollserve_server.pool.calls.claims import Claims, Written
+from rollserve_server.pool.calls.claims import Claims, PendingDelivery
 from rollserve_server.pool.plan.plan import PlannedClaim
 from rollserve_server.sampling.protocol.episodes import Message, Parcel
 from rollserve_server.sampling.work import episodes as stream_work
@@ -82,7 +82,7 @@ def test_lost_steps_are_charged_to_whoever_wrote_them() -> None:
     def write(worker: int, claim_id: int, num_steps: int, start: tuple[int, int], stop: tuple[int, int]) -> None:
         message = Message(offset=0, size=100, num_steps=num_steps, num_episodes=0)
         parcel = Parcel(claim_id, (message,), start, stop, complete=stop == (2, 0))
-        assert claims.take(Written(worker, payload, parcel)) == []
+        assert claims.take(PendingDelivery(worker, payload, parcel)) == []
 
     first = claims.add(PlannedClaim(worker=0, start=0, stop=2, num_bytes=100))
     write(0, first, 7, (0, 0), (1, 0))

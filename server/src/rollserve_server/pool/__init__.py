@@ -2,7 +2,7 @@
 
 from rollserve_server.pool.accounts.account import Account, WorkerAccount
 from rollserve_server.pool.accounts.env_failures import FailedEpisode
-from rollserve_server.pool.backends.backend import Backend, Payload, WorkerHandle
+from rollserve_server.pool.backends.backend import Backend, RemoteBuffer, WorkerHandle
 from rollserve_server.pool.backends.in_process import InProcessBackend
 from rollserve_server.pool.calls.driver import Delivery, Progress, ignore_answer
 from rollserve_server.pool.calls.evaluations import MOST_EVALUATIONS
@@ -44,12 +44,12 @@ __all__ = [
     "Fragments",
     "InAll",
     "InProcessBackend",
-    "Payload",
     "Pool",
     "PoolConfig",
     "PoolStatus",
     "PopulationRequest",
     "Progress",
+    "RemoteBuffer",
     "RowUpdates",
     "SampleRequest",
     "Target",

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from rollserve_server.pool.state.sampler_state import Journal
     from rollserve_server.sampling import Worker, WorkerConfig, WorkOrder
 
-__all__ = ["Backend", "Payload", "WorkerHandle"]
+__all__ = ["Backend", "RemoteBuffer", "WorkerHandle"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-class Payload(Protocol):
+class RemoteBuffer(Protocol):
     """A buffer of messages, wherever it is."""
 
     async def get(self) -> NDArray[np.uint8]:
@@ -47,7 +47,7 @@ class WorkerHandle(Protocol):
         """
         ...
 
-    def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], Payload]:
+    def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], RemoteBuffer]:
         """Asks for `Worker.work`. The report can be awaited without its payload. Errors as of `call`."""
         ...
 

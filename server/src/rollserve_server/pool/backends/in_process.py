@@ -72,9 +72,9 @@ class _ThreadWorker:
     async def call(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         return await asyncio.wrap_future(self._submit(method, *args, **kwargs))
 
-    def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], _FuturePayload]:
+    def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], _FutureBuffer]:
         future = self._submit(Worker.work, order)
-        return asyncio.ensure_future(_report(future)), _FuturePayload(future)
+        return asyncio.ensure_future(_report(future)), _FutureBuffer(future)
 
     def stop(self, work_id: int) -> None:
         self._worker.add_done_callback(lambda worker: None if worker.exception() else worker.result().stop(work_id))
@@ -112,7 +112,7 @@ class _ThreadWorker:
         return answer
 
 
-class _FuturePayload:
+class _FutureBuffer:
     def __init__(self, future: Future[tuple[Any, NDArray[np.uint8]]]) -> None:
         self._future = future
 

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, NamedTuple
 from rollserve_server.sampling import Claim
 
 if TYPE_CHECKING:
-    from rollserve_server.pool.backends.backend import Payload
+    from rollserve_server.pool.backends.backend import RemoteBuffer
     from rollserve_server.pool.plan.plan import PlannedClaim
     from rollserve_server.sampling import Parcel
 
-__all__ = ["Cancellation", "Claims", "Written"]
+__all__ = ["Cancellation", "Claims", "PendingDelivery"]
 
 _PARCELS_WAITING = 2
 """Of a claim too large for one report, how much is fetched before it can be delivered."""
 
 
-class Written(NamedTuple):
+class PendingDelivery(NamedTuple):
     """What a worker wrote of a claim.
 
     Attributes:
@@ -30,7 +30,7 @@ class Written(NamedTuple):
     """
 
     worker: int
-    payload: Payload
+    payload: RemoteBuffer
     parcel: Parcel
 
     @property
@@ -85,7 +85,7 @@ class _OpenClaim:
     position: tuple[int, int]
     sources: list[_Source]
     written: bool = False
-    parcels: deque[Written] = field(default_factory=deque)
+    parcels: deque[PendingDelivery] = field(default_factory=deque)
 
 
 class Claims:
@@ -202,7 +202,7 @@ class Claims:
         if claim_id in self._sources:
             self._sources[claim_id][1].asked = False
 
-    def take(self, written: Written) -> list[Cancellation] | None:
+    def take(self, written: PendingDelivery) -> list[Cancellation] | None:
         """Takes in what was written of a claim.
 
         Returns:
@@ -220,19 +220,19 @@ class Claims:
             self._remove(claim, source)
         return [cancellation for cancellation in cancellations if cancellation is not None]
 
-    def next_written(self) -> Written | None:
+    def next_pending(self) -> PendingDelivery | None:
         """What of the first claim is there; see `delivered`."""
         return self._claims[0].parcels[0] if self._claims and self._claims[0].parcels else None
 
     def delivered(self) -> None:
-        """Takes in that what `next_written` gave is delivered."""
+        """Takes in that what `next_pending` gave is delivered."""
         claim = self._claims[0]
         claim.parcels.popleft()
         if claim.written and not claim.parcels:
             self._claims.popleft()
 
     def lose_first_delivery(self) -> tuple[list[int], Counter[int], list[Cancellation]]:
-        """Takes in that what `next_written` gave is gone with its machine.
+        """Takes in that what `next_pending` gave is gone with its machine.
 
         Returns:
             The episodes to be run again, how many steps of them each worker had written, and who has them in vain now:
@@ -264,7 +264,7 @@ class Claims:
         sources = (source for claim in self._claims for source in claim.sources)
         return next((source.claim.start for source in sources if source.missing and source.claim.first_step), None)
 
-    def held_of(self, worker: int) -> Iterator[Written]:
+    def held_of(self, worker: int) -> Iterator[PendingDelivery]:
         """What a worker wrote and is not delivered."""
         return (written for claim in self._claims for written in claim.parcels if written.worker == worker)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rollserve_server.agents import Exploration
     from rollserve_server.errors import WorkerLostError
     from rollserve_server.pool.accounts.account import Account
-    from rollserve_server.pool.backends.backend import Payload, WorkerHandle
+    from rollserve_server.pool.backends.backend import RemoteBuffer, WorkerHandle
     from rollserve_server.pool.config import PoolConfig, SampleRequest
     from rollserve_server.pool.workers.workforce import Workforce
     from rollserve_server.sampling import ColumnFormat, Message, WorkOrder
@@ -105,7 +105,7 @@ class Progress:
     num_simulated_steps: int
 
 
-def put_to_work(worker: WorkerHandle, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], Payload]:
+def put_to_work(worker: WorkerHandle, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], RemoteBuffer]:
     """See `WorkerHandle.work`. Nobody has to wait for the report: calls and pools may end before it comes."""
     report, payload = worker.work(order)
     report.add_done_callback(ignore_answer)

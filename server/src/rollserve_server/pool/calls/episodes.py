@@ -11,7 +11,7 @@ from rollserve import Reproducibility
 from rollserve_server.errors import EnvFailedError, WorkerLostError
 from rollserve_server.pool.accounts.account import Account, WorkerAccount
 from rollserve_server.pool.accounts.env_failures import FailedEpisode
-from rollserve_server.pool.calls.claims import Cancellation, Claims, Written
+from rollserve_server.pool.calls.claims import Cancellation, Claims, PendingDelivery
 from rollserve_server.pool.calls.driver import (
     ORDERS_IN_FLIGHT,
     CallDriver,
@@ -91,7 +91,7 @@ class EpisodeCall(CallDriver):
         # Of each worker, what it is to run beside another.
         self._duplicates: list[list[range]] = [[] for _ in workforce]
         # Of each worker, what it wrote without being asked.
-        self._early: dict[int, Written] = {}
+        self._early: dict[int, PendingDelivery] = {}
 
     def _begin(self) -> None:
         try:
@@ -155,11 +155,11 @@ class EpisodeCall(CallDriver):
             for asked in order.deliver:
                 self._claims.answered(asked.claim_id)
             for parcel in report.parcels:
-                written = Written(worker, payload, parcel)
+                written = PendingDelivery(worker, payload, parcel)
                 if parcel.claim_id == EARLY:
                     self._early[worker] = written
                 else:
-                    self._take_written(written)
+                    self._take_delivery(written)
             if report.is_closed:
                 self.sequence.handles[worker] = None
             self._take(worker, report)
@@ -282,7 +282,7 @@ class EpisodeCall(CallDriver):
         """Takes in that the call goes on without episodes, by index."""
         self.account.env_failures.leave_out(episodes.values())
 
-    def _take_written(self, written: Written) -> None:
+    def _take_delivery(self, written: PendingDelivery) -> None:
         cancellations = self._claims.take(written)
         if cancellations is None:  # another worker was first
             self._give_up(written.worker, written.num_steps)
@@ -339,7 +339,7 @@ class EpisodeCall(CallDriver):
             claim_id = self._claims.add(planned)
             early = self._early.pop(planned.worker, None)
             if early is not None and (early.parcel.start[0], early.parcel.stop[0]) == (planned.start, planned.stop):
-                self._take_written(early._replace(parcel=dataclasses.replace(early.parcel, claim_id=claim_id)))
+                self._take_delivery(early._replace(parcel=dataclasses.replace(early.parcel, claim_id=claim_id)))
                 if self.sequence.handles[planned.worker] is not None:  # else it has forgotten all of the stream
                     self.sequence.releases[planned.worker].append(Claim(claim_id, planned.start, planned.stop))
         self._leave_out(self._plan.take_left_out())
@@ -350,7 +350,7 @@ class EpisodeCall(CallDriver):
         return bool(planned_claims)
 
     async def _next_delivery(self) -> Delivery | None:
-        written = self._claims.next_written()
+        written = self._claims.next_pending()
         if written is None:
             return None
         worker, payload, parcel = written

@@ -26,7 +26,7 @@ from rollserve_server.pool.state.sampler_state import Moved
 from rollserve_server.sampling import FragmentOrder, Part, RowSequenceSpec, Worker
 
 if TYPE_CHECKING:
-    from rollserve_server.pool.backends.backend import Payload, WorkerHandle
+    from rollserve_server.pool.backends.backend import RemoteBuffer, WorkerHandle
     from rollserve_server.pool.interface.fragments import Fragments
     from rollserve_server.pool.sequences.row_sequences import RowSequence
     from rollserve_server.pool.state.checkpoints import Checkpoint
@@ -247,7 +247,7 @@ class FragmentCall(CallDriver):
             share //= len(self._parts)
         return max(share, 1) - part.num_waiting_bytes - sum(order.write_bytes for order, *_ in part.in_flight)
 
-    def _take(self, part: _WorkerPart, report: FragmentReport, payload: Payload) -> None:
+    def _take(self, part: _WorkerPart, report: FragmentReport, payload: RemoteBuffer) -> None:
         """Takes in what a worker did."""
         share = self.account.workers[part.worker]
         share.sampling_seconds += report.sampling_seconds
@@ -266,7 +266,7 @@ class FragmentCall(CallDriver):
         if report.messages:
             part.num_needed_row_steps = max(part.num_needed_row_steps, part.num_made // part.num_rows)
             assert part.location is not None  # noqa: S101  # it has just answered
-            part.written.append(_Written(report.messages, payload, part.location.handle))
+            part.written.append(_PendingDelivery(report.messages, payload, part.location.handle))
             part.num_written += sum(message.num_steps for message in report.messages)
         if report.rows is not None:
             part.progress = report.rows
@@ -393,14 +393,14 @@ class _InFlight(NamedTuple):
 
     order: FragmentOrder
     report: asyncio.Future[FragmentReport]
-    payload: Payload
+    payload: RemoteBuffer
 
 
-class _Written(NamedTuple):
+class _PendingDelivery(NamedTuple):
     """Messages, the buffer that they stand in, which is to be fetched, and the worker that wrote them."""
 
     messages: Sequence[Message]
-    payload: Payload
+    payload: RemoteBuffer
     handle: WorkerHandle
 
 
@@ -441,7 +441,7 @@ class _WorkerPart:
     num_skipped: int = 0
     num_written: int = 0
     num_done: int = 0
-    written: deque[_Written] = field(default_factory=deque)
+    written: deque[_PendingDelivery] = field(default_factory=deque)
     progress: Sequence[RowProgress] | None = None
     num_unknown: int = 0
     num_broken_off: int = 0

@@ -13,7 +13,7 @@ from rollserve_server.pool.calls.stragglers import Cancellations
 if TYPE_CHECKING:
     import asyncio
 
-    from rollserve_server.pool.backends.backend import Payload, WorkerHandle
+    from rollserve_server.pool.backends.backend import RemoteBuffer, WorkerHandle
     from rollserve_server.pool.plan.placement import Placement
     from rollserve_server.pool.plan.plan import Ledger
     from rollserve_server.pool.workers.workforce import Workforce
@@ -27,7 +27,7 @@ class InFlight(NamedTuple):
 
     order: Order
     report: asyncio.Future[Report]
-    payload: Payload
+    payload: RemoteBuffer
 
 
 @dataclass(eq=False)

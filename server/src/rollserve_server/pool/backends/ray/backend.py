@@ -296,11 +296,11 @@ class _RayWorker:
         result: _R | _Failure = await self.fetch(reference)
         return _succeeded(result)
 
-    def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], _RayPayload]:
+    def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], _RayBuffer]:
         # Ray takes bytes as they are; of anything else it makes text by Python code of its own.
         with putting():
             report, buffer = self._ask_work.remote(pickle.dumps((self._epoch, "work", order)))
-        payload = _RayPayload(self, buffer)
+        payload = _RayBuffer(self, buffer)
         return asyncio.ensure_future(self._report(report, payload)), payload
 
     def stop(self, work_id: int) -> None:
@@ -338,7 +338,7 @@ class _RayWorker:
         except ray.exceptions.RayError as error:
             raise copy.copy(self._lost) or domain_error(error, self.index, self._kills) from error
 
-    async def _report(self, reference: Any, payload: _RayPayload) -> Any:
+    async def _report(self, reference: Any, payload: _RayBuffer) -> Any:
         report, payload.buffer = pickle.loads(await self.fetch(reference))  # noqa: S301  # it comes from our own code
         return _succeeded(report)
 
@@ -348,8 +348,8 @@ def _kill(actor: Any) -> None:
         ray.kill(actor)
 
 
-class _RayPayload:
-    """See Payload.
+class _RayBuffer:
+    """See RemoteBuffer.
 
     Attributes:
         buffer: the buffer, if it came with the report.
