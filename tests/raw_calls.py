@@ -55,7 +55,7 @@ def careless(
         yield channel
 
 
-def begin(channel: grpc.Channel, name: str, request: Message | bytes) -> grpc.EpisodeCall:
+def begin(channel: grpc.Channel, name: str, request: Message | bytes) -> grpc.Call:
     """A stream of which nothing is read but its first message, or whose error is raised."""
     data = request if isinstance(request, bytes) else request.SerializeToString()
     call = channel.unary_stream(f"{SERVICE}/{name}")(data)
@@ -63,7 +63,7 @@ def begin(channel: grpc.Channel, name: str, request: Message | bytes) -> grpc.Ep
     return call
 
 
-def end_of(call: grpc.EpisodeCall) -> tuple[grpc.StatusCode, str]:
+def end_of(call: grpc.Call) -> tuple[grpc.StatusCode, str]:
     """How a stream ends, when it is read at last: its status, and the reason."""
     with contextlib.suppress(grpc.RpcError):
         for _ in call:

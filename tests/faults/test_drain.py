@@ -18,7 +18,7 @@ SLOW = ("--env", "sample_envs:Slow", "--backend", "in-process", "--workers", "1"
 OBTAIN = f"{SERVICE}/ObtainSamples"
 
 
-def begin(channel: grpc.Channel, num_steps: int = FOREVER) -> grpc.EpisodeCall:
+def begin(channel: grpc.Channel, num_steps: int = FOREVER) -> grpc.Call:
     """A call that has begun, or waits for its turn."""
     request = pb.ObtainSamplesRequest(step_count=num_steps)
     call = channel.unary_stream(OBTAIN, request.SerializeToString, pb.ObtainSamplesResponse.FromString)(request)

@@ -23,7 +23,7 @@ from rollserve_server.admission import Admission
 from rollserve_server.errors import DomainError, OverLimitError, StoppingError
 
 
-def begin_to_sample(channel: grpc.Channel, seed: int) -> grpc.EpisodeCall:
+def begin_to_sample(channel: grpc.Channel, seed: int) -> grpc.Call:
     options = pb.SamplingOptions(seed=seed, max_message_bytes=1 << 20)
     return begin(channel, "ObtainSamples", pb.ObtainSamplesRequest(step_count=FOREVER, options=options))
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from faults.chaos.catalogue import MOST_WORKERS, NUM_ROWS
 
-__all__ = ["MOST_PAUSES", "EpisodeCall", "draw_call", "members_of"]
+__all__ = ["MOST_PAUSES", "Call", "draw_call", "members_of"]
 
 MOST_PAUSES = 100
 """A call of many messages would outlast the run."""
@@ -31,7 +31,7 @@ _MANY_WORKERS = math.lcm(*range(1, MOST_WORKERS + 1))
 
 
 @dataclasses.dataclass(frozen=True)
-class EpisodeCall:
+class Call:
     """A call of a client.
 
     Attributes:
@@ -63,7 +63,7 @@ class EpisodeCall:
     joined: bool = False
 
 
-def draw_call(source: random.Random, num_row_steps: tuple[int, int | None]) -> EpisodeCall:
+def draw_call(source: random.Random, num_row_steps: tuple[int, int | None]) -> Call:
     """A call.
 
     Args:
@@ -76,7 +76,7 @@ def draw_call(source: random.Random, num_row_steps: tuple[int, int | None]) -> E
         options["max_episode_length"] = source.choice([7, 25, 60])
     if source.random() < 0.1 and kind not in ("fragments", "population"):
         options["deterministic"] = True
-    call = EpisodeCall(kind, _number(source, kind), options, connection=source.randrange(2))
+    call = Call(kind, _number(source, kind), options, connection=source.randrange(2))
     if kind in ("samples", "exact", "fragments"):
         call = dataclasses.replace(call, **_how_it_is_taken(source), **_where_it_begins(source, kind, num_row_steps))
         if kind == "fragments" and call.seed is not None:  # a sequence has one limit

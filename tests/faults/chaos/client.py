@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from faults.chaos.calls import MOST_PAUSES, EpisodeCall, draw_call, members_of
+from faults.chaos.calls import MOST_PAUSES, Call, draw_call, members_of
 from faults.chaos.events import EventLog
 from faults.chaos.recorder import Recorder, Recording
 
@@ -77,7 +77,7 @@ class Client:
         for sampler in self._samplers:
             sampler.close()
 
-    def _make(self, call: EpisodeCall, recording: Recording) -> None:
+    def _make(self, call: Call, recording: Recording) -> None:
         sampler = self._samplers[call.connection]
         match call.kind:
             case "samples" | "exact" | "fragments":
@@ -95,7 +95,7 @@ class Client:
                 assert [version.is_current for version in versions[-1:]] == [True][: len(versions)]
                 recording.end("ok", num_healthy=sum(worker.healthy for worker in status.workers))
 
-    def _stream(self, call: EpisodeCall, recording: Recording, stream: SampleStream) -> None:
+    def _stream(self, call: Call, recording: Recording, stream: SampleStream) -> None:
         with stream:
             if call.joined:
                 try:
@@ -126,7 +126,7 @@ class Client:
         assert beginning is not None
         return beginning.row_count
 
-    def _evaluate(self, call: EpisodeCall, recording: Recording, sampler: rollserve.Sampler) -> None:
+    def _evaluate(self, call: Call, recording: Recording, sampler: rollserve.Sampler) -> None:
         options: Any = dict(call.options)
         reader: Reader[Any]
         if call.kind == "population":
@@ -160,11 +160,11 @@ class Client:
     async def _at_once(self) -> None:
         """Several calls of an asynchronous client at the same time."""
         async with rollserve.aconnect(self._address, timeout=_TIMEOUT) as sampler:
-            calls = [EpisodeCall("samples", self._source.randrange(10, 800)) for _ in range(2)]
-            calls.append(EpisodeCall("exact", self._source.randrange(1, 20)))
+            calls = [Call("samples", self._source.randrange(10, 800)) for _ in range(2)]
+            calls.append(Call("exact", self._source.randrange(1, 20)))
             await asyncio.gather(*(self._stream_beside(sampler, call) for call in calls))
 
-    async def _stream_beside(self, sampler: rollserve.AsyncSampler, call: EpisodeCall) -> None:
+    async def _stream_beside(self, sampler: rollserve.AsyncSampler, call: Call) -> None:
         recording = self._recorder.begin(call)
         try:
             stream = _stream_of(sampler, call)
@@ -175,7 +175,7 @@ class Client:
         except rollserve.RollserveError as error:
             self._fail(call, recording, error)
 
-    def _fail(self, call: EpisodeCall, recording: Recording, error: rollserve.RollserveError) -> None:
+    def _fail(self, call: Call, recording: Recording, error: rollserve.RollserveError) -> None:
         outcome = error.reason or error.code.name
         recording.end("cancelled" if call.deadline and outcome == "DEADLINE_EXCEEDED" else outcome, text=error.message)
         if outcome in ("ROW_STEP_COUNT", "SAMPLER_RUN", "ENVIRONMENT_VERSION"):
@@ -187,7 +187,7 @@ class Client:
         self._rows: tuple[int, int | None] = (random.Random(next(self._names)).getrandbits(64), None)
 
 
-def _stream_of(sampler: Any, call: EpisodeCall) -> Any:
+def _stream_of(sampler: Any, call: Call) -> Any:
     options = {**call.options, **call.extras, "deadline": call.deadline, "seed": call.seed}
     if call.kind == "fragments":
         return sampler.stream_fragments(call.number, row_step_count=call.row_step_count, **options)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from faults.chaos.digests import num_bytes, segments_of
 
 if TYPE_CHECKING:
-    from faults.chaos.calls import EpisodeCall
+    from faults.chaos.calls import Call
     from faults.chaos.events import EventLog
 
     import rollserve
@@ -32,7 +32,7 @@ class Recorder:
         self._in_full = in_full
         self._numbers = itertools.count()
 
-    def begin(self, call: EpisodeCall) -> Recording:
+    def begin(self, call: Call) -> Recording:
         """A call that begins."""
         number = next(self._numbers)
         self._log.write("call", call=number, kind=call.kind, request=dataclasses.asdict(call))

@@ -32,7 +32,7 @@ class ToldCall:
 
     Attributes:
         client: whose it is.
-        request: as of `calls.EpisodeCall`.
+        request: as of `calls.Call`.
         beginning: None if the client never learned it.
         segments: what came, in its order.
         num_bytes: how much that was.
