@@ -15,7 +15,7 @@ import rollserve
 from rollserve_server.agents import RandomSpec
 from rollserve_server.envs import RowSettings
 from rollserve_server.errors import EnvFailedError
-from rollserve_server.sampling import Claim, Order, Portion, Report, SequenceSpec, Worker, WorkerConfig
+from rollserve_server.sampling import Claim, EpisodeRange, Order, Report, SequenceSpec, Worker, WorkerConfig
 
 
 def nothing(step: int) -> Mapping[Any, Any]:
@@ -82,7 +82,7 @@ class Sampling:
     def sample(self, num_episodes: int = 0, claim: Claim | None = None) -> tuple[Report, bytes]:
         """Begins episodes, runs what there is for a while, and delivers the claim."""
         sequence = SequenceSpec(work_id=1, root_seed=0, policy_version=1, env_version=1)
-        begin = (Portion(range(num_episodes), 0),) if num_episodes else ()
+        begin = (EpisodeRange(range(num_episodes), 0),) if num_episodes else ()
         deliver = () if claim is None else (claim,)
         report, buffer = self.worker.work(
             Order(sequence, begin, (), None, deliver, 1 << 22, bind_worker=False, seconds=0.2)

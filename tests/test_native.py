@@ -20,7 +20,7 @@ from rollserve_server.envs import RowSettings
 from rollserve_server.errors import EnvFailedError, InvalidValueError
 from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Target
 from rollserve_server.pool.backends.ray.backend import RayBackend
-from rollserve_server.sampling import Order, Portion, SequenceSpec, Worker, WorkerConfig
+from rollserve_server.sampling import EpisodeRange, Order, SequenceSpec, Worker, WorkerConfig
 
 CARTPOLE = EnvSpec("CartPole-v1", vectorization="native", num_rows=8, num_episodes_per_row=4)
 COINS = EnvSpec("sample_envs:Coins-v0", {"num_steps": 30}, num_rows=4, num_episodes_per_row=3)
@@ -336,7 +336,7 @@ def test_a_block_that_worked_ahead_waits_for_one_that_is_awaited() -> None:
     finished: list[int] = []
     num_idle_steps = 0
 
-    def work(begin: tuple[Portion, ...], before: int | None) -> set[int]:
+    def work(begin: tuple[EpisodeRange, ...], before: int | None) -> set[int]:
         nonlocal num_idle_steps
         before_now = set(finished)
         while True:
@@ -348,11 +348,11 @@ def test_a_block_that_worked_ahead_waits_for_one_that_is_awaited() -> None:
             if not report.num_simulated_steps:
                 return set(finished) - before_now
 
-    prefetch = work((Portion(range(32, 64), 32),), 40)
+    prefetch = work((EpisodeRange(range(32, 64), 32),), 40)
     assert set(range(32, 40)) <= prefetch
     assert prefetch != set(range(32, 64))
     idle_before = num_idle_steps
-    assert work((Portion(range(5, 32), 0),), 40) == set(range(5, 32))
+    assert work((EpisodeRange(range(5, 32), 0),), 40) == set(range(5, 32))
     assert num_idle_steps > idle_before
     assert work((), None) == set(range(32, 64)) - prefetch
     assert sorted(finished) == list(range(5, 64))  # none twice

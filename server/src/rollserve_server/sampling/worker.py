@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from rollserve_server.agents import Agent, AgentSpec, Exploration
     from rollserve_server.envs import WorkerSpecs
     from rollserve_server.sampling.fragments.recording import FragmentRecording
-    from rollserve_server.sampling.protocol.fragments import Part
+    from rollserve_server.sampling.protocol.fragments import FragmentAssignment
 
 __all__ = ["Worker"]
 
@@ -361,7 +361,9 @@ class Worker:
         assert isinstance(work, FragmentWork)  # noqa: S101
         return work
 
-    def _agent(self, wanted: SequenceSpec | Part | Population, env_version: int, envs: RowEnvs | BlockEnvs) -> Agent:
+    def _agent(
+        self, wanted: SequenceSpec | FragmentAssignment | Population, env_version: int, envs: RowEnvs | BlockEnvs
+    ) -> Agent:
         """An agent for the rows. Sequences may share it: what it has is written and read within a step."""
         together = isinstance(envs, BlockEnvs)
         version, exploration = wanted.policy_version, wanted.exploration

@@ -23,7 +23,7 @@ from rollserve_server.pool.calls.stragglers import Stragglers
 from rollserve_server.pool.plan.placement import Anywhere, Blocks
 from rollserve_server.pool.plan.plan import Plan
 from rollserve_server.pool.sequences.open_sequence import InFlight, OpenSequence
-from rollserve_server.sampling import EARLY, Claim, Order, Portion
+from rollserve_server.sampling import EARLY, Claim, EpisodeRange, Order
 
 if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import WorkerHandle
@@ -197,8 +197,10 @@ class EpisodeCall(CallDriver):
             self._stragglers.begin(indices)
         return Order(
             sequence=self.sequence.spec,
-            begin=tuple(map(self._portion, begin)),
-            begin_again=tuple(self._portion(part) for indices in begin_again for part in self._plan.units_in(indices)),
+            begin=tuple(map(self._episode_range, begin)),
+            begin_again=tuple(
+                self._episode_range(part) for indices in begin_again for part in self._plan.units_in(indices)
+            ),
             before=plan.needed_before(),
             deliver=tuple(deliver),
             max_message_bytes=self._settings.max_message_bytes,
@@ -228,8 +230,8 @@ class EpisodeCall(CallDriver):
         num_expected = int(self._steps_per_second[worker] * seconds / mean) if mean else 0
         return 2 * max(num_expected, self._num_finished_last[worker])
 
-    def _portion(self, indices: range) -> Portion:
-        return Portion(indices, self._plan.unit_of(indices.start).start)
+    def _episode_range(self, indices: range) -> EpisodeRange:
+        return EpisodeRange(indices, self._plan.unit_of(indices.start).start)
 
     def _take(self, worker: int, report: Report) -> None:
         """Takes in what a worker did."""

@@ -23,7 +23,7 @@ from rollserve_server.pool.calls.driver import (
 )
 from rollserve_server.pool.sequences.row_sequences import WorkLocation
 from rollserve_server.pool.state.sampler_state import Moved
-from rollserve_server.sampling import FragmentOrder, Part, RowSequenceSpec, Worker
+from rollserve_server.sampling import FragmentAssignment, FragmentOrder, RowSequenceSpec, Worker
 
 if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import RemoteBuffer, WorkerHandle
@@ -78,7 +78,9 @@ class FragmentCall(CallDriver):
         self._ids = ids
         self._call_id = next(ids)
         self._num_row_steps = target.num_steps // start.stride
-        self._parts = [_WorkerPart(worker, self._num_row_steps, len(rows)) for worker, rows in enumerate(start.workers)]
+        self._parts = [
+            _WorkerState(worker, self._num_row_steps, len(rows)) for worker, rows in enumerate(start.workers)
+        ]
         # How many workers have to make all their steps; and whether they have, so that the others stop.
         self._num_enough = math.ceil(target.fraction_of_workers * len(workforce) - 1e-9)
         self._is_ending, self._overdue_at = False, math.inf
@@ -169,12 +171,12 @@ class FragmentCall(CallDriver):
                 if part.location is not None and part.location.handle is handle:  # else that is known
                     self._lose(part, error)
 
-    def _can_wait_for(self, part: _WorkerPart) -> bool:
+    def _can_wait_for(self, part: _WorkerState) -> bool:
         """Whether the call may go on although a worker is lost and there is none in its place: others are enough."""
         num_there = sum(not each.is_missing for each in self._parts)
         return num_there >= self._num_enough and self._can_leave(part)
 
-    async def _drive_handle(self, part: _WorkerPart, handle: WorkerHandle) -> None:
+    async def _drive_handle(self, part: _WorkerState, handle: WorkerHandle) -> None:
         """Keeps a worker at work until it is lost, or left behind."""
         slot, stuck = self._workforce[part.worker], False
         while part.in_flight or (slot.healthy and slot.handle is handle):
@@ -194,7 +196,7 @@ class FragmentCall(CallDriver):
             if not stuck:
                 self._notify()
 
-    def _next_order(self, part: _WorkerPart, handle: WorkerHandle, stuck: bool) -> FragmentOrder | None:
+    def _next_order(self, part: _WorkerState, handle: WorkerHandle, stuck: bool) -> FragmentOrder | None:
         """What a worker is to do next, or None if there is nothing now.
 
         Args:
@@ -221,8 +223,8 @@ class FragmentCall(CallDriver):
         enough = part.num_needed_row_steps if self._is_ending else None
         return FragmentOrder(sequence, self._part(part), states, max(room, 0), seconds, enough)
 
-    def _part(self, part: _WorkerPart) -> Part:
-        return Part(
+    def _part(self, part: _WorkerState) -> FragmentAssignment:
+        return FragmentAssignment(
             call_id=self._call_id,
             policy_version=self.account.policy_version,
             exploration=self._settings.exploration,
@@ -233,21 +235,21 @@ class FragmentCall(CallDriver):
             columns=self._settings.columns,
         )
 
-    def _states(self, part: _WorkerPart) -> Sequence[RowState]:
+    def _states(self, part: _WorkerState) -> Sequence[RowState]:
         """What the rows of a worker are to be made from, after any that it had are gone."""
         states, part.num_unknown = self.start.states(part.worker)
         part.num_skipped, part.num_broken_off = part.num_written, part.num_unknown
         self._notify()
         return states
 
-    def _room(self, part: _WorkerPart) -> int:
+    def _room(self, part: _WorkerState) -> int:
         """How many bytes a worker may write now: half of the window if it is its turn, else a share of the rest."""
         share = self._settings.window_bytes // 2
         if part.worker != self._turn:
             share //= len(self._parts)
         return max(share, 1) - part.num_waiting_bytes - sum(order.write_bytes for order, *_ in part.in_flight)
 
-    def _take(self, part: _WorkerPart, report: FragmentReport, payload: RemoteBuffer) -> None:
+    def _take(self, part: _WorkerState, report: FragmentReport, payload: RemoteBuffer) -> None:
         """Takes in what a worker did."""
         share = self.account.workers[part.worker]
         share.sampling_seconds += report.sampling_seconds
@@ -289,20 +291,20 @@ class FragmentCall(CallDriver):
         loop.call_at(self._overdue_at + 0.01, self._notify)
         self._notify()
 
-    def _leave_if_overdue(self, part: _WorkerPart) -> None:
+    def _leave_if_overdue(self, part: _WorkerState) -> None:
         """Goes on without a worker that does not stop, if nothing has come from it and its rows can be made again."""
         if part.progress is not None or asyncio.get_running_loop().time() < self._overdue_at:
             return
         if self._can_leave(part):
             part.progress, part.num_row_steps, part.is_left = [], 0, True
 
-    def _can_leave(self, part: _WorkerPart) -> bool:
+    def _can_leave(self, part: _WorkerState) -> bool:
         """Whether nothing has come from a worker, and its rows can be made again as they were."""
         has_stopped = part.num_row_steps < self._num_row_steps
         is_restorable = self._tells_actions and all(point.is_restorable for point in self.start.workers[part.worker])
         return is_restorable and not (has_stopped or part.num_needed_row_steps)
 
-    def _take_failure(self, part: _WorkerPart, report: FragmentReport, failure: DomainError) -> None:
+    def _take_failure(self, part: _WorkerState, report: FragmentReport, failure: DomainError) -> None:
         """Has rows made anew that an environment's error has left behind. Raises all other failures."""
         location = part.location
         if report.is_stranded and location is not None and part.num_strandings < self._settings.env_retries:
@@ -316,7 +318,7 @@ class FragmentCall(CallDriver):
             raise EnvFailedError(FailedEpisode.of(part.worker, final[-1]).final_text)
         raise failure
 
-    def _check_restored(self, part: _WorkerPart) -> None:
+    def _check_restored(self, part: _WorkerState) -> None:
         """Raises an error if rows begin other episodes although a part of what they made before is delivered."""
         if not (part.num_skipped and part.num_broken_off):
             return
@@ -328,32 +330,32 @@ class FragmentCall(CallDriver):
             raise EnvFailedError(f"{part.failure.text}; {text}")
         raise NotReadyError(text, reason="ROW_STEP_COUNT", field="fragments.row_step_count")
 
-    def _lose(self, part: _WorkerPart, error: WorkerLostError) -> None:
+    def _lose(self, part: _WorkerState, error: WorkerLostError) -> None:
         """Takes in that a worker is gone with its rows, and what it had not written."""
         self._forget_rows(part)
         if part.progress is None:
             self._restart_lost(part, error)
 
-    def _forget_rows(self, part: _WorkerPart) -> None:
+    def _forget_rows(self, part: _WorkerState) -> None:
         """Takes in that nothing more comes of a worker's rows."""
         part.in_flight.clear()
         part.location = None
 
-    def _close_rows(self, part: _WorkerPart, location: WorkLocation) -> None:
+    def _close_rows(self, part: _WorkerState, location: WorkLocation) -> None:
         """Has a worker, which is there, end what it does with its rows."""
         self._forget_rows(part)
         location.handle.stop(location.work_id)
         closing = asyncio.ensure_future(location.handle.call(Worker.close_work, location.work_id))
         closing.add_done_callback(ignore_answer)
 
-    def _restart(self, part: _WorkerPart, reason: str) -> None:
+    def _restart(self, part: _WorkerState, reason: str) -> None:
         """Has a part made again, but for what is written."""
         part.progress, part.num_made, part.has_answered = None, 0, False
         part.num_row_steps = self._num_row_steps
         self.account.count_retried(reason, len(self.start.workers[part.worker]))
         self._notify()
 
-    def _restart_lost(self, part: _WorkerPart, error: WorkerLostError) -> None:
+    def _restart_lost(self, part: _WorkerState, error: WorkerLostError) -> None:
         """Has a part of a lost worker made again. Raises the error if that has happened too often."""
         part.num_losses += not self._workforce[part.worker].lost_in_broadcast
         self._restart(part, error.reason.lower())
@@ -365,7 +367,7 @@ class FragmentCall(CallDriver):
         part = self._parts[self._turn]
         return await self._fetch(part) if part.written else None
 
-    async def _fetch(self, part: _WorkerPart) -> Delivery | None:
+    async def _fetch(self, part: _WorkerState) -> Delivery | None:
         messages, payload, handle = part.written[0]
         try:
             buffer = await payload.get()
@@ -405,7 +407,7 @@ class _PendingDelivery(NamedTuple):
 
 
 @dataclass(eq=False)
-class _WorkerPart:
+class _WorkerState:
     """A worker's part in the call.
 
     Attributes:

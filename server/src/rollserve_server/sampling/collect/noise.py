@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["BlockNoise", "RowNoise"]
 
 _BLOCK_STEPS = 64
-"""Part of the contract of reproducibility: an agent that draws several kinds of numbers draws them block by block."""
+"""FragmentAssignment of the contract of reproducibility: an agent that draws several kinds of numbers draws them block by block."""
 
 
 class RowNoise:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.agents import Agent
     from rollserve_server.envs import BlockEnvs, RowEnvs
-    from rollserve_server.sampling.protocol.episodes import Portion
+    from rollserve_server.sampling.protocol.episodes import EpisodeRange
     from rollserve_server.sampling.record.episodes import ColumnKey
 
 __all__ = ["Collector", "column_keys", "located"]
@@ -95,10 +95,10 @@ class Collector:
         """By name, how many values of infos had no place in a column. The caller may clear it."""
         return self._infos.dropped
 
-    def enqueue(self, portions: Iterable[Portion]) -> None:
+    def enqueue(self, ranges: Iterable[EpisodeRange]) -> None:
         """Has the episodes run, beginning with the lowest index as rows are free."""
-        for portion in portions:
-            for index in portion.indices:
+        for episodes in ranges:
+            for index in episodes.indices:
                 self._waiting.add(index)
 
     def begin(self, before: int | None = None) -> bool:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.agents import Agent
     from rollserve_server.envs import BlockEnvs
-    from rollserve_server.sampling.protocol.episodes import Portion
+    from rollserve_server.sampling.protocol.episodes import EpisodeRange
 
 __all__ = ["BlockCollector"]
 
@@ -82,10 +82,10 @@ class BlockCollector:
         """By name, how many values of infos had no place in a column. The caller may clear it."""
         return self._reader.dropped
 
-    def enqueue(self, portions: Iterable[Portion]) -> None:
+    def enqueue(self, ranges: Iterable[EpisodeRange]) -> None:
         """Has the episodes run, those of the lowest index first."""
-        for portion in portions:
-            heapq.heappush(self._queue, (portion.indices.start, portion.block_start, set(portion.indices)))
+        for episodes in ranges:
+            heapq.heappush(self._queue, (episodes.indices.start, episodes.block_start, set(episodes.indices)))
 
     def begin(self, before: int | None = None) -> bool:
         """Begins the next block if the one before is done or has to wait.

@@ -15,8 +15,8 @@ from rollserve.v1.sampler_service_pb2 import ObtainExactEpisodesResponse, Obtain
 from rollserve_server.sampling.encode.compression import Compressor
 from rollserve_server.sampling.encode.fields import (
     CompressedRows,
+    FragmentAssignment,
     Gathered,
-    Part,
     Rows,
     array_field,
     field_number,
@@ -78,7 +78,7 @@ class EncodedMessage:
         num_episodes: how many episodes end in it.
     """
 
-    parts: Sequence[Part]
+    parts: Sequence[FragmentAssignment]
     num_bytes: int
     num_raw_bytes: int
     num_steps: int
@@ -203,7 +203,7 @@ class Encoder:
             num_raw_bytes = rows.num_bytes + last.num_bytes
             yield _Column("frame_stacks", key.name, frames, num_raw_bytes, frame_count=key.shape[0])
 
-    def _field(self, column: _Column, compression: Compression.ValueType | None) -> list[Part]:
+    def _field(self, column: _Column, compression: Compression.ValueType | None) -> list[FragmentAssignment]:
         """The column as a field of the message, compressed if it may be and shrinks by it."""
         rows: Rows | Gathered | CompressedRows = column.rows
         if compression is not None:
@@ -259,7 +259,7 @@ class _Headers(NamedTuple):
     truncated: np.ndarray
     environment_seeds: np.ndarray
 
-    def fields(self, encoding: Encoding) -> Iterator[Part]:
+    def fields(self, encoding: Encoding) -> Iterator[FragmentAssignment]:
         """Them, and what is the same for all."""
         num_segments = len(self.lengths)
         columns = self._asdict()

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CompressedRows",
+    "FragmentAssignment",
     "Gathered",
-    "Part",
     "Rows",
     "array_field",
     "field_number",
@@ -152,7 +152,7 @@ class CompressedRows:
     data: bytes
 
 
-Part = bytes | Rows | Gathered
+FragmentAssignment = bytes | Rows | Gathered
 """What a message is put together from."""
 
 
@@ -161,9 +161,9 @@ def field_number(message: Descriptor, name: str) -> int:
     return message.fields_by_name[name].number
 
 
-def message_field(number: int, parts: Sequence[Part]) -> list[Part]:
+def message_field(number: int, parts: Sequence[FragmentAssignment]) -> list[FragmentAssignment]:
     """A field that is a message, or packed numbers, of the given content."""
-    merged: list[Part] = [_key(number, _LENGTH_DELIMITED) + varint(sum(map(size_of, parts)))]
+    merged: list[FragmentAssignment] = [_key(number, _LENGTH_DELIMITED) + varint(sum(map(size_of, parts)))]
     for part in parts:
         last = merged[-1]
         if isinstance(part, bytes) and isinstance(last, bytes) and len(part) <= _SHORT_BYTES:
@@ -173,38 +173,40 @@ def message_field(number: int, parts: Sequence[Part]) -> list[Part]:
     return merged
 
 
-def size_of(part: Part) -> int:
+def size_of(part: FragmentAssignment) -> int:
     """How many bytes a part takes."""
     return len(part) if isinstance(part, bytes) else part.num_bytes
 
 
-def array_field(number: int, array: np.ndarray) -> list[Part]:
+def array_field(number: int, array: np.ndarray) -> list[FragmentAssignment]:
     """A field of packed numbers of fixed width, or of truth values."""
     return message_field(number, [Rows.of(array)]) if len(array) else []
 
 
-def tensor_field(number: int, rows: Rows | Gathered | CompressedRows) -> list[Part]:
+def tensor_field(number: int, rows: Rows | Gathered | CompressedRows) -> list[FragmentAssignment]:
     """A field that is a Tensor."""
     return message_field(number, _tensor(rows))
 
 
-def named_tensor_field(number: int, name: str, rows: Rows | Gathered | CompressedRows) -> list[Part]:
+def named_tensor_field(number: int, name: str, rows: Rows | Gathered | CompressedRows) -> list[FragmentAssignment]:
     """A field that is a NamedTensor."""
     return message_field(number, [*_text(_NAME, name), *message_field(_TENSOR, _tensor(rows))])
 
 
-def frame_stack_field(number: int, name: str, frame_count: int, frames: Rows | Gathered | CompressedRows) -> list[Part]:
+def frame_stack_field(
+    number: int, name: str, frame_count: int, frames: Rows | Gathered | CompressedRows
+) -> list[FragmentAssignment]:
     """A field that is a FrameStack."""
     count = _key(_FRAME_COUNT, _VARINT) + varint(frame_count)
     return message_field(number, [*_text(_STACK_NAME, name), count, *message_field(_FRAMES, _tensor(frames))])
 
 
-def _text(number: int, text: str) -> list[Part]:
+def _text(number: int, text: str) -> list[FragmentAssignment]:
     encoded = text.encode()
     return [_key(number, _LENGTH_DELIMITED) + varint(len(encoded)) + encoded] if encoded else []
 
 
-def _tensor(column: Rows | Gathered | CompressedRows) -> list[Part]:
+def _tensor(column: Rows | Gathered | CompressedRows) -> list[FragmentAssignment]:
     if isinstance(column, CompressedRows):
         compression = _key(_COMPRESSION, _VARINT) + varint(int(column.compression))
         return [_tensor_head(column.rows), *message_field(_DATA, [column.data]), compression]

@@ -24,11 +24,11 @@ __all__ = [
     "ColumnFormat",
     "EnvDescription",
     "EpisodeFailure",
+    "EpisodeRange",
     "Message",
     "Order",
     "Outcome",
     "Parcel",
-    "Portion",
     "Report",
     "SequenceSpec",
     "WorkOrder",
@@ -132,7 +132,7 @@ class Claim:
     first_step: int = 0
 
 
-class Portion(NamedTuple):
+class EpisodeRange(NamedTuple):
     """Episodes to run.
 
     Attributes:
@@ -193,8 +193,8 @@ class Order(WorkOrder["Report"]):
     """
 
     sequence: SequenceSpec
-    begin: tuple[Portion, ...]
-    begin_again: tuple[Portion, ...]
+    begin: tuple[EpisodeRange, ...]
+    begin_again: tuple[EpisodeRange, ...]
     before: int | None
     deliver: tuple[Claim, ...]
     max_message_bytes: int

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rollserve_server.sampling.collect.recurrent_state import Memory
     from rollserve_server.sampling.protocol.episodes import ColumnFormat, EpisodeFailure, Message
 
-__all__ = ["FragmentOrder", "FragmentReport", "Part", "RowProgress", "RowSequenceSpec", "RowState"]
+__all__ = ["FragmentAssignment", "FragmentOrder", "FragmentReport", "RowProgress", "RowSequenceSpec", "RowState"]
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class RowProgress:
 
 
 @dataclass(frozen=True)
-class Part:
+class FragmentAssignment:
     """A worker's part in a call.
 
     Attributes:
@@ -118,7 +118,7 @@ class FragmentOrder(WorkOrder["FragmentReport"]):
     """
 
     sequence: RowSequenceSpec
-    part: Part
+    part: FragmentAssignment
     states: Sequence[RowState] | None
     write_bytes: int
     seconds: float

@@ -11,7 +11,15 @@ from rollserve_server.sampling.collect.rows import Collector
 from rollserve_server.sampling.collect.vector import BlockCollector
 from rollserve_server.sampling.encode.encoder import EncodedMessage, Encoder, Encoding, write_messages
 from rollserve_server.sampling.encode.segments import Segment, cut_into_messages
-from rollserve_server.sampling.protocol.episodes import EARLY, Claim, Message, Outcome, Parcel, Portion, SequenceSpec
+from rollserve_server.sampling.protocol.episodes import (
+    EARLY,
+    Claim,
+    EpisodeRange,
+    Message,
+    Outcome,
+    Parcel,
+    SequenceSpec,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,10 +79,10 @@ class EpisodeWork:
         """The index of the episode that a row runs, or begins."""
         return self._collector.episode_of(row)
 
-    def enqueue(self, portions: Sequence[Portion], portions_again: Sequence[Portion]) -> None:
+    def enqueue(self, ranges: Sequence[EpisodeRange], ranges_again: Sequence[EpisodeRange]) -> None:
         """Has the episodes run, the lowest index first; the second ones however full the buffer is."""
-        self._collector.enqueue((*portions, *portions_again))
-        self._stop_again = max((self._stop_again, *(portion.indices.stop for portion in portions_again)))
+        self._collector.enqueue((*ranges, *ranges_again))
+        self._stop_again = max((self._stop_again, *(episodes.indices.stop for episodes in ranges_again)))
 
     def sample(
         self, seconds: float, before: int | None, buffer_bytes: int, is_stopped: Callable[[], bool]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rollserve_server.agents import Agent
     from rollserve_server.envs import BlockEnvs, RowEnvs
     from rollserve_server.sampling.fragments.recording import FragmentRecording
-    from rollserve_server.sampling.protocol.fragments import Part, RowProgress, RowSequenceSpec
+    from rollserve_server.sampling.protocol.fragments import FragmentAssignment, RowProgress, RowSequenceSpec
 
 __all__ = ["FragmentWork"]
 
@@ -46,7 +46,7 @@ class FragmentWork:
         self.num_restoring_steps = 0
         self._rows = rows
         self._buffer_bytes = buffer_bytes
-        self._part: Part | None = None
+        self._part: FragmentAssignment | None = None
         self._checked_bytes = 0
         self._num_steps_left = 0
         self._num_steps_to_write = 0
@@ -71,7 +71,7 @@ class FragmentWork:
         """The index of the episode that a row runs, or begins."""
         return self._rows.episode_of(row)
 
-    def begin(self, part: Part, build_agent: Callable[[], Agent]) -> None:
+    def begin(self, part: FragmentAssignment, build_agent: Callable[[], Agent]) -> None:
         """Begins a call, unless it is the one that runs.
 
         Raises:
