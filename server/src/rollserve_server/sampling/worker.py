@@ -228,25 +228,25 @@ class Worker:
         return report, buffer
 
     def _sample_fragments(self, order: FragmentOrder) -> tuple[FragmentReport, NDArray[np.uint8]]:
-        work_id, part = order.sequence.work_id, order.part
+        work_id, assignment = order.sequence.work_id, order.assignment
         work = self._open_fragments(order)
-        self._forget_stopped_calls(part.call_id)
+        self._forget_stopped_calls(assignment.call_id)
         current_activity().episode_of = work.episode_of
         before = work.num_simulated_steps, work.num_restoring_steps
         began = sampled = time.perf_counter()
         messages: tuple[Message, ...] = ()
         buffer, failure = np.empty(0, np.uint8), None
         try:
-            work.begin(part, lambda: self._agent(part, order.sequence.env_version, work.envs))
+            work.begin(assignment, lambda: self._agent(assignment, order.sequence.env_version, work.envs))
             if order.enough_row_steps is not None:
                 work.shorten(order.enough_row_steps)
             if order.seconds > 0:
-                work.sample(order.seconds, lambda: work_id in self._stopped or part.call_id in self._stopped)
+                work.sample(order.seconds, lambda: work_id in self._stopped or assignment.call_id in self._stopped)
             sampled = time.perf_counter()
-            if part.columns is None:
+            if assignment.columns is None:
                 messages = work.discard()
             else:
-                encoding = Encoding(part.policy_version, self._index, part.columns)
+                encoding = Encoding(assignment.policy_version, self._index, assignment.columns)
                 messages, buffer = work.write(encoding, order.write_bytes)
         except DomainError as error:
             failure = error

@@ -78,17 +78,17 @@ class FragmentCall(CallDriver):
         self._ids = ids
         self._call_id = next(ids)
         self._num_row_steps = target.num_steps // start.stride
-        self._parts = [
+        self._worker_states = [
             _WorkerState(worker, self._num_row_steps, len(rows)) for worker, rows in enumerate(start.workers)
         ]
         # How many workers have to make all their steps; and whether they have, so that the others stop.
         self._num_enough = math.ceil(target.fraction_of_workers * len(workforce) - 1e-9)
         self._is_ending, self._overdue_at = False, math.inf
-        self._turn = 0
+        self._next_worker = 0
         left = target.num_skipped_steps
-        for part in self._parts:
-            part.num_skipped = part.num_written = part.num_done = min(left, part.num_steps)
-            left -= part.num_done
+        for state in self._worker_states:
+            state.num_skipped = state.num_written = state.num_done = min(left, state.num_steps)
+            left -= state.num_done
 
     def reached(self) -> Checkpoint:
         """Where the rows stand after a call that is complete."""
@@ -101,40 +101,40 @@ class FragmentCall(CallDriver):
 
     def locations(self) -> list[WorkLocation | None]:
         """Which workers have the rows where they stand after a call that is complete."""
-        return [None if part.is_left else part.location for part in self._parts]
+        return [None if state.is_left else state.location for state in self._worker_states]
 
     def left(self) -> tuple[list[WorkLocation], list[asyncio.Future[FragmentReport]]]:
         """Where rows are that did not stop in time, and stand elsewhere; and what those have not answered."""
-        left = [part for part in self._parts if part.is_left]
-        locations = [part.location for part in left if part.location is not None]
-        return locations, [in_flight.report for part in left for in_flight in part.in_flight]
+        left = [state for state in self._worker_states if state.is_left]
+        locations = [state.location for state in left if state.location is not None]
+        return locations, [in_flight.report for state in left for in_flight in state.in_flight]
 
     def open_locations(self) -> list[WorkLocation]:
         """Where rows are, wherever they stand."""
-        return [part.location for part in self._parts if part.location is not None]
+        return [state.location for state in self._worker_states if state.location is not None]
 
     def coming(self) -> list[asyncio.Future[FragmentReport]]:
         """What has been asked of workers and not been answered."""
-        return [in_flight.report for part in self._parts for in_flight in part.in_flight]
+        return [in_flight.report for state in self._worker_states for in_flight in state.in_flight]
 
     def _progress(self) -> list[Sequence[RowProgress]]:
-        return [part.progress for part in self._parts if part.progress is not None]
+        return [state.progress for state in self._worker_states if state.progress is not None]
 
     def _begin(self) -> None:
-        for part, location in zip(self._parts, self.sequence.locations, strict=True):
-            slot = self._workforce[part.worker]
+        for state, location in zip(self._worker_states, self.sequence.locations, strict=True):
+            slot = self._workforce[state.worker]
             if location is not None and slot.healthy and slot.handle is location.handle:
-                part.location = location
+                state.location = location
 
     def _is_complete(self) -> bool:
-        while self._turn < len(self._parts):
-            part = self._parts[self._turn]
-            self._check_restored(part)
+        while self._next_worker < len(self._worker_states):
+            state = self._worker_states[self._next_worker]
+            self._check_restored(state)
             if self._is_ending:
-                self._leave_if_overdue(part)
-            if part.written or part.progress is None:
+                self._leave_if_overdue(state)
+            if state.written or state.progress is None:
                 return False
-            self._turn += 1
+            self._next_worker += 1
             self._notify()  # the next worker may write more now
         return True
 
@@ -142,252 +142,254 @@ class FragmentCall(CallDriver):
         account = self.account
         # What was made and is not delivered was made again.
         account.num_lost_steps = account.num_simulated_steps - account.num_steps - account.num_discarded_steps
-        account.num_broken_off_episodes = sum(part.num_broken_off for part in self._parts)
-        for part, share in zip(self._parts, account.workers, strict=True):
-            share.num_missing_steps = (self._num_row_steps - part.num_row_steps) * part.num_rows
+        account.num_broken_off_episodes = sum(state.num_broken_off for state in self._worker_states)
+        for state, share in zip(self._worker_states, account.workers, strict=True):
+            share.num_missing_steps = (self._num_row_steps - state.num_row_steps) * state.num_rows
 
     async def _drive(self, worker: int) -> None:
-        part = self._parts[worker]
+        state = self._worker_states[worker]
         slot = self._workforce[worker]
-        while not part.is_left:
-            if part.progress is not None and not slot.healthy:  # nothing of it is missing
-                self._forget_rows(part)
+        while not state.is_left:
+            if state.progress is not None and not slot.healthy:  # nothing of it is missing
+                self._forget_rows(state)
                 await self._wait()
                 continue
             try:
                 handle = await self._workforce.ready(worker)
             except WorkerLostError:
-                part.is_missing = True
-                if not self._can_wait_for(part):
+                state.is_missing = True
+                if not self._can_wait_for(state):
                     raise
                 continue
-            part.is_missing = False
-            if part.location is not None and part.location.handle is not handle:
-                self._lose(part, WorkerLostError(f"worker {worker} is lost", worker))
+            state.is_missing = False
+            if state.location is not None and state.location.handle is not handle:
+                self._lose(state, WorkerLostError(f"worker {worker} is lost", worker))
             try:
-                await self._drive_handle(part, handle)
+                await self._drive_handle(state, handle)
             except WorkerLostError as error:
                 self._workforce.lose(worker, handle, error)
-                if part.location is not None and part.location.handle is handle:  # else that is known
-                    self._lose(part, error)
+                if state.location is not None and state.location.handle is handle:  # else that is known
+                    self._lose(state, error)
 
-    def _can_wait_for(self, part: _WorkerState) -> bool:
+    def _can_wait_for(self, state: _WorkerState) -> bool:
         """Whether the call may go on although a worker is lost and there is none in its place: others are enough."""
-        num_there = sum(not each.is_missing for each in self._parts)
-        return num_there >= self._num_enough and self._can_leave(part)
+        num_there = sum(not each.is_missing for each in self._worker_states)
+        return num_there >= self._num_enough and self._can_leave(state)
 
-    async def _drive_handle(self, part: _WorkerState, handle: WorkerHandle) -> None:
+    async def _drive_handle(self, state: _WorkerState, handle: WorkerHandle) -> None:
         """Keeps a worker at work until it is lost, or left behind."""
-        slot, stuck = self._workforce[part.worker], False
-        while part.in_flight or (slot.healthy and slot.handle is handle):
-            while len(part.in_flight) < ORDERS_IN_FLIGHT and (order := self._next_order(part, handle, stuck)):
-                part.in_flight.append(_InFlight(order, *put_to_work(handle, order)))
-            if not part.in_flight:
+        slot, stuck = self._workforce[state.worker], False
+        while state.in_flight or (slot.healthy and slot.handle is handle):
+            while len(state.in_flight) < ORDERS_IN_FLIGHT and (order := self._next_order(state, handle, stuck)):
+                state.in_flight.append(_InFlight(order, *put_to_work(handle, order)))
+            if not state.in_flight:
                 await self._wait()
                 continue
             # If the call ends meanwhile, somebody else takes the answer.
-            _, coming, payload = part.in_flight[0]
+            _, coming, payload = state.in_flight[0]
             report = await asyncio.shield(coming)
-            if part.is_left or not part.in_flight:  # it was found lost when what it had written was fetched
+            if state.is_left or not state.in_flight:  # it was found lost when what it had written was fetched
                 return
-            part.in_flight.popleft()
-            self._take(part, report, payload)
-            stuck = part.location is not None and not (report.num_simulated_steps or report.messages or report.rows)
+            state.in_flight.popleft()
+            self._take(state, report, payload)
+            stuck = state.location is not None and not (report.num_simulated_steps or report.messages or report.rows)
             if not stuck:
                 self._notify()
 
-    def _next_order(self, part: _WorkerState, handle: WorkerHandle, stuck: bool) -> FragmentOrder | None:
+    def _next_order(self, state: _WorkerState, handle: WorkerHandle, stuck: bool) -> FragmentOrder | None:
         """What a worker is to do next, or None if there is nothing now.
 
         Args:
-            part: the worker's part.
+            state: the worker's part.
             handle: the worker.
             stuck: whether it had nothing to do with its last order, because it holds as much as it may.
         """
-        if part.progress is not None:
+        if state.progress is not None:
             return None
-        samples = part.num_made < part.num_steps
-        room = self._room(part)
+        samples = state.num_made < state.num_steps
+        room = self._room(state)
         # The first answer often brings it all.
-        if part.in_flight and not (samples and part.has_answered):
+        if state.in_flight and not (samples and state.has_answered):
             return None
         if room <= 0 and (stuck or not samples):
             return None
-        states = None
-        if part.location is None:
-            part.location = WorkLocation(handle, next(self._ids))
-            states = self._states(part)
+        row_states = None
+        if state.location is None:
+            state.location = WorkLocation(handle, next(self._ids))
+            row_states = self._row_states(state)
         kind = self.sequence.kind
-        sequence = RowSequenceSpec(part.location.work_id, self.sequence.seed, *kind, self.start.stride)
-        seconds = self._slice_seconds(has_answered=part.has_answered) if samples else 0.0
-        enough = part.num_needed_row_steps if self._is_ending else None
-        return FragmentOrder(sequence, self._part(part), states, max(room, 0), seconds, enough)
+        sequence = RowSequenceSpec(state.location.work_id, self.sequence.seed, *kind, self.start.stride)
+        seconds = self._slice_seconds(has_answered=state.has_answered) if samples else 0.0
+        enough = state.num_needed_row_steps if self._is_ending else None
+        return FragmentOrder(sequence, self._assignment(state), row_states, max(room, 0), seconds, enough)
 
-    def _part(self, part: _WorkerState) -> FragmentAssignment:
+    def _assignment(self, state: _WorkerState) -> FragmentAssignment:
         return FragmentAssignment(
             call_id=self._call_id,
             policy_version=self.account.policy_version,
             exploration=self._settings.exploration,
-            num_row_steps=part.num_row_steps,
-            num_skipped_steps=part.num_skipped,
+            num_row_steps=state.num_row_steps,
+            num_skipped_steps=state.num_skipped,
             max_message_bytes=self._settings.max_message_bytes,
             tell_actions=self._tells_actions,
             columns=self._settings.columns,
         )
 
-    def _states(self, part: _WorkerState) -> Sequence[RowState]:
+    def _row_states(self, state: _WorkerState) -> Sequence[RowState]:
         """What the rows of a worker are to be made from, after any that it had are gone."""
-        states, part.num_unknown = self.start.states(part.worker)
-        part.num_skipped, part.num_broken_off = part.num_written, part.num_unknown
+        row_states, state.num_unknown = self.start.states(state.worker)
+        state.num_skipped, state.num_broken_off = state.num_written, state.num_unknown
         self._notify()
-        return states
+        return row_states
 
-    def _room(self, part: _WorkerState) -> int:
+    def _room(self, state: _WorkerState) -> int:
         """How many bytes a worker may write now: half of the window if it is its turn, else a share of the rest."""
         share = self._settings.window_bytes // 2
-        if part.worker != self._turn:
-            share //= len(self._parts)
-        return max(share, 1) - part.num_waiting_bytes - sum(order.write_bytes for order, *_ in part.in_flight)
+        if state.worker != self._next_worker:
+            share //= len(self._worker_states)
+        return max(share, 1) - state.num_waiting_bytes - sum(order.write_bytes for order, *_ in state.in_flight)
 
-    def _take(self, part: _WorkerState, report: FragmentReport, payload: RemoteBuffer) -> None:
+    def _take(self, state: _WorkerState, report: FragmentReport, payload: RemoteBuffer) -> None:
         """Takes in what a worker did."""
-        share = self.account.workers[part.worker]
+        share = self.account.workers[state.worker]
         share.sampling_seconds += report.sampling_seconds
         share.encoding_seconds += report.encoding_seconds
         share.num_simulated_steps += report.num_simulated_steps
         self.account.dropped_infos.update(report.dropped_infos)
         for env_failure in report.env_failures:
-            self.account.take_env_failure(part.worker, env_failure)
+            self.account.take_env_failure(state.worker, env_failure)
         if report.failure is not None:
-            self._take_failure(part, report, report.failure)
+            self._take_failure(state, report, report.failure)
             return
-        part.has_answered = True
-        part.num_made += report.num_simulated_steps - report.num_restoring_steps
-        part.num_broken_off = part.num_unknown + report.num_broken_off
-        part.num_row_steps = report.num_row_steps
+        state.has_answered = True
+        state.num_made += report.num_simulated_steps - report.num_restoring_steps
+        state.num_broken_off = state.num_unknown + report.num_broken_off
+        state.num_row_steps = report.num_row_steps
         if report.messages:
-            part.num_needed_row_steps = max(part.num_needed_row_steps, part.num_made // part.num_rows)
-            assert part.location is not None  # noqa: S101  # it has just answered
-            part.written.append(_PendingDelivery(report.messages, payload, part.location.handle))
-            part.num_written += sum(message.num_steps for message in report.messages)
+            state.num_needed_row_steps = max(state.num_needed_row_steps, state.num_made // state.num_rows)
+            assert state.location is not None  # noqa: S101  # it has just answered
+            state.written.append(_PendingDelivery(report.messages, payload, state.location.handle))
+            state.num_written += sum(message.num_steps for message in report.messages)
         if report.rows is not None:
-            part.progress = report.rows
-        if self._num_enough < len(self._parts) and not self._is_ending:
+            state.progress = report.rows
+        if self._num_enough < len(self._worker_states) and not self._is_ending:
             self._end_if_enough()
 
     def _end_if_enough(self) -> None:
         """Has the other workers stop once enough have made all their steps."""
-        unfinished = [part for part in self._parts if part.num_made < part.num_steps and part.progress is None]
-        if len(self._parts) - len(unfinished) < self._num_enough:
+        unfinished = [
+            state for state in self._worker_states if state.num_made < state.num_steps and state.progress is None
+        ]
+        if len(self._worker_states) - len(unfinished) < self._num_enough:
             return
         self._is_ending = True
-        for part in self._parts:
-            if part not in unfinished:
-                part.num_needed_row_steps = self._num_row_steps  # also if it is lost
-            elif part.location is not None and part.in_flight:
-                part.location.handle.stop(self._call_id)
+        for state in self._worker_states:
+            if state not in unfinished:
+                state.num_needed_row_steps = self._num_row_steps  # also if it is lost
+            elif state.location is not None and state.in_flight:
+                state.location.handle.stop(self._call_id)
         loop = asyncio.get_running_loop()
         self._overdue_at = loop.time() + _STOP_SECONDS
         loop.call_at(self._overdue_at + 0.01, self._notify)
         self._notify()
 
-    def _leave_if_overdue(self, part: _WorkerState) -> None:
+    def _leave_if_overdue(self, state: _WorkerState) -> None:
         """Goes on without a worker that does not stop, if nothing has come from it and its rows can be made again."""
-        if part.progress is not None or asyncio.get_running_loop().time() < self._overdue_at:
+        if state.progress is not None or asyncio.get_running_loop().time() < self._overdue_at:
             return
-        if self._can_leave(part):
-            part.progress, part.num_row_steps, part.is_left = [], 0, True
+        if self._can_leave(state):
+            state.progress, state.num_row_steps, state.is_left = [], 0, True
 
-    def _can_leave(self, part: _WorkerState) -> bool:
+    def _can_leave(self, state: _WorkerState) -> bool:
         """Whether nothing has come from a worker, and its rows can be made again as they were."""
-        has_stopped = part.num_row_steps < self._num_row_steps
-        is_restorable = self._tells_actions and all(point.is_restorable for point in self.start.workers[part.worker])
-        return is_restorable and not (has_stopped or part.num_needed_row_steps)
+        has_stopped = state.num_row_steps < self._num_row_steps
+        is_restorable = self._tells_actions and all(point.is_restorable for point in self.start.workers[state.worker])
+        return is_restorable and not (has_stopped or state.num_needed_row_steps)
 
-    def _take_failure(self, part: _WorkerState, report: FragmentReport, failure: DomainError) -> None:
+    def _take_failure(self, state: _WorkerState, report: FragmentReport, failure: DomainError) -> None:
         """Has rows made anew that an environment's error has left behind. Raises all other failures."""
-        location = part.location
-        if report.is_stranded and location is not None and part.num_strandings < self._settings.env_retries:
-            part.num_strandings += 1
-            part.failure = failure
-            self._close_rows(part, location)
-            self._restart(part, ENVIRONMENT_FAILED)
+        location = state.location
+        if report.is_stranded and location is not None and state.num_strandings < self._settings.env_retries:
+            state.num_strandings += 1
+            state.failure = failure
+            self._close_rows(state, location)
+            self._restart(state, ENVIRONMENT_FAILED)
             return
         final = [env_failure for env_failure in report.env_failures if env_failure.is_final]
         if isinstance(failure, EnvFailedError) and final:
-            raise EnvFailedError(FailedEpisode.of(part.worker, final[-1]).final_text)
+            raise EnvFailedError(FailedEpisode.of(state.worker, final[-1]).final_text)
         raise failure
 
-    def _check_restored(self, part: _WorkerState) -> None:
+    def _check_restored(self, state: _WorkerState) -> None:
         """Raises an error if rows begin other episodes although a part of what they made before is delivered."""
-        if not (part.num_skipped and part.num_broken_off):
+        if not (state.num_skipped and state.num_broken_off):
             return
-        rows = f"{part.num_broken_off} rows of worker {part.worker}"
+        rows = f"{state.num_broken_off} rows of worker {state.worker}"
         text = f"{rows} cannot be brought to where they stood, but a part of what they made from there is delivered"
-        if part.num_losses:
-            raise WorkerLostError(text, part.worker)
-        if part.failure is not None:
-            raise EnvFailedError(f"{part.failure.text}; {text}")
+        if state.num_losses:
+            raise WorkerLostError(text, state.worker)
+        if state.failure is not None:
+            raise EnvFailedError(f"{state.failure.text}; {text}")
         raise NotReadyError(text, reason="ROW_STEP_COUNT", field="fragments.row_step_count")
 
-    def _lose(self, part: _WorkerState, error: WorkerLostError) -> None:
+    def _lose(self, state: _WorkerState, error: WorkerLostError) -> None:
         """Takes in that a worker is gone with its rows, and what it had not written."""
-        self._forget_rows(part)
-        if part.progress is None:
-            self._restart_lost(part, error)
+        self._forget_rows(state)
+        if state.progress is None:
+            self._restart_lost(state, error)
 
-    def _forget_rows(self, part: _WorkerState) -> None:
+    def _forget_rows(self, state: _WorkerState) -> None:
         """Takes in that nothing more comes of a worker's rows."""
-        part.in_flight.clear()
-        part.location = None
+        state.in_flight.clear()
+        state.location = None
 
-    def _close_rows(self, part: _WorkerState, location: WorkLocation) -> None:
+    def _close_rows(self, state: _WorkerState, location: WorkLocation) -> None:
         """Has a worker, which is there, end what it does with its rows."""
-        self._forget_rows(part)
+        self._forget_rows(state)
         location.handle.stop(location.work_id)
         closing = asyncio.ensure_future(location.handle.call(Worker.close_work, location.work_id))
         closing.add_done_callback(ignore_answer)
 
-    def _restart(self, part: _WorkerState, reason: str) -> None:
+    def _restart(self, state: _WorkerState, reason: str) -> None:
         """Has a part made again, but for what is written."""
-        part.progress, part.num_made, part.has_answered = None, 0, False
-        part.num_row_steps = self._num_row_steps
-        self.account.count_retried(reason, len(self.start.workers[part.worker]))
+        state.progress, state.num_made, state.has_answered = None, 0, False
+        state.num_row_steps = self._num_row_steps
+        self.account.count_retried(reason, len(self.start.workers[state.worker]))
         self._notify()
 
-    def _restart_lost(self, part: _WorkerState, error: WorkerLostError) -> None:
+    def _restart_lost(self, state: _WorkerState, error: WorkerLostError) -> None:
         """Has a part of a lost worker made again. Raises the error if that has happened too often."""
-        part.num_losses += not self._workforce[part.worker].lost_in_broadcast
-        self._restart(part, error.reason.lower())
-        if part.num_losses > self._settings.unit_retries:
-            text = f"{error.text}; {part.num_losses - 1} workers were lost with the same rows before"
+        state.num_losses += not self._workforce[state.worker].lost_in_broadcast
+        self._restart(state, error.reason.lower())
+        if state.num_losses > self._settings.unit_retries:
+            text = f"{error.text}; {state.num_losses - 1} workers were lost with the same rows before"
             raise error.again(text)
 
     async def _next_delivery(self) -> Delivery | None:
-        part = self._parts[self._turn]
-        return await self._fetch(part) if part.written else None
+        state = self._worker_states[self._next_worker]
+        return await self._fetch(state) if state.written else None
 
-    async def _fetch(self, part: _WorkerState) -> Delivery | None:
-        messages, payload, handle = part.written[0]
+    async def _fetch(self, state: _WorkerState) -> Delivery | None:
+        messages, payload, handle = state.written[0]
         try:
             buffer = await payload.get()
         except WorkerLostError as error:
             # Its machine is gone, with all that it had written.
-            part.written.clear()
-            part.num_written = part.num_done
-            if part.location is not None and part.location.handle is handle:
-                self._workforce.lose(part.worker, handle, error)
-                self._lose(part, error)
-            elif part.location is not None:  # another is in its place, and leaves out what is gone
-                self._close_rows(part, part.location)
-                if part.progress is None:
-                    self._restart(part, error.reason.lower())
-            if part.progress is not None:
-                self._restart_lost(part, error)
+            state.written.clear()
+            state.num_written = state.num_done
+            if state.location is not None and state.location.handle is handle:
+                self._workforce.lose(state.worker, handle, error)
+                self._lose(state, error)
+            elif state.location is not None:  # another is in its place, and leaves out what is gone
+                self._close_rows(state, state.location)
+                if state.progress is None:
+                    self._restart(state, error.reason.lower())
+            if state.progress is not None:
+                self._restart_lost(state, error)
             return None
-        part.written.popleft()
-        part.num_done += sum(message.num_steps for message in messages)
-        return self._deliver(part.worker, messages, buffer)
+        state.written.popleft()
+        state.num_done += sum(message.num_steps for message in messages)
+        return self._deliver(state.worker, messages, buffer)
 
 
 class _InFlight(NamedTuple):

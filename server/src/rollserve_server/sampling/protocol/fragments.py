@@ -109,7 +109,7 @@ class FragmentOrder(WorkOrder["FragmentReport"]):
 
     Attributes:
         sequence: which rows.
-        part: what they are to do.
+        assignment: what they are to do.
         states: what the rows are to be made from; None if the worker has them from the call or order before.
         write_bytes: about how much may be written.
         seconds: how long to step environments at most; unless 0, at least one step of each row that has any left.
@@ -118,7 +118,7 @@ class FragmentOrder(WorkOrder["FragmentReport"]):
     """
 
     sequence: RowSequenceSpec
-    part: FragmentAssignment
+    assignment: FragmentAssignment
     states: Sequence[RowState] | None
     write_bytes: int
     seconds: float

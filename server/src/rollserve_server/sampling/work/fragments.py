@@ -46,7 +46,7 @@ class FragmentWork:
         self.num_restoring_steps = 0
         self._rows = rows
         self._buffer_bytes = buffer_bytes
-        self._part: FragmentAssignment | None = None
+        self._assignment: FragmentAssignment | None = None
         self._checked_bytes = 0
         self._num_steps_left = 0
         self._num_steps_to_write = 0
@@ -71,23 +71,26 @@ class FragmentWork:
         """The index of the episode that a row runs, or begins."""
         return self._rows.episode_of(row)
 
-    def begin(self, part: FragmentAssignment, build_agent: Callable[[], Agent]) -> None:
+    def begin(self, assignment: FragmentAssignment, build_agent: Callable[[], Agent]) -> None:
         """Begins a call, unless it is the one that runs.
 
         Raises:
             OverLimitError: its fragments may take more than may be held.
         """
-        before, self._part = self._part, part
-        if before is not None and before.call_id == part.call_id:
+        before, self._assignment = self._assignment, assignment
+        if before is not None and before.call_id == assignment.call_id:
             return
-        if before is None or (before.policy_version, before.exploration) != (part.policy_version, part.exploration):
+        if before is None or (before.policy_version, before.exploration) != (
+            assignment.policy_version,
+            assignment.exploration,
+        ):
             self._rows.set_agent(build_agent())
         self._checked_bytes = 0
         self._check_size()
-        self._rows.begin_call(part.num_row_steps, tell_actions=part.tell_actions)
-        self._rows.outbox.begin_call(part.num_skipped_steps)
-        self._num_steps_left = part.num_row_steps
-        self._num_steps_to_write = part.num_row_steps * self._rows.num_rows - part.num_skipped_steps
+        self._rows.begin_call(assignment.num_row_steps, tell_actions=assignment.tell_actions)
+        self._rows.outbox.begin_call(assignment.num_skipped_steps)
+        self._num_steps_left = assignment.num_row_steps
+        self._num_steps_to_write = assignment.num_row_steps * self._rows.num_rows - assignment.num_skipped_steps
         self._has_told = False
 
     @property
@@ -142,10 +145,10 @@ class FragmentWork:
         Raises:
             OverLimitError: a single step does not fit into a message.
         """
-        assert self._part is not None  # noqa: S101  # a call has begun
+        assert self._assignment is not None  # noqa: S101  # a call has begun
         messages: list[EncodedMessage] = []
         places: list[Message] = []
-        outbox, limit, is_end = self._rows.outbox, self._part.max_message_bytes, not self._num_steps_left
+        outbox, limit, is_end = self._rows.outbox, self._assignment.max_message_bytes, not self._num_steps_left
         num_bytes = 0
         while num_bytes < write_bytes:
             message = outbox.next_message(encoding, limit, self._buffer_bytes, is_end=is_end)
@@ -183,15 +186,17 @@ class FragmentWork:
 
     def _check_size(self) -> None:
         """Sees to it that what a call makes fits, whenever it is known that its steps take more than was known."""
-        assert self._part is not None  # noqa: S101  # a call has begun
+        assert self._assignment is not None  # noqa: S101  # a call has begun
         step_bytes = self._rows.step_bytes
         if step_bytes <= self._checked_bytes:
             return
         self._checked_bytes = step_bytes
-        part, num_rows, buffer_bytes = self._part, self._rows.num_rows, self._buffer_bytes
-        if part.num_row_steps * num_rows * step_bytes <= buffer_bytes:
+        assignment, num_rows, buffer_bytes = self._assignment, self._rows.num_rows, self._buffer_bytes
+        if assignment.num_row_steps * num_rows * step_bytes <= buffer_bytes:
             return
-        came = f"{part.num_row_steps * self.spec.stride} came, but they may take more than the {buffer_bytes} bytes"
+        came = (
+            f"{assignment.num_row_steps * self.spec.stride} came, but they may take more than the {buffer_bytes} bytes"
+        )
         most = buffer_bytes // (num_rows * step_bytes)
         advice = f"at most {most * self.spec.stride} would do" if most else "not even a step of each row fits"
         text = f"{came} that a worker holds for a call: {advice}"
