@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rollserve_server.pool.plan.length_estimate import LengthEstimate
-from rollserve_server.pool.plan.placement import Anywhere, Blocks, Placement, RoundRobin
+from rollserve_server.pool.plan.placement import Anywhere, PerWorker, Placement, RoundRobin
 from rollserve_server.pool.plan.plan import AtLeast, Exactly, InAll, Ledger, Plan, PlannedClaim, Target
 
 
@@ -143,7 +143,7 @@ def worker_of(placement: Placement, index: int) -> int | None:
             return None
         case RoundRobin():
             return index // placement.size % placement.num_workers
-        case Blocks():
+        case PerWorker():
             return (index - placement.first_index) // placement.size
 
 
@@ -259,7 +259,7 @@ def test_exactly_so_many_on_each_worker_and_no_more(
     unit_size: int,
 ) -> None:
     num_skipped = round(skipped * count * num_workers)
-    placement, start = Blocks(first, count), first + num_skipped
+    placement, start = PerWorker(first, count), first + num_skipped
     workers = Workers(num_workers, num_rows, lengths, seed, num_deaths, unit_size)
     ledger, estimate = Ledger(next_index=start), LengthEstimate(None)
     plan = Plan(Exactly(count, num_skipped), placement, ledger, estimate, num_workers, unit_size=unit_size)
@@ -308,7 +308,7 @@ def test_so_many_in_all_and_no_more_units_than_they_are_in(
         (AtLeast(2**62), Anywhere()),
         (AtLeast(2**62), RoundRobin(3)),
         (AtLeast(2**62), RoundRobin(3, 5)),
-        (Exactly(2**40), Blocks(5, 2**40)),
+        (Exactly(2**40), PerWorker(5, 2**40)),
         (InAll(2**40), Anywhere()),
         (InAll(2**40), RoundRobin(3)),
     ],
@@ -322,7 +322,7 @@ def test_enormous_calls_begin_no_more_than_there_is_room_for(target: Target, pla
 
 @pytest.mark.parametrize("target", [AtLeast(10), Exactly(1), InAll(1)])
 def test_nothing_begins_after_the_end(target: Target) -> None:
-    placement: Placement = Blocks(0, 1) if isinstance(target, Exactly) else Anywhere()
+    placement: Placement = PerWorker(0, 1) if isinstance(target, Exactly) else Anywhere()
     workers = Workers(1, 4, lambda index: 10, seed=0)
     estimate = LengthEstimate(None)
     plan = Plan(target, placement, Ledger(0), estimate, 1)
@@ -387,7 +387,7 @@ def test_what_is_late_and_awaited_is_begun_once_more() -> None:
 
 
 def test_nothing_is_begun_twice_that_is_bound_to_its_worker() -> None:
-    for target, placement in ((AtLeast(60), RoundRobin(2)), (Exactly(3), Blocks(0, 3))):
+    for target, placement in ((AtLeast(60), RoundRobin(2)), (Exactly(3), PerWorker(0, 3))):
         plan = Plan(target, placement, Ledger(0), LengthEstimate(10), num_workers=2)
         assert plan.begin(0, 9) != []
         assert plan.begin_duplicates(1, lambda index: True, 9) == []

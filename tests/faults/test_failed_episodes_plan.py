@@ -10,7 +10,7 @@ from test_plan import Workers, mixed_lengths
 
 from rollserve_server.pool import FailedEpisode
 from rollserve_server.pool.plan.length_estimate import LengthEstimate
-from rollserve_server.pool.plan.placement import Anywhere, Blocks, Placement, RoundRobin
+from rollserve_server.pool.plan.placement import Anywhere, PerWorker, Placement, RoundRobin
 from rollserve_server.pool.plan.plan import AtLeast, Exactly, InAll, Ledger, Plan, PlannedClaim, Target
 
 
@@ -92,7 +92,7 @@ def test_what_is_claimed_with_gaps(
         if kind == "round robin":
             placement = RoundRobin(num_workers)
         elif kind == "exactly":
-            placement, target = Blocks(first, 1 + size // 10), Exactly(1 + size // 10)
+            placement, target = PerWorker(first, 1 + size // 10), Exactly(1 + size // 10)
         elif kind == "in all":
             target = InAll(1 + size // 10)
         indices, following = wanted(target, first, num_workers, fails)

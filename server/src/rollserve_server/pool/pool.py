@@ -28,7 +28,7 @@ from rollserve_server.pool.interface.evaluation import Evaluation
 from rollserve_server.pool.interface.fragments import Fragments, check_fragments
 from rollserve_server.pool.interface.status import Counters, PoolStatus, WorkerStatus
 from rollserve_server.pool.plan.length_estimate import LengthEstimates
-from rollserve_server.pool.plan.placement import Blocks
+from rollserve_server.pool.plan.placement import PerWorker
 from rollserve_server.pool.plan.plan import Exactly
 from rollserve_server.pool.resizing import Resizing
 from rollserve_server.pool.sequences.row_sequences import RowSequenceKind, RowSequences
@@ -504,7 +504,7 @@ class Pool:
             if target.num_skipped > num_episodes:
                 expected = f"at most the number of all, {num_episodes}"
                 raise InvalidValueError.of("skip_episode_count", target.num_skipped, expected)
-            placement, skipped = Blocks(first, target.num_episodes_per_worker), target.num_skipped
+            placement, skipped = PerWorker(first, target.num_episodes_per_worker), target.num_skipped
         assert seed is not None  # noqa: S101  # either the request has one, or the lane
         self._sequences.drop_outdated(self._versions.agents.number, self._versions.envs.number)
         wanted = SequenceSpec(0, seed, policy_version, env_version, max_episode_length, request.exploration)

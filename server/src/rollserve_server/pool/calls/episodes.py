@@ -20,7 +20,7 @@ from rollserve_server.pool.calls.driver import (
     put_to_work,
 )
 from rollserve_server.pool.calls.stragglers import Stragglers
-from rollserve_server.pool.plan.placement import Anywhere, Blocks
+from rollserve_server.pool.plan.placement import Anywhere, PerWorker
 from rollserve_server.pool.plan.plan import Plan
 from rollserve_server.pool.sequences.open_sequence import InFlight, OpenSequence
 from rollserve_server.sampling import EARLY, Claim, EpisodeRange, Order
@@ -208,7 +208,7 @@ class EpisodeCall(CallDriver):
             seconds=self._slice_seconds(has_answered=self._has_answered[worker]) if samples else 0.0,
             columns=self._settings.columns,
             # Of calls whose episodes are bound to their workers, each worker's are known beforehand.
-            early=bool(begin) and isinstance(self.sequence.placement, Blocks),
+            early=bool(begin) and isinstance(self.sequence.placement, PerWorker),
             release=release,
             is_whole=is_first and plan.has_begun_all_of(worker),
             cancel=cancel,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from rollserve_server.errors import EnvFailedError, EpisodeFailedError
-from rollserve_server.pool.plan.placement import Blocks
+from rollserve_server.pool.plan.placement import PerWorker
 from rollserve_server.pool.sequences.sequences import SequenceKind
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class EpisodeSettlement:
         """See Settlement."""
         self.sequences.keep(self.call.sequence)
         if self.own is not None:
-            sequence, is_exact = self.call.sequence, isinstance(self.call.sequence.placement, Blocks)
+            sequence, is_exact = self.call.sequence, isinstance(self.call.sequence.placement, PerWorker)
             its = sequence.spec
             kind = SequenceKind(its.policy_version, its.env_version, its.max_episode_length, its.exploration)
             # The units of such a call begin where its workers do.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Anywhere", "Blocks", "Placement", "RoundRobin", "Rows"]
+__all__ = ["Anywhere", "PerWorker", "Placement", "RoundRobin", "Rows"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class RoundRobin:
 
 
 @dataclass(frozen=True)
-class Blocks:
+class PerWorker:
     """From the first index on, so many episodes belong to worker 0, as many to worker 1, and so on."""
 
     first_index: int
@@ -62,7 +62,7 @@ class Blocks:
         return range(start, min(start + size, stop))
 
 
-Placement = Anywhere | RoundRobin | Blocks
+Placement = Anywhere | RoundRobin | PerWorker
 """Says which worker an episode belongs to."""
 
 

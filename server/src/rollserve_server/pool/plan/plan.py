@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rollserve_server.pool.plan.duplicates import Duplicates
-from rollserve_server.pool.plan.placement import Anywhere, Blocks, Placement, RoundRobin
+from rollserve_server.pool.plan.placement import Anywhere, PerWorker, Placement, RoundRobin
 
 if TYPE_CHECKING:
     from rollserve_server.pool.accounts.env_failures import FailedEpisode
@@ -227,7 +227,9 @@ class Plan:
 
     def has_begun_all_of(self, worker: int) -> bool:
         """Whether all episodes were begun that belong to the worker; false where any worker may run any."""
-        return isinstance(self._placement, Blocks) and self._next_of_worker[worker] >= self._placement.stop_of(worker)
+        return isinstance(self._placement, PerWorker) and self._next_of_worker[worker] >= self._placement.stop_of(
+            worker
+        )
 
     def needed_before(self) -> int | None:
         """Before which index all episodes that are needed are, as far as the estimate tells; None for no such index."""
@@ -413,10 +415,10 @@ class Plan:
             )
         return ranges
 
-    def _pinned_ranges(self, placement: RoundRobin | Blocks, worker: int, room: int, bound: int) -> list[range]:
+    def _pinned_ranges(self, placement: RoundRobin | PerWorker, worker: int, room: int, bound: int) -> list[range]:
         """The next episodes that belong to the worker, below `bound` and not more than there is room for."""
         ranges: list[range] = []
-        if isinstance(placement, Blocks):
+        if isinstance(placement, PerWorker):
             bound = min(bound, placement.stop_of(worker))
         index = placement.next_of(worker, max(self._next_of_worker[worker], self._ledger.next_index))
         while index < bound and room > 0:

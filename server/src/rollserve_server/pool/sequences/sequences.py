@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from rollserve_server.agents import AS_THE_AGENT_SAYS
-from rollserve_server.pool.plan.placement import Blocks
+from rollserve_server.pool.plan.placement import PerWorker
 from rollserve_server.pool.plan.plan import Ledger
 from rollserve_server.pool.sequences.open_sequence import OpenSequence
 from rollserve_server.pool.sequences.root_seeds import derived_seed
@@ -137,7 +137,7 @@ class Sequences:
     def keep(self, sequence: OpenSequence) -> None:
         """Takes back the stream of a call that is complete."""
         # No call goes on with such episodes of another, nor with those of another team.
-        if isinstance(sequence.placement, Blocks) or not sequence.workforce.is_current:
+        if isinstance(sequence.placement, PerWorker) or not sequence.workforce.is_current:
             self._supersede(sequence)
         else:
             self._keep(sequence)
