@@ -28,7 +28,7 @@ from rollserve_server.sampling import EARLY, Claim, EpisodeRange, Order
 if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import WorkerHandle
     from rollserve_server.pool.plan.length_estimate import LengthEstimate
-    from rollserve_server.pool.plan.placement import Rows
+    from rollserve_server.pool.plan.placement import RowLayout
     from rollserve_server.pool.plan.plan import Target
     from rollserve_server.pool.workers.workforce import Workforce
     from rollserve_server.sampling import EpisodeFailure, Report
@@ -51,7 +51,7 @@ class EpisodeCall(CallDriver):
         target: Target,
         sequence: OpenSequence,
         workforce: Workforce,
-        rows: Rows,
+        rows: RowLayout,
         estimate: LengthEstimate,
         settings: CallSettings,
         reproducibility: Reproducibility,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Anywhere", "PerWorker", "Placement", "RoundRobin", "Rows"]
+__all__ = ["Anywhere", "PerWorker", "Placement", "RoundRobin", "RowLayout"]
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ Placement = Anywhere | RoundRobin | PerWorker
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowLayout:
     """The rows that a worker steps for a call.
 
     Attributes:

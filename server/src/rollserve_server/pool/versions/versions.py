@@ -24,7 +24,7 @@ from rollserve_server.agents import (
 )
 from rollserve_server.envs import RowSpecs, WorkerSpecs, check_allowed, specs_of_rows
 from rollserve_server.errors import DomainError, InvalidValueError, NotReadyError, at_row, within
-from rollserve_server.pool.plan.placement import Anywhere, Placement, RoundRobin, Rows
+from rollserve_server.pool.plan.placement import Anywhere, Placement, RoundRobin, RowLayout
 from rollserve_server.pool.versions.agent_versions import AgentVersion
 from rollserve_server.pool.versions.env_updates import EnvRoom, EnvUpdate, field_in, updated
 from rollserve_server.pool.versions.history import VersionHistory
@@ -73,9 +73,9 @@ class EnvVersion:
         return any(isinstance(specs, RowSpecs) for specs in self.specs)
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> RowLayout:
         """The rows of each worker."""
-        return Rows(self.description.num_rows, self.description.num_episodes_per_row)
+        return RowLayout(self.description.num_rows, self.description.num_episodes_per_row)
 
 
 class Versions:
