@@ -43,8 +43,8 @@ class MemoryJournal(NoJournal):
         self.state = pickle.loads(pickle.dumps(backend.kept))
         self._backend = backend
 
-    async def begin(self, state: Callable[[], SamplerState], figures: Callable[[], Any]) -> None:
-        self._figures = figures
+    async def begin(self, state: Callable[[], SamplerState], snapshot: Callable[[], Any]) -> None:
+        self._snapshot = snapshot
         if self.state is None:
             self._backend.kept = pickle.loads(pickle.dumps(state()))
 
@@ -52,7 +52,7 @@ class MemoryJournal(NoJournal):
         if self._backend.is_failing:
             raise SamplerLostError("it cannot be reached")
         if self._backend.kept is not None:
-            self._backend.kept.apply(pickle.loads(pickle.dumps(Entry(self._figures(), **changes))))
+            self._backend.kept.apply(pickle.loads(pickle.dumps(Entry(self._snapshot(), **changes))))
 
 
 class LastingBackend(InProcessBackend):
@@ -281,9 +281,9 @@ async def test_no_sum_falls_when_workers_go_or_the_pool_is_another() -> None:
         await until(lambda: len(pool.status().workers) == 2)
         assert sums(pool)[0] >= before[0] + 3000
         assert sums(pool)[1] == 2
-        counted.append((sums(pool), pool.status().counters, [slot.figures for slot in pool._workers]))
+        counted.append((sums(pool), pool.status().counters, [slot.snapshot for slot in pool._workers]))
     async with pool_on(backend, env, keep=False, **MODULES) as pool:
-        counted.append((sums(pool), pool.status().counters, [slot.figures for slot in pool._workers]))
+        counted.append((sums(pool), pool.status().counters, [slot.snapshot for slot in pool._workers]))
     assert counted[0] == counted[1]
     _, counters, (first, _) = counted[1]
     assert min(counters.num_env_failures, counters.num_retried_episodes, counters.num_failed_episodes) > 0

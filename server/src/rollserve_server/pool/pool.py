@@ -34,7 +34,7 @@ from rollserve_server.pool.resizing import Resizing
 from rollserve_server.pool.sequences.row_sequences import RowSequenceKind, RowSequences
 from rollserve_server.pool.sequences.sequences import SequenceKind, Sequences
 from rollserve_server.pool.state.checkpoints import Checkpoint
-from rollserve_server.pool.state.sampler_state import Figures, SamplerState
+from rollserve_server.pool.state.sampler_state import SamplerState, Snapshot
 from rollserve_server.pool.takeover import agreed_config, own_seed
 from rollserve_server.pool.versions.agent_versions import AgentVersions
 from rollserve_server.pool.versions.eviction import Eviction
@@ -126,7 +126,7 @@ class Pool:
         self._started = time.monotonic()
         if left is not None:
             self._row_sequences.restore(left.row_sequences)
-            self._counters = left.figures.counters
+            self._counters = left.snapshot.counters
             self._run = left.run
             self._started -= max(time.time() - left.started_seconds, 0.0)
         self._evaluations = Evaluations(
@@ -162,7 +162,7 @@ class Pool:
             raise
         try:
             await pool._start_workers(env, left)
-            await journal.begin(lambda: pool._state(worker_config, env), pool._figures)
+            await journal.begin(lambda: pool._state(worker_config, env), pool._snapshot)
             if left is not None:
                 version = pool._versions.agents.number
                 _log.info("sampler adopted", extra={"epoch": journal.epoch, "policy_version": version})
@@ -203,7 +203,7 @@ class Pool:
             await self._versions.update_env([env], per_worker=False)
         else:
             await self._workers.broadcast(self._versions.take_over, wait_for_lost=False, isolate_failures=True)
-            self._workers.go_on(left.figures.workers, left.figures.gone)
+            self._workers.go_on(left.snapshot.workers, left.snapshot.departed)
 
     async def close(self, *, keep: bool = False) -> None:
         """Ends the workers, or leaves them to the next server. Calls that run fail."""
@@ -403,7 +403,7 @@ class Pool:
             for slot in self._workers.everyone
         ]
         versions, env = self._versions, self._versions.envs.current
-        counted = self._workers.gone.and_those_of(*(slot.figures for slot in self._workers.everyone))
+        counted = self._workers.departed.plus(*(slot.totals for slot in self._workers.everyone))
         return PoolStatus(
             env_specs=versions.listed(env) if env else (),
             env_version=versions.envs.number,
@@ -429,18 +429,18 @@ class Pool:
             worker_config,
             first_env,
             time.time() - (time.monotonic() - self._started),
-            self._figures(),
+            self._snapshot(),
             dict(self._versions.agents.items()),
             dict(self._versions.envs.items()),
             self._row_sequences.states(),
         )
 
-    def _figures(self) -> Figures:
+    def _snapshot(self) -> Snapshot:
         env_versions, policy_versions = self._versions.to_keep()
-        return Figures(
+        return Snapshot(
             dataclasses.replace(self._counters),
-            [slot.figures for slot in self._workers],
-            self._workers.gone.and_those_of(*(slot.figures for slot in self._workers.leaving)),
+            [slot.totals for slot in self._workers],
+            self._workers.departed.plus(*(slot.totals for slot in self._workers.leaving)),
             frozenset(policy_versions),
             frozenset(env_versions),
             self._row_sequences.numbers(),

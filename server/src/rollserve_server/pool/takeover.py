@@ -47,7 +47,7 @@ def agreed_config(config: PoolConfig, worker_config: WorkerConfig, env: EnvSpec,
         if max(state.envs) == 1:
             raise InvalidValueError.of("all_workers.environment", _text(env), f"{_text(state.first_env)}, {_ADVICE}")
         _log.warning("clients have replaced the environment", extra={"env": env.id, "env_version": max(state.envs)})
-    num_workers = len(state.figures.workers)
+    num_workers = len(state.snapshot.workers)
     if config.num_workers not in (None, num_workers):
         _log.warning("the sampler has another number of workers", extra={"workers": num_workers})
     return dataclasses.replace(config, seed=state.seed, num_workers=num_workers)

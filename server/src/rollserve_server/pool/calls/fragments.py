@@ -22,7 +22,7 @@ from rollserve_server.pool.calls.driver import (
     put_to_work,
 )
 from rollserve_server.pool.sequences.row_sequences import WorkLocation
-from rollserve_server.pool.state.sampler_state import Moved
+from rollserve_server.pool.state.sampler_state import RowsMoved
 from rollserve_server.sampling import FragmentAssignment, FragmentOrder, RowSequenceSpec, Worker
 
 if TYPE_CHECKING:
@@ -94,10 +94,10 @@ class FragmentCall(CallDriver):
         """Where the rows stand after a call that is complete."""
         return self.start.after(self._num_row_steps, self._progress())
 
-    def moved(self, *, is_known: bool) -> Moved:
+    def moved(self, *, is_known: bool) -> RowsMoved:
         """The same for a journal, which may know where they stood."""
         sequence, start = self.sequence, self.start.clock if is_known else self.start
-        return Moved(sequence.number, sequence.seed, sequence.kind, start, self._num_row_steps, self._progress())
+        return RowsMoved(sequence.number, sequence.seed, sequence.kind, start, self._num_row_steps, self._progress())
 
     def locations(self) -> list[WorkLocation | None]:
         """Which workers have the rows where they stand after a call that is complete."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.calls.fragments import FragmentCall
     from rollserve_server.pool.sequences.row_sequences import RowSequences
     from rollserve_server.pool.sequences.sequences import OwnSequence, Sequences
-    from rollserve_server.pool.state.sampler_state import Moved
+    from rollserve_server.pool.state.sampler_state import RowsMoved
 
 __all__ = ["EpisodeSettlement", "FragmentSettlement", "Settlement"]
 
@@ -22,7 +22,7 @@ __all__ = ["EpisodeSettlement", "FragmentSettlement", "Settlement"]
 class Settlement(Protocol):
     """Takes in how a call ends."""
 
-    def complete(self) -> Moved | None:
+    def complete(self) -> RowsMoved | None:
         """It was answered in full. Returns what rows it has moved, if they go on from there."""
         ...
 
@@ -67,7 +67,7 @@ class FragmentSettlement:
     row_sequences: RowSequences
     call: FragmentCall
 
-    def complete(self) -> Moved | None:
+    def complete(self) -> RowsMoved | None:
         """See Settlement."""
         return self.row_sequences.complete(self.call)
 

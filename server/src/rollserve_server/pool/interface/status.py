@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.accounts.account import Account
     from rollserve_server.sampling import EnvDescription, WorkerIdentity
 
-__all__ = ["Counters", "PoolStatus", "WorkerFigures", "WorkerStatus"]
+__all__ = ["Counters", "PoolStatus", "WorkerStatus", "WorkerTotals"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class WorkerStatus:
 
 
 @dataclass(frozen=True)
-class WorkerFigures:
+class WorkerTotals:
     """What is counted of the workers of a place, whoever had them, or of several places together.
 
     Attributes:
@@ -54,10 +54,10 @@ class WorkerFigures:
     num_restarts: int = 0
     last_failure: str = ""
 
-    def and_those_of(self, *others: WorkerFigures) -> WorkerFigures:
+    def plus(self, *others: WorkerTotals) -> WorkerTotals:
         """The sums, without the failures."""
         everyone = (self, *others)
-        return WorkerFigures(
+        return WorkerTotals(
             sum(each.num_simulated_steps for each in everyone), sum(each.num_restarts for each in everyone)
         )
 

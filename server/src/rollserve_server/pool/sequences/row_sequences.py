@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import WorkerHandle
     from rollserve_server.pool.calls.fragments import FragmentCall
     from rollserve_server.pool.state.checkpoints import Checkpoint
-    from rollserve_server.pool.state.sampler_state import Moved
+    from rollserve_server.pool.state.sampler_state import RowsMoved
     from rollserve_server.sampling import FragmentReport
 
 __all__ = ["RowSequence", "RowSequenceKind", "RowSequences", "WorkLocation"]
@@ -153,7 +153,7 @@ class RowSequences:
                 return self._take(sequence, initial)
         return self._new(seed, kind, initial, is_own=False)
 
-    def complete(self, call: FragmentCall) -> Moved | None:
+    def complete(self, call: FragmentCall) -> RowsMoved | None:
         """Takes back the sequence of a call that is complete. Returns what is to be written of that, if anything."""
         sequence = call.sequence
         moved = call.moved(is_known=sequence.is_written)

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rollserve import EnvSpec
-    from rollserve_server.pool.interface.status import Counters, WorkerFigures
+    from rollserve_server.pool.interface.status import Counters, WorkerTotals
     from rollserve_server.pool.sequences.row_sequences import RowSequenceKind
     from rollserve_server.pool.state.checkpoints import Checkpoint
     from rollserve_server.pool.versions.agent_versions import AgentVersion
     from rollserve_server.pool.versions.versions import EnvVersion
     from rollserve_server.sampling import RowProgress, WorkerConfig
 
-__all__ = ["Entry", "Figures", "Journal", "Moved", "NoJournal", "SamplerState", "SequenceState"]
+__all__ = ["Entry", "Journal", "NoJournal", "RowsMoved", "SamplerState", "SequenceState", "Snapshot"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class SequenceState:
 
 
 @dataclass(frozen=True)
-class Moved:
+class RowsMoved:
     """A call that brought the rows of a sequence from where they stood to where they stand now.
 
     Attributes:
@@ -56,20 +56,20 @@ class Moved:
 
 
 @dataclass(frozen=True)
-class Figures:
+class Snapshot:
     """What is small enough to be written anew each time.
 
     Attributes:
         counters: the pool's.
         workers: of the worker in each place.
-        gone: of all those whose places are gone, or go soon.
+        departed: of all those whose places are gone, or go soon.
         policy_versions, env_versions: those that are held.
         row_sequences: the names of those that are kept.
     """
 
     counters: Counters
-    workers: Sequence[WorkerFigures]
-    gone: WorkerFigures
+    workers: Sequence[WorkerTotals]
+    departed: WorkerTotals
     policy_versions: frozenset[int]
     env_versions: frozenset[int]
     row_sequences: frozenset[int]
@@ -80,16 +80,16 @@ class Entry:
     """What has changed.
 
     Attributes:
-        figures: all of them.
+        snapshot: all of them.
         agents: a version of the agents that the workers hold now, with its number.
         env: the same of the environments.
         moved: a call for fragments that is complete.
     """
 
-    figures: Figures
+    snapshot: Snapshot
     agents: tuple[int, AgentVersion] | None = None
     env: tuple[int, EnvVersion] | None = None
-    moved: Moved | None = None
+    moved: RowsMoved | None = None
 
 
 @dataclass
@@ -103,7 +103,7 @@ class SamplerState:
         worker_config: what its workers were made with.
         first_env: the environment that it began with.
         started_seconds: when that was, since the beginning of 1970.
-        figures: see there.
+        snapshot: see there.
         agents, envs: by number, the versions that are held.
         row_sequences: by name, those whose rows have made steps.
     """
@@ -114,15 +114,15 @@ class SamplerState:
     worker_config: WorkerConfig
     first_env: EnvSpec
     started_seconds: float
-    figures: Figures
+    snapshot: Snapshot
     agents: dict[int, AgentVersion] = field(default_factory=dict)
     envs: dict[int, EnvVersion] = field(default_factory=dict)
     row_sequences: dict[int, SequenceState] = field(default_factory=dict)
 
     def apply(self, entry: Entry) -> None:
         """Takes in what has changed. The same entry may come twice."""
-        figures = self.figures = entry.figures
-        policy_versions, env_versions = set(figures.policy_versions), set(figures.env_versions)
+        snapshot = self.snapshot = entry.snapshot
+        policy_versions, env_versions = set(snapshot.policy_versions), set(snapshot.env_versions)
         if entry.agents is not None:
             number, agents = entry.agents
             self.agents[number] = agents
@@ -136,10 +136,10 @@ class SamplerState:
         self.agents = {number: each for number, each in self.agents.items() if number in policy_versions}
         self.envs = {number: each for number, each in self.envs.items() if number in env_versions}
         self.row_sequences = {
-            number: each for number, each in self.row_sequences.items() if number in figures.row_sequences
+            number: each for number, each in self.row_sequences.items() if number in snapshot.row_sequences
         }
 
-    def _move(self, moved: Moved) -> None:
+    def _move(self, moved: RowsMoved) -> None:
         start: Checkpoint | None
         known = self.row_sequences.pop(moved.number, None)
         if not isinstance(moved.start, int):
@@ -162,12 +162,12 @@ class Journal(Protocol):
     epoch: int
     state: SamplerState | None
 
-    async def begin(self, state: Callable[[], SamplerState], figures: Callable[[], Figures]) -> None:
+    async def begin(self, state: Callable[[], SamplerState], snapshot: Callable[[], Snapshot]) -> None:
         """Has it keep the state from now on; what comes before is not written.
 
         Args:
             state: asked for all, now and whenever the journal itself was lost.
-            figures: asked for them with each entry, and once in a while.
+            snapshot: asked for them with each entry, and once in a while.
         """
         ...
 
@@ -176,7 +176,7 @@ class Journal(Protocol):
         *,
         agents: tuple[int, AgentVersion] | None = None,
         env: tuple[int, EnvVersion] | None = None,
-        moved: Moved | None = None,
+        moved: RowsMoved | None = None,
     ) -> None:
         """Writes what has changed, with all figures; see Entry. What is written is known to the next server.
 
@@ -201,7 +201,7 @@ class NoJournal:
         self.epoch = 1
         self.state: SamplerState | None = None
 
-    async def begin(self, state: Callable[[], SamplerState], figures: Callable[[], Figures]) -> None:
+    async def begin(self, state: Callable[[], SamplerState], snapshot: Callable[[], Snapshot]) -> None:
         """See Journal."""
 
     async def write(
@@ -209,7 +209,7 @@ class NoJournal:
         *,
         agents: tuple[int, AgentVersion] | None = None,
         env: tuple[int, EnvVersion] | None = None,
-        moved: Moved | None = None,
+        moved: RowsMoved | None = None,
     ) -> None:
         """See Journal."""
 

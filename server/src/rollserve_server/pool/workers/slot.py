@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rollserve_server.pool.interface.status import WorkerFigures
+from rollserve_server.pool.interface.status import WorkerTotals
 from rollserve_server.sampling import WorkerIdentity
 
 if TYPE_CHECKING:
@@ -47,6 +47,6 @@ class WorkerSlot:
     num_simulated_steps: int = 0
 
     @property
-    def figures(self) -> WorkerFigures:
+    def totals(self) -> WorkerTotals:
         """What is counted of it."""
-        return WorkerFigures(self.num_simulated_steps, self.restarts.count, self.last_failure)
+        return WorkerTotals(self.num_simulated_steps, self.restarts.count, self.last_failure)

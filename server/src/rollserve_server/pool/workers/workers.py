@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from rollserve_server.errors import DomainError, SamplerLostError, TooFewWorkersError, WorkerLostError
-from rollserve_server.pool.interface.status import WorkerFigures
+from rollserve_server.pool.interface.status import WorkerTotals
 from rollserve_server.pool.workers.broadcast import Broadcast
 from rollserve_server.pool.workers.liveness import wait_for_loss
 from rollserve_server.pool.workers.restarts import Restarts
@@ -38,7 +38,7 @@ class Workers(Sequence[WorkerSlot]):
     Attributes:
         team: those that calls get which begin now.
         leaving: those that are not of it any more, and stay until no call uses them.
-        gone: what is counted of those that are gone.
+        departed: what is counted of those that are gone.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Workers(Sequence[WorkerSlot]):
         self.leaving: list[WorkerSlot] = []
         self._starting: Sequence[WorkerSlot] = ()
         self._ending: dict[WorkerSlot, asyncio.Task[None]] = {}
-        self.gone = WorkerFigures()
+        self.departed = WorkerTotals()
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -149,13 +149,13 @@ class Workers(Sequence[WorkerSlot]):
             _log.warning("worker lost", extra={"worker": slot.index, "error": slot.last_failure})
             self._replacements[slot] = asyncio.create_task(self._replace(slot, is_made=True))
 
-    def go_on(self, workers: Sequence[WorkerFigures], gone: WorkerFigures) -> None:
+    def go_on(self, workers: Sequence[WorkerTotals], departed: WorkerTotals) -> None:
         """Goes on counting where an earlier server was, with as many workers."""
-        self.gone = self.gone.and_those_of(gone)
-        for slot, figures in zip(self._slots, workers, strict=True):
-            slot.num_simulated_steps += figures.num_simulated_steps
-            slot.restarts.count += figures.num_restarts
-            slot.last_failure = slot.last_failure or figures.last_failure
+        self.departed = self.departed.plus(departed)
+        for slot, totals in zip(self._slots, workers, strict=True):
+            slot.num_simulated_steps += totals.num_simulated_steps
+            slot.restarts.count += totals.num_restarts
+            slot.last_failure = slot.last_failure or totals.last_failure
 
     @contextlib.asynccontextmanager
     async def starting(self, indices: range) -> AsyncGenerator[Sequence[WorkerSlot], None]:
@@ -340,7 +340,7 @@ class Workers(Sequence[WorkerSlot]):
             await _end(slot.handle)
         self.leaving.remove(slot)
         del self._ending[slot]
-        self.gone = self.gone.and_those_of(slot.figures)
+        self.departed = self.departed.plus(slot.totals)
         _log.info("worker removed", extra={"worker": slot.index})
 
     async def _replace(self, slot: WorkerSlot, *, is_made: bool = False) -> None:

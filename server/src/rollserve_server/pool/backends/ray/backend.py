@@ -190,7 +190,7 @@ class RayBackend:
         options = self._detached
         self._journal = journal = await RayJournal.open(options.orphan_seconds, anew=not options.adopt)
         left = journal.state
-        num_workers = len(left.figures.workers) if left else 0
+        num_workers = len(left.snapshot.workers) if left else 0
         found, others = await asyncio.to_thread(self._names.find, num_workers)
         await asyncio.to_thread(end_actors, others)
         workers = [_RayWorker(index, actor, self._kills, journal) for index, actor in found.items()]

@@ -24,7 +24,7 @@ from rollserve_server.pool.journal.lease import Lease, Owner
 from rollserve_server.pool.state.sampler_state import Entry
 
 if TYPE_CHECKING:
-    from rollserve_server.pool.state.sampler_state import Figures, Moved, SamplerState
+    from rollserve_server.pool.state.sampler_state import RowsMoved, SamplerState, Snapshot
     from rollserve_server.pool.versions.agent_versions import AgentVersion
     from rollserve_server.pool.versions.versions import EnvVersion
 
@@ -102,7 +102,7 @@ class _JournalActor:
             return self._lease.owner
         if self._state is not None and entry is not None:
             read: Entry = pickle.loads(entry)  # noqa: S301  # it comes from the pool
-            self._state.apply(read if agents is None else Entry(read.figures, agents=_own(agents)))
+            self._state.apply(read if agents is None else Entry(read.snapshot, agents=_own(agents)))
         return None
 
     def release(self, epoch: int) -> None:
@@ -140,7 +140,7 @@ class RayJournal:
         self._actor = actor
         self._owner = owner
         self._orphan_seconds = orphan_seconds
-        self._read: tuple[Callable[[], SamplerState], Callable[[], Figures]] | None = None
+        self._read: tuple[Callable[[], SamplerState], Callable[[], Snapshot]] | None = None
         self._renewed_at = time.monotonic()
         self._when_held: list[Callable[[], None]] = []
         self._reopening = asyncio.Lock()
@@ -188,9 +188,9 @@ class RayJournal:
         else:
             self._when_held.append(action)
 
-    async def begin(self, state: Callable[[], SamplerState], figures: Callable[[], Figures]) -> None:
+    async def begin(self, state: Callable[[], SamplerState], snapshot: Callable[[], Snapshot]) -> None:
         """See Journal."""
-        self._read, left = (state, figures), self.state
+        self._read, left = (state, snapshot), self.state
         self.state = None  # it takes room
         if left is None:
             await self._ask(lambda actor: actor.begin.remote(self.epoch, state()))
@@ -202,21 +202,21 @@ class RayJournal:
         *,
         agents: tuple[int, AgentVersion] | None = None,
         env: tuple[int, EnvVersion] | None = None,
-        moved: Moved | None = None,
+        moved: RowsMoved | None = None,
     ) -> None:
         """See Journal."""
         if self._read is None:
             return
-        _, figures = self._read
+        _, snapshot = self._read
         beside: Any = None
         if agents is not None and agents[1].num_bytes >= _SHARED_FROM:
             with putting():
                 agents, beside = None, await asyncio.to_thread(ray.put, agents)
 
         def send(actor: Any) -> Any:
-            # Ray takes bytes as they are; of anything else it makes text by Python code of its own. Figures are those
+            # Ray takes bytes as they are; of anything else it makes text by Python code of its own. Snapshot are those
             # of when it is sent, each time: earlier ones would take back what others have written meanwhile.
-            data = pickle.dumps(Entry(figures(), agents, env, moved))
+            data = pickle.dumps(Entry(snapshot(), agents, env, moved))
             return actor.write.remote(self.epoch, data, beside)
 
         await self._ask(send)
