@@ -137,16 +137,16 @@ async def test_evaluations_count_no_episode_that_they_are_without() -> None:
         async with pool_of(backend, env, env_retries=0, unit_retries=1000, num_workers=3, **MODULES) as pool:
             await pool.update_agent([RandomSpec()])
             try:
-                result = await evaluate(pool, 100, seed=seed, leaves_out_failed=True)
+                result = await evaluate(pool, 100, seed=seed, skip_failed=True)
             except EnvFailedError:  # of one that was to be written together with others
                 continue
         num_whole += 1
         failures, num_there = result.account.env_failures, len(result.outcomes)
-        assert num_there + failures.num_left_out == 100
+        assert num_there + failures.num_skipped == 100
         assert num_there == result.account.num_discarded_episodes
         assert sum(outcome.length for outcome in result.outcomes) == result.account.num_discarded_steps
-        left_out = {failed.index for failed in failures.told.values() if failed.is_left_out}
-        assert left_out.isdisjoint(outcome.episode_index for outcome in result.outcomes)
+        skipped = {failed.index for failed in failures.told.values() if failed.is_skipped}
+        assert skipped.isdisjoint(outcome.episode_index for outcome in result.outcomes)
     assert num_whole > 5
 
 
@@ -199,7 +199,7 @@ async def check_gaps(backend: Backend, retries: int) -> None:
         await pool.update_agent([RandomSpec()])
         position = first = 0
         for num_steps in (1, 700, 20, 400):  # what is kept between calls has gaps, too
-            batch = await sample(pool, AtLeast(num_steps), seed=3, first_index=first, leaves_out_failed=True)
+            batch = await sample(pool, AtLeast(num_steps), seed=3, first_index=first, skip_failed=True)
             account = check_account(batch)
             assert equal(batch, episodes(kept, np.arange(position, position + len(batch))))
             assert batch.num_steps - batch.lengths[-1] < num_steps <= batch.num_steps
@@ -210,15 +210,15 @@ async def check_gaps(backend: Backend, retries: int) -> None:
             assert len(skipped) == account.num_failed_episodes
             position, first = position + len(batch), last + 1
         assert pool.status().counters.num_failed_episodes == first - position
-        batch = await sample(pool, Exactly(40), seed=3, leaves_out_failed=True)
+        batch = await sample(pool, Exactly(40), seed=3, skip_failed=True)
         exact = await reference(STEADY, Exactly(40), seed=3)
         assert equal(batch, episodes(exact, ~failing(exact)))
         assert check_account(batch).num_failed_episodes == 80 - len(batch)
-        result = await evaluate(pool, 40, seed=3, leaves_out_failed=True)
+        result = await evaluate(pool, 40, seed=3, skip_failed=True)
         assert [outcome.episode_index for outcome in result.outcomes] == [
             index for index in kept.episode_indices.tolist() if index < 40
         ]
-        assert result.account.env_failures.num_left_out == 40 - len(result.outcomes)
+        assert result.account.env_failures.num_skipped == 40 - len(result.outcomes)
         assert adds_up(result.account)
 
 
@@ -227,7 +227,7 @@ async def test_own_sequence_with_prefetch_and_gaps() -> None:
         await pool.update_agent([RandomSpec()])
         batches = []
         for _ in range(8):
-            batches.append(await sample(pool, AtLeast(60), prefetch=True, leaves_out_failed=True))
+            batches.append(await sample(pool, AtLeast(60), prefetch=True, skip_failed=True))
             await asyncio.sleep(0.02)
         accounts = [check_account(batch) for batch in batches]
         joined = rollserve.EpisodeBatch.concatenate(*batches)
@@ -241,11 +241,11 @@ async def test_where_nothing_would_be_left(caplog: pytest.LogCaptureFixture) -> 
     async with pool_of(InProcessBackend(), flaky(times=-1, one_in=1), **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         with pytest.raises(EnvFailedError, match=r"like all 256 episodes before it"):
-            await sample(pool, AtLeast(1), leaves_out_failed=True)
+            await sample(pool, AtLeast(1), skip_failed=True)
         with pytest.raises(EnvFailedError, match=r"like all 5 episodes before it"):
-            await sample(pool, Exactly(3), leaves_out_failed=True)
+            await sample(pool, Exactly(3), skip_failed=True)
         with pytest.raises(EnvFailedError, match=r"broken by design"):
-            await evaluate(pool, 1, leaves_out_failed=True)
+            await evaluate(pool, 1, skip_failed=True)
         lines = [record for record in caplog.records if record.message == "environment failed"]
         assert 0 < len(lines) < pool.status().counters.num_env_failures / 4
 
@@ -254,9 +254,9 @@ async def test_rows_and_members_are_not_left_out() -> None:
     async with pool_of(InProcessBackend(), STEADY, num_workers=1, num_rows=2, **MODULES) as pool:
         await pool.update_agent([mlp(3)])
         with pytest.raises(InvalidValueError, match=r"options\.skip_failed_episodes: true came"):
-            await sample(pool, Fragments(4), leaves_out_failed=True)
+            await sample(pool, Fragments(4), skip_failed=True)
         with pytest.raises(InvalidValueError, match=r"options\.skip_failed_episodes: true came"):
-            await evaluate_population(pool, {}, 1, leaves_out_failed=True)
+            await evaluate_population(pool, {}, 1, skip_failed=True)
 
 
 @pytest.mark.parametrize("at", ["step", "reset"])
@@ -283,25 +283,25 @@ async def test_what_is_left_of_blocks(target: Target) -> None:
     """Of a block that raises, what ended before is delivered, and nothing else."""
     async with pool_of(InProcessBackend(), coins(times=-1), **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
-        batch = await sample(pool, target, seed=3, leaves_out_failed=True)
+        batch = await sample(pool, target, seed=3, skip_failed=True)
         account = check_account(batch)
         last = int(batch.episode_indices[-1])
         assert account.num_failed_episodes >= last + 1 - len(batch) > 10
         whole = await reference(coins(), AtLeast(6000) if isinstance(target, AtLeast) else target, seed=3)
-        left_out = np.setdiff1d(whole.episode_indices[: last + 1], batch.episode_indices)
+        skipped = np.setdiff1d(whole.episode_indices[: last + 1], batch.episode_indices)
         assert equal(batch, episodes(whole, batch.episode_indices))
-        assert failing(whole, 2)[left_out].all()
-        assert equal(await sample(pool, target, seed=3, leaves_out_failed=True), batch)
+        assert failing(whole, 2)[skipped].all()
+        assert equal(await sample(pool, target, seed=3, skip_failed=True), batch)
 
 
 async def test_workers_that_are_lost_beside_environments_that_raise(ray_backend: RayBackend) -> None:
     async with pool_of(ray_backend, flaky(times=-1, length=200), num_workers=3, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         targets = (AtLeast(30_000), Exactly(100))
-        expected = [await sample(pool, target, seed=4, leaves_out_failed=True) for target in targets]
+        expected = [await sample(pool, target, seed=4, skip_failed=True) for target in targets]
         source, num_lost = random.Random(1), 0
         for target, batch in zip(targets, expected, strict=True):
-            running = asyncio.create_task(sample(pool, target, seed=4, leaves_out_failed=True))
+            running = asyncio.create_task(sample(pool, target, seed=4, skip_failed=True))
             await asyncio.sleep(source.uniform(0.1, 0.3))
             kill_one(pool, source)
             again = await running
@@ -404,7 +404,7 @@ async def test_steps_that_give_too_few_values_fail_their_episodes() -> None:
         await pool.update_agent([RandomSpec()])
         with pytest.raises(EnvFailedError, match="ValueError: not enough values to unpack"):
             await sample(pool, AtLeast(200), seed=1)
-        account = check_account(await sample(pool, AtLeast(200), seed=1, leaves_out_failed=True))
+        account = check_account(await sample(pool, AtLeast(200), seed=1, skip_failed=True))
         assert account.num_failed_episodes > 0
 
 
@@ -466,8 +466,8 @@ def test_streams_go_on_over_gaps(sampler: rollserve.Sampler, server: LocalServer
     assert sampler.status().counters.num_failed_episodes >= account.num_failed_episodes
 
 
-@pytest.mark.parametrize("leaves_out", [False, True])
-async def test_observations_outside_their_space(leaves_out: bool) -> None:
+@pytest.mark.parametrize("skip_failed", [False, True])
+async def test_observations_outside_their_space(skip_failed: bool) -> None:
     """They are passed through, or errors of their environments."""
     env = rollserve.EnvSpec("sample_envs:NoNumbers", {"after": 3})
     async with pool_of(InProcessBackend(), env, **MODULES) as pool:
@@ -479,8 +479,8 @@ async def test_observations_outside_their_space(leaves_out: bool) -> None:
         with pytest.raises(
             EnvFailedError, match=r"episode \d+ .*after 2 steps: .*nan came at \[1\], a number from"
         ) as info:
-            await sample(pool, AtLeast(10), leaves_out_failed=leaves_out)
-        assert ("before it" in info.value.text) == leaves_out
+            await sample(pool, AtLeast(10), skip_failed=skip_failed)
+        assert ("before it" in info.value.text) == skip_failed
         with pytest.raises(EnvFailedError, match="nan came"):
             await sample(pool, Fragments(80))
         assert len(await sample(pool, AtLeast(10), max_episode_length=2)) == 5

@@ -24,13 +24,13 @@ class FailingWorkers(Workers):
     def _work(self, worker: int) -> tuple[list[int], int]:
         ended, num_steps = super()._work(worker)
         for index in filter(self._fails, ended):
-            assert self.plan.fail(index, FailedEpisode(index, worker, 1, "")) in (False, not self.leaves_out)
+            assert self.plan.fail(index, FailedEpisode(index, worker, 1, "")) in (False, not self.skip_failed)
             num_steps -= mixed_lengths(index)
         return [index for index in ended if not self._fails(index)], num_steps
 
-    def run(self, plan: Plan, estimate: LengthEstimate, *, leaves_out: bool) -> list[PlannedClaim] | None:
+    def run(self, plan: Plan, estimate: LengthEstimate, *, skip_failed: bool) -> list[PlannedClaim] | None:
         """What is claimed, or None if there is an obstacle."""
-        self.plan, self.leaves_out = plan, leaves_out
+        self.plan, self.skip_failed = plan, skip_failed
         try:
             return self.serve(plan, estimate)
         except _ObstacleError:
@@ -98,13 +98,13 @@ def test_what_is_claimed_with_gaps(
         indices, following = wanted(target, first, num_workers, fails)
         if not indices:
             return
-        plan = Plan(target, placement, ledger, estimate, num_workers, leaves_out=True)
-        claims = workers.run(plan, estimate, leaves_out=True)
+        plan = Plan(target, placement, ledger, estimate, num_workers, skip_failed=True)
+        claims = workers.run(plan, estimate, skip_failed=True)
         assert claims is not None
         assert [index for claim in claims for index in range(claim.start, claim.stop)] == indices
-        left_out = sorted(plan.take_left_out())
-        assert left_out == [index for index in range(first, following) if fails(index)]
-        assert ledger.next_index == first + len(indices) + len(left_out) == following
+        skipped = sorted(plan.take_skipped())
+        assert skipped == [index for index in range(first, following) if fails(index)]
+        assert ledger.next_index == first + len(indices) + len(skipped) == following
         first = following
 
 
@@ -121,7 +121,7 @@ def test_only_what_is_needed_is_an_obstacle(
     workers = FailingWorkers(num_workers, 4, lambda index: index == failing, seed, deaths)
     estimate = LengthEstimate(None)
     plan = Plan(AtLeast(num_steps), Anywhere(), Ledger(0), estimate, num_workers)
-    claims = workers.run(plan, estimate, leaves_out=False)
+    claims = workers.run(plan, estimate, skip_failed=False)
     indices, following = wanted(AtLeast(num_steps), 0, num_workers, lambda index: False)
     if failing < following:
         assert claims is None

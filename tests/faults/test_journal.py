@@ -266,13 +266,13 @@ async def test_no_sum_falls_when_workers_go_or_the_pool_is_another() -> None:
     env = rollserve.EnvSpec("sample_envs:FailsForSomeSeeds")
     async with pool_on(backend, env, num_workers=3, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
-        await sample(pool, AtLeast(300), seed=1, leaves_out_failed=True)
+        await sample(pool, AtLeast(300), seed=1, skip_failed=True)
         for index in (0, 2):
             await lose(pool, index)
         before = sums(pool)
         assert before[0] >= 300
         assert before[1] == 2
-        running = asyncio.create_task(sample(pool, AtLeast(3000), seed=2, leaves_out_failed=True))
+        running = asyncio.create_task(sample(pool, AtLeast(3000), seed=2, skip_failed=True))
         await until(lambda: pool._num_running == 1)
         await pool.resize(2)
         assert sums(pool) == before

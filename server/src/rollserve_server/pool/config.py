@@ -126,7 +126,7 @@ class SampleRequest:
         columns: how columns may be written; None to throw away what is sampled.
         exploration: how freely the agent acts.
         num_workers: fail if there are more or fewer workers; None for any number.
-        leaves_out_failed: whether the call goes on without episodes whose environments fail again and again.
+        skip_failed: whether the call goes on without episodes whose environments fail again and again.
     """
 
     target: Target | Fragments
@@ -143,4 +143,4 @@ class SampleRequest:
     columns: ColumnFormat | None = PLAIN
     exploration: Exploration = AS_THE_AGENT_SAYS
     num_workers: int | None = None
-    leaves_out_failed: bool = False
+    skip_failed: bool = False

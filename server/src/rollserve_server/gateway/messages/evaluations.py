@@ -129,7 +129,7 @@ def _options_from_proto(options: pb.EvaluationOptions, allowed_paths: Collection
             policy_version=optional(options, "policy_version"),
             expected_policy_version=optional(options, "expected_policy_version"),
             min_policy_version=optional(options, "min_policy_version"),
-            leaves_out_failed=options.skip_failed_episodes,
+            skip_failed=options.skip_failed_episodes,
             env_version=optional(options, "environment_version"),
             env=env,
             seed=optional(options, "seed"),

@@ -101,7 +101,7 @@ def sample_request_from_proto(
         columns=None if options.blackhole else columns,
         exploration=exploration,
         num_workers=optional(options, "worker_count"),
-        leaves_out_failed=options.skip_failed_episodes,
+        skip_failed=options.skip_failed_episodes,
     )
 
 
@@ -182,7 +182,7 @@ def account_to_proto(account: Account) -> episode_batch_pb2.Account:
         prefetched_step_count=account.num_prefetched_steps,
         discarded_step_count=account.num_discarded_steps,
         discarded_episode_count=account.num_discarded_episodes,
-        failed_episode_count=account.env_failures.num_left_out,
+        failed_episode_count=account.env_failures.num_skipped,
         episode_failures=map(_episode_failure_to_proto, account.env_failures.told.values()),
         straggler_episode_count=account.num_straggler_episodes,
         missing_step_count=account.num_missing_steps,
@@ -264,7 +264,7 @@ def _episode_failure_to_proto(failed: FailedEpisode) -> episode_batch_pb2.Episod
         episode_index=failed.index,
         worker_index=failed.worker,
         attempt_count=failed.num_attempts,
-        skipped=failed.is_left_out,
+        skipped=failed.is_skipped,
         text=failed.short_text,
     )
 

@@ -35,14 +35,14 @@ class FailedEpisode:
         worker: which worker ran it.
         num_attempts: how often it has failed.
         text: the last error, in full.
-        is_left_out: whether the call goes on without it.
+        is_skipped: whether the call goes on without it.
     """
 
     index: int
     worker: int
     num_attempts: int
     text: str
-    is_left_out: bool = False
+    is_skipped: bool = False
 
     @classmethod
     def of(cls, worker: int, failure: EpisodeFailure) -> FailedEpisode:
@@ -65,13 +65,13 @@ class EnvFailures:
 
     Attributes:
         num_failures: how many errors there were.
-        num_left_out: how many episodes the call goes on without.
+        num_skipped: how many episodes the call goes on without.
         told: the first episodes that failed, by their indices.
     """
 
     def __init__(self) -> None:
         self.num_failures = 0
-        self.num_left_out = 0
+        self.num_skipped = 0
         self.told: dict[int, FailedEpisode] = {}
 
     def take(self, worker: int, failure: EpisodeFailure) -> None:
@@ -85,11 +85,11 @@ class EnvFailures:
             {"worker": worker, "attempt": failure.num_attempts, "episodes": fate, "error": failed.short_text},
         )
 
-    def leave_out(self, episodes: Iterable[FailedEpisode]) -> None:
+    def skip(self, episodes: Iterable[FailedEpisode]) -> None:
         """Takes in episodes that the call goes on without; the same once for each of several that run as one."""
         for failed in episodes:
-            failed.is_left_out = True
-            self.num_left_out += 1
+            failed.is_skipped = True
+            self.num_skipped += 1
             self._tell(failed)
 
     def add_prefetched(self, prefetched: EnvFailures) -> None:

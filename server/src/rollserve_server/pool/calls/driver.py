@@ -55,7 +55,7 @@ class CallSettings:
         num_calls: asked for how many calls are running.
         columns: how columns may be written; None to throw away what is sampled.
         exploration: how freely the agent acts.
-        leaves_out: whether it goes on without episodes whose environments fail again and again.
+        skip_failed: whether it goes on without episodes whose environments fail again and again.
         env_retries: how often an episode runs again whose environment raised an error.
         straggler_factor: how many times as long as most episodes one may take before it is begun a second time; 0 for
             as long as it takes.
@@ -69,7 +69,7 @@ class CallSettings:
     columns: ColumnFormat | None
     exploration: Exploration
     unit_retries: int
-    leaves_out: bool = False
+    skip_failed: bool = False
     env_retries: int = 0
     straggler_factor: float = 0.0
 
@@ -84,7 +84,7 @@ class CallSettings:
             request.columns,
             request.exploration,
             config.unit_retries,
-            request.leaves_out_failed,
+            request.skip_failed,
             config.env_retries,
             config.straggler_factor,
         )

@@ -79,7 +79,7 @@ class EpisodeCall(CallDriver):
             len(workforce),
             num_partial_steps,
             rows.unit_size(placement),
-            leaves_out=settings.leaves_out,
+            skip_failed=settings.skip_failed,
         )
         self._claims = Claims(settings.window_bytes, sequence.claim_names, pinned=self._pinned)
         self._num_finished_last = [0] * len(workforce)
@@ -280,9 +280,9 @@ class EpisodeCall(CallDriver):
         self._cancel([cancellation] if cancellation else [])
         return cancellation is not None
 
-    def _leave_out(self, episodes: Mapping[int, FailedEpisode]) -> None:
+    def _skip(self, episodes: Mapping[int, FailedEpisode]) -> None:
         """Takes in that the call goes on without episodes, by index."""
-        self.account.env_failures.leave_out(episodes.values())
+        self.account.env_failures.skip(episodes.values())
 
     def _take_delivery(self, written: PendingDelivery) -> None:
         cancellations = self._claims.take(written)
@@ -344,9 +344,9 @@ class EpisodeCall(CallDriver):
                 self._take_delivery(early._replace(parcel=dataclasses.replace(early.parcel, claim_id=claim_id)))
                 if self.sequence.handles[planned.worker] is not None:  # else it has forgotten all of the stream
                     self.sequence.releases[planned.worker].append(Claim(claim_id, planned.start, planned.stop))
-        self._leave_out(self._plan.take_left_out())
+        self._skip(self._plan.take_skipped())
         if (obstacle := self._plan.obstacle) is not None:
-            others = f"; like all {count} episodes before it" if (count := self._plan.num_left_out_in_a_row) else ""
+            others = f"; like all {count} episodes before it" if (count := self._plan.num_skipped_in_a_row) else ""
             raise EnvFailedError(f"{obstacle.final_text}{others}", episode_index=obstacle.index)
         self._cancel_redundant()
         return bool(planned_claims)

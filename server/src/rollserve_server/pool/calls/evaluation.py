@@ -64,11 +64,11 @@ class EvaluationCall(EpisodeCall):
             error.field = "episodes.max_message_bytes"
             raise
 
-    def _leave_out(self, episodes: Mapping[int, FailedEpisode]) -> None:
+    def _skip(self, episodes: Mapping[int, FailedEpisode]) -> None:
         """See EpisodeCall."""
         for index in episodes:
             self._outcomes.pop(index, None)  # it may have ended well on a worker that was lost
-        super()._leave_out(episodes)
+        super()._skip(episodes)
 
     def _end(self) -> None:
         """See EpisodeCall."""

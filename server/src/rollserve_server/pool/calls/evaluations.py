@@ -291,7 +291,7 @@ class Evaluations:
         self, request: PopulationRequest, setting: _Setting, workforce: Workforce
     ) -> PopulationCall:
         options = request.options
-        if options.leaves_out_failed:
+        if options.skip_failed:
             expected = "false for a population, whose members have the same number of episodes,"
             raise InvalidValueError.of("options.skip_failed_episodes", "true", expected)
         agents = self._versions.agents.get(setting.policy_version)
@@ -329,7 +329,7 @@ class Evaluations:
             num_calls=self._num_calls,
             columns=delivery.columns if delivery else None,
             exploration=options.exploration,
-            leaves_out=options.leaves_out_failed,
+            skip_failed=options.skip_failed,
             env_retries=self._config.env_retries,
             straggler_factor=self._config.straggler_factor,
             unit_retries=self._config.unit_retries,

@@ -39,7 +39,7 @@ class EvaluationOptions:
         run: the run of the pool that versions are of; None for this one.
         expected_policy_version: fail if the current one is another; None for any.
         min_policy_version: fail if the one that would act is older; None for any.
-        leaves_out_failed: whether it goes on without episodes whose environments fail again and again.
+        skip_failed: whether it goes on without episodes whose environments fail again and again.
     """
 
     policy_version: int | None = None
@@ -52,7 +52,7 @@ class EvaluationOptions:
     run: str | None = None
     expected_policy_version: int | None = None
     min_policy_version: int | None = None
-    leaves_out_failed: bool = False
+    skip_failed: bool = False
 
 
 @dataclass(frozen=True)

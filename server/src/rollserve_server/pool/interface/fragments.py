@@ -60,7 +60,7 @@ def check_fragments(request: SampleRequest, target: Fragments, num_rows: int, ma
     if target.soft_horizon and (request.max_episode_length or max_episode_length) is None:
         expected = "options.max_episode_length beside it, or a server with a limit,"
         raise InvalidValueError.of("fragments.soft_horizon", "a soft horizon without a limit", expected)
-    if request.leaves_out_failed:
+    if request.skip_failed:
         expected = "false for fragments, whose rows go on from call to call,"
         raise InvalidValueError.of("options.skip_failed_episodes", "true", expected)
     if target.row_step_count is not None and request.seed is None:

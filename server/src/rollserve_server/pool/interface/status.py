@@ -86,7 +86,7 @@ class Counters:
         """Counts what went wrong in a call, which has ended one way or the other."""
         self.num_env_failures += account.env_failures.num_failures
         self.num_retried_episodes += account.num_retried_episodes
-        self.num_failed_episodes += account.env_failures.num_left_out
+        self.num_failed_episodes += account.env_failures.num_skipped
 
 
 @dataclass(frozen=True)

@@ -109,13 +109,13 @@ class Plan:
         num_open: of each worker, how many episodes were begun there that have not ended.
         obstacle: an episode that was given up, and without which the call does not go on: it is not to, or nothing
             would be left, or it would never end.
-        num_left_out_in_a_row: how many episodes, just before the one whose turn it is, the call goes on without.
+        num_skipped_in_a_row: how many episodes, just before the one whose turn it is, the call goes on without.
         redundant: workers, and an episode that each of them has in vain, because it ended elsewhere. The caller takes
             them out.
     """
 
     _CLAIM_BYTES = 1 << 20
-    _MOST_LEFT_OUT_IN_A_ROW = 256
+    _MOST_SKIPPED_IN_A_ROW = 256
     """Where all episodes fail, a call for a number of steps would else go on for ever."""
 
     def __init__(
@@ -128,7 +128,7 @@ class Plan:
         num_partial_steps: int = 0,
         unit_size: int = 1,
         *,
-        leaves_out: bool = False,
+        skip_failed: bool = False,
     ) -> None:
         """Plans a call.
 
@@ -140,11 +140,11 @@ class Plan:
             num_workers: how many workers there are.
             num_partial_steps: the steps that the ledger's unfinished episodes have.
             unit_size: how many episodes run together, on one worker, and are begun and lost as one.
-            leaves_out: whether the call goes on without episodes that were given up.
+            skip_failed: whether the call goes on without episodes that were given up.
         """
-        self._leaves_out = leaves_out
-        self._left_out: dict[int, FailedEpisode] = {}
-        self.num_left_out_in_a_row = 0
+        self._skip_failed = skip_failed
+        self._skipped: dict[int, FailedEpisode] = {}
+        self.num_skipped_in_a_row = 0
         self.obstacle: FailedEpisode | None = None
         self._is_rest = isinstance(target, Exactly) and target.num_skipped > 0
         self._unit_size = unit_size
@@ -289,12 +289,12 @@ class Plan:
             return False
         del ledger.workers[index]
         ledger.failed[index] = failed
-        return not self._leaves_out and self._end is not None and index < self._end
+        return not self._skip_failed and self._end is not None and index < self._end
 
-    def take_left_out(self) -> dict[int, FailedEpisode]:
+    def take_skipped(self) -> dict[int, FailedEpisode]:
         """The episodes that the call has gone on without, by index, since this was last asked."""
-        left_out, self._left_out = self._left_out, {}
-        return left_out
+        skipped, self._skipped = self._skipped, {}
+        return skipped
 
     def lose(self, worker: int) -> list[int]:
         """Takes in that a worker is gone with all its unclaimed episodes; returns those, which are to begin again.
@@ -343,7 +343,7 @@ class Plan:
             if scan.index in ledger.failed:
                 if scan.num_bytes:
                     claims.append(self._close_claim())
-                if not self._leave_out():
+                if not self._skip():
                     break
                 continue
             worker = ledger.workers.get(scan.index)
@@ -355,7 +355,7 @@ class Plan:
                 break
             num_steps, num_bytes = ledger.sizes[scan.index]
             scan.take(worker, num_bytes)
-            self.num_left_out_in_a_row = 0
+            self.num_skipped_in_a_row = 0
             self._claimed_steps += num_steps
             if self._is_reached(scan.index):
                 claims.append(self._close_claim())
@@ -439,16 +439,16 @@ class Plan:
         failed = self._ledger.failed
         return next((other for other in range(index, stop) if other in failed), stop) if failed else stop
 
-    def _leave_out(self) -> bool:
+    def _skip(self) -> bool:
         """Goes on behind an episode that was given up, and whose turn it is; returns whether that is to be."""
         ledger, index = self._ledger, self._scan.index
-        endless = self._end is None and self.num_left_out_in_a_row >= self._MOST_LEFT_OUT_IN_A_ROW
+        endless = self._end is None and self.num_skipped_in_a_row >= self._MOST_SKIPPED_IN_A_ROW
         nothing_is_left = index + 1 == self._end and not (self._claimed_steps or self._is_rest)
-        if not self._leaves_out or endless or nothing_is_left:
+        if not self._skip_failed or endless or nothing_is_left:
             self.obstacle = ledger.failed[index]
             return False
-        self.num_left_out_in_a_row += 1
-        self._left_out[index] = ledger.failed.pop(index)
+        self.num_skipped_in_a_row += 1
+        self._skipped[index] = ledger.failed.pop(index)
         self._scan.index = ledger.next_index = index + 1
         self.complete = self._is_reached(index + 1)
         return True
