@@ -111,7 +111,7 @@ def test_what_is_recorded_comes_out(
     worker_index: int | None,
     all_states: bool,
 ) -> None:
-    with mock.patch.object(episodes_module, "_MAX_BLOCK_STEPS", block_steps):
+    with mock.patch.object(episodes_module, "_MAX_BUFFER_STEPS", block_steps):
         recording = Recording(lengths, num_rows, seed, info_shapes)
     in_order = [recording.finished[index] for index in range(len(lengths))]
     encoder, batches = Encoder(), []

@@ -76,7 +76,7 @@ class Stacks:
 def test_stacks_come_out_as_they_were(
     lengths: list[int], num_odd: int, seed: int, limit: int, format_: ColumnFormat, block_steps: int
 ) -> None:
-    with mock.patch.object(episodes_module, "_MAX_BLOCK_STEPS", block_steps):
+    with mock.patch.object(episodes_module, "_MAX_BUFFER_STEPS", block_steps):
         stacks = Stacks(lengths, min(num_odd, sum(lengths)), seed)
     encoder, batches = Encoder(), []
     for segments in cut_into_messages(stacks.episodes, limit, 0, encoder.goal_bytes):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rollserve_server.sampling.encode.segments import Sizes
-from rollserve_server.sampling.record.episodes import Block, Episode, Piece
+from rollserve_server.sampling.record.episodes import ColumnBuffer, Episode, Piece
 from rollserve_server.sampling.record.info_columns import InfoRecorder
 from rollserve_server.sampling.record.infos import NO_INFOS
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.sampling.record.episodes import ColumnKey
     from rollserve_server.sampling.record.infos import InfoKey, InfoReader
-    from rollserve_server.sampling.record.step_columns import BlockColumns
+    from rollserve_server.sampling.record.step_columns import StepColumns
 
 __all__ = ["FragmentTable", "FragmentsOfStep", "TablePart", "cut_table"]
 
@@ -38,7 +38,7 @@ class FragmentsOfStep(NamedTuple):
     """
 
     stop: int
-    columns: BlockColumns
+    columns: StepColumns
     env_seed: int
     rows: NDArray[np.int64]
     starts: NDArray[np.int64]
@@ -73,7 +73,7 @@ class FragmentTable:
         reset_infos: of each, the environment's infos at the episode's start; none at all if no fragment has any.
     """
 
-    columns: BlockColumns
+    columns: StepColumns
     env_seed: int
     rows: NDArray[np.int64]
     starts: NDArray[np.int64]
@@ -127,7 +127,7 @@ class FragmentTable:
     def episodes(self, reader: InfoReader) -> list[Episode]:
         """The same fragments one by one, their infos read once more."""
         columns, places = self.columns, self.places
-        block = Block({key: columns.column(key)[places][np.newaxis] for key in columns.keys})
+        block = ColumnBuffer({key: columns.column(key)[places][np.newaxis] for key in columns.keys})
         infos = [(key.name, *columns.infos(key, places)) for key in columns.info_keys]
         episodes = []
         stop = 0

@@ -17,7 +17,7 @@ from rollserve_server.sampling.fragments.outbox import TableOutbox
 from rollserve_server.sampling.fragments.recording import FragmentRecording
 from rollserve_server.sampling.protocol.fragments import RowProgress
 from rollserve_server.sampling.record.infos import NO_INFOS
-from rollserve_server.sampling.record.step_columns import BlockColumns
+from rollserve_server.sampling.record.step_columns import StepColumns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,7 +51,7 @@ class BlockFragmentRows(FragmentRecording):
         super().__init__(sequence, states, num_retries)
         self._envs = envs
         self.outbox: TableOutbox = TableOutbox(self._infos)
-        self._columns: BlockColumns
+        self._columns: StepColumns
         # Of each row: its episode, and the infos that it began with.
         self._indices = np.array([state.episode_index for state in states])
         self._reset_infos: list[Mapping[InfoKey, Any]] = [NO_INFOS] * len(states)
@@ -82,7 +82,7 @@ class BlockFragmentRows(FragmentRecording):
     def set_agent(self, agent: Agent) -> None:
         """See FragmentRecording."""
         super().set_agent(agent)
-        self._columns = BlockColumns(self.num_rows, 0, column_keys(self._envs, agent))
+        self._columns = StepColumns(self.num_rows, 0, column_keys(self._envs, agent))
         self._noise = BlockNoise(self.num_rows, agent)
         self._has_noise = False
 
@@ -92,7 +92,7 @@ class BlockFragmentRows(FragmentRecording):
         self._starts[:] = 0
         super().begin_call(num_steps, tell_actions=tell_actions)
         if not self._columns.begin_anew(num_steps):
-            self._columns = BlockColumns(self.num_rows, num_steps, self._columns.keys)
+            self._columns = StepColumns(self.num_rows, num_steps, self._columns.keys)
         self._begin_step = 0
 
     def restore(self) -> int:

@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
     from rollserve_server.sampling.record.infos import InfoReader
 
-__all__ = ["Block", "ColumnKey", "Episode", "Piece", "Recorder"]
+__all__ = ["ColumnBuffer", "ColumnKey", "Episode", "Piece", "Recorder"]
 
 ColumnKey = tuple[str, InfoKey]
 """A column: its group (`observations`, `actions`, `rewards`, `agent_infos`, `states`, `env_infos` or `episode_infos`),
 and its name, dtype and shape. States are what the agent remembered before each step.
 """
 
-_BLOCK_BYTES = 30 << 20
+_BUFFER_BYTES = 30 << 20
 """Two of them fit into the 64 MiB, less a little, that glibc gets at a time for threads."""
-_MIN_BLOCK_STEPS, _MAX_BLOCK_STEPS = 4, 1000
+_MIN_BUFFER_STEPS, _MAX_BUFFER_STEPS = 4, 1000
 """The most is no power of 2: a step of all rows is written at once, and at such distances its values would drive each
 other out of the processor's caches.
 """
-_SHARED_BLOCK_BYTES = 64 << 10
+_SHARED_BUFFER_BYTES = 64 << 10
 """How much short episodes put into one block when they move: arrays of their own would take far more than their steps.
 It is freed with the last of them, so it is not to be much.
 """
-_MOST_OF_A_BLOCK = 0.75
+_MOST_OF_A_BUFFER = 0.75
 """How much of a block is to be wanted still for it to be left to those that want it: that saves to copy them, and takes
 a third more memory at most.
 """
@@ -44,7 +44,7 @@ _EPISODE_BYTES = 512
 
 
 @dataclass(eq=False, slots=True)
-class Block:
+class ColumnBuffer:
     """Columns for M rows and a number of steps.
 
     Attributes:
@@ -61,7 +61,7 @@ class Block:
 class Piece(NamedTuple):
     """Consecutive steps of one row in a block."""
 
-    block: Block
+    block: ColumnBuffer
     row: int
     start: int
     stop: int
@@ -126,11 +126,11 @@ class Recorder:
         keys = list(keys)
         self._reader = reader
         self._step_bytes = sum(key.dtype.itemsize * math.prod(key.shape) for _, key in keys)
-        steps = _BLOCK_BYTES // max(self._step_bytes * num_rows, 1)
-        self._num_steps = max(_MIN_BLOCK_STEPS, min(steps, _MAX_BLOCK_STEPS))
+        steps = _BUFFER_BYTES // max(self._step_bytes * num_rows, 1)
+        self._num_steps = max(_MIN_BUFFER_STEPS, min(steps, _MAX_BUFFER_STEPS))
         self._num_rows = num_rows
         self._keys = keys
-        self._block = self._new_block()
+        self._block = self._new_buffer()
         self._columns: dict[str, list[np.ndarray]] = {}
         self._step = 0
         self._open: dict[int, _OpenEpisode] = {}
@@ -218,15 +218,15 @@ class Recorder:
             num_bytes += sum(column.num_bytes for column in episode.env_infos.values())
         return num_bytes
 
-    def _new_block(self) -> Block:
+    def _new_buffer(self) -> ColumnBuffer:
         shape = (self._num_rows, self._num_steps)
-        return Block({(group, key): np.empty((*shape, *key.shape), key.dtype) for group, key in self._keys})
+        return ColumnBuffer({(group, key): np.empty((*shape, *key.shape), key.dtype) for group, key in self._keys})
 
     def _clear(self) -> None:
         """Makes room for steps, without losing those that are still wanted."""
         num_open = sum(self._step - running.start for running in self._open.values())
         num_finished = sum(episode.pieces[-1].num_steps for episode in self._finished)
-        most = _MOST_OF_A_BLOCK * self._num_rows * self._num_steps
+        most = _MOST_OF_A_BUFFER * self._num_rows * self._num_steps
         # PerWorker are kept whole, and long episodes keep their pieces for long: of several rows, they must have the most.
         open_stay = num_open + (num_finished if self._num_rows == 1 else 0) >= most
         finished_stay = open_stay or num_finished >= most
@@ -237,7 +237,7 @@ class Recorder:
                 running.num_moved += piece.num_steps
             running.start = 0
         if finished_stay:
-            self._block = self._new_block()
+            self._block = self._new_buffer()
             for group, columns in self._columns.items():
                 columns[:] = self._block.columns_of(group)
         else:
@@ -248,7 +248,7 @@ class Recorder:
     def _move_finished(self) -> None:
         # In the order in which they are going to be released.
         finished = sorted(self._finished, key=lambda episode: episode.index)
-        for together in _together(finished, _SHARED_BLOCK_BYTES // self._step_bytes):
+        for together in _together(finished, _SHARED_BUFFER_BYTES // self._step_bytes):
             for episode, piece in zip(together, _moved([each.pieces[-1] for each in together]), strict=True):
                 episode.pieces[-1] = piece
 
@@ -291,7 +291,7 @@ def _moved(pieces: Sequence[Piece]) -> Iterator[Piece]:
         key: np.concatenate([column[row, start:stop] for _, row, start, stop in pieces])[np.newaxis]
         for key, column in pieces[0].block.columns.items()
     }
-    block, stop = Block(columns), 0
+    block, stop = ColumnBuffer(columns), 0
     for piece in pieces:
         start, stop = stop, stop + piece.num_steps
         yield Piece(block, 0, start, stop)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rollserve_server.sampling.record.episodes import ColumnKey
     from rollserve_server.sampling.record.infos import InfoKey
 
-__all__ = ["BlockColumns"]
+__all__ = ["StepColumns"]
 
 _UNUSED_ROWS = 8
 """So many more stand between two steps: at distances of a power of 2, the steps of a row would drive each other out of
@@ -22,7 +22,7 @@ the processor's caches.
 """
 
 
-class BlockColumns:
+class StepColumns:
     """What M rows do in T steps: written step by step for all rows, read as runs of steps of single rows.
 
     A step of a row has a place, which is the same in all columns. Memory that nothing is written to is not taken.
