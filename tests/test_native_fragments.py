@@ -20,7 +20,7 @@ import rollserve
 from rollserve import EnvSpec, Reproducibility
 from rollserve_server.agents import RandomSpec
 from rollserve_server.envs.native.native import make_vector_env
-from rollserve_server.envs.native.same_step import at_once_spec
+from rollserve_server.envs.native.same_step import same_step_spec
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.pool import AtLeast, Backend, InProcessBackend
 from rollserve_server.pool.backends.ray.backend import RayBackend
@@ -43,16 +43,16 @@ async def of_episodes(batches: list[rollserve.EpisodeBatch]) -> dict[int, rollse
 def test_rows_that_begin_anew_at_once_make_the_same_steps() -> None:
     """As CartPole's own, of which each episode of a row after the first begins a step later."""
     num_rows, actions = 8, np.random.default_rng(0)
-    plain = make_vector_env(CARTPOLE, num_rows, None, at_once=False)
-    at_once = make_vector_env(CARTPOLE, num_rows, None, at_once=True)
-    assert at_once_spec("CartPole-v1") is not None
+    plain = make_vector_env(CARTPOLE, num_rows, None, same_step=False)
+    same_step = make_vector_env(CARTPOLE, num_rows, None, same_step=True)
+    assert same_step_spec("CartPole-v1") is not None
     states, _ = plain.reset(seed=5)
-    assert np.array_equal(at_once.reset(seed=5)[0], states)
+    assert np.array_equal(same_step.reset(seed=5)[0], states)
     num_ended = 0
     for _ in range(300):
         action = actions.integers(0, 2, num_rows)
         states, rewards, terminated, truncated, _ = plain.step(action)
-        observations, *others, infos = at_once.step(action)
+        observations, *others, infos = same_step.step(action)
         ended = terminated | truncated
         for value, other in zip((rewards, terminated, truncated), others, strict=True):
             assert np.array_equal(value, other)
@@ -62,10 +62,10 @@ def test_rows_that_begin_anew_at_once_make_the_same_steps() -> None:
             assert np.array_equal(observations[~ended], states[~ended])
             assert np.all(np.abs(observations[ended]) <= 0.05)
             # The next step of the plain one only brings what these already show.
-            plain.unwrapped.state[:] = at_once.unwrapped.state
+            plain.unwrapped.state[:] = same_step.unwrapped.state
             plain.unwrapped.prev_done[:] = False
-            plain.unwrapped.steps[:] = at_once.unwrapped.steps
-            plain.unwrapped.np_random.bit_generator.state = at_once.unwrapped.np_random.bit_generator.state
+            plain.unwrapped.steps[:] = same_step.unwrapped.steps
+            plain.unwrapped.np_random.bit_generator.state = same_step.unwrapped.np_random.bit_generator.state
     assert num_ended > 20
 
 

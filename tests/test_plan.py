@@ -382,7 +382,7 @@ def test_what_is_late_and_awaited_is_begun_once_more() -> None:
     plan.finish(1, 10, 1, worker=0)
     assert plan.redundant == [(0, 0), (2, 1)]
     assert [plan.lose(worker) for worker in (1, 0)] == [[3], [1, 2]]
-    assert plan.claim(at_once=True)[0].worker == 2
+    assert plan.claim(flush=True)[0].worker == 2
     assert plan.begin(2, 9) == [range(1, 2), range(2, 3), range(3, 4)]
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from rollserve import Reproducibility
 from rollserve.environments import env_spec_from_proto, env_spec_to_proto
 from rollserve.v1 import environment_pb2
-from rollserve_server.envs import BlockEnvs, RowSettings, differences, make_rows
+from rollserve_server.envs import RowSettings, VectorEnvs, differences, make_rows
 
 if TYPE_CHECKING:
     from rollserve import EnvSpec
@@ -94,7 +94,7 @@ def check_env(spec: EnvSpec, num_episodes: int, max_steps: int) -> Verdict:
         again = {trace.seed: trace for trace in run()}
         findings.append(Finding(way, cause, list(_first_of_each(first, again))))
     rows = make_rows(spec, _ROWS)
-    num_rows = rows.num_rows if isinstance(rows, BlockEnvs) else None
+    num_rows = rows.num_rows if isinstance(rows, VectorEnvs) else None
     declared = rows.is_declared_impure
     rows.close()
     return Verdict(findings, declared, num_rows, num_episodes, sum(len(trace.steps) - 1 for trace in first))

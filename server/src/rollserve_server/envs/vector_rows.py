@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
     from rollserve_server.envs.row_specs import WorkerSpecs
 
-__all__ = ["BlockEnvs"]
+__all__ = ["VectorEnvs"]
 
 _QUICK_STEPS = 32
 _LAST_OBSERVATIONS = {"final_obs", "_final_obs"}
 _NOT_INFOS = ("final_obs", "final_info")
 
 
-class BlockEnvs:
+class VectorEnvs:
     """M rows that one environment steps all at once. They begin together, and each begins anew by itself when it ends.
 
     What the rows do is a function of the seed that they begin with and of all their actions: they share their random
@@ -54,13 +54,13 @@ class BlockEnvs:
         truncated: (M,), bool, of each row's last step.
         fresh: (M,), bool, whether what a row shows is the beginning of an episode.
         stepped: (M,), bool, whether the row made a step with the last one; else it only began anew.
-        at_once: whether rows begin anew with the step that ends an episode, so that each makes all steps.
+        same_step: whether rows begin anew with the step that ends an episode, so that each makes all steps.
         max_episode_steps: the step limit of an episode that is known, or None.
         checks_observations: whether one that is outside its space, or no number, is an error.
     """
 
     def __init__(
-        self, spec: EnvSpec, num_rows: int, max_episode_length: int | None = None, *, at_once: bool = False
+        self, spec: EnvSpec, num_rows: int, max_episode_length: int | None = None, *, same_step: bool = False
     ) -> None:
         """Makes the environment.
 
@@ -68,7 +68,7 @@ class BlockEnvs:
             spec: how.
             num_rows: M.
             max_episode_length: how many steps an episode may have; None for what the environment allows.
-            at_once: whether rows are to begin anew with the step that ends an episode, where that can be had.
+            same_step: whether rows are to begin anew with the step that ends an episode, where that can be had.
 
         Raises:
             NotFoundError, InvalidValueError: see `make_vector_env`.
@@ -78,7 +78,7 @@ class BlockEnvs:
         self.max_episode_length = max_episode_length
         self._broken = False
         self.checks_observations = False
-        self._wants_at_once = at_once
+        self._wants_at_once = same_step
         self._activity = current_activity()
         self._env = self._make()
         try:
@@ -89,7 +89,7 @@ class BlockEnvs:
         except BaseException:
             self.close()
             raise
-        self.at_once = self._env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+        self.same_step = self._env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
         self._final: Any = None
         self._stepped = False
         self.observations = [np.zeros((num_rows, *leaf.shape), leaf.dtype) for leaf in self.observation_leaves]
@@ -178,7 +178,7 @@ class BlockEnvs:
             EnvFailedError: the environment raised an error, or its observations are not as its space says.
         """
         batch = batch_of_leaves(self.action_space, iter([column.copy() for column in actions]))
-        ended = None if self.at_once else self.terminated | self.truncated
+        ended = None if self.same_step else self.terminated | self.truncated
         self._activity.begin(Phase.STEP)
         with self._failing("step"):
             observations, rewards, terminated, truncated, infos = self._env.step(batch)
@@ -200,7 +200,7 @@ class BlockEnvs:
     def last_observations(self, rows: NDArray[np.integer[Any]]) -> list[np.ndarray]:
         """For each leaf (rows, *O), the observation after the last step of each of these rows."""
         ended = self.fresh[rows]
-        if not (self.at_once and ended.any()):
+        if not (self.same_step and ended.any()):
             return [column[rows] for column in self.observations]
         # What those that have ended show is the next episode's first.
         over = rows[ended]
@@ -216,7 +216,7 @@ class BlockEnvs:
         """Infos of the last step, from those that `step` returned, and of which rows (M,) they are."""
         if not infos.keys() - _LAST_OBSERVATIONS:
             return
-        final = infos.get("final_info") if self.at_once else None
+        final = infos.get("final_info") if self.same_step else None
         ended = self.terminated | self.truncated
         # What stands beside the final ones belongs to the row's next episode.
         yield _without_last(infos), ~ended if final is not None else np.ones(self.num_rows, np.bool_)
@@ -226,14 +226,14 @@ class BlockEnvs:
     def step_infos(self, infos: Mapping[str, Any], rows: Sequence[int]) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """The infos of the last step of each of these rows, from those that `step` returned."""
         if infos.keys() - _LAST_OBSERVATIONS:
-            final = infos.get("final_info", infos) if self.at_once else infos
+            final = infos.get("final_info", infos) if self.same_step else infos
             # What stands beside the final ones belongs to the row's next episode.
             ended = self.terminated | self.truncated
             yield from ((row, _infos_of_row(final if ended[row] else infos, row)) for row in rows)
 
     def reset_infos(self, infos: Mapping[str, Any], rows: Iterable[int]) -> Mapping[int, Mapping[str, Any]]:
         """The infos of the beginning of each of these rows' episodes, from those that `begin` or `step` returned."""
-        has_any = infos and not (self.at_once and self._stepped and "final_info" not in infos)
+        has_any = infos and not (self.same_step and self._stepped and "final_info" not in infos)
         return {row: _infos_of_row(infos, row) for row in rows} if has_any else {}
 
     def close(self) -> None:
@@ -242,7 +242,7 @@ class BlockEnvs:
 
     def _make(self) -> VectorEnv[Any, Any, Any]:
         self._activity.begin(Phase.MAKING)
-        return make_vector_env(self._spec, self.num_rows, self.max_episode_length, at_once=self._wants_at_once)
+        return make_vector_env(self._spec, self.num_rows, self.max_episode_length, same_step=self._wants_at_once)
 
     def _store(self, observations: Any) -> None:
         self.observations = leaves_of_batch(observations, self.observation_leaves, self.num_rows)

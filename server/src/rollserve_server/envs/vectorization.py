@@ -10,7 +10,7 @@ from rollserve import EnvSpec
 from rollserve_server.envs.native.native import check_step_limit, why_not_native
 from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs
 from rollserve_server.envs.rows import RowEnvs
-from rollserve_server.envs.vector_rows import BlockEnvs
+from rollserve_server.envs.vector_rows import VectorEnvs
 from rollserve_server.errors import InvalidValueError, at_row
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ __all__ = ["RowSettings", "episodes_per_row", "make_rows", "with_envpool"]
 _MOST_BLOCK_EPISODES = 1 << 16
 """More would only make a block longer, and what is lost with it; with so many of each, rows hardly wait any more."""
 
-_Rows = TypeVar("_Rows", RowEnvs, BlockEnvs)
+_Rows = TypeVar("_Rows", RowEnvs, VectorEnvs)
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def with_envpool(specs: WorkerSpecs, settings: RowSettings) -> WorkerSpecs:
 
 def make_rows(
     specs: WorkerSpecs, settings: RowSettings, free: FreeRows | None = None, max_episode_length: int | None = None
-) -> RowEnvs | BlockEnvs:
+) -> RowEnvs | VectorEnvs:
     """The rows of a worker's environments. The caller has checked that they are allowed.
 
     Their kind and their number are a function of the specs, the settings and the limit alone, whatever stands free.
@@ -107,10 +107,10 @@ def _one_by_one(specs: WorkerSpecs, num_rows: int, free: FreeRows | None) -> Row
     return _changed(RowEnvs, specs, num_rows, free) or RowEnvs(specs, num_rows)
 
 
-def _together(spec: EnvSpec, num_rows: int, free: FreeRows | None, max_episode_length: int | None) -> BlockEnvs:
-    envs = _changed(BlockEnvs, spec, num_rows, free)
+def _together(spec: EnvSpec, num_rows: int, free: FreeRows | None, max_episode_length: int | None) -> VectorEnvs:
+    envs = _changed(VectorEnvs, spec, num_rows, free)
     if envs is None:
-        envs = BlockEnvs(spec, num_rows)
+        envs = VectorEnvs(spec, num_rows)
         try:
             _check_limit(spec, num_rows, max_episode_length)
         except BaseException:
@@ -123,7 +123,7 @@ def _check_limit(spec: EnvSpec, num_rows: int, max_episode_length: int | None) -
     """Sees to it that each call's rows can be made: they get the limit."""
     if max_episode_length is not None:
         try:
-            BlockEnvs(spec, num_rows, max_episode_length).close()
+            VectorEnvs(spec, num_rows, max_episode_length).close()
         except InvalidValueError as error:
             text = f"'native' came, but the server has a limit of the length of episodes: {error.text}"
             raise InvalidValueError(text, field="vectorization") from error

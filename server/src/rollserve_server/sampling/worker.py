@@ -16,12 +16,12 @@ import threadpoolctl
 from rollserve import EnvSpec
 from rollserve_server.activity import Activity, Phase, current_activity
 from rollserve_server.agents import build_agent, build_population, load_agent
-from rollserve_server.envs import BlockEnvs, RowEnvs, episodes_per_row, make_rows, offers_rows, with_envpool
+from rollserve_server.envs import RowEnvs, VectorEnvs, episodes_per_row, make_rows, offers_rows, with_envpool
 from rollserve_server.errors import DomainError, InvalidValueError
 from rollserve_server.sampling.collect.attempts import made_again, tried
 from rollserve_server.sampling.encode.encoder import Encoding
 from rollserve_server.sampling.fragments.rows import FragmentRows
-from rollserve_server.sampling.fragments.vector import BlockFragmentRows
+from rollserve_server.sampling.fragments.vector import VectorFragmentRows
 from rollserve_server.sampling.protocol.episodes import (
     EnvDescription,
     Message,
@@ -57,7 +57,7 @@ _MOST_BUILT_AGENTS = 4
 """Each has a copy of the parameters."""
 
 _R = TypeVar("_R")
-_Rows = TypeVar("_Rows", RowEnvs, BlockEnvs)
+_Rows = TypeVar("_Rows", RowEnvs, VectorEnvs)
 
 
 class Worker:
@@ -105,7 +105,7 @@ class Worker:
         envs = make_rows(specs, self._config.rows, free, self._config.max_episode_length)
         if version in self._envs:  # of an update that was not completed
             self._envs[version].close()
-        is_block = isinstance(envs, BlockEnvs)
+        is_block = isinstance(envs, VectorEnvs)
         self._envs[version] = _EnvVersion(specs, envs.num_rows, is_block, [envs], self._config.env_retries)
         self._built_agents.clear()
         return EnvDescription(
@@ -320,13 +320,13 @@ class Worker:
                 return envs
         return None
 
-    def _give_back(self, env_version: int, envs: RowEnvs | BlockEnvs) -> None:
+    def _give_back(self, env_version: int, envs: RowEnvs | VectorEnvs) -> None:
         version = self._envs.get(env_version)
         if version is None or not version.give_back(envs):
             envs.close()
 
     @contextlib.contextmanager
-    def _giving_back_unless_done(self, env_version: int, envs: RowEnvs | BlockEnvs) -> Iterator[None]:
+    def _giving_back_unless_done(self, env_version: int, envs: RowEnvs | VectorEnvs) -> Iterator[None]:
         try:
             yield
         except BaseException:
@@ -352,8 +352,8 @@ class Worker:
             num_retries = self._config.env_retries
             envs = self._envs[order.sequence.env_version].take_for_fragments(limit)
             envs.checks_observations = self._config.check_observations
-            if isinstance(envs, BlockEnvs):
-                rows: FragmentRecording = BlockFragmentRows(order.sequence, envs, order.states, num_retries)
+            if isinstance(envs, VectorEnvs):
+                rows: FragmentRecording = VectorFragmentRows(order.sequence, envs, order.states, num_retries)
             else:
                 rows = FragmentRows(order.sequence, envs, order.states, num_retries)
             work = FragmentWork(order.sequence, envs, rows, self._config.buffer_bytes)
@@ -362,10 +362,10 @@ class Worker:
         return work
 
     def _agent(
-        self, wanted: SequenceSpec | FragmentAssignment | Population, env_version: int, envs: RowEnvs | BlockEnvs
+        self, wanted: SequenceSpec | FragmentAssignment | Population, env_version: int, envs: RowEnvs | VectorEnvs
     ) -> Agent:
         """An agent for the rows. Sequences may share it: what it has is written and read within a step."""
-        together = isinstance(envs, BlockEnvs)
+        together = isinstance(envs, VectorEnvs)
         version, exploration = wanted.policy_version, wanted.exploration
         key = (version, env_version, envs.num_rows, together, exploration)
         if key not in self._built_agents:
@@ -393,10 +393,10 @@ class _EnvVersion:
     specs: WorkerSpecs
     num_rows: int
     is_block: bool
-    free: list[RowEnvs | BlockEnvs]
+    free: list[RowEnvs | VectorEnvs]
     num_retries: int
 
-    def take(self, max_episode_length: int | None) -> RowEnvs | BlockEnvs:
+    def take(self, max_episode_length: int | None) -> RowEnvs | VectorEnvs:
         """Rows for a stream whose episodes may have so many steps."""
         if isinstance(self.specs, EnvSpec) and self.is_block:
             if max_episode_length is None and self.free:
@@ -404,11 +404,11 @@ class _EnvVersion:
             return self._make_block(max_episode_length)
         return self.take_rows()
 
-    def take_for_fragments(self, max_episode_length: int | None) -> RowEnvs | BlockEnvs:
+    def take_for_fragments(self, max_episode_length: int | None) -> RowEnvs | VectorEnvs:
         """Rows for a stream of fragments: those that are stepped together have to make the same number of steps."""
         if isinstance(self.specs, EnvSpec) and self.is_block:
-            envs = self._make_block(max_episode_length, at_once=True)
-            if envs.at_once:
+            envs = self._make_block(max_episode_length, same_step=True)
+            if envs.same_step:
                 return envs
             envs.close()
             if not offers_rows(self.specs):
@@ -424,16 +424,16 @@ class _EnvVersion:
                 return envs
         return made_again(lambda: RowEnvs(self.specs, self.num_rows), self.num_retries)
 
-    def _make_block(self, max_episode_length: int | None, *, at_once: bool = False) -> BlockEnvs:
+    def _make_block(self, max_episode_length: int | None, *, same_step: bool = False) -> VectorEnvs:
         assert isinstance(self.specs, EnvSpec)  # noqa: S101  # rows that are stepped together are all alike
-        make = functools.partial(BlockEnvs, self.specs, self.num_rows, max_episode_length, at_once=at_once)
+        make = functools.partial(VectorEnvs, self.specs, self.num_rows, max_episode_length, same_step=same_step)
         # With a limit it may never have been made before, and not take any.
         return made_again(make, self.num_retries) if max_episode_length is None else tried(make, self.num_retries)
 
-    def give_back(self, envs: RowEnvs | BlockEnvs) -> bool:
+    def give_back(self, envs: RowEnvs | VectorEnvs) -> bool:
         """Takes rows back for other streams; returns whether they are of any use to them."""
-        is_block = isinstance(envs, BlockEnvs)
-        fits_all = is_block == self.is_block and not (isinstance(envs, BlockEnvs) and envs.is_special)
+        is_block = isinstance(envs, VectorEnvs)
+        fits_all = is_block == self.is_block and not (isinstance(envs, VectorEnvs) and envs.is_special)
         if fits_all:
             self.free.append(envs)
         return fits_all

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 from rollserve_server.envs.envpool.environment import make_envpool
 from rollserve_server.envs.making import close_env, find_env, refusing
-from rollserve_server.envs.native.same_step import at_once_spec
+from rollserve_server.envs.native.same_step import same_step_spec
 from rollserve_server.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def check_step_limit(spec: EnvSpec) -> None:
 
 
 def make_vector_env(
-    spec: EnvSpec, num_rows: int, max_episode_length: int | None, *, at_once: bool
+    spec: EnvSpec, num_rows: int, max_episode_length: int | None, *, same_step: bool
 ) -> VectorEnv[Any, Any, Any]:
     """A new vector environment, native or EnvPool's. The caller has checked that the spec is allowed.
 
@@ -68,7 +68,7 @@ def make_vector_env(
         spec: how to make it.
         num_rows: how many rows it is to have.
         max_episode_length: how many steps an episode may have; None for what the environment allows.
-        at_once: whether rows are to begin anew with the step that ends an episode, where that can be had.
+        same_step: whether rows are to begin anew with the step that ends an episode, where that can be had.
 
     Raises:
         NotFoundError: there is no such module or id, or a package that it needs is not installed.
@@ -90,7 +90,7 @@ def make_vector_env(
     if (own_limit, max_episode_length) != (None, None):
         arguments["max_episode_steps"] = limit
     # The name is bound here: as an argument of the request it could be that of a module that is not allowed.
-    named = (at_once_spec(name) if at_once else None) or name
+    named = (same_step_spec(name) if same_step else None) or name
     make = functools.partial(gymnasium.make_vec, named, num_rows, "vector_entry_point")
     env: VectorEnv[Any, Any, Any]
     try:

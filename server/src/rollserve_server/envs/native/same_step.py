@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
     from numpy.typing import NDArray
 
-__all__ = ["at_once_spec"]
+__all__ = ["same_step_spec"]
 
 
-class _AtOnceCartPole(CartPoleVectorEnv):
+class _SameStepCartPole(CartPoleVectorEnv):
     """CartPole with the same steps, whose rows draw their next states as soon as they end."""
 
     state: Any
@@ -50,12 +50,12 @@ class _AtOnceCartPole(CartPoleVectorEnv):
 
 
 _AT_ONCE: Mapping[str, Callable[..., VectorEnv[Any, Any, Any]]] = {
-    "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv": _AtOnceCartPole
+    "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv": _SameStepCartPole
 }
 """By the entry points of those that take a step to begin anew."""
 
 
-def at_once_spec(name: str) -> Any:
+def same_step_spec(name: str) -> Any:
     """What makes an environment that gymnasium has under a name so that its rows begin anew at once, or None.
 
     There is none for environments that do so by themselves, nor for those of which it is not known how.

@@ -165,7 +165,7 @@ class EpisodeCall(CallDriver):
             self._take(worker, report)
             idle = not (report.num_simulated_steps or report.parcels or report.env_failures)
             # A worker whose buffer is full may be waiting for just what would be claimed with its next episode.
-            if self._advance_claims(at_once=idle) or not idle:
+            if self._advance_claims(flush=idle) or not idle:
                 self._notify()
             # Others may have come so far since the order was given that its next ones reach further.
             stuck = idle and order.before == self._plan.needed_before()
@@ -330,13 +330,13 @@ class EpisodeCall(CallDriver):
         self._count_losses(lost, error, "episode {}".format)
         self._notify()
 
-    def _advance_claims(self, *, at_once: bool = False) -> bool:
+    def _advance_claims(self, *, flush: bool = False) -> bool:
         """Claims what can be delivered next; returns whether there was anything.
 
         Raises:
             EnvFailedError: next is an episode that was given up, and the call is not to go on without it.
         """
-        planned_claims = self._plan.claim(at_once=at_once)
+        planned_claims = self._plan.claim(flush=flush)
         for planned in planned_claims:
             claim_id = self._claims.add(planned)
             early = self._early.pop(planned.worker, None)

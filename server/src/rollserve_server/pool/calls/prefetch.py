@@ -45,7 +45,7 @@ class Prefetch(EpisodeCall):
         """See EpisodeCall. Nobody waits for any of it."""
         return False
 
-    def _advance_claims(self, *, at_once: bool = False) -> bool:
+    def _advance_claims(self, *, flush: bool = False) -> bool:
         """See EpisodeCall. Only the call that comes knows what it claims."""
         return False
 

@@ -331,7 +331,7 @@ class Plan:
         """Takes in that there is a worker in a lost one's place."""
         self._absent.discard(worker)
 
-    def claim(self, *, at_once: bool = False) -> list[PlannedClaim]:
+    def claim(self, *, flush: bool = False) -> list[PlannedClaim]:
         """What can be delivered next, in order.
 
         Episodes that stand together on one worker are claimed together, so that they share messages: once there is
@@ -360,7 +360,7 @@ class Plan:
             if self._is_reached(scan.index):
                 claims.append(self._close_claim())
                 self.complete = True
-        if at_once and scan.num_bytes:
+        if flush and scan.num_bytes:
             claims.append(self._close_claim())
         return claims
 

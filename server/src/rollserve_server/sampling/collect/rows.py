@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from rollserve_server.agents import Agent
-    from rollserve_server.envs import BlockEnvs, RowEnvs
+    from rollserve_server.envs import RowEnvs, VectorEnvs
     from rollserve_server.sampling.protocol.episodes import EpisodeRange
     from rollserve_server.sampling.record.episodes import ColumnKey
 
-__all__ = ["Collector", "column_keys", "located"]
+__all__ = ["RowCollector", "column_keys", "located"]
 
 _Failed = TypeVar("_Failed", bound=EpisodeFailedError)
 
 
-class Collector:
+class RowCollector:
     """Runs episodes of one stream in rows of environments, each up to its end or a number of steps.
 
     Any row may run any episode, unless their environments differ: then the episode of index i runs in row i modulo
@@ -199,7 +199,7 @@ class Collector:
         return located(error, episode.index, episode.env_seed, self._recorder.length(error.row))
 
 
-def column_keys(envs: RowEnvs | BlockEnvs, agent: Agent) -> Iterator[ColumnKey]:
+def column_keys(envs: RowEnvs | VectorEnvs, agent: Agent) -> Iterator[ColumnKey]:
     """The columns that every step has."""
     for leaf in envs.observation_leaves:
         yield "observations", InfoKey(leaf.name, leaf.dtype, leaf.shape)

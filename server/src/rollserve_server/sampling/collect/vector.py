@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from rollserve_server.agents import Agent
-    from rollserve_server.envs import BlockEnvs
+    from rollserve_server.envs import VectorEnvs
     from rollserve_server.sampling.protocol.episodes import EpisodeRange
 
-__all__ = ["BlockCollector"]
+__all__ = ["VectorCollector"]
 
 
-class BlockCollector:
+class VectorCollector:
     """Runs blocks of episodes of one stream, one block after the other.
 
     Which episodes a row runs is fixed when its block begins: neither speed nor shortness decides. A row that has run
@@ -40,7 +40,7 @@ class BlockCollector:
         attempts: which blocks failed, and so run again, or not.
     """
 
-    def __init__(self, root_seed: int, envs: BlockEnvs, agent: Agent, num_retries: int = 0) -> None:
+    def __init__(self, root_seed: int, envs: VectorEnvs, agent: Agent, num_retries: int = 0) -> None:
         self.attempts = Attempts(num_retries)
         self._root_seed = root_seed
         self._envs = envs

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections import Counter
 
     from rollserve_server.agents import Agent
-    from rollserve_server.envs import BlockEnvs, Leaf, RowEnvs
+    from rollserve_server.envs import Leaf, RowEnvs, VectorEnvs
     from rollserve_server.errors import EnvFailedError
     from rollserve_server.sampling.fragments.outbox import Outbox
     from rollserve_server.sampling.protocol.fragments import RowProgress, RowSequenceSpec, RowState
@@ -41,7 +41,7 @@ class FragmentRecording(ABC):
     """
 
     outbox: Outbox
-    _envs: RowEnvs | BlockEnvs
+    _envs: RowEnvs | VectorEnvs
 
     def __init__(self, sequence: RowSequenceSpec, states: Sequence[RowState], num_retries: int) -> None:
         self.attempts = Attempts(num_retries)

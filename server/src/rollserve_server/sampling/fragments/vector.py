@@ -23,26 +23,26 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rollserve_server.agents import Agent
-    from rollserve_server.envs import BlockEnvs
+    from rollserve_server.envs import VectorEnvs
     from rollserve_server.sampling.protocol.fragments import RowSequenceSpec, RowState
     from rollserve_server.sampling.record.infos import InfoKey
 
-__all__ = ["BlockFragmentRows"]
+__all__ = ["VectorFragmentRows"]
 
 _Failed = TypeVar("_Failed", bound=EpisodeFailedError)
 
 
-class BlockFragmentRows(FragmentRecording):
+class VectorFragmentRows(FragmentRecording):
     """Steps M rows of one environment, which begin anew by themselves, and records the fragments that they make.
 
     Together they are one block for as long as they go on: all that they do is a function of the seed of the episode
     that the first of them began with, and of their actions since then.
     """
 
-    _envs: BlockEnvs
+    _envs: VectorEnvs
 
     def __init__(
-        self, sequence: RowSequenceSpec, envs: BlockEnvs, states: Sequence[RowState], num_retries: int = 0
+        self, sequence: RowSequenceSpec, envs: VectorEnvs, states: Sequence[RowState], num_retries: int = 0
     ) -> None:
         """Takes an environment for itself, and the states that its rows are to be brought to by `restore`.
 

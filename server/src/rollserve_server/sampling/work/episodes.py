@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rollserve_server.envs import BlockEnvs
-from rollserve_server.sampling.collect.rows import Collector
-from rollserve_server.sampling.collect.vector import BlockCollector
+from rollserve_server.envs import VectorEnvs
+from rollserve_server.sampling.collect.rows import RowCollector
+from rollserve_server.sampling.collect.vector import VectorCollector
 from rollserve_server.sampling.encode.encoder import EncodedMessage, Encoder, Encoding, write_messages
 from rollserve_server.sampling.encode.segments import Segment, cut_into_messages
 from rollserve_server.sampling.protocol.episodes import (
@@ -49,16 +49,16 @@ class EpisodeWork:
         envs: the environments, which it has for itself.
     """
 
-    def __init__(self, sequence: SequenceSpec, envs: RowEnvs | BlockEnvs, agent: Agent, num_retries: int = 0) -> None:
+    def __init__(self, sequence: SequenceSpec, envs: RowEnvs | VectorEnvs, agent: Agent, num_retries: int = 0) -> None:
         """Takes also how often an episode runs again whose environment raised an error."""
         self.spec = sequence
         self.envs = envs
         self._stop_again = 0
-        self._collector: Collector | BlockCollector
-        if isinstance(envs, BlockEnvs):
-            self._collector = BlockCollector(sequence.root_seed, envs, agent, num_retries)
+        self._collector: RowCollector | VectorCollector
+        if isinstance(envs, VectorEnvs):
+            self._collector = VectorCollector(sequence.root_seed, envs, agent, num_retries)
         else:
-            self._collector = Collector(sequence.root_seed, envs, agent, sequence.max_episode_length, num_retries)
+            self._collector = RowCollector(sequence.root_seed, envs, agent, sequence.max_episode_length, num_retries)
         self._finished: dict[int, Episode] = {}
         self._held_bytes = 0
         self._encoder = Encoder()

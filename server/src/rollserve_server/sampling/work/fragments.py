@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rollserve_server.agents import Agent
-    from rollserve_server.envs import BlockEnvs, RowEnvs
+    from rollserve_server.envs import RowEnvs, VectorEnvs
     from rollserve_server.sampling.fragments.recording import FragmentRecording
     from rollserve_server.sampling.protocol.fragments import FragmentAssignment, RowProgress, RowSequenceSpec
 
@@ -35,7 +35,7 @@ class FragmentWork:
     def __init__(
         self,
         sequence: RowSequenceSpec,
-        envs: RowEnvs | BlockEnvs,
+        envs: RowEnvs | VectorEnvs,
         rows: FragmentRecording,
         buffer_bytes: int,
     ) -> None:
