@@ -170,7 +170,7 @@ class Encoder:
         self, segments: Sequence[Segment], pieces: Sequence[Piece], *, frames_once: bool
     ) -> Iterator[_Column]:
         """Observations and last ones, of each leaf as frames or as two plain columns."""
-        keys = [key for group, key in pieces[0].block.columns if group == "observations"]
+        keys = [key for group, key in pieces[0].buffer.columns if group == "observations"]
         values = [segment.last_observations for segment in segments]
         for position, key in enumerate(keys):
             rows = _rows(pieces, ("observations", key))
@@ -271,12 +271,12 @@ class _Headers(NamedTuple):
 
 
 def _rows(pieces: Sequence[Piece], key: ColumnKey) -> Rows:
-    slices = [block.columns[key][row, start:stop] for block, row, start, stop in pieces]
+    slices = [buffer.columns[key][row, start:stop] for buffer, row, start, stop in pieces]
     return Rows(slices, key[1].dtype, key[1].shape)
 
 
 def _step_columns(pieces: Sequence[Piece], *, all_states: bool) -> Iterator[_Column]:
-    for group, key in pieces[0].block.columns:
+    for group, key in pieces[0].buffer.columns:
         place = _place_of_steps(group, key, all_states=all_states)
         if place is not None:
             yield _Column.of(*place, _rows(pieces, (group, key)))
@@ -294,10 +294,10 @@ def _place_of_steps(group: str, key: InfoKey, *, all_states: bool) -> tuple[str,
 
 def _initial_states(segments: Sequence[Segment]) -> Iterator[_Column]:
     """What the agent remembered before each segment's first step."""
-    keys = [key for group, key in segments[0].episode.pieces[0].block.columns if group == "states"]
+    keys = [key for group, key in segments[0].episode.pieces[0].buffer.columns if group == "states"]
     firsts = [segment.pieces()[0] for segment in segments] if keys else ()
     for key in keys:
-        rows = [block.columns["states", key][row, start : start + 1] for block, row, start, _ in firsts]
+        rows = [buffer.columns["states", key][row, start : start + 1] for buffer, row, start, _ in firsts]
         yield _Column.of("initial_states", key.name, Rows(rows, key.dtype, key.shape))
 
 

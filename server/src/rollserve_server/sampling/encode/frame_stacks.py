@@ -47,7 +47,9 @@ def frames_of(segments: Sequence[Segment], key: InfoKey, position: int) -> Rows 
     frames: list[np.ndarray] = []
     for segment in segments:
         last = np.asarray(segment.last_observations[position], key.dtype)[np.newaxis]
-        columns = [block.columns["observations", key][row, start:stop] for block, row, start, stop in segment.pieces()]
+        columns = [
+            buffer.columns["observations", key][row, start:stop] for buffer, row, start, stop in segment.pieces()
+        ]
         columns.append(last)
         if not all(_overlap(columns)):
             return None

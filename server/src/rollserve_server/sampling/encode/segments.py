@@ -45,7 +45,7 @@ class Segment(NamedTuple):
         if self.ends:
             return self.episode.last_observations
         (following,) = Segment(self.episode, self.stop, self.stop + 1).pieces()
-        columns = following.block.columns.items()
+        columns = following.buffer.columns.items()
         return [column[following.row, following.start] for (group, _), column in columns if group == "observations"]
 
     def pieces(self) -> list[Piece]:
@@ -59,7 +59,7 @@ class Segment(NamedTuple):
             start, stop = max(self.start, begin), min(self.stop, end)
             if start < stop:
                 offset = piece.start - begin
-                wanted.append(Piece(piece.block, piece.row, start + offset, stop + offset))
+                wanted.append(Piece(piece.buffer, piece.row, start + offset, stop + offset))
             begin = end
         return wanted
 
@@ -85,7 +85,7 @@ def cut_into_messages(
         OverLimitError: a single step does not fit into a message.
     """
     for group in _groups_of_one_shape(episodes):
-        keys = {*group[0].pieces[0].block.columns, *info_keys(group)}
+        keys = {*group[0].pieces[0].buffer.columns, *info_keys(group)}
         sizes = Sizes.of(keys, all_states=all_states)
         yield from _cut(group, sizes, max_message_bytes, first_step, goal_bytes)
         first_step = 0

@@ -127,7 +127,7 @@ class FragmentTable:
     def episodes(self, reader: InfoReader) -> list[Episode]:
         """The same fragments one by one, their infos read once more."""
         columns, places = self.columns, self.places
-        block = ColumnBuffer({key: columns.column(key)[places][np.newaxis] for key in columns.keys})
+        buffer = ColumnBuffer({key: columns.column(key)[places][np.newaxis] for key in columns.keys})
         infos = [(key.name, *columns.infos(key, places)) for key in columns.info_keys]
         episodes = []
         stop = 0
@@ -143,7 +143,7 @@ class FragmentTable:
                 self.env_seed,
                 self.reset_infos[number] if self.reset_infos else NO_INFOS,
                 recorder.finish(length),
-                [Piece(block, 0, start, stop)],
+                [Piece(buffer, 0, start, stop)],
                 length,
                 int(self.first_steps[number]),
                 bool(self.terminated[number]),

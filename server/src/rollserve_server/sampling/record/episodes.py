@@ -61,7 +61,7 @@ class ColumnBuffer:
 class Piece(NamedTuple):
     """Consecutive steps of one row in a block."""
 
-    block: ColumnBuffer
+    buffer: ColumnBuffer
     row: int
     start: int
     stop: int
@@ -109,7 +109,7 @@ class Episode:
     @property
     def total_reward(self) -> float:
         """The sum of its rewards, added up from 0 step by step."""
-        rewards = [piece.block.columns_of("rewards")[0][piece.row, piece.start : piece.stop] for piece in self.pieces]
+        rewards = [piece.buffer.columns_of("rewards")[0][piece.row, piece.start : piece.stop] for piece in self.pieces]
         return float(np.add.accumulate(np.concatenate([np.zeros(1), *rewards]))[-1])
 
 
@@ -130,7 +130,7 @@ class Recorder:
         self._num_steps = max(_MIN_BUFFER_STEPS, min(steps, _MAX_BUFFER_STEPS))
         self._num_rows = num_rows
         self._keys = keys
-        self._block = self._new_buffer()
+        self._buffer = self._new_buffer()
         self._columns: dict[str, list[np.ndarray]] = {}
         self._step = 0
         self._open: dict[int, _OpenEpisode] = {}
@@ -147,7 +147,7 @@ class Recorder:
 
     def columns(self, group: str) -> list[np.ndarray]:
         """The columns of a group, in the order of the keys. `write` needs this very list: it changes with the block."""
-        return self._columns.setdefault(group, self._block.columns_of(group))
+        return self._columns.setdefault(group, self._buffer.columns_of(group))
 
     def write(self, columns: Iterable[np.ndarray], values: Iterable[np.ndarray]) -> None:
         """Writes the current step of every row, (M, *shape) for each column."""
@@ -196,7 +196,7 @@ class Recorder:
             episode.env_infos = running.infos.finish(episode.length)
         episode.num_bytes = self._num_bytes(episode)
         if stop > running.start:  # else it has all moved out of the block
-            episode.pieces.append(Piece(self._block, row, running.start, stop))
+            episode.pieces.append(Piece(self._buffer, row, running.start, stop))
             self._finished.add(episode)
         return episode
 
@@ -232,14 +232,14 @@ class Recorder:
         finished_stay = open_stay or num_finished >= most
         for row, running in self._open.items():
             if running.start < self._step:
-                piece = Piece(self._block, row, running.start, self._step)
+                piece = Piece(self._buffer, row, running.start, self._step)
                 running.episode.pieces.extend([piece] if open_stay else _moved([piece]))
                 running.num_moved += piece.num_steps
             running.start = 0
         if finished_stay:
-            self._block = self._new_buffer()
+            self._buffer = self._new_buffer()
             for group, columns in self._columns.items():
-                columns[:] = self._block.columns_of(group)
+                columns[:] = self._buffer.columns_of(group)
         else:
             self._move_finished()
         self._finished.clear()
@@ -289,9 +289,9 @@ def _moved(pieces: Sequence[Piece]) -> Iterator[Piece]:
     """The same steps of one block in a block of their own, one piece behind the other."""
     columns = {
         key: np.concatenate([column[row, start:stop] for _, row, start, stop in pieces])[np.newaxis]
-        for key, column in pieces[0].block.columns.items()
+        for key, column in pieces[0].buffer.columns.items()
     }
-    block, stop = ColumnBuffer(columns), 0
+    buffer, stop = ColumnBuffer(columns), 0
     for piece in pieces:
         start, stop = stop, stop + piece.num_steps
-        yield Piece(block, 0, start, stop)
+        yield Piece(buffer, 0, start, stop)
