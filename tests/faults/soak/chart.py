@@ -1,4 +1,4 @@
-"""Memory against time as a picture."""
+"""RecurrentState against time as a picture."""
 
 from __future__ import annotations
 

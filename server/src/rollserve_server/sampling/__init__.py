@@ -1,6 +1,6 @@
 """What a worker does: episodes by index, collected in rows and written as messages. Knows neither Ray nor gRPC."""
 
-from rollserve_server.sampling.collect.recurrent_state import Memory
+from rollserve_server.sampling.collect.recurrent_state import RecurrentState
 from rollserve_server.sampling.encode.compression import COMPRESSIONS
 from rollserve_server.sampling.protocol.episodes import (
     EARLY,
@@ -43,7 +43,6 @@ __all__ = [
     "FragmentAssignment",
     "FragmentOrder",
     "FragmentReport",
-    "Memory",
     "Message",
     "Order",
     "Outcome",
@@ -51,6 +50,7 @@ __all__ = [
     "Population",
     "PopulationOrder",
     "PopulationReport",
+    "RecurrentState",
     "Report",
     "RowProgress",
     "RowSequenceSpec",

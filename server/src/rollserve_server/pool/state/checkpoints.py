@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rollserve_server.sampling import Memory, RowProgress, RowState
+from rollserve_server.sampling import RecurrentState, RowProgress, RowState
 
 __all__ = ["ActionLog", "Checkpoint", "RowPoint"]
 
@@ -66,7 +66,7 @@ class RowPoint:
     first_step: int = 0
     num_steps: int = 0
     log: ActionLog | None = None
-    memory: Memory = ()
+    memory: RecurrentState = ()
 
     @property
     def is_restorable(self) -> bool:

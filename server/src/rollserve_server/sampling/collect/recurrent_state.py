@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
     from rollserve_server.agents import StateSpec
 
-__all__ = ["Memory", "RowStates"]
+__all__ = ["RecurrentState", "RowStates"]
 
-Memory = tuple[tuple[str, np.ndarray], ...]
+RecurrentState = tuple[tuple[str, np.ndarray], ...]
 """What an agent remembers of one row: its states, with their names."""
 
 
@@ -25,7 +25,7 @@ class RowStates:
         columns: for each state (M, *S), as `Agent.act` takes and leaves them; empty if there are none.
     """
 
-    def __init__(self, num_rows: int, specs: Sequence[StateSpec], before: Sequence[Memory] = ()) -> None:
+    def __init__(self, num_rows: int, specs: Sequence[StateSpec], before: Sequence[RecurrentState] = ()) -> None:
         """Begins with the initial states.
 
         Args:
@@ -49,7 +49,7 @@ class RowStates:
         for column, spec in zip(self.columns, self._specs, strict=True):
             column[rows] = spec.initial
 
-    def memories(self) -> list[Memory]:
+    def memories(self) -> list[RecurrentState]:
         """What is remembered of each row, to keep."""
         if not self.columns:
             return [()] * self._num_rows

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.agents import Exploration
     from rollserve_server.errors import DomainError
-    from rollserve_server.sampling.collect.recurrent_state import Memory
+    from rollserve_server.sampling.collect.recurrent_state import RecurrentState
     from rollserve_server.sampling.protocol.episodes import ColumnFormat, EpisodeFailure, Message
 
 __all__ = ["FragmentAssignment", "FragmentOrder", "FragmentReport", "RowProgress", "RowSequenceSpec", "RowState"]
@@ -58,7 +58,7 @@ class RowState:
     first_step: int
     num_steps: int
     actions: Sequence[np.ndarray]
-    memory: Memory = ()
+    memory: RecurrentState = ()
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class RowProgress:
     first_step: int
     num_steps: int
     new_actions: Sequence[np.ndarray] | None
-    memory: Memory = ()
+    memory: RecurrentState = ()
 
 
 @dataclass(frozen=True)
