@@ -51,18 +51,20 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-x))
 
 
-def core_step(parameters: Mapping[str, np.ndarray], x: np.ndarray, memory: list[np.ndarray]) -> list[np.ndarray]:
+def core_step(
+    parameters: Mapping[str, np.ndarray], x: np.ndarray, recurrent_state: list[np.ndarray]
+) -> list[np.ndarray]:
     """What is remembered after a step, as PyTorch's documentation writes it."""
-    h = memory[0]
+    h = recurrent_state[0]
     of_input = parameters["core/weight_ih"] @ x + parameters["core/bias_ih"]
     of_memory = parameters["core/weight_hh"] @ h + parameters["core/bias_hh"]
-    if len(memory) == 1:
+    if len(recurrent_state) == 1:
         (ir, iz, i_n), (hr, hz, hn) = np.split(of_input, 3), np.split(of_memory, 3)
         r, z = sigmoid(ir + hr), sigmoid(iz + hz)
         n = np.tanh(i_n + r * hn)
         return [(1 - z) * n + z * h]
     i, f, g, o = np.split(of_input + of_memory, 4)
-    c = sigmoid(f) * memory[1] + sigmoid(i) * np.tanh(g)
+    c = sigmoid(f) * recurrent_state[1] + sigmoid(i) * np.tanh(g)
     return [sigmoid(o) * np.tanh(c), c]
 
 
@@ -71,19 +73,23 @@ def rollout(agent: rollserve.MlpAgent, observations: np.ndarray) -> dict[str, np
     parameters = {name: value.astype(np.float64) for name, value in agent.parameters.items()}
     assert agent.core is not None
     last = len(agent.layer_sizes) - 2
-    memory = [np.zeros(parameters["core/weight_hh"].shape[1]) for _ in NAMES[agent.core]]
+    recurrent_state = [np.zeros(parameters["core/weight_hh"].shape[1]) for _ in NAMES[agent.core]]
     told: dict[str, list[np.ndarray]] = {}
     for x in observations.astype(np.float64):
-        for name, state in zip(NAMES[agent.core], memory, strict=True):
+        for name, state in zip(NAMES[agent.core], recurrent_state, strict=True):
             told.setdefault(name, []).append(state)
         hidden = x
         for layer in range(last):
             hidden = np.tanh(parameters[f"{layer}/weight"] @ hidden + parameters[f"{layer}/bias"])
-        memory = core_step(parameters, hidden, memory)
-        told.setdefault("logits", []).append(parameters[f"{last}/weight"] @ memory[0] + parameters[f"{last}/bias"])
+        recurrent_state = core_step(parameters, hidden, recurrent_state)
+        told.setdefault("logits", []).append(
+            parameters[f"{last}/weight"] @ recurrent_state[0] + parameters[f"{last}/bias"]
+        )
         if "value/weight" in parameters:
-            told.setdefault("value", []).append((parameters["value/weight"] @ memory[0] + parameters["value/bias"])[0])
-    for name, state in zip(NAMES[agent.core], memory, strict=True):
+            told.setdefault("value", []).append(
+                (parameters["value/weight"] @ recurrent_state[0] + parameters["value/bias"])[0]
+            )
+    for name, state in zip(NAMES[agent.core], recurrent_state, strict=True):
         told[name].append(state)
     return {name: np.stack(values) for name, values in told.items()}
 

@@ -209,7 +209,7 @@ def test_a_client_in_any_language_reads_it(sharing: LocalServer) -> None:
 def memory(
     name: str = "rollserve", size: int = 8192, *, sealed: bool = True
 ) -> Iterator[tuple[mmap.mmap, SharedMemory]]:
-    """RecurrentState of this process, and what a server would say of it."""
+    """Memory of this process, and what a server would say of it."""
     descriptor = os.memfd_create(name, os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, size)
     if sealed:

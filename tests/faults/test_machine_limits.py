@@ -64,7 +64,7 @@ def in_namespace(*mounts: str) -> list[str]:
     return prefix
 
 
-# RecurrentState
+# Memory
 
 
 @pytest.fixture

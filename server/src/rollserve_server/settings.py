@@ -215,7 +215,7 @@ class Settings(BaseModel):
     worker_num_cpus: float = Field(default=1.0, ge=0, description="Cores that Ray reserves for each worker.")
     worker_num_gpus: float = Field(default=0.0, ge=0, description="GPUs that Ray reserves for each worker.")
     worker_memory_bytes: int | None = Field(
-        default=None, ge=1, lt=2**63, description="RecurrentState that Ray reserves for each worker."
+        default=None, ge=1, lt=2**63, description="Memory that Ray reserves for each worker."
     )
     worker_resources: Annotated[dict[str, float], BeforeValidator(_from_json)] = Field(
         default={},

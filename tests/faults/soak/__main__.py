@@ -33,7 +33,7 @@ import rollserve
 
 _UPDATES = ("agent updated", "parameters updated", "env updated")
 _OPTIONS = ("--no-hold-memory",)
-"""RecurrentState that is held hides what is used: of the most that calls have taken at a time, nothing is given back."""
+"""Memory that is held hides what is used: of the most that calls have taken at a time, nothing is given back."""
 _NUM_RESTS = 12
 _MOST_LOOKS = 720
 _LEAST_SECONDS = 1.0

@@ -1,4 +1,4 @@
-"""RecurrentState against time as a picture."""
+"""Memory against time as a picture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RecurrentState that clients on the same machine read messages from, instead of receiving them."""
+"""Memory that clients on the same machine read messages from, instead of receiving them."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class RowPoint:
     first_step: int = 0
     num_steps: int = 0
     log: ActionLog | None = None
-    memory: RecurrentState = ()
+    recurrent_state: RecurrentState = ()
 
     @property
     def is_restorable(self) -> bool:
@@ -118,7 +118,7 @@ class Checkpoint:
             else:
                 actions = point.log.first(point.num_steps) if point.log else ()
                 indices = point.reset_index, point.episode_index
-                states.append(RowState(*indices, point.first_step, point.num_steps, actions, point.memory))
+                states.append(RowState(*indices, point.first_step, point.num_steps, actions, point.recurrent_state))
         return states, num_broken_off
 
     def after(self, num_row_steps: int, progress: Sequence[Sequence[RowProgress]]) -> Checkpoint:
@@ -152,7 +152,7 @@ def _moved(point: RowPoint, progress: RowProgress) -> RowPoint:
     elif log is not None:
         log.go_on(point.num_steps, new)
     indices = progress.reset_index, progress.episode_index
-    return RowPoint(*indices, progress.first_step, progress.num_steps, log, progress.memory)
+    return RowPoint(*indices, progress.first_step, progress.num_steps, log, progress.recurrent_state)
 
 
 def _within_limit(points: Sequence[RowPoint]) -> list[RowPoint]:

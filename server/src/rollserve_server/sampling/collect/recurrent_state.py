@@ -38,9 +38,9 @@ class RowStates:
         self._num_rows = num_rows
         self.columns = [np.repeat(spec.initial[np.newaxis], num_rows, axis=0) for spec in specs]
         wanted = {spec.name: (spec.initial.dtype, spec.initial.shape) for spec in specs}
-        for row, memory in enumerate(before):
-            if wanted == {name: (state.dtype, state.shape) for name, state in memory}:
-                states = dict(memory)
+        for row, recurrent_state in enumerate(before):
+            if wanted == {name: (state.dtype, state.shape) for name, state in recurrent_state}:
+                states = dict(recurrent_state)
                 for column, spec in zip(self.columns, specs, strict=True):
                     column[row] = states[spec.name]
 
@@ -49,7 +49,7 @@ class RowStates:
         for column, spec in zip(self.columns, self._specs, strict=True):
             column[rows] = spec.initial
 
-    def memories(self) -> list[RecurrentState]:
+    def recurrent_states(self) -> list[RecurrentState]:
         """What is remembered of each row, to keep."""
         if not self.columns:
             return [()] * self._num_rows

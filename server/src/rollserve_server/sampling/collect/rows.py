@@ -57,7 +57,7 @@ class RowCollector:
         self._envs = envs
         self._agent = agent
         self._noise = RowNoise(envs.num_rows, agent)
-        self._memory = RowStates(envs.num_rows, agent.states)
+        self._recurrent_states = RowStates(envs.num_rows, agent.states)
         self._infos = InfoReader()
         self._recorder = Recorder(envs.num_rows, column_keys(envs, agent), self._infos)
         self._observations = self._recorder.columns("observations")
@@ -120,7 +120,7 @@ class RowCollector:
                 break
             episode = self._running[row] = Episode(index, env_seed, self._infos.read_copies(info))
             self._recorder.begin(row, episode)
-            self._memory.begin(row)
+            self._recurrent_states.begin(row)
             self._steps_left[row] = self._max_episode_length or -1
         return bool(self._running)
 
@@ -132,7 +132,7 @@ class RowCollector:
         """
         envs, recorder = self._envs, self._recorder
         rows = sorted(self._running)
-        states = self._memory.columns
+        states = self._recurrent_states.columns
         if states:
             recorder.write(self._states, states)
         try:

@@ -46,7 +46,7 @@ class VectorCollector:
         self._envs = envs
         self._agent = agent
         self._noise = BlockNoise(envs.num_rows, agent)
-        self._memory = RowStates(envs.num_rows, agent.states)
+        self._recurrent_states = RowStates(envs.num_rows, agent.states)
         self._reader = InfoReader()
         self._recorder = Recorder(envs.num_rows, column_keys(envs, agent), self._reader)
         self._observations = self._recorder.columns("observations")
@@ -121,7 +121,7 @@ class VectorCollector:
         """
         envs, recorder = self._envs, self._recorder
         recorder.write(self._observations, envs.observations)
-        states = self._memory.columns
+        states = self._recurrent_states.columns
         if states:
             recorder.write(self._states, states)
         try:
@@ -196,7 +196,7 @@ class VectorCollector:
     def _begin_episodes(self, infos: Mapping[str, Any]) -> None:
         """Has rows that begin an episode record it, if it is wanted."""
         fresh = np.flatnonzero(self._envs.fresh).tolist()
-        self._memory.begin(fresh)
+        self._recurrent_states.begin(fresh)
         episodes = {row: index for row in fresh if (index := int(self._indices[row])) in self._unfinished}
         reset_infos = self._envs.reset_infos(infos, list(episodes))
         for row, index in episodes.items():

@@ -54,8 +54,8 @@ class FragmentRecording(ABC):
         self._infos = InfoReader()
         self._agent: Agent
         # Of each row, what the agent remembers; and before there is an agent, what another one remembered.
-        self._memory = RowStates(len(states), ())
-        self._memories = [state.memory for state in states]
+        self._recurrent_states = RowStates(len(states), ())
+        self._memories = [state.recurrent_state for state in states]
         # Of the call: which step it is, how many it has, and for each leaf the actions (T, M, *A) of all.
         self._step = self._num_steps = 0
         self._tells_actions = False
@@ -86,7 +86,9 @@ class FragmentRecording(ABC):
         The episodes go on, and so does what is remembered of them if both have states of the same kind.
         """
         self._agent = agent
-        self._memory = RowStates(self.num_rows, agent.states, self._memories or self._memory.memories())
+        self._recurrent_states = RowStates(
+            self.num_rows, agent.states, self._memories or self._recurrent_states.recurrent_states()
+        )
         self._memories = []
 
     def begin_call(self, num_steps: int, *, tell_actions: bool) -> None:

@@ -94,7 +94,7 @@ class FragmentRows(FragmentRecording):
         for number, row in enumerate(self._rows):
             if not row.is_open:
                 self._open(number, row)
-        rows, states = range(self.num_rows), self._memory.columns
+        rows, states = range(self.num_rows), self._recurrent_states.columns
         if states:
             recorder.write(columns["states"], states)
         try:
@@ -123,7 +123,7 @@ class FragmentRows(FragmentRecording):
 
     def progress(self) -> list[RowProgress]:
         """See FragmentRecording."""
-        memories = self._memory.memories()
+        recurrent_states = self._recurrent_states.recurrent_states()
         return [
             RowProgress(
                 row.reset_index,
@@ -131,7 +131,7 @@ class FragmentRows(FragmentRecording):
                 int(self._env_steps[number] - self._episode_steps[number]),
                 int(self._env_steps[number]),
                 self._actions_since_reset(number) if self._tells_actions else None,
-                memories[number],
+                recurrent_states[number],
             )
             for number, row in enumerate(self._rows)
         ]
@@ -148,7 +148,7 @@ class FragmentRows(FragmentRecording):
             self._history.reset(number, self._step)
         first_step = int(self._episode_steps[number])
         if not first_step:
-            self._memory.begin(number)
+            self._recurrent_states.begin(number)
         fragment = Episode(row.episode_index, row.env_seed, row.reset_infos, first_step=first_step)
         self._recorder.begin(number, fragment)
         row.is_open = True

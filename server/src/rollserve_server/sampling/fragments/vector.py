@@ -108,8 +108,8 @@ class VectorFragmentRows(FragmentRecording):
         if not self._has_noise:
             self._noise.begin(self._stream.root_seed, self._block_start, self._block_steps)
             self._has_noise = True
-            self._memory.begin(np.flatnonzero(self._episode_steps == 0))
-        states = self._memory.columns
+            self._recurrent_states.begin(np.flatnonzero(self._episode_steps == 0))
+        states = self._recurrent_states.columns
         columns.write("observations", step, envs.observations)
         columns.write("states", step, states)
         try:
@@ -136,7 +136,7 @@ class VectorFragmentRows(FragmentRecording):
         made = [column[self._begin_step : self._step].swapaxes(0, 1) for column in self._actions_made]
         actions = [np.ascontiguousarray(column) for column in made]
         first_steps = (self._block_steps - self._episode_steps).tolist()
-        memories = self._memory.memories()
+        recurrent_states = self._recurrent_states.recurrent_states()
         return [
             RowProgress(
                 self._block_start,
@@ -144,7 +144,7 @@ class VectorFragmentRows(FragmentRecording):
                 first_steps[number],
                 self._block_steps,
                 [column[number] for column in actions] if self._tells_actions else None,
-                memories[number],
+                recurrent_states[number],
             )
             for number, index in enumerate(self._indices.tolist())
         ]
@@ -230,7 +230,7 @@ class VectorFragmentRows(FragmentRecording):
         self._starts[rows] = self._step
         self._first_steps[rows] = 0
         self._indices[rows] += self._stream.stride
-        self._memory.begin(rows)
+        self._recurrent_states.begin(rows)
         if self._has_reset_infos:
             for number in set(rows.tolist()).difference(over.tolist()):
                 self._reset_infos[number] = NO_INFOS

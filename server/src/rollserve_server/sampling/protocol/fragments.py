@@ -50,7 +50,7 @@ class RowState:
         first_step: how many steps the environment made since its reset before that episode began.
         num_steps: how many steps it made since its reset.
         actions: for each leaf of the action space (num_steps, *A), what it was given.
-        memory: what the agent remembers of its episode.
+        recurrent_state: what the agent remembers of its episode.
     """
 
     reset_index: int
@@ -58,7 +58,7 @@ class RowState:
     first_step: int
     num_steps: int
     actions: Sequence[np.ndarray]
-    memory: RecurrentState = ()
+    recurrent_state: RecurrentState = ()
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class RowProgress:
     first_step: int
     num_steps: int
     new_actions: Sequence[np.ndarray] | None
-    memory: RecurrentState = ()
+    recurrent_state: RecurrentState = ()
 
 
 @dataclass(frozen=True)

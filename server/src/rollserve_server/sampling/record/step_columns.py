@@ -25,7 +25,7 @@ the processor's caches.
 class StepColumns:
     """What M rows do in T steps: written step by step for all rows, read as runs of steps of single rows.
 
-    A step of a row has a place, which is the same in all columns. RecurrentState that nothing is written to is not taken.
+    A step of a row has a place, which is the same in all columns. Memory that nothing is written to is not taken.
 
     Attributes:
         keys: the columns that every step has.
