@@ -21,7 +21,7 @@ from pools import pool_of, sample
 from support import equal
 
 import rollserve
-from rollserve_server.agents import OnnxModel, OnnxSettings, OnnxSpec, TrialSettings, build_agent, prepare_agent
+from rollserve_server.agents import OnnxModel, OnnxSettings, OnnxSpec, SandboxLimits, build_agent, prepare_agent
 from rollserve_server.envs import leaves_of_space
 from rollserve_server.errors import DomainError, InvalidValueError
 from rollserve_server.local import LocalServer
@@ -40,12 +40,12 @@ def prepared(
     observation_space: gymnasium.Space[Any],
     action_space: gymnasium.Space[Any],
     head: Any = HEAD,
-    trial: TrialSettings | None = None,
+    sandbox: SandboxLimits | None = None,
     **names: Any,
 ) -> OnnxSpec:
     data = made if isinstance(made, bytes) else made.SerializeToString()
     options = {"inputs": {}, "outputs": {}, "infos": (), **names}
-    settings = OnnxSettings(trial=trial or TrialSettings())
+    settings = OnnxSettings(sandbox=sandbox or SandboxLimits())
     spec = prepare_agent(OnnxModel(data, head=head, **options), observation_space, action_space, settings)
     assert isinstance(spec, OnnxSpec)
     return spec
@@ -539,7 +539,7 @@ def test_a_trial_has_limits() -> None:
     constants = {"w": np.ones((4, 2), np.float32), "most": np.array(1 << 40), "yes": np.array(True)}
     endless = changed(nodes=[loop, node("Gemm", "x w", "logits")], initializers=constants)
     with pytest.raises(InvalidValueError, match=r"did not end its trial within (1 s of a processor's time|5 s)"):
-        prepared(endless, space, gym_spaces.Discrete(2), trial=TrialSettings(seconds=1))
+        prepared(endless, space, gym_spaces.Discrete(2), sandbox=SandboxLimits(seconds=1))
     seven = OnnxModel(b"1234567", {}, {}, HEAD, ())
     with pytest.raises(DomainError, match=r"7 bytes came, at most 6 \(--max-model-bytes\) were expected") as info:
         prepare_agent(seven, space, gym_spaces.Discrete(2), OnnxSettings(max_model_bytes=6))

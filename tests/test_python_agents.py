@@ -32,7 +32,7 @@ from rollserve_server.agents import (
     PythonSettings,
     PythonSource,
     PythonSpec,
-    TrialSettings,
+    SandboxLimits,
     build_agent,
     check_exploration,
     prepare_agent,
@@ -405,7 +405,7 @@ def test_agents_that_fail_later(cartpole: rollserve.Sampler, fault: str, message
 
 
 def test_a_trial_has_limits() -> None:
-    settings = PythonSettings(trial=TrialSettings(seconds=4, patience=1))
+    settings = PythonSettings(sandbox=SandboxLimits(seconds=4, patience=1))
     with pytest.raises(InvalidValueError, match="it did not end its trial within 4 s"):
         prepared("faulty", {"fault": "hangs"}, settings=settings)
 

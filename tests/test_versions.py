@@ -153,7 +153,7 @@ async def test_models_that_came_before_are_not_tried_again() -> None:
     model = OnnxModel(data, {}, {}, "categorical", ())
     async with pool_of(InProcessBackend()) as pool:
         versions = pool.agent_versions
-        with mock.patch.object(onnx_checking, "try_out", wraps=onnx_checking.try_out) as tried:
+        with mock.patch.object(onnx_checking, "probe", wraps=onnx_checking.probe) as tried:
             await pool.update_agent([model])
             assert await versions.current_if_same([OnnxModel(bytes(data), {}, {}, "categorical", ())]) == 1
             for change in ({"data": categorical(seed=1).SerializeToString()}, {"outputs": {"logits": "logits"}}):

@@ -16,7 +16,7 @@ from rollserve_server.agents.populations import PopulationAgent, build_populatio
 from rollserve_server.agents.python.checks import PythonSettings
 from rollserve_server.agents.python.policy import PythonPolicy
 from rollserve_server.agents.python.specs import InstalledFactory, PickledFactory, PythonSource, PythonSpec
-from rollserve_server.agents.sandbox.run import TrialSettings
+from rollserve_server.agents.sandbox.run import SandboxLimits
 from rollserve_server.agents.specs import (
     Activation,
     AgentSource,
@@ -58,8 +58,8 @@ __all__ = [
     "PythonSource",
     "PythonSpec",
     "RandomSpec",
+    "SandboxLimits",
     "StateSpec",
-    "TrialSettings",
     "Value",
     "build_agent",
     "build_population",

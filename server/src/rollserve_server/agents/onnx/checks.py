@@ -12,10 +12,10 @@ from rollserve_server.agents.contents import model_digest
 from rollserve_server.agents.exploration import AS_THE_AGENT_SAYS
 from rollserve_server.agents.heads.head import ActionsHead, build_head, leaf_role
 from rollserve_server.agents.onnx.model import read_model
-from rollserve_server.agents.onnx.sandboxed import try_out
+from rollserve_server.agents.onnx.sandboxed import probe
 from rollserve_server.agents.onnx.states import STATE, check_next_states, next_state_roles, state_ports
 from rollserve_server.agents.parameters import check_parameters, listed
-from rollserve_server.agents.sandbox.run import TrialSettings
+from rollserve_server.agents.sandbox.run import SandboxLimits
 from rollserve_server.agents.specs import Batching, OnnxSpec, Port
 from rollserve_server.envs import leaves_of_space
 from rollserve_server.errors import InvalidValueError
@@ -44,12 +44,12 @@ class OnnxSettings:
     Attributes:
         max_model_bytes: how large a model may be.
         providers: what ONNX Runtime is to run them with, the best first.
-        trial: what limits their trial.
+        sandbox: what limits their trial.
     """
 
     max_model_bytes: int = 192 << 20
     providers: tuple[str, ...] = ("CPUExecutionProvider",)
-    trial: TrialSettings = field(default_factory=TrialSettings)
+    sandbox: SandboxLimits = field(default_factory=SandboxLimits)
 
 
 def prepare_onnx(
@@ -64,14 +64,14 @@ def prepare_onnx(
     parts = read_model(model.data, settings.max_model_bytes)
     inputs = _match_inputs(model, parts, leaves_of_space(observation_space))
     states = [port for port in inputs if port.role.startswith(STATE)]
-    trial = try_out(parts, inputs, leaves_of_space(observation_space), settings.providers, settings.trial)
+    sandbox = probe(parts, inputs, leaves_of_space(observation_space), settings.providers, settings.sandbox)
     spec = OnnxSpec(
         graph=parts.graph,
         inputs=inputs,
-        outputs=_match_outputs(model, trial.outputs, action_space, states),
+        outputs=_match_outputs(model, sandbox.outputs, action_space, states),
         head=model.head,
         infos=model.infos,
-        batching=Batching(*trial.batching),
+        batching=Batching(*sandbox.batching),
         providers=settings.providers,
         parameters=parts.parameters,
         shapes={name: (value.dtype, value.shape) for name, value in parts.parameters.items()},

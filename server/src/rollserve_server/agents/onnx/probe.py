@@ -1,4 +1,4 @@
-"""Tries a model in a process of its own; see `trial.py`."""
+"""Tries a model in a process of its own; see `sandbox.py`."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def _load(path: str) -> Any:
     return module
 
 
-_trial = _load("../sandbox/child.py")
+_sandbox = _load("../sandbox/child.py")
 
 
-def try_out(
+def probe(
     graph: bytes,
     parameters: dict[str, np.ndarray],
     providers: list[str],
@@ -53,15 +53,15 @@ def try_out(
     try:
         session = running.make_session(graph, parameters, providers)
     except Exception as error:
-        raise _trial.RefusedError(f"ONNX Runtime refuses it: {error}") from error
+        raise _sandbox.RefusedError(f"ONNX Runtime refuses it: {error}") from error
     outputs = _outputs(session, rows)
     sessions = [session]
     with contextlib.suppress(Exception):  # what has come is what has to work
-        sessions.append(running.make_session(graph, _trial.changed(parameters), providers))
+        sessions.append(running.make_session(graph, _sandbox.changed(parameters), providers))
     ports = {name: (array.dtype, array.shape[1:]) for name, array in rows.items()}
-    trial = _Trial(sessions, rows, ports, outputs, running.Runner)
+    sandbox = _Probe(sessions, rows, ports, outputs, running.Runner)
     described = {name: (dtype.str, shape) for name, (dtype, shape) in outputs.items()}
-    return {"outputs": described, "batching": trial.find_batching()}
+    return {"outputs": described, "batching": sandbox.find_batching()}
 
 
 def _outputs(session: InferenceSession, rows: dict[str, np.ndarray]) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
@@ -72,20 +72,20 @@ def _outputs(session: InferenceSession, rows: dict[str, np.ndarray]) -> dict[str
         try:
             results = session.run(names, {name: array[:num_rows] for name, array in rows.items()})
         except Exception as error:
-            raise _trial.RefusedError(f"it fails with {num_rows} rows: {error}") from error
+            raise _sandbox.RefusedError(f"it fails with {num_rows} rows: {error}") from error
         for name, result in zip(names, results, strict=True):
             if not isinstance(result, np.ndarray) or result.dtype.kind not in "biuf":
-                raise _trial.RefusedError(f"output {name!r} is no tensor of numbers")
+                raise _sandbox.RefusedError(f"output {name!r} is no tensor of numbers")
             if result.ndim == 0 or len(result) != num_rows:
                 came = f"output {name!r} has shape {result.shape} for {num_rows} rows"
-                raise _trial.RefusedError(f"{came}: the first axis of each output has to be the batch")
+                raise _sandbox.RefusedError(f"{came}: the first axis of each output has to be the batch")
         found.append({name: (result.dtype, result.shape[1:]) for name, result in zip(names, results, strict=True)})
     if found[0] != found[1]:
-        raise _trial.RefusedError("the shapes of its outputs' rows depend on the number of rows")
+        raise _sandbox.RefusedError("the shapes of its outputs' rows depend on the number of rows")
     return found[0]
 
 
-class _Trial:
+class _Probe:
     """Runs a model on rows out of many, and compares what it gives for each row with what it gave before.
 
     With the parameters that have come, and with others: what zeros give shows no difference.
@@ -105,7 +105,7 @@ class _Trial:
 
     def find_batching(self) -> tuple[int, int]:
         """In which numbers of rows a row's bits depend on nothing else."""
-        batching: tuple[int, int] = _trial.find_batching(self._run, self._num_rows)
+        batching: tuple[int, int] = _sandbox.find_batching(self._run, self._num_rows)
         return batching
 
     def _run(self, chosen: np.ndarray) -> list[bytes]:
@@ -114,7 +114,7 @@ class _Trial:
         try:
             results = [self._bits(session, chosen)]
         except Exception as error:
-            raise _trial.RefusedError(f"it fails with {len(chosen)} rows: {error}") from error
+            raise _sandbox.RefusedError(f"it fails with {len(chosen)} rows: {error}") from error
         for other in others:
             with contextlib.suppress(Exception):
                 results.append(self._bits(other, chosen))
@@ -129,4 +129,4 @@ class _Trial:
 
 
 if __name__ == "__main__":
-    _trial.answer(try_out)
+    _sandbox.answer(probe)

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve_server.agents.sandbox.run import NUM_TRIED_ROWS, TrialError, random_values, run_trial
+from rollserve_server.agents.sandbox.run import NUM_PROBE_ROWS, SandboxError, random_values, run_in_sandbox
 from rollserve_server.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rollserve_server.agents.onnx.model import ModelParts
-    from rollserve_server.agents.sandbox.run import TrialSettings
+    from rollserve_server.agents.sandbox.run import SandboxLimits
     from rollserve_server.agents.specs import Port
     from rollserve_server.envs import Leaf
 
-__all__ = ["Trial", "try_out"]
+__all__ = ["ModelProbe", "probe"]
 
 _MOST_BESIDE = 1 << 16
 """They are made here, for all rows of the trial, and then by each worker, for all of its own."""
@@ -28,7 +28,7 @@ _SCRIPT = Path(__file__).with_name("probe.py")
 
 
 @dataclass(frozen=True)
-class Trial:
+class ModelProbe:
     """What has come of the trial of a model.
 
     Attributes:
@@ -40,13 +40,13 @@ class Trial:
     batching: tuple[int, int]
 
 
-def try_out(
+def probe(
     parts: ModelParts,
     inputs: Sequence[Port],
     leaves: Sequence[Leaf],
     providers: Sequence[str],
-    settings: TrialSettings,
-) -> Trial:
+    settings: SandboxLimits,
+) -> ModelProbe:
     """Tries a model on random observations.
 
     Args:
@@ -71,12 +71,12 @@ def try_out(
     }
     num_bytes = len(parts.graph) + sum(value.nbytes for value in parts.parameters.values())
     try:
-        answer = run_trial([str(_SCRIPT)], arguments, num_bytes, settings)
-    except TrialError as error:
+        answer = run_in_sandbox([str(_SCRIPT)], arguments, num_bytes, settings)
+    except SandboxError as error:
         raise InvalidValueError(error.text, field="model") from None
     outputs = {name: (np.dtype(dtype), tuple(shape)) for name, (dtype, shape) in answer["outputs"].items()}
     multiple, most = answer["batching"]
-    return Trial(outputs, (multiple, most))
+    return ModelProbe(outputs, (multiple, most))
 
 
 def _random_rows(inputs: Sequence[Port], leaves: Sequence[Leaf]) -> dict[str, np.ndarray]:
@@ -86,5 +86,5 @@ def _random_rows(inputs: Sequence[Port], leaves: Sequence[Leaf]) -> dict[str, np
         for port, leaf in zip(inputs[: len(leaves)], leaves, strict=True)
     }
     for port in inputs[len(leaves) :]:
-        rows[port.name] = generator.standard_normal((NUM_TRIED_ROWS, *port.shape)).astype(port.dtype)
+        rows[port.name] = generator.standard_normal((NUM_PROBE_ROWS, *port.shape)).astype(port.dtype)
     return rows

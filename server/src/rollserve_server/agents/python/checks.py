@@ -18,7 +18,7 @@ from rollserve_server.agents.python.specs import (
     PythonSource,
     PythonSpec,
 )
-from rollserve_server.agents.sandbox.run import TrialError, TrialSettings, run_trial
+from rollserve_server.agents.sandbox.run import SandboxError, SandboxLimits, run_in_sandbox
 from rollserve_server.agents.specs import Batching
 from rollserve_server.errors import InvalidValueError, NotAllowedError, NotFoundError, OverLimitError
 
@@ -43,12 +43,12 @@ class PythonSettings:
     Attributes:
         allow_pickle: whether they may come as pickles: to read one is to run code.
         max_pickle_bytes: how large a pickle may be.
-        trial: what limits their trial.
+        sandbox: what limits their trial.
     """
 
     allow_pickle: bool = False
     max_pickle_bytes: int = 192 << 20
-    trial: TrialSettings = field(default_factory=lambda: TrialSettings(seconds=25, patience=2))
+    sandbox: SandboxLimits = field(default_factory=lambda: SandboxLimits(seconds=25, patience=2))
 
 
 def prepare_python(
@@ -77,8 +77,8 @@ def prepare_python(
         "parameters": dict(source.parameters),
     }
     try:
-        found = run_trial(_PROGRAM, arguments, num_bytes, settings.trial, writes_files=True)
-    except TrialError as error:
+        found = run_in_sandbox(_PROGRAM, arguments, num_bytes, settings.sandbox, writes_files=True)
+    except SandboxError as error:
         raise _refused(source, error) from None
     form = PythonForm(
         found["noise_width"],
@@ -122,7 +122,7 @@ def _check_pickle(data: bytes, settings: PythonSettings) -> None:
         raise OverLimitError(text, reason="MODEL_TOO_LARGE", field="data")
 
 
-def _refused(source: PythonSource, error: TrialError) -> InvalidValueError | NotFoundError:
+def _refused(source: PythonSource, error: SandboxError) -> InvalidValueError | NotFoundError:
     details = error.details
     agent = source.factory.name if isinstance(source.factory, InstalledFactory) else "pickled"
     if details.get("trace"):

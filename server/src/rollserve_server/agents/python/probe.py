@@ -1,4 +1,4 @@
-"""Tries an agent in Python in a process of its own; see `trial.py`."""
+"""Tries an agent in Python in a process of its own; see `sandbox.py`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from rollserve_server.agents.python.calls import PolicyCalls, described_info
 from rollserve_server.agents.python.loading import AGENT_REFUSED, make_policy
 from rollserve_server.agents.sandbox.child import RefusedError, answer, changed, find_batching
-from rollserve_server.agents.sandbox.run import NUM_TRIED_ROWS, random_values
+from rollserve_server.agents.sandbox.run import NUM_PROBE_ROWS, random_values
 from rollserve_server.envs import leaves_of_space
 from rollserve_server.errors import AgentFailedError, DomainError, NotFoundError, place_of
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rollserve_server.agents.python.specs import Factory
 
 
-def try_out(
+def probe(
     factory: Factory, observation_space: Space[Any], action_space: Space[Any], parameters: Mapping[str, np.ndarray]
 ) -> dict[str, Any]:
     """Makes the agent, and has it act on random observations, in several numbers and orders.
@@ -36,15 +36,15 @@ def try_out(
         RefusedError: it is of no use.
     """
     try:
-        trial = _Trial(factory, observation_space, action_space, parameters)
-        calls, trials = trial.calls, [trial]
+        sandbox = _Probe(factory, observation_space, action_space, parameters)
+        calls, probes = sandbox.calls, [sandbox]
         with contextlib.suppress(DomainError):  # it need not take any numbers
-            trials.append(_Trial(factory, observation_space, action_space, changed(parameters)))
+            probes.append(_Probe(factory, observation_space, action_space, changed(parameters)))
         return {
             "noise_width": calls.noise_width,
             "states": [(state.name, state.initial.dtype.str, state.initial.shape) for state in calls.states],
-            "infos": [(info.name, info.dtype.str, info.shape) for info in trial.find_infos()],
-            "batching": find_batching(lambda rows: _bits(trials, rows), NUM_TRIED_ROWS),
+            "infos": [(info.name, info.dtype.str, info.shape) for info in sandbox.find_infos()],
+            "batching": find_batching(lambda rows: _bits(probes, rows), NUM_PROBE_ROWS),
         }
     except DomainError as error:
         details = {
@@ -56,7 +56,7 @@ def try_out(
         raise RefusedError(error.text, **details) from error
 
 
-class _Trial:
+class _Probe:
     """Has an agent act in rows out of many.
 
     Attributes:
@@ -74,10 +74,10 @@ class _Trial:
         self.calls = calls = PolicyCalls(policy, observation_space, action_space)
         generator = np.random.default_rng(0)
         self._observations = [random_values(leaf, generator) for leaf in leaves_of_space(observation_space)]
-        self._noise = generator.standard_normal((NUM_TRIED_ROWS, calls.noise_width))
-        self._states = [np.repeat(state.initial[np.newaxis], NUM_TRIED_ROWS, axis=0) for state in calls.states]
+        self._noise = generator.standard_normal((NUM_PROBE_ROWS, calls.noise_width))
+        self._states = [np.repeat(state.initial[np.newaxis], NUM_PROBE_ROWS, axis=0) for state in calls.states]
         # Every other row has made a step.
-        for column, following in zip(self._states, self._act(np.arange(NUM_TRIED_ROWS)).states, strict=True):
+        for column, following in zip(self._states, self._act(np.arange(NUM_PROBE_ROWS)).states, strict=True):
             column[1::2] = following[1::2]
 
     def find_infos(self) -> list[InfoSpec]:
@@ -101,15 +101,15 @@ class _Trial:
         return self.calls.act(observations, self._noise[chosen], [column[chosen] for column in self._states])
 
 
-def _bits(trials: Sequence[_Trial], chosen: np.ndarray) -> Sequence[bytes]:
+def _bits(probes: Sequence[_Probe], chosen: np.ndarray) -> Sequence[bytes]:
     """The bits of each chosen row's results with all parameters that are tried, of which the first have to work."""
-    first, *others = trials
+    first, *others = probes
     results = [first.bits(chosen)]
-    for trial in others:
+    for sandbox in others:
         with contextlib.suppress(AgentFailedError):
-            results.append(trial.bits(chosen))
+            results.append(sandbox.bits(chosen))
     return [b"".join(row) for row in zip(*results, strict=True)]
 
 
 if __name__ == "__main__":
-    answer(try_out)
+    answer(probe)

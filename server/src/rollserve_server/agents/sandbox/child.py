@@ -47,14 +47,14 @@ class RefusedError(Exception):
         self.details = details
 
 
-def answer(try_out: Callable[..., dict[str, Any]]) -> None:
+def answer(probe: Callable[..., dict[str, Any]]) -> None:
     """Is what such a process does: it answers with what the function returns, and ends."""
     limits, arguments = pickle.load(sys.stdin.buffer)  # noqa: S301  # what started this process wrote it
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a library prints is no answer
     _limit(**limits)
     try:
-        found = try_out(**arguments)
+        found = probe(**arguments)
     except RefusedError as error:
         found = {"error": str(error), **error.details}
     except MemoryError:

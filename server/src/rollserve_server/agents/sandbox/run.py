@@ -23,11 +23,11 @@ from rollserve_server.errors import shortened
 if TYPE_CHECKING:
     from rollserve_server.envs import Leaf
 
-__all__ = ["NUM_TRIED_ROWS", "TrialError", "TrialSettings", "random_values", "run_trial"]
+__all__ = ["NUM_PROBE_ROWS", "SandboxError", "SandboxLimits", "random_values", "run_in_sandbox"]
 
 _log = logging.getLogger(__name__)
 
-NUM_TRIED_ROWS = 80
+NUM_PROBE_ROWS = 80
 """How many observations an agent is tried with."""
 _MOST_LOGGED = 4000
 _FAR = 1e4
@@ -35,7 +35,7 @@ _FAR = 1e4
 
 
 @dataclass(frozen=True)
-class TrialSettings:
+class SandboxLimits:
     """What limits the trial of an agent.
 
     Attributes:
@@ -49,7 +49,7 @@ class TrialSettings:
     memory_bytes: int = 4 << 30
 
 
-class TrialError(Exception):
+class SandboxError(Exception):
     """An agent that was tried is of no use.
 
     Attributes:
@@ -63,11 +63,11 @@ class TrialError(Exception):
         self.details = details or {}
 
 
-def run_trial(
+def run_in_sandbox(
     program: Sequence[str],
     arguments: Mapping[str, object],
     num_bytes: int,
-    settings: TrialSettings,
+    settings: SandboxLimits,
     *,
     writes_files: bool = False,
 ) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def run_trial(
         writes_files: whether it may write to files.
 
     Raises:
-        TrialError: the agent is of no use.
+        SandboxError: the agent is of no use.
     """
     limits = {
         "memory_bytes": settings.memory_bytes + 8 * num_bytes,
@@ -94,15 +94,15 @@ def run_trial(
         printed.seek(max(printed.seek(0, os.SEEK_END) - _MOST_LOGGED, 0))
         last_words = printed.read().decode(errors="replace")
     if status is None:
-        raise TrialError(f"it did not end its trial within {most_seconds} s")
+        raise SandboxError(f"it did not end its trial within {most_seconds} s")
     if status == -signal.SIGXCPU:
-        raise TrialError(f"it did not end its trial within {settings.seconds} s of a processor's time")
+        raise SandboxError(f"it did not end its trial within {settings.seconds} s of a processor's time")
     answer = _read(output)
     if answer is None:
         _log.debug("trial broken off", extra={"output": last_words})
-        raise TrialError(f"it ended the process that tried it, {_manner(status)}")
+        raise SandboxError(f"it ended the process that tried it, {_manner(status)}")
     if "error" in answer:
-        raise TrialError(shortened(str(answer["error"])), answer)
+        raise SandboxError(shortened(str(answer["error"])), answer)
     return answer
 
 
@@ -128,14 +128,14 @@ def random_values(leaf: Leaf, generator: np.random.Generator) -> np.ndarray:
     low, high = leaf_bounds(leaf)
     far = (low < -_FAR) | (high > _FAR)
     near_low, near_high = np.where(far, 0, low), np.where(far, 0, high)
-    shape = (NUM_TRIED_ROWS, low.size)
+    shape = (NUM_PROBE_ROWS, low.size)
     if leaf.dtype.kind == "f":
         values = generator.uniform(near_low, near_high, shape)
     else:
         values = generator.integers(near_low, near_high, shape, endpoint=True).astype(np.float64)
     normal = np.clip(generator.standard_normal(shape), low, high)
     values = np.where(far, normal if leaf.dtype.kind == "f" else np.trunc(normal), values)
-    return values.astype(leaf.dtype).reshape(NUM_TRIED_ROWS, *leaf.shape)
+    return values.astype(leaf.dtype).reshape(NUM_PROBE_ROWS, *leaf.shape)
 
 
 def _read(output: bytes) -> dict[str, Any] | None:

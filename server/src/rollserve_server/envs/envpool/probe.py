@@ -13,7 +13,7 @@ from typing import Any
 _NUM_STEPS = 64
 
 
-def try_out(env_id: str, arguments: dict[str, Any]) -> None:
+def probe(env_id: str, arguments: dict[str, Any]) -> None:
     """Makes two rows, and steps them at random."""
     import envpool
     import numpy as np
@@ -28,4 +28,4 @@ def try_out(env_id: str, arguments: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     with contextlib.suppress(Exception):  # whoever makes the environment gets the same one
-        try_out(*ast.literal_eval(sys.stdin.read()))
+        probe(*ast.literal_eval(sys.stdin.read()))
