@@ -64,14 +64,14 @@ def prepare_onnx(
     parts = read_model(model.data, settings.max_model_bytes)
     inputs = _match_inputs(model, parts, leaves_of_space(observation_space))
     states = [port for port in inputs if port.role.startswith(STATE)]
-    sandbox = probe(parts, inputs, leaves_of_space(observation_space), settings.providers, settings.sandbox)
+    found = probe(parts, inputs, leaves_of_space(observation_space), settings.providers, settings.sandbox)
     spec = OnnxSpec(
         graph=parts.graph,
         inputs=inputs,
-        outputs=_match_outputs(model, sandbox.outputs, action_space, states),
+        outputs=_match_outputs(model, found.outputs, action_space, states),
         head=model.head,
         infos=model.infos,
-        batching=Batching(*sandbox.batching),
+        batching=Batching(*found.batching),
         providers=settings.providers,
         parameters=parts.parameters,
         shapes={name: (value.dtype, value.shape) for name, value in parts.parameters.items()},

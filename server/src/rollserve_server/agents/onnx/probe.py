@@ -59,9 +59,9 @@ def probe(
     with contextlib.suppress(Exception):  # what has come is what has to work
         sessions.append(running.make_session(graph, _sandbox.changed(parameters), providers))
     ports = {name: (array.dtype, array.shape[1:]) for name, array in rows.items()}
-    sandbox = _Probe(sessions, rows, ports, outputs, running.Runner)
+    tried = _Probe(sessions, rows, ports, outputs, running.Runner)
     described = {name: (dtype.str, shape) for name, (dtype, shape) in outputs.items()}
-    return {"outputs": described, "batching": sandbox.find_batching()}
+    return {"outputs": described, "batching": tried.find_batching()}
 
 
 def _outputs(session: InferenceSession, rows: dict[str, np.ndarray]) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:

@@ -36,14 +36,14 @@ def probe(
         RefusedError: it is of no use.
     """
     try:
-        sandbox = _Probe(factory, observation_space, action_space, parameters)
-        calls, probes = sandbox.calls, [sandbox]
+        tried = _Probe(factory, observation_space, action_space, parameters)
+        calls, probes = tried.calls, [tried]
         with contextlib.suppress(DomainError):  # it need not take any numbers
             probes.append(_Probe(factory, observation_space, action_space, changed(parameters)))
         return {
             "noise_width": calls.noise_width,
             "states": [(state.name, state.initial.dtype.str, state.initial.shape) for state in calls.states],
-            "infos": [(info.name, info.dtype.str, info.shape) for info in sandbox.find_infos()],
+            "infos": [(info.name, info.dtype.str, info.shape) for info in tried.find_infos()],
             "batching": find_batching(lambda rows: _bits(probes, rows), NUM_PROBE_ROWS),
         }
     except DomainError as error:
@@ -105,9 +105,9 @@ def _bits(probes: Sequence[_Probe], chosen: np.ndarray) -> Sequence[bytes]:
     """The bits of each chosen row's results with all parameters that are tried, of which the first have to work."""
     first, *others = probes
     results = [first.bits(chosen)]
-    for sandbox in others:
+    for tried in others:
         with contextlib.suppress(AgentFailedError):
-            results.append(sandbox.bits(chosen))
+            results.append(tried.bits(chosen))
     return [b"".join(row) for row in zip(*results, strict=True)]
 
 

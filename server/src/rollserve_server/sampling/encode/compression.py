@@ -10,7 +10,7 @@ import zstandard
 
 from rollserve.v1.tensor_pb2 import COMPRESSION_LZ4, COMPRESSION_ZSTD, Compression
 from rollserve_server.sampling.encode.fields import CompressedRows, Gathered, Rows
-from rollserve_server.sampling.encode.payoff import Trials
+from rollserve_server.sampling.encode.payoff import Payoffs
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -46,7 +46,7 @@ class Compressor:
     """Compresses the columns of one stream that shrink by it, and remembers which do not."""
 
     def __init__(self) -> None:
-        self._trials = Trials()
+        self._payoffs = Payoffs()
 
     def compress(
         self, key: Hashable, rows: Rows | Gathered, compression: Compression.ValueType
@@ -59,15 +59,15 @@ class Compressor:
             compression: how.
         """
         key = key, compression
-        if rows.num_bytes < _LEAST_BYTES or not self._trials.is_due(key):
+        if rows.num_bytes < _LEAST_BYTES or not self._payoffs.is_due(key):
             return rows
         data, shrink = rows.contiguous().data, _COMPRESS[compression]
-        if not self._trials.has_helped(key) and len(data) > 2 * _SLICE_BYTES:
+        if not self._payoffs.has_helped(key) and len(data) > 2 * _SLICE_BYTES:
             middle = data[len(data) // 2 :][:_SLICE_BYTES]
             if len(shrink(middle)) > _MOST_KEPT * len(middle):
-                self._trials.tell(key, helped=False)
+                self._payoffs.tell(key, helped=False)
                 return rows
         compressed = shrink(data)
         helped = len(compressed) <= _MOST_KEPT * len(data)
-        self._trials.tell(key, helped=helped)
+        self._payoffs.tell(key, helped=helped)
         return CompressedRows(rows, compression, compressed) if helped else rows

@@ -27,7 +27,7 @@ from rollserve_server.sampling.encode.fields import (
     tensor_field,
 )
 from rollserve_server.sampling.encode.frame_stacks import frames_of, frames_of_table, may_be_stack
-from rollserve_server.sampling.encode.payoff import Trials
+from rollserve_server.sampling.encode.payoff import Payoffs
 from rollserve_server.sampling.encode.segments import GOAL_BYTES, STATE_PREFIX, info_keys
 from rollserve_server.sampling.protocol.episodes import PLAIN, ColumnFormat
 
@@ -101,7 +101,7 @@ class Encoder:
 
     def __init__(self) -> None:
         self._compressor = Compressor()
-        self._stack_trials = Trials()
+        self._stack_payoffs = Payoffs()
         self._growth = 1.0
 
     def goal_bytes(self) -> int:
@@ -193,9 +193,9 @@ class Encoder:
     ) -> Iterator[_Column]:
         """A leaf's observations and last ones as frames, once each, if they may be and are stacks of them."""
         frames = None
-        if find_frames and may_be_stack(key) and self._stack_trials.is_due(key):
+        if find_frames and may_be_stack(key) and self._stack_payoffs.is_due(key):
             frames = find_frames()
-            self._stack_trials.tell(key, helped=frames is not None)
+            self._stack_payoffs.tell(key, helped=frames is not None)
         if frames is None:
             yield _Column.of("observations", key.name, rows)
             yield _Column.of("last_observations", key.name, last)

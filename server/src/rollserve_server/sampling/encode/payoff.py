@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-__all__ = ["Trials"]
+__all__ = ["Payoffs"]
 
 _NUM_SKIPPED = 32
 """How often something that did not help is left out before it is tried again."""
 
 
-class Trials:
+class Payoffs:
     """What was tried with which columns, and whether it helped."""
 
     def __init__(self) -> None:
