@@ -35,7 +35,7 @@ from rollserve_server.pool.sequences.row_sequences import RowSequenceKind, RowSe
 from rollserve_server.pool.sequences.sequences import SequenceKind, Sequences
 from rollserve_server.pool.state.checkpoints import Checkpoint
 from rollserve_server.pool.state.sampler_state import SamplerState, Snapshot
-from rollserve_server.pool.takeover import agreed_config, own_seed
+from rollserve_server.pool.takeover import own_seed, reconcile_config
 from rollserve_server.pool.versions.agent_versions import AgentVersions
 from rollserve_server.pool.versions.eviction import Eviction
 from rollserve_server.pool.versions.versions import Versions
@@ -87,7 +87,7 @@ class Pool:
 
     Attributes:
         agent_versions: what it holds of agents.
-        is_adopted: whether an earlier server has left it.
+        is_taken_over: whether an earlier server has left it.
     """
 
     def __init__(self, config: PoolConfig, workers: Workers, versions: Versions, journal: Journal) -> None:
@@ -105,7 +105,7 @@ class Pool:
             max_waiting=config.max_waiting_calls,
         )
         left = journal.state
-        self.is_adopted = left is not None
+        self.is_taken_over = left is not None
         ids = itertools.count((journal.epoch - 1 << _EPOCH_BITS) + 1)
         seed = own_seed(config.seed, journal.epoch) if left else config.seed
         self._sequences = Sequences(seed, config.max_calls, ids)
@@ -155,7 +155,7 @@ class Pool:
         left = journal.state
         try:
             if left is not None:
-                config = agreed_config(config, worker_config, env, left)
+                config = reconcile_config(config, worker_config, env, left)
             pool = cls._around(backend, config, worker_config, journal)
         except BaseException:
             await journal.close(keep=True)

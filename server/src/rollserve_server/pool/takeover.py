@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.state.sampler_state import SamplerState
     from rollserve_server.sampling import WorkerConfig
 
-__all__ = ["agreed_config", "own_seed"]
+__all__ = ["own_seed", "reconcile_config"]
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ _KEY = (0, 0)
 _ADVICE = "which the sampler has that is there (--no-adopt ends it and begins anew),"
 
 
-def agreed_config(config: PoolConfig, worker_config: WorkerConfig, env: EnvSpec, state: SamplerState) -> PoolConfig:
+def reconcile_config(config: PoolConfig, worker_config: WorkerConfig, env: EnvSpec, state: SamplerState) -> PoolConfig:
     """What a pool is to go on with, given what it is told and what is there.
 
     What clients have set since goes before what the pool is told: how many workers there are, and the environment.

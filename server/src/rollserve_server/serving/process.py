@@ -113,7 +113,7 @@ async def _serve_on(
     gateway = Gateway(_gateway_config(settings), {DEFAULT_SAMPLER: pool})
     gone, taken = _watch(backend), asyncio.create_task(pool.lost())
     lost = asyncio.create_task(_first_of(gone, taken))
-    keep = pool.is_adopted or settings.keep_workers  # what was there stays as it was until this server serves it
+    keep = pool.is_taken_over or settings.keep_workers  # what was there stays as it was until this server serves it
     try:
         await gateway.start()
         write_port(gateway.port)

@@ -195,7 +195,9 @@ class RayBackend:
         await asyncio.to_thread(end_actors, others)
         workers = [_RayWorker(index, actor, self._kills, journal) for index, actor in found.items()]
         adopted = await asyncio.gather(*(worker.adopt(options.adopt_seconds) for worker in workers))
-        self._found = {worker.index: worker for worker, is_adopted in zip(workers, adopted, strict=True) if is_adopted}
+        self._found = {
+            worker.index: worker for worker, is_taken_over in zip(workers, adopted, strict=True) if is_taken_over
+        }
         return journal
 
     def find_worker(self, worker_index: int) -> _RayWorker | None:
