@@ -37,8 +37,12 @@ check: $(READY) ## look for mistakes: format, lint, types, protos
 	$(BIN)/mypy
 	$(BIN)/buf lint
 	rm -rf $(VENV)/generated
-	protos/generate.sh $(VENV)/generated
+	mkdir -p $(VENV)/generated
+	cp docs/errors.md $(VENV)/generated
+	protos/generate.sh $(VENV)/generated $(VENV)/generated/errors.md
 	diff -r -x __init__.py -x __pycache__ $(VENV)/generated/rollserve/v1 client/src/rollserve/v1
+	diff $(VENV)/generated/rollserve/reasons.py client/src/rollserve/reasons.py
+	diff $(VENV)/generated/errors.md docs/errors.md
 
 chaos: $(READY) ## have everything fail for ten minutes, and compare all that comes; SECONDS=60 OPTIONS='--seed 3'
 	PYTHONPATH=tests $(BIN)/python -m faults.chaos --seconds $(or $(SECONDS),600) $(OPTIONS)
@@ -55,8 +59,8 @@ bench: $(READY) ## measure the whole service, in minutes; WORKLOADS=w1,w5 for a 
 bench-peers: $(READY) ## measure other libraries beside it, half an hour; PEERS=torchrl,rllib for a part
 	$(BIN)/python -m benchmarks.peers $(if $(PEERS),--peers $(PEERS)) $(if $(WORKLOADS),--workloads $(WORKLOADS)) $(OPTIONS)
 
-protos: ## generate the Python classes of the protos
-	protos/generate.sh client/src
+protos: ## generate the Python classes of the protos, and the table of error reasons
+	protos/generate.sh client/src docs/errors.md
 
 serve: $(READY) ## serve CartPole at 127.0.0.1:50051; OPTIONS='--env …' for something else
 	$(BIN)/rollserve-server $(or $(OPTIONS),--env CartPole-v1)

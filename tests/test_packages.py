@@ -45,6 +45,7 @@ def test_public_names() -> None:
         "PreconditionError",
         "PythonAgent",
         "RandomAgent",
+        "Reason",
         "Reproducibility",
         "RollserveError",
         "SampleStream",

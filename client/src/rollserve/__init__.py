@@ -31,6 +31,7 @@ from rollserve.errors import (
 )
 from rollserve.evaluation import Evaluation, PopulationEvaluation, Summary
 from rollserve.memory import give_back_memory, hold_on_to_memory
+from rollserve.reasons import Reason
 from rollserve.reproducibility import Reproducibility
 from rollserve.sample_stream import SampleStream
 from rollserve.sampler import Sampler, connect
@@ -66,6 +67,7 @@ __all__ = [
     "PreconditionError",
     "PythonAgent",
     "RandomAgent",
+    "Reason",
     "Reproducibility",
     "RollserveError",
     "SampleStream",

@@ -10,9 +10,7 @@ from collections.abc import Collection
 from types import UnionType
 from typing import Any
 
-import grpc
-
-from rollserve.errors import InvalidArgumentError
+from rollserve.errors import InvalidArgumentError, mismatch
 
 __all__ = [
     "check_choice",
@@ -55,7 +53,7 @@ def check_text(name: str, value: str) -> None:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise _invalid(name, repr(value), "text that UTF-8 can write") from None
+        raise InvalidArgumentError.of(name, expected="text that UTF-8 can write", got=repr(value)) from None
 
 
 def check_integer(name: str, value: Any, bits: int, *, signed: bool) -> None:
@@ -70,7 +68,7 @@ def check_integer(name: str, value: Any, bits: int, *, signed: bool) -> None:
     low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
     if not low <= number <= high:
         expected = f"an integer of {bits} bits" if signed else f"an integer from 0 to 2**{bits} - 1"
-        raise _invalid(name, str(number), expected)
+        raise InvalidArgumentError.of(name, expected=expected, got=str(number))
 
 
 def check_count(name: str, value: Any) -> None:
@@ -82,13 +80,13 @@ def check_count(name: str, value: Any) -> None:
     """
     check_integer(name, value, 32, signed=False)
     if value == 0:
-        raise _invalid(name, "0", "a positive number")
+        raise InvalidArgumentError.of(name, expected="a positive number", got="0")
 
 
 def check_choice(name: str, value: object, choices: Collection[str]) -> None:
     """Raises InvalidArgumentError unless the value is one of some names."""
     if value not in choices:
-        raise _invalid(name, repr(value), " or ".join(map(repr, choices)))
+        raise InvalidArgumentError.of(name, expected=" or ".join(map(repr, choices)), got=repr(value))
 
 
 def check_seconds(name: str, value: float, *, positive: bool) -> None:
@@ -100,19 +98,21 @@ def check_seconds(name: str, value: float, *, positive: bool) -> None:
     """
     check_type(name, value, numbers.Real, "a number of seconds")
     if math.isnan(value) or (positive and value <= 0):
-        raise _invalid(name, f"{value:g}", f"a {'positive ' if positive else ''}number of seconds")
+        raise InvalidArgumentError.of(
+            name, expected=f"a {'positive ' if positive else ''}number of seconds", got=f"{value:g}"
+        )
 
 
 def check_flag(name: str, value: object) -> None:
     """Raises TypeError unless the value is a truth value."""
     if not isinstance(value, bool):
-        raise TypeError(f"{name}: {type(value).__name__} came, a truth value was expected")
+        raise _type_error(name, "a truth value", value)
 
 
 def check_type(name: str, value: object, kind: type | UnionType, expected: str) -> None:
     """Raises TypeError unless the value is of the kind; truth values are no numbers."""
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise TypeError(f"{name}: {type(value).__name__} came, {expected} was expected")
+        raise _type_error(name, expected, value)
 
 
 def _check_target(target: str) -> None:
@@ -122,9 +122,8 @@ def _check_target(target: str) -> None:
         return
     found = _HOST_AND_PORT.fullmatch(target)
     if found is None or not 1 <= int(found[2]) <= 65535:
-        raise _invalid("target", repr(target), "HOST:PORT, such as 127.0.0.1:50051,")
+        raise InvalidArgumentError.of("target", expected="HOST:PORT, such as 127.0.0.1:50051", got=repr(target))
 
 
-def _invalid(name: str, came: str, expected: str) -> InvalidArgumentError:
-    message = f"{name}: {came} came, {expected} was expected"
-    return InvalidArgumentError(message, code=grpc.StatusCode.INVALID_ARGUMENT, reason="INVALID_VALUE")
+def _type_error(name: str, expected: str, value: object) -> TypeError:
+    return TypeError(f"{name}: {mismatch(expected, type(value).__name__)}")

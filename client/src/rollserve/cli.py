@@ -22,6 +22,7 @@ from rollserve._calls.progress_bar import ProgressBar
 from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 from rollserve.agents import RandomAgent
 from rollserve.errors import InvalidArgumentError, RollserveError, UnavailableError
+from rollserve.reasons import Reason
 from rollserve.sampler import Sampler, connect
 from rollserve.spaces import Space
 
@@ -326,6 +327,6 @@ def _one_line(error: RollserveError) -> str:
     message = " ".join(error.message.split())
     if isinstance(error, UnavailableError) and not error.reason:
         return f"the server is out of reach: {message}"
-    if error.reason == "NO_AGENT":
+    if error.reason == Reason.NO_AGENT:
         message += ", or sample with --random-agent"
     return f"{message} ({error.reason or error.code.name})"

@@ -12,7 +12,7 @@ import yaml
 
 from rollserve_server import __version__
 from rollserve_server.check_env.command import check_env_command
-from rollserve_server.errors import shortened
+from rollserve_server.errors import shorten
 from rollserve_server.settings import Settings
 
 __all__ = ["main"]
@@ -159,7 +159,7 @@ def _explain(context: click.Context, error: Any) -> str:
     }
     source = context.get_parameter_source(name)
     where = f" (from {sources[source]})" if source in sources else ""
-    came = shortened(repr(error["input"]), _MOST_SHOWN)
+    came = shorten(repr(error["input"]), _MOST_SHOWN)
     return f"{'.'.join([name, *path])}{where}: {_expected(error)}, but {came} came"
 
 

@@ -16,6 +16,7 @@ from rollserve._codec.parameter_updates import write_parameters_update
 from rollserve.agents import Agent, agent_to_proto, parameters_to_proto
 from rollserve.environments import EnvChange, EnvSpec, Wrapper, env_change_to_proto, env_spec_to_proto
 from rollserve.errors import InvalidArgumentError
+from rollserve.reasons import Reason
 from rollserve.reproducibility import Reproducibility, reproducibility_from_proto
 from rollserve.spaces import Space, space_from_proto
 from rollserve.v1 import environment_pb2, tensor_pb2
@@ -283,7 +284,7 @@ def check_joinable(blackhole: bool | None) -> None:
     """Raises InvalidArgumentError if a call that throws away its batches is to make one of them."""
     if blackhole:
         text = "blackhole: True came, but there is no batch of what is thrown away: read a stream to its end instead"
-        raise InvalidArgumentError(text, code=grpc.StatusCode.INVALID_ARGUMENT, reason="INVALID_VALUE")
+        raise InvalidArgumentError(text, code=grpc.StatusCode.INVALID_ARGUMENT, reason=Reason.INVALID_VALUE)
 
 
 def env_update_from_proto(response: pb.UpdateEnvResponse) -> EnvUpdate:

@@ -8,6 +8,7 @@ import grpc
 
 from rollserve._checks import check_seconds
 from rollserve.errors import DeadlineError, RollserveError, error_from_rpc
+from rollserve.reasons import Reason
 
 __all__ = ["DEFAULT_TIMEOUT", "TimeLimits", "answer_error", "countable"]
 
@@ -46,7 +47,7 @@ class TimeLimits:
     def silence_error(self) -> DeadlineError:
         """The error for a stream that made no progress for its timeout."""
         message = f"timeout: no progress for {self.timeout:g} s"
-        return DeadlineError(message, code=grpc.StatusCode.DEADLINE_EXCEEDED, reason="NO_PROGRESS")
+        return DeadlineError(message, code=grpc.StatusCode.DEADLINE_EXCEEDED, reason=Reason.NO_PROGRESS)
 
     def error_from_rpc(self, error: grpc.RpcError) -> RollserveError:
         """The error for a stream that ended with one of gRPC's."""

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from rollserve import Reason
 from rollserve_server.errors import ClientStalledError, DomainError, OverLimitError
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class Admission:
         self._admit_waiting()
         if len(self._queue) > self._max_waiting:
             text = f"{len(self._admitted)} calls are running and {self._max_waiting} are waiting, which is the limit"
-            raise OverLimitError(f"{text}: try again when some have ended", reason="TOO_MANY_CALLS")
+            raise OverLimitError(f"{text}: try again when some have ended", reason=Reason.TOO_MANY_CALLS)
         while not ticket.admitted.done():
             # A client that stops reading raises no event, so look again at each tick.
             if not (await asyncio.wait({ticket.admitted}, timeout=self._tick_seconds))[0]:

@@ -170,18 +170,18 @@ def _build_constant(spec: ConstantSpec, action_space: Space[Any], num_rows: int)
     names = [leaf.name for leaf in leaves]
     if set(spec.action) != set(names):
         came, expected = (f"leaves {listed(sorted(each))}" for each in (spec.action, names))
-        raise InvalidValueError.of("action", came, expected)
+        raise InvalidValueError.of("action", expected=expected, got=came)
     actions = []
     for leaf in leaves:
         field, value = f"action[{leaf.name!r}]", spec.action[leaf.name]
         if value.shape != leaf.shape:
-            raise InvalidValueError.of(f"{field}.shape", value.shape, leaf.shape)
+            raise InvalidValueError.of(f"{field}.shape", expected=leaf.shape, got=value.shape)
         if not np.can_cast(value.dtype, leaf.dtype, "same_kind"):
-            raise InvalidValueError.of(f"{field}.data_type", value.dtype, leaf.dtype)
+            raise InvalidValueError.of(f"{field}.data_type", expected=leaf.dtype, got=value.dtype)
         with np.errstate(over="ignore"):  # what is too large becomes infinite
             action = value.astype(leaf.dtype)
         same = np.isfinite(action).all() if leaf.dtype.kind == "f" else np.array_equal(action, value)
         if not (same and leaf.space.contains(action if leaf.shape else leaf.dtype.type(action))):
-            raise InvalidValueError.of(field, value, f"a value of {leaf.space}")
+            raise InvalidValueError.of(field, expected=f"a value of {leaf.space}", got=value)
         actions.append(action)
     return ConstantAgent(actions, num_rows)

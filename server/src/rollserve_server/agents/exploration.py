@@ -71,7 +71,7 @@ def check_exploration(spec: AgentSpec, exploration: Exploration) -> None:
         value = getattr(exploration, name)
         if name != taken and value != getattr(AS_THE_AGENT_SAYS, name):
             came = ", ".join(map(str, value[:_MOST_SHOWN]))
-            raise InvalidValueError.of(f"{name}s", came, f"none for {_described(spec)}")
+            raise InvalidValueError.of(f"{name}s", expected=f"none for {_described(spec)}", got=came)
 
 
 def _described(spec: AgentSpec) -> str:

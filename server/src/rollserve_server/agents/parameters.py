@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve_server.errors import InvalidValueError, shown
+from rollserve_server.errors import InvalidValueError, show
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -37,9 +37,9 @@ def check_parameters(
     for name, (dtype, shape) in shapes.items():
         field, value = f"parameters[{name!r}]", parameters[name]
         if value.dtype != dtype:
-            raise InvalidValueError.of(f"{field}.data_type", value.dtype, dtype)
+            raise InvalidValueError.of(f"{field}.data_type", expected=dtype, got=value.dtype)
         if value.shape != shape:
-            raise InvalidValueError.of(f"{field}.shape", value.shape, shape)
+            raise InvalidValueError.of(f"{field}.shape", expected=shape, got=value.shape)
     check_finite(parameters)
 
 
@@ -49,11 +49,13 @@ def check_finite(parameters: Mapping[str, np.ndarray]) -> None:
         finite = np.isfinite(value)
         if not finite.all():
             position = tuple(int(i) for i in np.argwhere(~finite)[0])
-            raise InvalidValueError.of(f"parameters[{name!r}]{list(position)}", value[position], "a finite number")
+            raise InvalidValueError.of(
+                f"parameters[{name!r}]{list(position)}", expected="a finite number", got=value[position]
+            )
 
 
 def listed(names: Collection[str]) -> str:
     """The names in brackets, or the first of them."""
-    first = ", ".join(shown(name) for name in itertools.islice(names, _MOST_LISTED))
+    first = ", ".join(show(name) for name in itertools.islice(names, _MOST_LISTED))
     more = f", and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
     return f"[{first}{more}]"

@@ -61,13 +61,13 @@ def check_population(spec: AgentSpec, stacked: Mapping[str, np.ndarray]) -> int:
     """
     shapes = _parameter_shapes(spec)
     if not stacked:
-        raise InvalidValueError.of("parameters", "none", "at least one parameter of the members")
+        raise InvalidValueError.of("parameters", expected="at least one parameter of the members", got="none")
     check_names(stacked, shapes)
     name, first = next(iter(stacked.items()))
     num_members = first.shape[0] if first.ndim else 0
     if not num_members:
-        expected = f"one whose first axis counts the members, before {shapes[name][1]},"
-        raise InvalidValueError.of(f"parameters[{name!r}].shape", first.shape, expected)
+        expected = f"one whose first axis counts the members, before {shapes[name][1]}"
+        raise InvalidValueError.of(f"parameters[{name!r}].shape", expected=expected, got=first.shape)
     of_members = {name: (dtype, (num_members, *shape)) for name, (dtype, shape) in shapes.items() if name in stacked}
     check_parameters(stacked, of_members)
     return num_members

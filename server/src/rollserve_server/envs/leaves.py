@@ -11,7 +11,7 @@ from gymnasium import spaces as gym_spaces
 
 from rollserve import spaces
 from rollserve._codec.tensors import dtype_to_proto
-from rollserve_server.errors import InvalidValueError, shown
+from rollserve_server.errors import InvalidValueError, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -179,7 +179,7 @@ def _leaves(space: Space[Any], path: tuple[str | int, ...]) -> Iterator[Leaf]:
             for key, subspace in space.spaces.items():
                 if not _is_name(key):
                     raise InvalidValueError(
-                        f"its space has the key {shown(key)}, a name without / was expected", field="id"
+                        f"its space has the key {show(key)}, a name without / was expected", field="id"
                     )
                 yield from _leaves(subspace, (*path, key))
         case gym_spaces.Tuple():

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 
+from rollserve import Reason
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.errors import (
     InvalidValueError,
     NotAllowedError,
     NotFoundError,
-    described,
-    shown,
+    describe,
+    show,
     within,
 )
 
@@ -69,19 +70,19 @@ def check_allowed(
     if module is not None and not any(module == name or module.startswith(f"{name}.") for name in allowed_modules):
         allowed = ", ".join(map(repr, sorted(allowed_modules))) or "none"
         text = f"module {module!r} came, but the server's operator allows {allowed} (option --allow-module)"
-        raise NotAllowedError(text, reason="MODULE_NOT_ALLOWED", field="id")
+        raise NotAllowedError(text, reason=Reason.MODULE_NOT_ALLOWED, field="id")
     for position, wrapper in enumerate(spec.wrappers):
         why = _FORBIDDEN_WRAPPERS.get(wrapper.name)
         if why is not None:
             text = f"{wrapper.name!r} came, which is not allowed: {why}"
-            raise NotAllowedError(text, reason="WRAPPER_NOT_ALLOWED", field=f"wrappers[{position}].name")
+            raise NotAllowedError(text, reason=Reason.WRAPPER_NOT_ALLOWED, field=f"wrappers[{position}].name")
     if spec.task is not None and spec.task.method not in allowed_methods:
         allowed = ", ".join(map(repr, sorted(allowed_methods))) or "none"
         text = f"{spec.task.method!r} came, but the server's operator allows {allowed} (option --allow-method)"
-        raise NotAllowedError(text, reason="METHOD_NOT_ALLOWED", field="task.method")
+        raise NotAllowedError(text, reason=Reason.METHOD_NOT_ALLOWED, field="task.method")
     if spec.kwargs.get("render_mode") == "human":
         text = "render_mode 'human' came, which is not allowed: it opens windows on the server"
-        raise NotAllowedError(text, reason="RENDER_MODE_NOT_ALLOWED", field="kwargs_json")
+        raise NotAllowedError(text, reason=Reason.RENDER_MODE_NOT_ALLOWED, field="kwargs_json")
 
 
 def make_env(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
@@ -166,8 +167,8 @@ def _class_in(module_name: str, name: str) -> type[gymnasium.Env[Any, Any]] | No
         # What a module has may be imported only when it is asked for.
         entry = getattr(importlib.import_module(module_name), name, None)
     except BaseException as error:
-        text = f"module {module_name!r} cannot be imported on the server: {described(error)}"
-        raise NotFoundError(text, reason="MODULE_NOT_FOUND", field="id") from error
+        text = f"module {module_name!r} cannot be imported on the server: {describe(error)}"
+        raise NotFoundError(text, reason=Reason.MODULE_NOT_FOUND, field="id") from error
     if isinstance(entry, type) and issubclass(entry, gymnasium.Env):
         return entry
     if name in gymnasium.registry:
@@ -176,7 +177,7 @@ def _class_in(module_name: str, name: str) -> type[gymnasium.Env[Any, Any]] | No
         text = f"{module_name!r} has no {name!r}, neither as a class nor as a registered id"
     else:
         text = f"{module_name}:{name} is not a gymnasium.Env"
-    raise NotFoundError(text, reason="ENV_NOT_FOUND", field="id")
+    raise NotFoundError(text, reason=Reason.ENV_NOT_FOUND, field="id")
 
 
 def _check_registered(name: str) -> None:
@@ -188,8 +189,8 @@ def _check_registered(name: str) -> None:
     try:
         gymnasium.spec(name)
     except gymnasium.error.Error as error:
-        text = f"{name!r} came, a registered id was expected: {shown(error, str)}"
-        raise NotFoundError(text, reason="ENV_NOT_FOUND", field="id") from None
+        text = f"{name!r} came, a registered id was expected: {show(error, str)}"
+        raise NotFoundError(text, reason=Reason.ENV_NOT_FOUND, field="id") from None
 
 
 def _wrap(env: gymnasium.Env[Any, Any], wrapper: Wrapper) -> gymnasium.Env[Any, Any]:
@@ -197,7 +198,7 @@ def _wrap(env: gymnasium.Env[Any, Any], wrapper: Wrapper) -> gymnasium.Env[Any, 
     cls = getattr(gymnasium.wrappers, wrapper.name) if wrapper.name in names else None
     if not (isinstance(cls, type) and issubclass(cls, gymnasium.Wrapper)):
         text = f"{wrapper.name!r} came, a wrapper of gymnasium.wrappers was expected"
-        raise NotFoundError(text, reason="WRAPPER_NOT_FOUND", field="name")
+        raise NotFoundError(text, reason=Reason.WRAPPER_NOT_FOUND, field="name")
     make = functools.partial(cls, env)
     wrapped: gymnasium.Env[Any, Any] = refusing(wrapper.name, lambda: make(**_python_arguments(cls, wrapper.kwargs)))
     return wrapped
@@ -220,9 +221,9 @@ def _check_spaces(env_id: str, env: gymnasium.Env[Any, Any]) -> None:
     for name in ("observation_space", "action_space"):
         space = refusing(env_id, functools.partial(getattr, env, name, None))
         if not isinstance(space, gymnasium.Space):
-            came = "no" if space is None else f"{shown(space)} as its"
+            came = "no" if space is None else f"{show(space)} as its"
             text = f"{env_id} has {came} {name}, a gymnasium.Space was expected"
-            raise InvalidValueError(text, reason="ENV_REFUSED", field="id")
+            raise InvalidValueError(text, reason=Reason.ENV_REFUSED, field="id")
 
 
 def refusing(owner: str, make: Callable[[], Any]) -> Any:
@@ -236,8 +237,8 @@ def refusing(owner: str, make: Callable[[], Any]) -> Any:
         try:
             return make()
         except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
-            text = f"{owner} needs a package that is not installed on the server: {shown(error, str)}"
-            raise NotFoundError(text, reason="PACKAGE_NOT_FOUND") from error
+            text = f"{owner} needs a package that is not installed on the server: {show(error, str)}"
+            raise NotFoundError(text, reason=Reason.PACKAGE_NOT_FOUND) from error
 
 
 @contextlib.contextmanager
@@ -249,5 +250,5 @@ def _refused_by(owner: str, field: str) -> Iterator[None]:
         raise
     # Whatever it is, SystemExit among others: the worker goes on.
     except BaseException as error:
-        text = f"refused by {owner}: {described(error)}"
-        raise InvalidValueError(text, reason="ENV_REFUSED", field=field) from error
+        text = f"refused by {owner}: {describe(error)}"
+        raise InvalidValueError(text, reason=Reason.ENV_REFUSED, field=field) from error

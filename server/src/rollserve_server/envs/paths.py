@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rollserve import EnvSpec
+from rollserve import EnvSpec, Reason
 from rollserve_server.errors import NotAllowedError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def check_arguments(arguments: Mapping[str, object], allowed: Collection[Path]) 
         for text in _paths(argument):
             if not any(_leads_into(text, path) for path in allowed):
                 text = f"{text[:200]!r} came, which is a path on the server that its operator does not allow"
-                raise NotAllowedError(f"{text} (option --allow-path)", reason="PATH_NOT_ALLOWED", field=field)
+                raise NotAllowedError(f"{text} (option --allow-path)", reason=Reason.PATH_NOT_ALLOWED, field=field)
 
 
 def paths_in(spec: EnvSpec) -> list[Path]:

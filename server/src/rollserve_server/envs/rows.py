@@ -15,7 +15,7 @@ from rollserve_server.envs.leaves import any_value, assemble_rows, leaves_of_spa
 from rollserve_server.envs.making import close_env, make_env, own_infos, set_task
 from rollserve_server.envs.observation_checks import check_observations, unfit_rows
 from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs, specs_of_rows
-from rollserve_server.errors import EnvFailedError, InvalidValueError, at_row, described, shown
+from rollserve_server.errors import EnvFailedError, InvalidValueError, at_row, describe, show
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -296,7 +296,7 @@ class RowEnvs:
     def _failure(self, what: str, row: int, error: BaseException) -> EnvFailedError:
         """The error for the caller. The environment may be broken for good, so the next reset makes a new one."""
         self._break(row)
-        message = f"{self._specs[row].id} raised in {what}: {described(error)}"
+        message = f"{self._specs[row].id} raised in {what}: {describe(error)}"
         return EnvFailedError(message, row)
 
     def _break(self, row: int) -> None:
@@ -315,7 +315,7 @@ class RowEnvs:
         for name in ("observation_space", "action_space") if self.rows_differ else ():
             came, expected = getattr(self._envs[row], name), getattr(self, name)
             if came != expected:
-                text = f"its {name} is {shown(came)}, {shown(expected)}, as of the other rows, was expected"
+                text = f"its {name} is {show(came)}, {show(expected)}, as of the other rows, was expected"
                 raise InvalidValueError(text)
 
 

@@ -19,7 +19,7 @@ from rollserve_server.envs.leaves import Leaf, batch_of_leaves, leaves_of_batch,
 from rollserve_server.envs.making import close_env, own_infos
 from rollserve_server.envs.native.native import make_vector_env
 from rollserve_server.envs.observation_checks import check_observations
-from rollserve_server.errors import EnvFailedError, described
+from rollserve_server.errors import EnvFailedError, describe
 
 if TYPE_CHECKING:
     from gymnasium import Space
@@ -260,7 +260,7 @@ class VectorEnvs:
         except BaseException as error:
             self.close()
             self._broken = True
-            message = f"{self._spec.id} raised in {what}: {described(error)}"
+            message = f"{self._spec.id} raised in {what}: {describe(error)}"
             raise EnvFailedError(message, 0) from error
 
 

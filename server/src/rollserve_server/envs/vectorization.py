@@ -99,7 +99,7 @@ def episodes_per_row(specs: WorkerSpecs, settings: RowSettings, num_rows: int) -
     num_episodes = own or settings.num_episodes_per_row
     if num_episodes * num_rows > _MOST_BLOCK_EPISODES:
         expected = f"at most {_MOST_BLOCK_EPISODES // num_rows} of {num_rows} rows"
-        raise InvalidValueError.of("episodes_per_row", num_episodes, expected)
+        raise InvalidValueError.of("episodes_per_row", expected=expected, got=num_episodes)
     return num_episodes
 
 
@@ -150,5 +150,5 @@ def _check_rows(specs: RowSpecs) -> None:
                 raise InvalidValueError(text, field="vectorization")
             if spec.num_rows not in (None, num_rows):
                 raise InvalidValueError.of(
-                    "row_count", spec.num_rows, f"{num_rows}, the number of rows that are there,"
+                    "row_count", expected=f"{num_rows}, the number of rows that are there", got=spec.num_rows
                 )

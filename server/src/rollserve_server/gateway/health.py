@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from grpc_health.v1 import health_pb2
 
+from rollserve import Reason
 from rollserve_server.errors import NotFoundError, OverLimitError
 from rollserve_server.gateway.requests.parsing import parsed
 
@@ -83,7 +84,7 @@ class Health:
         if name not in self._services:
             known = ", ".join(map(repr, self._services))
             text = f"{name!r} came, one of {known} was expected"
-            raise NotFoundError(text, reason="SERVICE_NOT_FOUND", field="service")
+            raise NotFoundError(text, reason=Reason.SERVICE_NOT_FOUND, field="service")
         return self._response(self._status)
 
     async def list(self, rpc: OpenRpc) -> bytes:
@@ -119,7 +120,7 @@ class Health:
         if self._watchers[peer] >= _MOST_OF_CONNECTION or self._watchers.total() >= _MOST_WATCHERS:
             text = f"{self._watchers[peer]} watch health through this connection and {self._watchers.total()} in all"
             text = f"{text}, {_MOST_OF_CONNECTION} and {_MOST_WATCHERS} are the most"
-            raise OverLimitError(text, reason="TOO_MANY_CALLS")
+            raise OverLimitError(text, reason=Reason.TOO_MANY_CALLS)
         self._watchers[peer] += 1
         try:
             yield

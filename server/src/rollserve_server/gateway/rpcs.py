@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc.aio
 
+from rollserve import Reason
 from rollserve_server.errors import ClientStalledError, DomainError, OverLimitError
 from rollserve_server.gateway.errors import abort, abort_unexpected
 from rollserve_server.pool import ignore_answer
@@ -171,7 +172,9 @@ class OpenRpcs:
         """Raises OverLimitError if clients leave so much to gRPC that no more streams may begin."""
         if self._num_stuck_bytes > _MOST_STUCK_BYTES:
             text = f"{self._num_stuck_bytes} bytes of calls that have ended wait for clients that do not take them"
-            raise OverLimitError(f"{text}, {_MOST_STUCK_BYTES} at most were expected", reason="TOO_MANY_STALLED_CALLS")
+            raise OverLimitError(
+                f"{text}, {_MOST_STUCK_BYTES} at most were expected", reason=Reason.TOO_MANY_STALLED_CALLS
+            )
 
     @contextlib.contextmanager
     def _stuck(self, rpc: OpenRpc) -> Generator[None, None, None]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import grpc
 
+from rollserve import Reason
 from rollserve._codec.parameter_updates import read_parameters_update
 from rollserve.v1 import agent_versions_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
@@ -264,7 +265,7 @@ class SamplerService:
         if pool is None:
             known = ", ".join(map(repr, self._pools))
             text = f"{sampler!r} came, one of {known} was expected"
-            raise NotFoundError(text, reason="SAMPLER_NOT_FOUND", field="sampler")
+            raise NotFoundError(text, reason=Reason.SAMPLER_NOT_FOUND, field="sampler")
         return pool
 
     def _answer(

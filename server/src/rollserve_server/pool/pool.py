@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from rollserve import EnvSpec
+from rollserve import EnvSpec, Reason
 from rollserve_server import __version__
 from rollserve_server.admission import NEVER_STALLED, Admission, Receiver
 from rollserve_server.agents import kind_of
@@ -196,8 +196,8 @@ class Pool:
         assert num_workers is not None  # noqa: S101  # a pool has decided
         if config.min_healthy_workers > num_workers:
             whose = "the number of workers" if left is None else "the number of workers that the sampler has"
-            expected = f"at most {whose}, {num_workers},"
-            raise InvalidValueError.of("min_healthy_workers", config.min_healthy_workers, expected)
+            expected = f"at most {whose}, {num_workers}"
+            raise InvalidValueError.of("min_healthy_workers", expected=expected, got=config.min_healthy_workers)
         await self._workers.start(num_workers)
         if left is None:
             await self._versions.update_env([env], per_worker=False)
@@ -463,13 +463,13 @@ class Pool:
         check_run(request.run, self._run)
         policy_version = self._versions.choose_policy(request)
         with within("options"):
-            return policy_version, self._versions.envs.choose(request.env_version, "environment")
+            return policy_version, self._versions.envs.choose(request.env_version, Reason.ENVIRONMENT_VERSION)
 
     async def _check_fit(self, policy_version: int, env_version: int) -> None:
         misfit = await self._versions.misfit(policy_version, env_version)
         if misfit is not None:
             text = f"the agent does not fit the environment since it was replaced: {misfit.message}"
-            raise NotReadyError(text, reason="AGENT_MISFIT")
+            raise NotReadyError(text, reason=Reason.AGENT_MISFIT)
 
     def _begin_prefetch(self, request: SampleRequest, account: Account) -> None:
         """Begins with what the request that this is the account of would ask for next, if it is to be and none runs."""
@@ -503,7 +503,7 @@ class Pool:
             num_episodes = target.num_episodes_per_worker * len(workforce)
             if target.num_skipped > num_episodes:
                 expected = f"at most the number of all, {num_episodes}"
-                raise InvalidValueError.of("skip_episode_count", target.num_skipped, expected)
+                raise InvalidValueError.of("skip_episode_count", expected=expected, got=target.num_skipped)
             placement, skipped = PerWorker(first, target.num_episodes_per_worker), target.num_skipped
         assert seed is not None  # noqa: S101  # either the request has one, or the lane
         self._sequences.drop_outdated(self._versions.agents.number, self._versions.envs.number)

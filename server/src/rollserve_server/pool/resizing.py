@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from rollserve import Reason
 from rollserve_server.errors import InvalidValueError, OverLimitError
 
 if TYPE_CHECKING:
@@ -48,10 +49,10 @@ class Resizing:
         """See `Pool.resize`."""
         if self._max_workers is not None and num_workers > self._max_workers:
             text = f"{num_workers} came, but the server is set to have at most {self._max_workers}"
-            raise OverLimitError(text, reason="TOO_MANY_WORKERS", field="worker_count")
+            raise OverLimitError(text, reason=Reason.TOO_MANY_WORKERS, field="worker_count")
         if num_workers < self._min_workers:
-            expected = f"at least {self._min_workers}, of which calls want as many to be healthy,"
-            raise InvalidValueError.of("worker_count", num_workers, expected)
+            expected = f"at least {self._min_workers}, of which calls want as many to be healthy"
+            raise InvalidValueError.of("worker_count", expected=expected, got=num_workers)
         async with self._versions.unchanging():
             previous = len(self._workers)
             if num_workers != previous:

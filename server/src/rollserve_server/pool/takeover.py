@@ -35,17 +35,19 @@ def reconcile_config(config: PoolConfig, worker_config: WorkerConfig, env: EnvSp
         InvalidValueError: the workers were made otherwise, or the sampler has another seed, or environment.
     """
     if state.software != __version__:
-        raise InvalidValueError.of("software", __version__, f"{state.software}, {_ADVICE}")
+        raise InvalidValueError.of("software", expected=f"{state.software}, {_ADVICE}", got=__version__)
     if not config.seed_is_random and config.seed != state.seed:
-        raise InvalidValueError.of("seed", config.seed, f"{state.seed}, {_ADVICE}")
+        raise InvalidValueError.of("seed", expected=f"{state.seed}, {_ADVICE}", got=config.seed)
     there = _flat(state.worker_config)
     for name, came in _flat(worker_config).items():
         if came != there.get(name):
-            raise InvalidValueError.of(name, came, f"{there.get(name)}, {_ADVICE}")
+            raise InvalidValueError.of(name, expected=f"{there.get(name)}, {_ADVICE}", got=came)
     # What is equal in Python, such as 1 and 1.0, need not be so to an environment.
     if repr(env) != repr(state.first_env):
         if max(state.envs) == 1:
-            raise InvalidValueError.of("all_workers.environment", _text(env), f"{_text(state.first_env)}, {_ADVICE}")
+            raise InvalidValueError.of(
+                "all_workers.environment", expected=f"{_text(state.first_env)}, {_ADVICE}", got=_text(env)
+            )
         _log.warning("clients have replaced the environment", extra={"env": env.id, "env_version": max(state.envs)})
     num_workers = len(state.snapshot.workers)
     if config.num_workers not in (None, num_workers):

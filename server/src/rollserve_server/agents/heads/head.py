@@ -135,7 +135,7 @@ def _build(
             return DiagonalGaussianHead(action_space, log_std, settings, factor)
         case "squashed_gaussian", spaces.Box() if _is_float(action_space) and action_space.is_bounded():
             return SquashedGaussianHead(action_space, log_std, settings, factor)
-    raise InvalidValueError.of("head", kind, f"one for {action_space}, not for {_SPACES[kind]},")
+    raise InvalidValueError.of("head", expected=f"one for {action_space}, not for {_SPACES[kind]}", got=kind)
 
 
 class VariedHead:

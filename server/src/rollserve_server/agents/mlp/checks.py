@@ -50,48 +50,48 @@ def _check_settings(spec: MlpSpec) -> None:
     settings = spec.settings
     low, high = settings.min_log_std, settings.max_log_std
     if math.isnan(low):
-        raise InvalidValueError.of(f"{spec.head}.min_log_std", low, "a number")
+        raise InvalidValueError.of(f"{spec.head}.min_log_std", expected="a number", got=low)
     if not low <= high:
-        raise InvalidValueError.of(f"{spec.head}.max_log_std", high, f"at least min_log_std, {low},")
+        raise InvalidValueError.of(f"{spec.head}.max_log_std", expected=f"at least min_log_std, {low}", got=high)
     if not 0 <= settings.epsilon <= 1:
-        raise InvalidValueError.of(f"{spec.head}.epsilon", settings.epsilon, "a number from 0 to 1")
+        raise InvalidValueError.of(f"{spec.head}.epsilon", expected="a number from 0 to 1", got=settings.epsilon)
     if not _LEAST_TEMPERATURE <= settings.temperature <= _MOST_TEMPERATURE:
         expected = f"a number from {_LEAST_TEMPERATURE:g} to {_MOST_TEMPERATURE:g}"
-        raise InvalidValueError.of(f"{spec.head}.temperature", settings.temperature, expected)
+        raise InvalidValueError.of(f"{spec.head}.temperature", expected=expected, got=settings.temperature)
     if spec.norm_epsilon is not None and not _LEAST_EPSILON <= spec.norm_epsilon <= 1:
         expected = f"a number from {_LEAST_EPSILON:g} to 1"
-        raise InvalidValueError.of("layer_norm.epsilon", spec.norm_epsilon, expected)
+        raise InvalidValueError.of("layer_norm.epsilon", expected=expected, got=spec.norm_epsilon)
 
 
 def _check_sizes(spec: MlpSpec, input_size: int, output_size: int) -> None:
     sizes = spec.layer_sizes
     if not 2 <= len(sizes) <= _MOST_LAYERS + 1:
-        expected = f"from 2 to {_MOST_LAYERS + 1}: one of the input, and one of each layer,"
-        raise InvalidValueError.of("layer_sizes", f"{len(sizes)} sizes", expected)
+        expected = f"from 2 to {_MOST_LAYERS + 1}: one of the input, and one of each layer"
+        raise InvalidValueError.of("layer_sizes", expected=expected, got=f"{len(sizes)} sizes")
     _check_positive("layer_sizes", sizes)
     if sizes[0] != input_size:
-        expected = f"{input_size}, the flat size of the observation space,"
-        raise InvalidValueError.of("layer_sizes[0]", sizes[0], expected)
+        expected = f"{input_size}, the flat size of the observation space"
+        raise InvalidValueError.of("layer_sizes[0]", expected=expected, got=sizes[0])
     if sizes[-1] != output_size:
         parts = " for means and log_std" if spec.settings.predicted_log_std else ""
-        expected = f"{output_size}, as the action space needs it{parts},"
-        raise InvalidValueError.of(f"layer_sizes[{len(sizes) - 1}]", sizes[-1], expected)
+        expected = f"{output_size}, as the action space needs it{parts}"
+        raise InvalidValueError.of(f"layer_sizes[{len(sizes) - 1}]", expected=expected, got=sizes[-1])
     hidden_sizes = spec.value if isinstance(spec.value, tuple) else ()
     if len(hidden_sizes) >= _MOST_LAYERS:
         expected = f"at most {_MOST_LAYERS - 1}"
-        raise InvalidValueError.of("separate_value.hidden_sizes", f"{len(hidden_sizes)} sizes", expected)
+        raise InvalidValueError.of("separate_value.hidden_sizes", expected=expected, got=f"{len(hidden_sizes)} sizes")
     _check_positive("separate_value.hidden_sizes", hidden_sizes)
     if spec.core is not None and not 1 <= spec.core.size <= _MOST_CORE_SIZE:
         expected = f"a number from 1 to {_MOST_CORE_SIZE}"
-        raise InvalidValueError.of(f"{spec.core.kind}.size", spec.core.size, expected)
+        raise InvalidValueError.of(f"{spec.core.kind}.size", expected=expected, got=spec.core.size)
     if (len(sizes) > 2 or hidden_sizes) and spec.activation is None:
-        raise InvalidValueError.of("activation", "none", "one for the hidden layers")
+        raise InvalidValueError.of("activation", expected="one for the hidden layers", got="none")
 
 
 def _check_positive(field: str, sizes: Sequence[int]) -> None:
     for position, size in enumerate(sizes):
         if size < 1:
-            raise InvalidValueError.of(f"{field}[{position}]", size, "a positive size")
+            raise InvalidValueError.of(f"{field}[{position}]", expected="a positive size", got=size)
 
 
 def _parameter_shapes(spec: MlpSpec) -> _Shapes:

@@ -13,7 +13,7 @@ from rollserve_server.agents.heads.head import leaf_role
 from rollserve_server.agents.onnx.checks import onnx_head
 from rollserve_server.agents.onnx.states import NEXT_STATE, STATE
 from rollserve_server.envs import leaves_of_space
-from rollserve_server.errors import AgentFailedError, shown
+from rollserve_server.errors import AgentFailedError, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -50,7 +50,7 @@ class OnnxAgent:
         try:
             session = make_session(spec.graph, spec.parameters, spec.providers)
         except BaseException as error:
-            raise AgentFailedError(f"ONNX Runtime refuses the model: {shown(error, str)}") from error
+            raise AgentFailedError(f"ONNX Runtime refuses the model: {show(error, str)}") from error
         outputs = spec.outputs.values()
         self._runner = Runner(
             session, _described(spec.inputs), _described(outputs), num_rows, multiple=multiple, most=most
@@ -117,7 +117,7 @@ class OnnxAgent:
         try:
             self._runner.run()
         except BaseException as error:
-            raise AgentFailedError(f"the model fails: {shown(error, str)}") from error
+            raise AgentFailedError(f"the model fails: {show(error, str)}") from error
         for (_, column), state in zip(self._memory, states, strict=True):
             state[...] = column
         outputs = [column.astype(dtype, copy=False) for column, dtype in self._head_outputs]

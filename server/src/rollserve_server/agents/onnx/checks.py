@@ -87,11 +87,15 @@ def check_onnx(spec: OnnxSpec, observation_space: Space[Any], action_space: Spac
     ports = [port for port in spec.inputs if port.role != _NOISE and not port.role.startswith(STATE)]
     roles = [leaf_role("observation", leaf) for leaf in leaves]
     if [port.role for port in ports] != roles:
-        raise InvalidValueError.of("inputs", f"inputs for {[port.role for port in ports]}", f"inputs for {roles}")
+        raise InvalidValueError.of(
+            "inputs", expected=f"inputs for {roles}", got=f"inputs for {[port.role for port in ports]}"
+        )
     for leaf, port in zip(leaves, ports, strict=True):
         _check_converts(leaf.dtype, port)
         if port.shape != leaf.shape:
-            raise InvalidValueError.of(f"model.input[{port.name!r}]", f"rows of shape {port.shape}", leaf.shape)
+            raise InvalidValueError.of(
+                f"model.input[{port.name!r}]", expected=leaf.shape, got=f"rows of shape {port.shape}"
+            )
     for wanted in onnx_head(spec.head, spec.outputs, action_space).inputs:
         port = spec.outputs[wanted.name]
         _check_output(port, wanted.dtype, wanted.shape[0])
@@ -146,8 +150,8 @@ def _match_inputs(model: OnnxModel, parts: ModelParts, leaves: tuple[Leaf, ...])
         ports.append(port)
     names = [port.name for port in ports]
     if len(set(names)) < len(names) or set(names) != set(parts.inputs):
-        expected = f"inputs {listed(names)}, each for one role,"
-        raise InvalidValueError.of("model.input", f"inputs {listed(parts.inputs)}", expected)
+        expected = f"inputs {listed(names)}, each for one role"
+        raise InvalidValueError.of("model.input", expected=expected, got=f"inputs {listed(parts.inputs)}")
     return tuple(ports)
 
 
@@ -155,7 +159,9 @@ def _noise_port(name: str, declared: Declared) -> Port:
     dtype, shape = declared
     width = shape[1] if shape and len(shape) == 2 else None
     if dtype.kind != "f" or not isinstance(width, int) or width < 1:
-        raise InvalidValueError.of(f"model.input[{name!r}]", f"{dtype} of shape {shape}", "floats of shape (N, K)")
+        raise InvalidValueError.of(
+            f"model.input[{name!r}]", expected="floats of shape (N, K)", got=f"{dtype} of shape {shape}"
+        )
     _check_axes(name, shape, (width,))
     return Port(_NOISE, name, dtype, (width,))
 
@@ -184,13 +190,13 @@ def _match_outputs(
     told = {*names, *(port.role for port in states)}
     for position, name in enumerate(model.infos):
         if name not in described or name in told or name in model.infos[:position] or name.startswith("_"):
-            expected = f"another one of the outputs {listed(described)}, that is not called like what is told anyway,"
-            expected = f"{expected} nor begins with '_',"
-            raise InvalidValueError.of(f"infos[{position}]", repr(name), expected)
+            expected = f"another one of the outputs {listed(described)}, that is not called like what is told anyway"
+            expected = f"{expected} nor begins with '_'"
+            raise InvalidValueError.of(f"infos[{position}]", expected=expected, got=repr(name))
         names[name] = name
     if unused := [name for name in described if name not in names.values()]:
-        expected = "outputs that have a role, or stand in `infos`,"
-        raise InvalidValueError.of("model.output", f"output {unused[0]!r}", expected)
+        expected = "outputs that have a role, or stand in `infos`"
+        raise InvalidValueError.of("model.output", expected=expected, got=f"output {unused[0]!r}")
     ports = {role: Port(role, name, *described[name]) for role, name in names.items()}
     check_next_states(states, ports)
     if "value" in ports:
@@ -201,13 +207,13 @@ def _match_outputs(
 def _check_roles(field: str, names: Mapping[str, str], known: tuple[str, ...] | list[str]) -> None:
     for role in names:
         if role not in known:
-            raise InvalidValueError.of(field, f"role {role!r}", f"one of {listed(known)}")
+            raise InvalidValueError.of(field, expected=f"one of {listed(known)}", got=f"role {role!r}")
 
 
 def _check_converts(dtype: np.dtype, port: Port) -> None:
     if port.dtype.kind != "f" and not np.can_cast(dtype, port.dtype, "same_kind"):
-        expected = f"floats, or a type that {dtype} converts to,"
-        raise InvalidValueError.of(f"model.input[{port.name!r}]", port.dtype, expected)
+        expected = f"floats, or a type that {dtype} converts to"
+        raise InvalidValueError.of(f"model.input[{port.name!r}]", expected=expected, got=port.dtype)
 
 
 def _check_axes(name: str, axes: tuple[int | str, ...] | None, shape: tuple[int, ...]) -> None:
@@ -218,7 +224,7 @@ def _check_axes(name: str, axes: tuple[int | str, ...] | None, shape: tuple[int,
     if len(axes) != 1 + len(shape) or any(
         isinstance(axis, int) and 0 <= axis != size for axis, size in zip(axes[1:], shape, strict=True)
     ):
-        raise InvalidValueError.of(field, f"shape {axes}", f"shape {('N', *shape)}")
+        raise InvalidValueError.of(field, expected=f"shape {('N', *shape)}", got=f"shape {axes}")
     if isinstance(axes[0], int) and axes[0] >= 0:
         text = f"the fixed batch axis {axes[0]} came, one of any size was expected: give it a name instead of a size"
         raise InvalidValueError(text, field=field)
@@ -227,6 +233,8 @@ def _check_axes(name: str, axes: tuple[int | str, ...] | None, shape: tuple[int,
 def _check_output(port: Port, dtype: np.dtype, size: int) -> None:
     field = f"model.output[{port.name!r}]"
     if math.prod(port.shape) != size:
-        raise InvalidValueError.of(field, f"rows of shape {port.shape}", f"{size} elements for {port.role!r}")
+        raise InvalidValueError.of(
+            field, expected=f"{size} elements for {port.role!r}", got=f"rows of shape {port.shape}"
+        )
     if not np.can_cast(port.dtype, dtype, "same_kind"):
-        raise InvalidValueError.of(field, port.dtype, f"a type that converts to {dtype}")
+        raise InvalidValueError.of(field, expected=f"a type that converts to {dtype}", got=port.dtype)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from google.protobuf.message import DecodeError, Message
 
+from rollserve import Reason
 from rollserve_server.errors import InvalidValueError, OverLimitError
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def read_model(data: bytes, max_bytes: int) -> ModelParts:
 
     if len(data) > max_bytes:
         text = f"{len(data)} bytes came, at most {max_bytes} (--max-model-bytes) were expected"
-        raise OverLimitError(text, reason="MODEL_TOO_LARGE", field="model")
+        raise OverLimitError(text, reason=Reason.MODEL_TOO_LARGE, field="model")
     try:
         model = onnx.ModelProto.FromString(data)
     except DecodeError:
@@ -113,7 +114,9 @@ def _declared(port: onnx.ValueInfoProto) -> Declared:
     try:
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     except (KeyError, TypeError, ValueError):
-        raise InvalidValueError.of(field, f"elements of type {tensor.elem_type}", "a type of ONNX") from None
+        raise InvalidValueError.of(
+            field, expected="a type of ONNX", got=f"elements of type {tensor.elem_type}"
+        ) from None
     if not tensor.HasField("shape"):
         return dtype, None
     sizes = (axis.dim_value if axis.HasField("dim_value") else axis.dim_param for axis in tensor.shape.dim)
@@ -136,7 +139,7 @@ def _take_parameters(graph: onnx.GraphProto) -> Iterator[tuple[str, np.ndarray]]
             except ValueError:
                 raise InvalidValueError("its data has not the size that its shape asks for", field=field) from None
             if np.isnan(value).any():
-                raise InvalidValueError.of(field, "NaN", "a number")
+                raise InvalidValueError.of(field, expected="a number", got="NaN")
             if tensor.name not in fixed and value.size and np.isfinite(value).all():
                 _make_reference(tensor, value.nbytes)
                 yield tensor.name, value

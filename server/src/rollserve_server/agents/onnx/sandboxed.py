@@ -62,7 +62,7 @@ def probe(
     num_beside = sum(math.prod(port.shape) for port in inputs[len(leaves) :])
     if num_beside > _MOST_BESIDE:
         came, expected = f"{num_beside} numbers of each row", f"at most {_MOST_BESIDE} of noise and states in all"
-        raise InvalidValueError.of("model.input", came, expected)
+        raise InvalidValueError.of("model.input", expected=expected, got=came)
     arguments = {
         "graph": parts.graph,
         "parameters": dict(parts.parameters),

@@ -40,10 +40,10 @@ def state_ports(names: Mapping[str, str], inputs: Mapping[str, Declared]) -> lis
         dtype, axes = inputs[name]
         field = f"model.input[{name!r}]"
         if dtype.kind != "f":
-            raise InvalidValueError.of(field, dtype, "floats")
+            raise InvalidValueError.of(field, expected="floats", got=dtype)
         shape = tuple(axis for axis in (axes or ())[1:] if isinstance(axis, int) and axis > 0)
         if not axes or len(shape) < len(axes) - 1:
-            expected = "positive numbers for all axes but the first, as in ('N', 64),"
+            expected = "positive numbers for all axes but the first, as in ('N', 64)"
             text = f"shape {axes} came, {expected} were expected: a state is zeros of that shape at first"
             raise InvalidValueError(text, field=field)
         ports.append(Port(role, name, dtype, shape))
@@ -79,9 +79,9 @@ def check_next_states(states: Iterable[Port], outputs: Mapping[str, Port]) -> No
         port = outputs[f"{NEXT_STATE}{state.role.removeprefix(STATE)}"]
         field, expected = f"model.output[{port.name!r}]", f"as of the input {state.name!r}"
         if port.dtype != state.dtype:
-            raise InvalidValueError.of(field, port.dtype, f"{state.dtype}, {expected},")
+            raise InvalidValueError.of(field, expected=f"{state.dtype}, {expected}", got=port.dtype)
         if port.shape != state.shape:
-            raise InvalidValueError.of(field, f"rows of shape {port.shape}", f"{state.shape}, {expected},")
+            raise InvalidValueError.of(field, expected=f"{state.shape}, {expected}", got=f"rows of shape {port.shape}")
 
 
 def _names_of(prefix: str, names: Mapping[str, str], there: Iterable[str]) -> dict[str, str]:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rollserve import Reason
 from rollserve_server.agents.agent import InfoSpec
 from rollserve_server.agents.exploration import AS_THE_AGENT_SAYS
 from rollserve_server.agents.fixed import leaf_bounds
 from rollserve_server.agents.parameters import listed
 from rollserve_server.agents.python.calls import PolicyCalls, part_of
-from rollserve_server.agents.python.loading import AGENT_REFUSED, make_policy
+from rollserve_server.agents.python.loading import make_policy
 from rollserve_server.envs import leaves_of_space
 from rollserve_server.errors import AgentFailedError, InvalidValueError
 
@@ -42,7 +43,7 @@ def load_python(spec: PythonSpec) -> PythonSpec:
     came, expected = (calls.noise_width, states), (spec.form.noise_width, spec.form.states)
     if came != expected:
         text = f"noise and states {came} came, {expected} was expected: so was it where it was tried"
-        raise InvalidValueError(text, reason=AGENT_REFUSED)
+        raise InvalidValueError(text, reason=Reason.AGENT_REFUSED)
     return dataclasses.replace(spec, policy=policy)
 
 

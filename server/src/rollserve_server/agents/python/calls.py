@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from rollserve import Reason
 from rollserve._codec.tensors import dtype_to_proto
 from rollserve_server.agents.agent import InfoSpec, StateSpec
 from rollserve_server.agents.onnx.states import STATE
 from rollserve_server.agents.parameters import listed
-from rollserve_server.agents.python.loading import AGENT_REFUSED
 from rollserve_server.envs import leaves_of_space
-from rollserve_server.errors import AgentFailedError, InvalidValueError, described, shown
+from rollserve_server.errors import AgentFailedError, InvalidValueError, describe, show
 
 if TYPE_CHECKING:
     from gymnasium import Space
@@ -66,7 +66,7 @@ class PolicyCalls:
             with _failing("initial_states"):
                 self.states = tuple(_states(policy))
         except AgentFailedError as error:
-            raise InvalidValueError(error.text, reason=AGENT_REFUSED) from error
+            raise InvalidValueError(error.text, reason=Reason.AGENT_REFUSED) from error
 
     def act(self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray]) -> PolicyResult:
         """What the policy gives for M rows.
@@ -126,12 +126,12 @@ def _failing(what: str) -> Iterator[None]:
         raise
     # Whatever it is, SystemExit among others: the worker goes on.
     except BaseException as error:
-        raise AgentFailedError(f"{what} raised {described(error)}") from error
+        raise AgentFailedError(f"{what} raised {describe(error)}") from error
 
 
 def _noise_width(width: object) -> int:
     if not isinstance(width, numbers.Integral) or not 0 <= int(width) <= _MOST_NOISE:
-        raise AgentFailedError(f"noise_width: {shown(width)} came, an integer from 0 to {_MOST_NOISE} was expected")
+        raise AgentFailedError(f"noise_width: {show(width)} came, an integer from 0 to {_MOST_NOISE} was expected")
     return int(width)
 
 
@@ -204,7 +204,7 @@ def _array(what: str, value: object) -> np.ndarray:
     try:
         array = np.asarray(value)
     except BaseException as error:
-        raise AgentFailedError(f"{what}: no array can be made of it: {described(error)}") from error
+        raise AgentFailedError(f"{what}: no array can be made of it: {describe(error)}") from error
     if array.dtype.kind not in "biuf":
         raise AgentFailedError(f"{what}: dtype {array.dtype} came, one of numbers was expected")
     return array
@@ -220,7 +220,7 @@ def _dtype(what: str, array: np.ndarray) -> np.dtype:
 
 def _name(what: str, name: object) -> str:
     if not isinstance(name, str) or not name or name != name.encode(errors="replace").decode():
-        raise AgentFailedError(f"{what}: the name {shown(name, ascii)} came, a text was expected")
+        raise AgentFailedError(f"{what}: the name {show(name, ascii)} came, a text was expected")
     if name.startswith(("_", STATE)):
         text = f"those that begin with '_' or {STATE!r} are taken: by masks, and by states of each step"
         raise AgentFailedError(f"{what}: the name {name!r} came, but {text}")

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rollserve import Reason
 from rollserve_server.agents.agent import InfoSpec
 from rollserve_server.agents.parameters import check_finite
-from rollserve_server.agents.python.loading import AGENT_REFUSED, find_installed
+from rollserve_server.agents.python.loading import find_installed
 from rollserve_server.agents.python.specs import (
     InstalledFactory,
     PickledFactory,
@@ -116,10 +117,10 @@ def _check_pickle(data: bytes, settings: PythonSettings) -> None:
             "pickle is to run whatever code it holds. Send an agent as parameters or in the ONNX format, or have its "
             "code installed beside the server"
         )
-        raise NotAllowedError(text, reason="PICKLE_NOT_ALLOWED", field="data")
+        raise NotAllowedError(text, reason=Reason.PICKLE_NOT_ALLOWED, field="data")
     if len(data) > settings.max_pickle_bytes:
         text = f"{len(data)} bytes came, at most {settings.max_pickle_bytes} (--max-model-bytes) were expected"
-        raise OverLimitError(text, reason="MODEL_TOO_LARGE", field="data")
+        raise OverLimitError(text, reason=Reason.MODEL_TOO_LARGE, field="data")
 
 
 def _refused(source: PythonSource, error: SandboxError) -> InvalidValueError | NotFoundError:
@@ -128,7 +129,7 @@ def _refused(source: PythonSource, error: SandboxError) -> InvalidValueError | N
     if details.get("trace"):
         _log.warning("agent failed", extra={"agent": agent, "error": error.text, "trace": details["trace"]})
     kind = NotFoundError if details.get("not_found") else InvalidValueError
-    return kind(error.text, reason=details.get("reason", AGENT_REFUSED), field=details.get("field", ""))
+    return kind(error.text, reason=Reason(details.get("reason", Reason.AGENT_REFUSED)), field=details.get("field", ""))
 
 
 def _described(columns: Iterable[Any]) -> Iterable[InfoSpec]:

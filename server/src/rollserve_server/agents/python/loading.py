@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import threadpoolctl
 
+from rollserve import Reason
 from rollserve_server.agents.python.specs import InstalledFactory, PickledFactory
-from rollserve_server.errors import InvalidValueError, NotFoundError, described
+from rollserve_server.errors import InvalidValueError, NotFoundError, describe
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,10 +22,7 @@ if TYPE_CHECKING:
     from rollserve_server.agents.python.policy import PythonPolicy
     from rollserve_server.agents.python.specs import Factory
 
-__all__ = ["AGENT_REFUSED", "find_installed", "make_policy"]
-
-AGENT_REFUSED = "AGENT_REFUSED"
-"""The reason of errors of the agents' own code, before it is sampled with."""
+__all__ = ["find_installed", "make_policy"]
 
 _GROUP = "rollserve.agents"
 _METHODS = ("set_parameters", "initial_states", "act")
@@ -42,7 +40,7 @@ def find_installed(name: str) -> importlib.metadata.EntryPoint:
     if name not in entries:
         installed = f"one of {', '.join(map(repr, sorted(entries)))}" if entries else "none is installed, and one"
         text = f"{name!r} came, {installed} was expected: entry points of the group {_GROUP!r}"
-        raise NotFoundError(text, reason="AGENT_NOT_FOUND", field="name")
+        raise NotFoundError(text, reason=Reason.AGENT_NOT_FOUND, field="name")
     return entries[name]
 
 
@@ -66,7 +64,7 @@ def make_policy(
     lacking = _refusing(owner, field, lambda: [name for name in _METHODS if not callable(getattr(policy, name, None))])
     if lacking:
         text = f"{owner} made a {type(policy).__name__} without a method {lacking[0]}, see docs/agents.md"
-        raise InvalidValueError(text, reason=AGENT_REFUSED)
+        raise InvalidValueError(text, reason=Reason.AGENT_REFUSED)
     threadpoolctl.threadpool_limits(1)  # also of libraries that the code has loaded
     given = {name: _read_only(value) for name, value in parameters.items()}
     _refusing("set_parameters", "parameters", lambda: policy.set_parameters(given))
@@ -79,11 +77,11 @@ def _imported(name: str) -> Callable[..., PythonPolicy]:
     try:
         factory = entry.load()
     except BaseException as error:
-        text = f"{name!r} is installed, but {entry.value!r} cannot be imported: {described(error)}"
-        raise NotFoundError(text, reason="MODULE_NOT_FOUND", field="name") from error
+        text = f"{name!r} is installed, but {entry.value!r} cannot be imported: {describe(error)}"
+        raise NotFoundError(text, reason=Reason.MODULE_NOT_FOUND, field="name") from error
     if not callable(factory):
         text = f"{name!r} stands for {entry.value!r}, which is a {type(factory).__name__}, a factory was expected"
-        raise InvalidValueError(text, reason=AGENT_REFUSED, field="name")
+        raise InvalidValueError(text, reason=Reason.AGENT_REFUSED, field="name")
     return factory  # type: ignore[no-any-return]
 
 
@@ -91,11 +89,11 @@ def _unpickled(data: bytes) -> Callable[..., PythonPolicy]:
     try:
         factory = pickle.loads(data)  # noqa: S301  # the operator has allowed it
     except BaseException as error:
-        text = f"it cannot be read: {described(error)}"
-        raise InvalidValueError(text, reason=AGENT_REFUSED, field="data") from error
+        text = f"it cannot be read: {describe(error)}"
+        raise InvalidValueError(text, reason=Reason.AGENT_REFUSED, field="data") from error
     if not callable(factory):
         text = f"a pickled {type(factory).__name__} came, a factory was expected"
-        raise InvalidValueError(text, reason=AGENT_REFUSED, field="data")
+        raise InvalidValueError(text, reason=Reason.AGENT_REFUSED, field="data")
     return factory  # type: ignore[no-any-return]
 
 
@@ -103,8 +101,8 @@ def _refusing(owner: str, field: str, call: Callable[[], _T]) -> _T:
     try:
         return call()
     except BaseException as error:
-        text = f"refused by {owner}: {described(error)}"
-        raise InvalidValueError(text, reason=AGENT_REFUSED, field=field) from error
+        text = f"refused by {owner}: {describe(error)}"
+        raise InvalidValueError(text, reason=Reason.AGENT_REFUSED, field=field) from error
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:

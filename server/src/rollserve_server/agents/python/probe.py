@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rollserve import Reason
 from rollserve_server.agents.python.calls import PolicyCalls, described_info
-from rollserve_server.agents.python.loading import AGENT_REFUSED, make_policy
+from rollserve_server.agents.python.loading import make_policy
 from rollserve_server.agents.sandbox.child import RefusedError, answer, changed, find_batching
 from rollserve_server.agents.sandbox.run import NUM_PROBE_ROWS, random_values
 from rollserve_server.envs import leaves_of_space
-from rollserve_server.errors import AgentFailedError, DomainError, NotFoundError, place_of
+from rollserve_server.errors import AgentFailedError, DomainError, NotFoundError, traceback_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,9 +50,9 @@ def probe(
     except DomainError as error:
         details = {
             "field": error.field,
-            "reason": AGENT_REFUSED if isinstance(error, AgentFailedError) else error.reason,
+            "reason": Reason.AGENT_REFUSED if isinstance(error, AgentFailedError) else error.reason,
             "not_found": isinstance(error, NotFoundError),
-            "trace": place_of(error.__cause__) if error.__cause__ else "",
+            "trace": traceback_of(error.__cause__) if error.__cause__ else "",
         }
         raise RefusedError(error.text, **details) from error
 

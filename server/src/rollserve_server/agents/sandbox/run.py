@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from rollserve_server.agents.fixed import leaf_bounds
-from rollserve_server.errors import shortened
+from rollserve_server.errors import shorten
 
 if TYPE_CHECKING:
     from rollserve_server.envs import Leaf
@@ -102,7 +102,7 @@ def run_in_sandbox(
         _log.debug("trial broken off", extra={"output": last_words})
         raise SandboxError(f"it ended the process that tried it, {_manner(status)}")
     if "error" in answer:
-        raise SandboxError(shortened(str(answer["error"])), answer)
+        raise SandboxError(shorten(str(answer["error"])), answer)
     return answer
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rollserve import Reason
 from rollserve_server.errors import InvalidValueError
 
 __all__ = ["check_arguments", "check_values"]
@@ -79,7 +80,7 @@ def check_values(env_id: str, arguments: Mapping[str, Any]) -> None:
     """
     if arguments and not _survives(repr((env_id, dict(arguments)))):
         text = f"{str(dict(arguments))[:_MOST_SHOWN]} came, with which EnvPool's code for {env_id} breaks down"
-        raise InvalidValueError(text, reason="ENV_REFUSED", field="kwargs_json")
+        raise InvalidValueError(text, reason=Reason.ENV_REFUSED, field="kwargs_json")
 
 
 @functools.lru_cache(maxsize=256)

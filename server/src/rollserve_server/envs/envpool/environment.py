@@ -11,6 +11,7 @@ from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from rollserve import Reason
 from rollserve_server.envs.envpool.arguments import check_arguments, check_values
 from rollserve_server.envs.making import refusing
 from rollserve_server.errors import InvalidValueError, NotFoundError
@@ -44,7 +45,7 @@ def make_envpool(spec: EnvSpec, num_rows: int, max_episode_length: int | None) -
     registry = _registry()
     if spec.id not in registry.specs:
         text = f"{spec.id!r} came, an id of EnvPool's was expected, such as 'Pong-v5'"
-        raise NotFoundError(text, reason="ENV_NOT_FOUND", field="id")
+        raise NotFoundError(text, reason=Reason.ENV_NOT_FOUND, field="id")
     _check_parts(spec)
     defaults = refusing(spec.id, lambda: registry.make_spec(spec.id)).config._asdict()
     if defaults["max_num_players"] != 1:
@@ -170,7 +171,7 @@ def _registry() -> Any:
     except ImportError as error:
         text = f"'envpool' came, which needs a package that is not installed on the server: {error}"
         raise NotFoundError(
-            f"{text} (pip install 'rollserve-server[envpool]')", reason="PACKAGE_NOT_FOUND", field="vectorization"
+            f"{text} (pip install 'rollserve-server[envpool]')", reason=Reason.PACKAGE_NOT_FOUND, field="vectorization"
         ) from error
     return registry
 

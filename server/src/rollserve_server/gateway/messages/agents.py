@@ -59,9 +59,9 @@ def mlp_from_proto(mlp: agent_pb2.MlpAgent, parameters: Mapping[str, np.ndarray]
     head: HeadKind | None = mlp.WhichOneof("head")
     if head is None:
         kinds = [field.name for field in mlp.DESCRIPTOR.oneofs_by_name["head"].fields]
-        raise InvalidValueError.of("head", "none", f"{', '.join(kinds[:-1])} or {kinds[-1]}")
+        raise InvalidValueError.of("head", expected=f"{', '.join(kinds[:-1])} or {kinds[-1]}", got="none")
     if mlp.activation not in (*_ACTIVATIONS, agent_pb2.ACTIVATION_UNSPECIFIED):
-        raise InvalidValueError.of("activation", mlp.activation, "a value of Activation")
+        raise InvalidValueError.of("activation", expected="a value of Activation", got=mlp.activation)
     norm = mlp.layer_norm
     norm_epsilon = norm.epsilon if norm.HasField("epsilon") else _NORM_EPSILON
     return MlpSpec(
@@ -79,7 +79,9 @@ def mlp_from_proto(mlp: agent_pb2.MlpAgent, parameters: Mapping[str, np.ndarray]
 def _check_model_head(onnx: agent_pb2.OnnxAgent, head: str) -> None:
     """Raises InvalidValueError if the head of a model has settings, which are an MLP's."""
     for field, value in getattr(onnx, head).ListFields():
-        raise InvalidValueError.of(f"{head}.{field.name}", value, "none: a model gives log_std as it is to be,")
+        raise InvalidValueError.of(
+            f"{head}.{field.name}", expected="none: a model gives log_std as it is to be", got=value
+        )
 
 
 def _python_from_proto(
@@ -116,12 +118,14 @@ def exploration_from_proto(exploration: pb.Exploration) -> Exploration:
         if not values:
             continue
         if len(values) > _MOST_FACTORS:
-            raise InvalidValueError.of(field, f"{len(values)} numbers", f"at most {_MOST_FACTORS}")
+            raise InvalidValueError.of(field, expected=f"at most {_MOST_FACTORS}", got=f"{len(values)} numbers")
         for position, value in enumerate(values):
             if not least <= value <= most:
-                raise InvalidValueError.of(f"{field}[{position}]", value, f"a number from {least:g} to {most:g}")
+                raise InvalidValueError.of(
+                    f"{field}[{position}]", expected=f"a number from {least:g} to {most:g}", got=value
+                )
         if exploration.deterministic:
-            raise InvalidValueError.of(field, f"{len(values)} numbers", "none beside deterministic")
+            raise InvalidValueError.of(field, expected="none beside deterministic", got=f"{len(values)} numbers")
         changes[name] = values
     return Exploration(exploration.deterministic, **changes)
 
@@ -183,7 +187,7 @@ def _agent_update_from_proto(update: pb.AgentUpdate, allowed_paths: Collection[P
         case "parameters":
             return _parameters_from_proto(update.parameters)
         case _:
-            raise InvalidValueError.of("update", "none", "agent or parameters")
+            raise InvalidValueError.of("update", expected="agent or parameters", got="none")
 
 
 def _agent_from_proto(agent: agent_pb2.Agent, allowed_paths: Collection[Path]) -> AgentSource:
@@ -208,14 +212,14 @@ def _agent_from_proto(agent: agent_pb2.Agent, allowed_paths: Collection[Path]) -
                     PickledFactory(agent.pickled.data), _parameters_from_proto(agent.pickled.parameters)
                 )
         case _:
-            raise InvalidValueError.of("kind", "none", "mlp, random, constant, onnx, python or pickled")
+            raise InvalidValueError.of("kind", expected="mlp, random, constant, onnx, python or pickled", got="none")
 
 
 def _onnx_from_proto(onnx: agent_pb2.OnnxAgent) -> OnnxModel:
     head = onnx.WhichOneof("head")
     if head is None:
         expected = "categorical, diagonal_gaussian, squashed_gaussian or actions"
-        raise InvalidValueError.of("head", "none", expected)
+        raise InvalidValueError.of("head", expected=expected, got="none")
     _check_model_head(onnx, head)
     return OnnxModel(
         data=onnx.model,

@@ -63,7 +63,7 @@ def environment_from_proto(environment: environment_pb2.Environment, allowed_pat
         NotAllowedError: see `check_paths`.
     """
     if len(environment.wrappers) > _MOST_WRAPPERS:
-        raise InvalidValueError.of("wrappers", len(environment.wrappers), f"at most {_MOST_WRAPPERS}")
+        raise InvalidValueError.of("wrappers", expected=f"at most {_MOST_WRAPPERS}", got=len(environment.wrappers))
     in_range("row_count", environment.row_count, 0, _MOST_ROWS)
     in_range("episodes_per_row", environment.episodes_per_row, 0, _MOST_EPISODES_PER_ROW)
     texts = {"kwargs_json": environment.kwargs_json, "reset_options_json": environment.reset_options_json}
@@ -85,7 +85,7 @@ def _env_update_from_proto(update: environment_pb2.EnvironmentUpdate, allowed_pa
                     updates.append(_row_update_from_proto(element, allowed_paths))
             return RowUpdates(tuple(updates))
         case None:
-            raise InvalidValueError.of("update", "none", "environment, change or per_row")
+            raise InvalidValueError.of("update", expected="environment, change or per_row", got="none")
         case _:
             return _one_env_update_from_proto(update, allowed_paths)
 
@@ -95,7 +95,7 @@ def _row_update_from_proto(
 ) -> EnvSpec | EnvChange | None:
     match update.WhichOneof("update"):
         case "per_row":
-            raise InvalidValueError.of("per_row", "another per_row", "environment, change or nothing")
+            raise InvalidValueError.of("per_row", expected="environment, change or nothing", got="another per_row")
         case None:
             return None
         case _:

@@ -65,7 +65,7 @@ def population_request_from_proto(
     num_members = max((len(value) for value in parameters.values() if value.ndim), default=1)
     most = max(_MOST_EPISODES // max(num_members, 1), 1)
     if num_members > _MOST_EPISODES:
-        raise InvalidValueError.of("parameters", f"{num_members} members", f"at most {_MOST_EPISODES}")
+        raise InvalidValueError.of("parameters", expected=f"at most {_MOST_EPISODES}", got=f"{num_members} members")
     return PopulationRequest(
         parameters=parameters,
         num_episodes=in_range("episode_count", request.episode_count, 1, most),
@@ -118,7 +118,7 @@ def _options_from_proto(options: pb.EvaluationOptions, allowed_paths: Collection
         if options.HasField("environment"):
             if options.HasField("environment_version"):
                 expected = "none beside an environment"
-                raise InvalidValueError.of("environment_version", options.environment_version, expected)
+                raise InvalidValueError.of("environment_version", expected=expected, got=options.environment_version)
             with of_field("environment"):
                 env = environment_from_proto(options.environment, allowed_paths)
         if options.HasField("max_episode_length"):

@@ -23,7 +23,7 @@ MOST_STEPS, MOST_FIRST_INDEX, MOST_WORKERS = 1 << 50, 1 << 62, 10_000
 def in_range(field: str, value: int, least: int, most: int) -> int:
     """The value; raises InvalidValueError if it is out of range."""
     if not least <= value <= most:
-        raise InvalidValueError.of(field, value, f"a number from {least} to {most}")
+        raise InvalidValueError.of(field, expected=f"a number from {least} to {most}", got=value)
     return value
 
 
@@ -61,4 +61,4 @@ def updates_of(
                     updates.append(read(update))
             return updates, True
         case _:
-            raise InvalidValueError.of("update", "none", "all_workers or per_worker")
+            raise InvalidValueError.of("update", expected="all_workers or per_worker", got="none")

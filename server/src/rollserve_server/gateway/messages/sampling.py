@@ -21,7 +21,7 @@ from rollserve.v1 import (
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server import __version__
 from rollserve_server.envs import describe_space
-from rollserve_server.errors import InvalidValueError, shortened
+from rollserve_server.errors import InvalidValueError, shorten
 from rollserve_server.gateway.messages.agents import (
     exploration_from_proto,
 )
@@ -78,10 +78,12 @@ def sample_request_from_proto(
         limit, columns = message_limit_from_proto(options), column_format_from_proto(options)
         columns = dataclasses.replace(columns, all_states=options.return_states)
     if options.HasField("first_episode_index") and not options.HasField("seed"):
-        raise InvalidValueError.of("options.first_episode_index", "an index without a seed", "options.seed beside it")
+        raise InvalidValueError.of(
+            "options.first_episode_index", expected="options.seed beside it", got="an index without a seed"
+        )
     if options.prefetch and (options.HasField("seed") or isinstance(target, Fragments)):
         came, expected = "prefetch beside a seed or fragments", "whole episodes of the sampler's own sequence"
-        raise InvalidValueError.of("options.prefetch", came, expected)
+        raise InvalidValueError.of("options.prefetch", expected=expected, got=came)
     if options.HasField("max_episode_length"):
         in_range("options.max_episode_length", options.max_episode_length, 1, MOST_STEPS)
     with of_field("options.exploration"):
@@ -200,7 +202,7 @@ def status_to_proto(sampler: str, status: PoolStatus) -> pb.GetSamplerResponse:
             process_id=worker.identity.process_id,
             host=worker.identity.host,
             restart_count=worker.num_restarts,
-            last_failure=shortened(worker.last_failure),
+            last_failure=shorten(worker.last_failure),
         )
         for worker in status.workers
     ]
@@ -240,7 +242,7 @@ def status_to_proto(sampler: str, status: PoolStatus) -> pb.GetSamplerResponse:
 def column_format_from_proto(options: pb.SamplingOptions | evaluation_pb2.EpisodeDelivery) -> ColumnFormat:
     """How columns may be written; raises InvalidValueError for a compression that is not set."""
     if tensor_pb2.COMPRESSION_UNSPECIFIED in options.accept_compression:
-        raise InvalidValueError.of("accept_compression", "one that is not set", "a value of Compression")
+        raise InvalidValueError.of("accept_compression", expected="a value of Compression", got="one that is not set")
     # What is not known here may be so to other servers.
     known = (compression for compression in options.accept_compression if compression in COMPRESSIONS)
     return ColumnFormat(next(known, None), options.accept_frame_stacks)
@@ -249,13 +251,17 @@ def column_format_from_proto(options: pb.SamplingOptions | evaluation_pb2.Episod
 def _fragments_from_proto(request: pb.ObtainSamplesRequest, num_steps: int) -> Fragments:
     fragments = request.fragments
     if request.options.HasField("first_episode_index"):
-        expected = "none beside fragments, whose rows begin with episodes of their own,"
-        raise InvalidValueError.of("options.first_episode_index", request.options.first_episode_index, expected)
+        expected = "none beside fragments, whose rows begin with episodes of their own"
+        raise InvalidValueError.of(
+            "options.first_episode_index", expected=expected, got=request.options.first_episode_index
+        )
     in_range("fragments.row_step_count", fragments.row_step_count, 0, MOST_FIRST_INDEX)
     clock = optional(fragments, "row_step_count")
     fraction = fragments.fraction_of_workers if fragments.HasField("fraction_of_workers") else 1.0
     if not 0 < fraction <= 1:
-        raise InvalidValueError.of("fragments.fraction_of_workers", fraction, "a number over 0 and up to 1")
+        raise InvalidValueError.of(
+            "fragments.fraction_of_workers", expected="a number over 0 and up to 1", got=fraction
+        )
     return Fragments(num_steps, fragments.skip_step_count, fragments.soft_horizon, clock, fraction)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from rollserve import Reason
 from rollserve._codec.tensors import dtype_to_proto
 from rollserve.v1 import agent_versions_pb2 as pb
 from rollserve_server.agents.parameters import listed
@@ -52,7 +53,7 @@ def chosen_parameters(parameters: Mapping[str, np.ndarray], names: Sequence[str]
     """
     for position, name in enumerate(names):
         if name not in parameters:
-            raise InvalidValueError.of(f"names[{position}]", repr(name), f"one of {listed(parameters)}")
+            raise InvalidValueError.of(f"names[{position}]", expected=f"one of {listed(parameters)}", got=repr(name))
     return {name: parameters[name] for name in names} if names else parameters
 
 
@@ -83,7 +84,7 @@ def _parts(name: str, array: np.ndarray, limit: int) -> Iterator[pb.ParameterPar
     room = limit - head.ByteSize() - 3 * _FIELD_BYTES
     if room < array.itemsize:
         text = f"a message of more than {head.ByteSize()} bytes is needed for the name and the shape of a parameter"
-        raise OverLimitError(text, reason="MESSAGE_TOO_SMALL", field="max_message_bytes")
+        raise OverLimitError(text, reason=Reason.MESSAGE_TOO_SMALL, field="max_message_bytes")
     data = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8)
     size = room // array.itemsize * array.itemsize
     for offset in range(0, max(len(data), 1), size):

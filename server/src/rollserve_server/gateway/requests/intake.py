@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import grpc.aio
 
+from rollserve import Reason
 from rollserve_server.admission import ConnectionAdmission
 from rollserve_server.errors import InvalidValueError, OverLimitError
 
@@ -125,7 +126,7 @@ class Intake:
         if self._num_evaluating + len(data) > self._share:
             came = f"a request of {len(data)} bytes came while evaluations hold {self._num_evaluating}"
             text = f"{came}, {self._share} at most were expected: try again when some have ended"
-            raise OverLimitError(text, reason="TOO_MANY_REQUEST_BYTES")
+            raise OverLimitError(text, reason=Reason.TOO_MANY_REQUEST_BYTES)
         self._num_evaluating += len(data)
         try:
             yield data
@@ -164,4 +165,4 @@ async def _read_next(rpc: OpenRpc) -> bytes | None:
 def _check_size(data: bytes, most_bytes: int) -> None:
     if len(data) > most_bytes:
         text = f"a request of {len(data)} bytes came, {most_bytes} at most were expected"
-        raise OverLimitError(text, reason="REQUEST_TOO_LARGE")
+        raise OverLimitError(text, reason=Reason.REQUEST_TOO_LARGE)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
+from rollserve import Reason
 from rollserve._codec.protobuf import LENGTH_DELIMITED, VARINT
 from rollserve_server.errors import OverLimitError
 
@@ -74,13 +75,13 @@ def _check(kind: Any, data: bytes) -> None:
                 position += _FIXED_BYTES.get(wire_type, 0)
             if num_fields > MOST_FIELDS:
                 text = f"a request with more fields came than {MOST_FIELDS}, which were expected at most"
-                raise OverLimitError(text, reason="REQUEST_TOO_LARGE")
+                raise OverLimitError(text, reason=Reason.REQUEST_TOO_LARGE)
 
 
 def _check_text(member: FieldDescriptor, size: int) -> None:
     if size > MOST_TEXT_BYTES:
         text = f"a text of {size} bytes came, {MOST_TEXT_BYTES} at most were expected"
-        raise OverLimitError(text, reason="REQUEST_TOO_LARGE", field=member.name)
+        raise OverLimitError(text, reason=Reason.REQUEST_TOO_LARGE, field=member.name)
 
 
 @functools.cache

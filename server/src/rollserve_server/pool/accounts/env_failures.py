@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rollserve_server.errors import shortened
+from rollserve_server.errors import shorten
 
 if TYPE_CHECKING:
     from rollserve_server.sampling import EpisodeFailure
@@ -52,7 +52,7 @@ class FailedEpisode:
     @property
     def short_text(self) -> str:
         """The beginning of the error."""
-        return shortened(self.text, _MOST_TEXT)
+        return shorten(self.text, _MOST_TEXT)
 
     @property
     def final_text(self) -> str:

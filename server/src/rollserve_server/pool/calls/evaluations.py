@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Seque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rollserve import EnvSpec
+from rollserve import EnvSpec, Reason
 from rollserve_server.admission import Admission, Receiver
 from rollserve_server.agents import check_population
 from rollserve_server.errors import InvalidValueError, NotReadyError, within
@@ -213,7 +213,7 @@ class Evaluations:
         env_version, own = 0, None
         if options.env is None:
             with within("options"):
-                env_version = versions.envs.choose(options.env_version, "environment")
+                env_version = versions.envs.choose(options.env_version, Reason.ENVIRONMENT_VERSION)
             own = versions.envs.get(env_version)
         specs: Sequence[WorkerSpecs] = own.specs if own is not None else [options.env] if options.env else []
         if change is not None:
@@ -226,7 +226,7 @@ class Evaluations:
         misfit = await versions.misfit(policy_version, fitting)
         if misfit is not None:
             text = f"the agent does not fit the environment: {misfit.message}"
-            raise NotReadyError(text, reason="AGENT_MISFIT")
+            raise NotReadyError(text, reason=Reason.AGENT_MISFIT)
         env = versions.env(number)
         assert env is not None  # noqa: S101  # it is in use
         seed = self._seed if options.seed is None else options.seed
@@ -292,8 +292,8 @@ class Evaluations:
     ) -> PopulationCall:
         options = request.options
         if options.skip_failed:
-            expected = "false for a population, whose members have the same number of episodes,"
-            raise InvalidValueError.of("options.skip_failed_episodes", "true", expected)
+            expected = "false for a population, whose members have the same number of episodes"
+            raise InvalidValueError.of("options.skip_failed_episodes", expected=expected, got="true")
         agents = self._versions.agents.get(setting.policy_version)
         assert agents is not None  # noqa: S101  # the call keeps them
         if len(agents) != 1:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from rollserve import Reproducibility
+from rollserve import Reason, Reproducibility
 from rollserve_server.errors import DomainError, EnvFailedError, NotReadyError, WorkerLostError
 from rollserve_server.pool.accounts.account import ENVIRONMENT_FAILED, Account, WorkerAccount
 from rollserve_server.pool.accounts.env_failures import FailedEpisode
@@ -330,7 +330,7 @@ class FragmentCall(CallDriver):
             raise WorkerLostError(text, state.worker)
         if state.failure is not None:
             raise EnvFailedError(f"{state.failure.text}; {text}")
-        raise NotReadyError(text, reason="ROW_STEP_COUNT", field="fragments.row_step_count")
+        raise NotReadyError(text, reason=Reason.ROW_STEP_COUNT, field="fragments.row_step_count")
 
     def _lose(self, state: _WorkerState, error: WorkerLostError) -> None:
         """Takes in that a worker is gone with its rows, and what it had not written."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rollserve import Reason
 from rollserve_server.errors import NotReadyError
 
 if TYPE_CHECKING:
@@ -36,11 +37,11 @@ def check_run(wanted: str | None, run: str) -> None:
     """Raises NotReadyError if a request means another run of the pool than this one."""
     if wanted not in (None, run):
         text = f"{wanted!r} came, but the server was started anew since: its versions of then are gone"
-        raise NotReadyError(text, reason="SAMPLER_RUN", field="options.sampler_run")
+        raise NotReadyError(text, reason=Reason.SAMPLER_RUN, field="options.sampler_run")
 
 
 def check_size(wanted: int | None, num_workers: int) -> None:
     """Raises NotReadyError if a request counts on another number of workers than this one."""
     if wanted not in (None, num_workers):
         text = f"{wanted} came, but there are {num_workers} workers now"
-        raise NotReadyError(text, reason="WORKER_COUNT", field="options.worker_count")
+        raise NotReadyError(text, reason=Reason.WORKER_COUNT, field="options.worker_count")

@@ -49,19 +49,21 @@ def check_fragments(request: SampleRequest, target: Fragments, num_rows: int, ma
     if num_steps % num_rows:
         below = num_steps // num_rows * num_rows
         nearest = f"{below} or {below + num_rows}" if below else f"{num_rows}"
-        expected = f"a multiple of {num_rows}, the number of rows of all workers, such as {nearest},"
-        raise InvalidValueError.of("step_count", num_steps, expected)
+        expected = f"a multiple of {num_rows}, the number of rows of all workers, such as {nearest}"
+        raise InvalidValueError.of("step_count", expected=expected, got=num_steps)
     if target.num_skipped_steps > num_steps:
-        expected = f"at most the number of all, {num_steps},"
-        raise InvalidValueError.of("fragments.skip_step_count", target.num_skipped_steps, expected)
+        expected = f"at most the number of all, {num_steps}"
+        raise InvalidValueError.of("fragments.skip_step_count", expected=expected, got=target.num_skipped_steps)
     if target.num_skipped_steps and target.fraction_of_workers < 1:
-        expected = "none beside fragments.fraction_of_workers, with which no call comes again,"
-        raise InvalidValueError.of("fragments.skip_step_count", target.num_skipped_steps, expected)
+        expected = "none beside fragments.fraction_of_workers, with which no call comes again"
+        raise InvalidValueError.of("fragments.skip_step_count", expected=expected, got=target.num_skipped_steps)
     if target.soft_horizon and (request.max_episode_length or max_episode_length) is None:
-        expected = "options.max_episode_length beside it, or a server with a limit,"
-        raise InvalidValueError.of("fragments.soft_horizon", "a soft horizon without a limit", expected)
+        expected = "options.max_episode_length beside it, or a server with a limit"
+        raise InvalidValueError.of("fragments.soft_horizon", expected=expected, got="a soft horizon without a limit")
     if request.skip_failed:
-        expected = "false for fragments, whose rows go on from call to call,"
-        raise InvalidValueError.of("options.skip_failed_episodes", "true", expected)
+        expected = "false for fragments, whose rows go on from call to call"
+        raise InvalidValueError.of("options.skip_failed_episodes", expected=expected, got="true")
     if target.row_step_count is not None and request.seed is None:
-        raise InvalidValueError.of("fragments.row_step_count", "a count without a seed", "options.seed beside it")
+        raise InvalidValueError.of(
+            "fragments.row_step_count", expected="options.seed beside it", got="a count without a seed"
+        )

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from rollserve import Reason
 from rollserve_server.errors import NotReadyError
 from rollserve_server.pool.sequences.root_seeds import derived_seed
 from rollserve_server.pool.state.sampler_state import SequenceState
@@ -311,4 +312,4 @@ class RowSequences:
         text = f"{clock} came, but {stands}: rows stand there or begin anew"
         if not known and self._were_dropped:
             text = f"{text}; sequences of before the last change of the number of workers have ended with it"
-        return NotReadyError(text, reason="ROW_STEP_COUNT", field="fragments.row_step_count")
+        return NotReadyError(text, reason=Reason.ROW_STEP_COUNT, field="fragments.row_step_count")

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, overload
 
+from rollserve import Reason
 from rollserve_server.agents import (
     AgentSpec,
     content_bytes,
@@ -116,13 +117,15 @@ class AgentVersions:
         """
         held, num_workers = self._versions.agents, len(self._workers)
         if not held.number:
-            raise NotReadyError("there is no agent yet: call UpdateAgent first", reason="NO_AGENT")
-        number = held.choose(number, "policy")
+            raise NotReadyError("there is no agent yet: call UpdateAgent first", reason=Reason.NO_AGENT)
+        number = held.choose(number, Reason.POLICY_VERSION)
         agents = held.get(number) or ()
         if len(agents) > 1:  # there may be more or fewer workers now
             num_workers = len(agents)
         if not 0 <= worker_index < num_workers:
-            raise InvalidValueError.of("worker_index", worker_index, f"a number from 0 to {num_workers - 1}")
+            raise InvalidValueError.of(
+                "worker_index", expected=f"a number from 0 to {num_workers - 1}", got=worker_index
+            )
         return number, parameters_of(agents[worker_index if len(agents) > 1 else 0])
 
     async def current_if_same(self, updates: Sequence[AgentUpdate], *, per_worker: bool = False) -> int | None:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rollserve import EnvChange, EnvSpec
+from rollserve import EnvChange, EnvSpec, Reason
 from rollserve_server.envs import RowSpecs, WorkerSpecs, specs_of_rows
 from rollserve_server.errors import InvalidValueError, OverLimitError
 
@@ -84,7 +84,7 @@ class EnvRoom:
         self._num_bytes += size * num_rows * self._num_workers
         if self._num_bytes > MOST_ENV_BYTES:
             text = f"environments of all rows and workers of more than {MOST_ENV_BYTES} bytes, as text, came"
-            raise OverLimitError(f"{text}, which is the most", reason="ENVIRONMENTS_TOO_LARGE")
+            raise OverLimitError(f"{text}, which is the most", reason=Reason.ENVIRONMENTS_TOO_LARGE)
 
 
 def updated(specs: WorkerSpecs, update: EnvUpdate, num_rows: int, room: EnvRoom) -> WorkerSpecs:
@@ -110,7 +110,7 @@ def updated(specs: WorkerSpecs, update: EnvUpdate, num_rows: int, room: EnvRoom)
     updates = update.updates if isinstance(update, RowUpdates) else (update,) * num_rows
     if len(updates) != num_rows:
         expected = f"one for each of a worker's {num_rows} rows"
-        raise InvalidValueError.of("per_row.updates", f"{len(updates)} elements", expected)
+        raise InvalidValueError.of("per_row.updates", expected=expected, got=f"{len(updates)} elements")
     rows = []
     for row, (spec, each) in enumerate(zip(specs_of_rows(specs, num_rows), updates, strict=True)):
         rows.append(_updated_row(row, spec, each))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, TYPE_CHECKING
 
 from rollserve_server.errors import NotReadyError
+
+if TYPE_CHECKING:
+    from rollserve import Reason
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 __all__ = ["VersionHistory"]
 
@@ -56,17 +59,21 @@ class VersionHistory(Generic[_T]):
         """Whether somebody uses a version."""
         return self._uses[number] > 0
 
-    def choose(self, wanted: int | None, name: str) -> int:
-        """The wanted version, or the current one; `name` is what of.
+    def choose(self, wanted: int | None, reason: Reason) -> int:
+        """Return the wanted version, or the current one if none is wanted.
+
+        Args:
+            wanted: number of the version, or None.
+            reason: reason of the error; in lower case, the field that asks for the version.
 
         Raises:
-            NotReadyError: it is not there, or not any more.
+            NotReadyError: the version is not kept.
         """
         if wanted is None:
             return self.number
         if wanted not in self._values:
-            text = f"{wanted} came, one of {', '.join(map(str, self))} was expected: no others are there"
-            raise NotReadyError(text, reason=f"{name.upper()}_VERSION", field=f"{name}_version")
+            expected = f"one of the versions that are kept, {', '.join(map(str, self))}"
+            raise NotReadyError.of(reason.lower(), expected=expected, got=wanted, reason=reason)
         return wanted
 
     def add(self, value: _T) -> None:

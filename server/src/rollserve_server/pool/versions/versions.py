@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from rollserve import EnvSpec, Reproducibility
+from rollserve import EnvSpec, Reason, Reproducibility
 from rollserve_server.agents import (
     AgentSource,
     AgentSpec,
@@ -256,15 +256,15 @@ class Versions:
         """
         agents = self.agents
         if not agents.number:
-            raise NotReadyError("there is no agent yet: call UpdateAgent first", reason="NO_AGENT")
+            raise NotReadyError("there is no agent yet: call UpdateAgent first", reason=Reason.NO_AGENT)
         with within("options"):
             if wanted.expected_policy_version not in (None, agents.number):
                 text = f"{wanted.expected_policy_version} came, but the current version is {agents.number}"
-                raise NotReadyError(text, reason="POLICY_VERSION", field="expected_policy_version")
-            version = agents.choose(wanted.policy_version, "policy")
+                raise NotReadyError(text, reason=Reason.POLICY_VERSION, field="expected_policy_version")
+            version = agents.choose(wanted.policy_version, Reason.POLICY_VERSION)
             if wanted.min_policy_version is not None and version < wanted.min_policy_version:
                 text = f"{wanted.min_policy_version} came, but the version that would act is {version}"
-                raise NotReadyError(text, reason="POLICY_VERSION", field="min_policy_version")
+                raise NotReadyError(text, reason=Reason.POLICY_VERSION, field="min_policy_version")
         return version
 
     def check_exploration(self, policy_version: int, exploration: Exploration) -> None:
@@ -332,7 +332,7 @@ class Versions:
         for name, values in held.items():
             if len(values) not in (0, 1, num_workers):
                 text = f"that version is one for each of {len(values)} workers, and there are {num_workers} now"
-                raise NotReadyError(text, reason="WORKER_COUNT", field=f"options.{name}")
+                raise NotReadyError(text, reason=Reason.WORKER_COUNT, field=f"options.{name}")
 
     def check_alike(self) -> None:
         """Raises NotReadyError if workers have agents or environments of their own."""
@@ -342,7 +342,7 @@ class Versions:
                 text = (
                     f"workers have {name} of their own, and who comes or goes has none: update all workers alike first"
                 )
-                raise NotReadyError(text, reason="WORKERS_DIFFER")
+                raise NotReadyError(text, reason=Reason.WORKERS_DIFFER)
 
     def check_room(self, num_workers: int) -> None:
         """Raises OverLimitError if so many workers, who have the same environments, would have too many of them."""
@@ -409,7 +409,7 @@ class Versions:
         expected = len(self._workers) if per_worker else 1
         if len(updates) != expected:
             wanted = f"one for each of the {expected} workers"
-            raise InvalidValueError.of(f"per_worker.{name}", f"{len(updates)} elements", wanted)
+            raise InvalidValueError.of(f"per_worker.{name}", expected=wanted, got=f"{len(updates)} elements")
 
     def _spread(self, values: Sequence[_T]) -> Sequence[_T]:
         """One value for each worker."""
@@ -445,7 +445,7 @@ class Versions:
         if any(isinstance(update, Mapping) for update in updates):
             if not held:
                 text = "parameters came, but there is no agent yet to take them: send a whole one first"
-                raise NotReadyError(text, reason="NO_AGENT")
+                raise NotReadyError(text, reason=Reason.NO_AGENT)
             if len(held) > 1:
                 updates = self._spread(updates)
         agents: list[AgentSource] = []

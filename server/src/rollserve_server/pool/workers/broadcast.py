@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from rollserve import Reason
 from rollserve_server.errors import DomainError, SamplerLostError, WorkerLostError
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class Broadcast(Generic[_R]):
             return
         self._num_fatal_rounds += 1
         # What hangs there would do so again.
-        if error.reason == "WORKER_HUNG" and (self._wait_for_lost or not self._answers):
+        if error.reason == Reason.WORKER_HUNG and (self._wait_for_lost or not self._answers):
             raise error
         if max(self._num_fatal_rounds, self._num_losses[error.worker_index]) >= _MOST_ATTEMPTS:
             raise error.again(f"one worker after the other is lost over it: {error.text}")
@@ -96,7 +97,7 @@ class Broadcast(Generic[_R]):
         except WorkerLostError as error:
             self._workers.lose(index, worker, error)
             self._num_losses[index] += 1
-            if self._loss is None or error.reason == "WORKER_HUNG":
+            if self._loss is None or error.reason == Reason.WORKER_HUNG:
                 self._loss = error
         finally:
             slot.num_broadcasts -= 1

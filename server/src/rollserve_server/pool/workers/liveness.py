@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rollserve import Reason
 from rollserve_server.activity import Phase
 from rollserve_server.errors import WorkerLostError
 
@@ -91,4 +92,4 @@ async def _look(worker: WorkerHandle, pause: float, most_seconds: float) -> tupl
 
 
 def _hung(index: int, text: str) -> WorkerLostError:
-    return WorkerLostError(f"worker {index} hung: {text}", index, reason="WORKER_HUNG")
+    return WorkerLostError(f"worker {index} hung: {text}", index, reason=Reason.WORKER_HUNG)

@@ -6,7 +6,7 @@ import contextlib
 from collections import Counter
 from typing import TYPE_CHECKING, TypeVar
 
-from rollserve_server.errors import DomainError, EnvFailedError, shortened
+from rollserve_server.errors import DomainError, EnvFailedError, shorten
 from rollserve_server.sampling.protocol.episodes import EpisodeFailure
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Attempts:
         if is_final:
             del self._num_failed[key]
         most = _MOST_TEXT if is_final else _MOST_PASSING_TEXT
-        self._failures.append(EpisodeFailure(tuple(indices), num_attempts, is_final, shortened(error.message, most)))
+        self._failures.append(EpisodeFailure(tuple(indices), num_attempts, is_final, shorten(error.message, most)))
         self._num_lost_steps += num_lost_steps
         return not is_final
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from rollserve import Reason
 from rollserve_server.errors import OverLimitError
 from rollserve_server.sampling.record.episodes import Episode, Piece
 
@@ -153,7 +154,7 @@ class Sizes(NamedTuple):
         smallest = sum(self)
         if smallest > limit:
             text = f"{limit} came, but a message with a single step takes {smallest} bytes"
-            raise OverLimitError(text, reason="MESSAGE_TOO_SMALL", field="options.max_message_bytes")
+            raise OverLimitError(text, reason=Reason.MESSAGE_TOO_SMALL, field="options.max_message_bytes")
         return min(limit, max(goal, smallest + _GOAL_STEPS * self.step)) - self.message
 
 

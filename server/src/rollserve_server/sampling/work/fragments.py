@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from rollserve import Reason
 from rollserve_server.errors import OverLimitError
 from rollserve_server.sampling.encode.encoder import EncodedMessage, Encoding, write_messages
 from rollserve_server.sampling.protocol.episodes import EpisodeFailure, Message
@@ -200,4 +201,4 @@ class FragmentWork:
         most = buffer_bytes // (num_rows * step_bytes)
         advice = f"at most {most * self.spec.stride} would do" if most else "not even a step of each row fits"
         text = f"{came} that a worker holds for a call: {advice}"
-        raise OverLimitError(text, reason="FRAGMENTS_TOO_LARGE", field="step_count")
+        raise OverLimitError(text, reason=Reason.FRAGMENTS_TOO_LARGE, field="step_count")

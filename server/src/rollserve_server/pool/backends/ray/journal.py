@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 import ray.exceptions
 
+from rollserve import Reason
 from rollserve_server.errors import DomainError, SamplerLostError
 from rollserve_server.pool.backends.ray.losses import putting
 from rollserve_server.pool.backends.ray.names import JOURNAL, end_actors, named_actors
@@ -174,7 +175,7 @@ class RayJournal:
                 raise _taken(claim.owner)
             seen = seen or claim
             await asyncio.sleep(_RENEW_SECONDS / 4)  # it may be gone, which shows when its time is over
-        raise SamplerLostError("the journal of the sampler does not start on the cluster", reason="JOURNAL_LOST")
+        raise SamplerLostError("the journal of the sampler does not start on the cluster", reason=Reason.JOURNAL_LOST)
 
     @property
     def is_held(self) -> bool:
@@ -296,7 +297,9 @@ class RayJournal:
                     self._actor = fresh
                     return
                 await asyncio.sleep(_RENEW_SECONDS / 2)
-        raise SamplerLostError("the journal of the sampler is lost, and none takes its place", reason="JOURNAL_LOST")
+        raise SamplerLostError(
+            "the journal of the sampler is lost, and none takes its place", reason=Reason.JOURNAL_LOST
+        )
 
 
 async def _answer(actor: Any, reference: Any) -> Owner | None:
@@ -328,4 +331,4 @@ def _actor() -> Any:
 
 def _taken(owner: Owner | None) -> SamplerLostError:
     who = f"{owner.host}, process {owner.process_id}" if owner else "unknown"
-    return SamplerLostError(f"another server has the sampler: on {who}", reason="SAMPLER_TAKEN")
+    return SamplerLostError(f"another server has the sampler: on {who}", reason=Reason.SAMPLER_TAKEN)

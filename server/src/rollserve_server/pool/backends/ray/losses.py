@@ -10,6 +10,7 @@ from pathlib import Path
 
 import ray.exceptions
 
+from rollserve import Reason
 from rollserve_server.errors import DomainError, OverLimitError, WorkerLostError
 
 __all__ = ["KernelKills", "domain_error", "putting"]
@@ -70,7 +71,7 @@ def _store_full() -> OverLimitError:
     return OverLimitError(
         "Ray's object store is full, and so is the disk that it puts the rest on: the server needs a larger "
         "--object-store-bytes, a smaller --call-window-bytes or --max-calls, or room on the disk of Ray's folder",
-        reason="OBJECT_STORE_FULL",
+        reason=Reason.OBJECT_STORE_FULL,
     )
 
 

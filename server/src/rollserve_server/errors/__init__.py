@@ -1,0 +1,45 @@
+"""What can go wrong below the gateway, and texts of what third-party code raises."""
+
+from rollserve_server.errors.domain import (
+    AgentFailedError,
+    ClientStalledError,
+    DomainError,
+    EnvFailedError,
+    EpisodeFailedError,
+    InvalidValueError,
+    NotAllowedError,
+    NotFoundError,
+    NotReadyError,
+    OverLimitError,
+    SamplerLostError,
+    StoppingError,
+    TooFewWorkersError,
+    WorkerLostError,
+    at_row,
+    within,
+)
+from rollserve_server.errors.foreign import describe, portable, shorten, show, traceback_of
+
+__all__ = [
+    "AgentFailedError",
+    "ClientStalledError",
+    "DomainError",
+    "EnvFailedError",
+    "EpisodeFailedError",
+    "InvalidValueError",
+    "NotAllowedError",
+    "NotFoundError",
+    "NotReadyError",
+    "OverLimitError",
+    "SamplerLostError",
+    "StoppingError",
+    "TooFewWorkersError",
+    "WorkerLostError",
+    "at_row",
+    "describe",
+    "portable",
+    "shorten",
+    "show",
+    "traceback_of",
+    "within",
+]

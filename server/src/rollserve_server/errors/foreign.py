@@ -1,0 +1,61 @@
+"""Texts of errors that third-party code raises: bounded in length, and safe whatever that code does."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rollserve_server.errors.domain import DomainError
+
+__all__ = ["describe", "portable", "shorten", "show", "traceback_of"]
+
+_MAX_TEXT, _MAX_TRACE = 1000, 8000  # characters
+
+
+def describe(error: BaseException) -> str:
+    """Return the type and text of an error, such as `ValueError: no such level`, in at most 1,000 characters.
+
+    Never raises, although the error's own class decides about both.
+    """
+    name, text = show(type(error), lambda kind: kind.__name__), show(error, str)
+    return shorten(f"{name}: {text}" if text else name)
+
+
+def show(value: Any, to_text: Callable[[Any], str] = repr) -> str:
+    """Return what third-party code makes of its own value as text, in at most 1,000 characters. Never raises."""
+    try:
+        # A subclass of str could do anything when it is sliced, so take str's own text.
+        return shorten(str.__str__(to_text(value)))
+    except BaseException:
+        return "(no text can be made of it)"
+
+
+def shorten(text: str, max_characters: int = _MAX_TEXT) -> str:
+    """Return the text, or its beginning with an ellipsis, in at most that many characters."""
+    return text if len(text) <= max_characters else f"{text[: max_characters - 1]}…"
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return the traceback of an error for the log: the innermost calls, in at most 8,000 characters."""
+    return _innermost(error, lambda: traceback.format_tb(error.__traceback__))
+
+
+def portable(error: BaseException) -> Exception:
+    """Return an error that can travel from a worker's thread or process to the pool.
+
+    A `DomainError` travels as it is. Any other error becomes a `RuntimeError` with its traceback as text: the error
+    itself may not be picklable, or may mean something to asyncio, such as that a task is cancelled.
+    """
+    if isinstance(error, DomainError):
+        return error
+    trace = _innermost(error, lambda: traceback.format_exception(error))
+    return RuntimeError(trace.encode(errors="backslashreplace").decode())
+
+
+def _innermost(error: BaseException, trace: Callable[[], Sequence[str]]) -> str:
+    try:
+        text = "".join(f"{shorten(part.rstrip())}\n" for part in trace())
+    except BaseException:  # sources may be unreadable
+        return describe(error)
+    return text if len(text) <= _MAX_TRACE else f"…{text[1 - _MAX_TRACE :]}"
