@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import rollserve
 from rollserve._calls.responses import read_response
@@ -24,6 +25,26 @@ TESTS = Path(__file__).parent
 def server_environment() -> dict[str, str]:
     """What a server needs to find the environments of the tests."""
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))}
+
+
+@contextlib.contextmanager
+def raises(
+    kind: type[BaseException],
+    *,
+    field: str | None = None,
+    reason: rollserve.Reason | None = None,
+    match: str | None = None,
+) -> Iterator[pytest.ExceptionInfo[BaseException]]:
+    """Expect an error of this class, field and reason in the block.
+
+    `match` is for what a message quotes, such as an environment's own error; the wording around it is free to change.
+    """
+    with pytest.raises(kind, match=match) as caught:
+        yield caught
+    if field is not None:
+        assert caught.value.field == field
+    if reason is not None:
+        assert caught.value.reason == reason
 
 
 @contextlib.contextmanager
