@@ -42,10 +42,10 @@ class RollserveError(Exception):
     Attributes:
         message: what happened, for people; begins with the field if one is at fault.
         code: gRPC's status code.
-        reason: why, for programs; a member of `rollserve.Reason`, plain text if a newer server sends one that this client
-            does not know, or empty if the error comes from gRPC itself.
-        field: path of the argument or of the request's field that is at fault, such as `options.max_message_bytes`; empty
-            if none is.
+        reason: why, for programs; a member of `rollserve.Reason`, plain text if a newer server sends one that this
+            client does not know, or empty if the error comes from gRPC itself.
+        field: path of the argument or of the request's field that is at fault, such as `options.max_message_bytes`;
+            empty if none is.
     """
 
     def __init__(self, message: str, *, code: grpc.StatusCode, reason: str = "", field: str = "") -> None:

@@ -1,7 +1,6 @@
-"""The gRPC side: translates, maps errors, forwards bytes. Knows no environment and no policy."""
+"""The gRPC side of the server: translates messages, maps errors to statuses, forwards bytes."""
 
-from rollserve_server.gateway.client_limits import ClientLimits
-from rollserve_server.gateway.server import Gateway, GatewayConfig
+from rollserve_server.gateway.server import Gateway
 from rollserve_server.gateway.service import DEFAULT_SAMPLER
 
-__all__ = ["DEFAULT_SAMPLER", "ClientLimits", "Gateway", "GatewayConfig"]
+__all__ = ["DEFAULT_SAMPLER", "Gateway"]

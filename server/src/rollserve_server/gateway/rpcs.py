@@ -13,8 +13,8 @@ import grpc.aio
 
 from rollserve import Reason
 from rollserve_server.errors import ClientStalledError, DomainError, OverLimitError
+from rollserve_server.futures import ignore_result
 from rollserve_server.gateway.errors import abort, abort_unexpected
-from rollserve_server.pool import ignore_answer
 
 __all__ = ["OpenRpc", "OpenRpcs"]
 
@@ -96,7 +96,7 @@ class OpenRpc:
         with self.waiting():
             if self._beginning is None:
                 self._beginning = asyncio.ensure_future(self._context.send_initial_metadata(()))
-                self._beginning.add_done_callback(ignore_answer)  # when the client leaves, nobody may await it any more
+                self._beginning.add_done_callback(ignore_result)  # when the client leaves, nobody may await it any more
             await _unless_gone(asyncio.shield(self._beginning))
             await _unless_gone(self._context.write(message))
         self.num_stuck_bytes = 0

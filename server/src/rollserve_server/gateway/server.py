@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ import grpc.aio
 
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import StoppingError
-from rollserve_server.gateway.client_limits import ClientLimits
+from rollserve_server.gateway.channel import channel_options
 from rollserve_server.gateway.health import HEALTH_SERVICE, Health
 from rollserve_server.gateway.reflection import REFLECTION_SERVICE, Reflection
 from rollserve_server.gateway.requests.intake import Intake
@@ -24,8 +23,9 @@ from rollserve_server.gateway.shared_memory import Rings
 
 if TYPE_CHECKING:
     from rollserve_server.pool import Pool
+    from rollserve_server.settings import GatewaySettings
 
-__all__ = ["Gateway", "GatewayConfig"]
+__all__ = ["Gateway"]
 
 _log = logging.getLogger(__name__)
 
@@ -41,27 +41,6 @@ _SERVICE = pb.DESCRIPTOR.services_by_name["SamplerService"].full_name
 logging.getLogger("grpc._cython.cygrpc").addFilter(lambda record: "ExecuteBatchError" not in record.getMessage())
 
 
-@dataclass(frozen=True)
-class GatewayConfig:
-    """How a gateway is made.
-
-    Attributes:
-        listen: `host:port`; port 0 for any that is free.
-        max_request_bytes: the largest request that is taken.
-        grace_seconds: how long calls may go on after the end has begun.
-        allowed_paths: files and folders that requests may name in the arguments of environments.
-        shared_memory_bytes: how much shared memory streams may come through.
-        limits: what clients may take of it, and how it finds out that they are gone.
-    """
-
-    listen: str
-    max_request_bytes: int
-    grace_seconds: float
-    allowed_paths: tuple[Path, ...] = ()
-    shared_memory_bytes: int = 0
-    limits: ClientLimits = field(default_factory=ClientLimits)
-
-
 class Gateway:
     """Serves samplers over gRPC.
 
@@ -69,27 +48,27 @@ class Gateway:
         port: where it listens, after `start`.
     """
 
-    def __init__(self, config: GatewayConfig, pools: Mapping[str, Pool]) -> None:
-        """Prepares to serve the samplers of these names.
+    def __init__(
+        self, settings: GatewaySettings, pools: Mapping[str, Pool], allowed_paths: Sequence[Path] = ()
+    ) -> None:
+        """Prepare to serve samplers.
+
+        Args:
+            settings: where to listen, and how much clients may take.
+            pools: the samplers by name.
+            allowed_paths: files and folders that requests may name in arguments of environments.
 
         Raises:
-            OSError: there is no shared memory here.
+            OSError: there is no shared memory on this system.
         """
-        self._config = config
+        self._settings = settings
         self._pools = pools
-        limits = config.limits
-        self._server = grpc.aio.server(
-            options=[
-                ("grpc.max_receive_message_length", config.max_request_bytes),
-                ("grpc.so_reuseport", 0),
-                *limits.channel_options(),
-            ],
-            maximum_concurrent_rpcs=limits.max_rpcs,
-        )
+        limits = settings.clients
+        self._server = grpc.aio.server(options=channel_options(settings), maximum_concurrent_rpcs=limits.max_rpcs)
         self._rpcs = OpenRpcs(limits.client_stall_seconds)
-        intake = Intake(config.max_request_bytes, limits.max_pending_request_bytes)
-        rings = Rings(config.shared_memory_bytes)
-        service = SamplerService(pools, config.allowed_paths, rings, self._rpcs, intake)
+        intake = Intake(settings.max_request_bytes, limits.max_pending_request_bytes)
+        rings = Rings(settings.shared_memory_bytes)
+        service = SamplerService(pools, allowed_paths, rings, self._rpcs, intake)
         self._health = Health(("", _SERVICE), self._rpcs, intake)
         reflection = Reflection((_SERVICE, HEALTH_SERVICE, REFLECTION_SERVICE), self._rpcs, intake)
         self._server.add_generic_rpc_handlers((service.handler(), self._health.handler(), reflection.handler()))
@@ -102,9 +81,9 @@ class Gateway:
             OSError: it cannot listen there.
         """
         try:
-            self.port = self._server.add_insecure_port(self._config.listen)
+            self.port = self._server.add_insecure_port(self._settings.listen)
         except RuntimeError as error:
-            raise OSError(f"listen: {self._config.listen}: cannot listen there: is the port in use?") from error
+            raise OSError(f"listen: {self._settings.listen}: cannot listen there: is the port in use?") from error
         await self._server.start()
         self._health.begin()
 
@@ -116,7 +95,7 @@ class Gateway:
         Args:
             at_once: whether there is no grace.
         """
-        grace = 0.0 if at_once else self._config.grace_seconds
+        grace = 0.0 if at_once else self._settings.grace_seconds
         self._health.end()
         for pool in self._pools.values():
             pool.drain(StoppingError("the server is stopping: it begins no more calls"))

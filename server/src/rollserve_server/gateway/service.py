@@ -128,7 +128,7 @@ class SamplerService:
         """UpdateAgent."""
         came = await _reading(self._read_agent_update, data)
         if came.skip_if_identical:
-            current = await came.pool.agent_versions.current_if_same(came.updates, per_worker=came.per_worker)
+            current = await came.pool.current_if_same(came.updates, per_worker=came.per_worker)
             if current is not None:
                 return pb.UpdateAgentResponse(policy_version=current, unchanged=True)
         version = await came.pool.update_agent(came.updates, per_worker=came.per_worker)
@@ -164,16 +164,16 @@ class SamplerService:
     async def list_agent_versions(self, data: bytes) -> agent_versions_pb2.ListAgentVersionsResponse:
         """ListAgentVersions."""
         request = parsed(agent_versions_pb2.ListAgentVersionsRequest, data)
-        return agent_versions_to_proto(await self._pool(request.sampler).agent_versions.listed())
+        return agent_versions_to_proto(await self._pool(request.sampler).agents.listed())
 
     async def get_agent_parameters(self, data: bytes, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """GetAgentParameters: serialized messages."""
         request = parsed(agent_versions_pb2.GetAgentParametersRequest, data)
-        versions = self._pool(request.sampler).agent_versions
+        agents = self._pool(request.sampler).agents
         limit = sampling_messages.message_limit_from_proto(request)
         async with contextlib.AsyncExitStack() as stack:
             await self._parameter_admission.admit(stack, rpc)
-            version, parameters = versions.parameters(request.policy_version or None, request.worker_index)
+            version, parameters = agents.parameters(request.policy_version or None, request.worker_index)
             for message in parameter_messages(version, chosen_parameters(parameters, request.names), limit):
                 yield message.SerializeToString()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,22 +13,26 @@ from rollserve.reproducibility import reproducibility_to_proto
 from rollserve.v1 import evaluation_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import InvalidValueError
-from rollserve_server.gateway.messages.agents import exploration_from_proto
 from rollserve_server.gateway.messages.environments import environment_from_proto
-from rollserve_server.gateway.messages.fields import MOST_FIRST_INDEX, MOST_STEPS, in_range, of_field, optional
+from rollserve_server.gateway.messages.fields import in_range, of_field
 from rollserve_server.gateway.messages.sampling import (
     account_to_proto,
     column_format_from_proto,
     message_limit_from_proto,
+    sampling_options_from_proto,
 )
 from rollserve_server.gateway.messages.summaries import summary_of
 from rollserve_server.pool import (
-    EpisodeDelivery,
+    DISCARD,
     Evaluation,
-    EvaluationOptions,
     EvaluationRequest,
+    MessageFormat,
     PopulationRequest,
 )
+
+if TYPE_CHECKING:
+    from rollserve import EnvSpec
+    from rollserve_server.pool import SamplingOptions
 
 __all__ = [
     "evaluation_request_from_proto",
@@ -48,12 +53,13 @@ def evaluation_request_from_proto(request: pb.EvaluateRequest, allowed_paths: Co
         NotAllowedError: see `check_paths`.
     """
     num_episodes = in_range("episode_count", request.episode_count, 1, _MOST_EPISODES)
-    delivery = None
+    messages = DISCARD
     if request.HasField("episodes"):
         with of_field("episodes"):
             limit = message_limit_from_proto(request.episodes)
-            delivery = EpisodeDelivery(limit, column_format_from_proto(request.episodes))
-    return EvaluationRequest(num_episodes, _options_from_proto(request.options, allowed_paths), delivery)
+            messages = MessageFormat(limit, column_format_from_proto(request.episodes))
+    options, env = _options_from_proto(request.options, allowed_paths)
+    return EvaluationRequest(num_episodes, options, env, messages)
 
 
 def population_request_from_proto(
@@ -66,12 +72,9 @@ def population_request_from_proto(
     most = max(_MOST_EPISODES // max(num_members, 1), 1)
     if num_members > _MOST_EPISODES:
         raise InvalidValueError.of("parameters", expected=f"at most {_MOST_EPISODES}", got=f"{num_members} members")
-    return PopulationRequest(
-        parameters=parameters,
-        num_episodes=in_range("episode_count", request.episode_count, 1, most),
-        options=_options_from_proto(request.options, allowed_paths),
-        shares_episodes=not request.different_episodes,
-    )
+    num_episodes = in_range("episode_count", request.episode_count, 1, most)
+    options, env = _options_from_proto(request.options, allowed_paths)
+    return PopulationRequest(parameters, num_episodes, options, env, shares_episodes=not request.different_episodes)
 
 
 def evaluation_to_proto(evaluation: Evaluation) -> evaluation_pb2.Evaluation:
@@ -112,7 +115,10 @@ def population_evaluation_to_proto(evaluation: Evaluation) -> evaluation_pb2.Pop
     )
 
 
-def _options_from_proto(options: pb.EvaluationOptions, allowed_paths: Collection[Path]) -> EvaluationOptions:
+def _options_from_proto(
+    options: pb.EvaluationOptions, allowed_paths: Collection[Path]
+) -> tuple[SamplingOptions, EnvSpec | None]:
+    """Return which episodes to evaluate, and the environment of its own that the evaluation has, if any."""
     with of_field("options"):
         env = None
         if options.HasField("environment"):
@@ -121,20 +127,4 @@ def _options_from_proto(options: pb.EvaluationOptions, allowed_paths: Collection
                 raise InvalidValueError.of("environment_version", expected=expected, got=options.environment_version)
             with of_field("environment"):
                 env = environment_from_proto(options.environment, allowed_paths)
-        if options.HasField("max_episode_length"):
-            in_range("max_episode_length", options.max_episode_length, 1, MOST_STEPS)
-        with of_field("exploration"):
-            exploration = exploration_from_proto(options.exploration)
-        return EvaluationOptions(
-            policy_version=optional(options, "policy_version"),
-            expected_policy_version=optional(options, "expected_policy_version"),
-            min_policy_version=optional(options, "min_policy_version"),
-            skip_failed=options.skip_failed_episodes,
-            env_version=optional(options, "environment_version"),
-            env=env,
-            seed=optional(options, "seed"),
-            first_index=in_range("first_episode_index", options.first_episode_index, 0, MOST_FIRST_INDEX),
-            max_episode_length=optional(options, "max_episode_length"),
-            exploration=exploration,
-            run=optional(options, "sampler_run"),
-        )
+        return sampling_options_from_proto(options), env

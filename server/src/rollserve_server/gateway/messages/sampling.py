@@ -32,8 +32,10 @@ from rollserve_server.pool import (
     Beginning,
     Exactly,
     Fragments,
+    MessageFormat,
     Progress,
     SampleRequest,
+    SamplingOptions,
     Target,
 )
 from rollserve_server.sampling import COMPRESSIONS, ColumnFormat
@@ -48,6 +50,7 @@ __all__ = [
     "message_limit_from_proto",
     "progress_to_proto",
     "sample_request_from_proto",
+    "sampling_options_from_proto",
     "status_to_proto",
 ]
 
@@ -84,25 +87,37 @@ def sample_request_from_proto(
     if options.prefetch and (options.HasField("seed") or isinstance(target, Fragments)):
         came, expected = "prefetch beside a seed or fragments", "whole episodes of the sampler's own sequence"
         raise InvalidValueError.of("options.prefetch", expected=expected, got=came)
-    if options.HasField("max_episode_length"):
-        in_range("options.max_episode_length", options.max_episode_length, 1, MOST_STEPS)
-    with of_field("options.exploration"):
-        exploration = exploration_from_proto(options.exploration)
+    with of_field("options"):
+        sampling_options = sampling_options_from_proto(options)
     return SampleRequest(
-        target=target,
-        max_message_bytes=limit,
+        target,
+        MessageFormat(limit, None if options.blackhole else columns),
+        sampling_options,
+        num_workers=optional(options, "worker_count"),
+        prefetch=options.prefetch,
+    )
+
+
+def sampling_options_from_proto(options: pb.SamplingOptions | pb.EvaluationOptions) -> SamplingOptions:
+    """Return which episodes to sample, and with which agent.
+
+    Raises:
+        InvalidValueError: a field is out of range.
+    """
+    if options.HasField("max_episode_length"):
+        in_range("max_episode_length", options.max_episode_length, 1, MOST_STEPS)
+    with of_field("exploration"):
+        exploration = exploration_from_proto(options.exploration)
+    return SamplingOptions(
+        policy_version=optional(options, "policy_version"),
         expected_policy_version=optional(options, "expected_policy_version"),
         min_policy_version=optional(options, "min_policy_version"),
-        policy_version=optional(options, "policy_version"),
         env_version=optional(options, "environment_version"),
         seed=optional(options, "seed"),
-        first_index=in_range("options.first_episode_index", options.first_episode_index, 0, MOST_FIRST_INDEX),
+        first_index=in_range("first_episode_index", options.first_episode_index, 0, MOST_FIRST_INDEX),
         max_episode_length=optional(options, "max_episode_length"),
         run=optional(options, "sampler_run"),
-        prefetch=options.prefetch,
-        columns=None if options.blackhole else columns,
         exploration=exploration,
-        num_workers=optional(options, "worker_count"),
         skip_failed=options.skip_failed_episodes,
     )
 
@@ -185,7 +200,7 @@ def account_to_proto(account: Account) -> episode_batch_pb2.Account:
         discarded_step_count=account.num_discarded_steps,
         discarded_episode_count=account.num_discarded_episodes,
         failed_episode_count=account.env_failures.num_skipped,
-        episode_failures=map(_episode_failure_to_proto, account.env_failures.told.values()),
+        episode_failures=map(_episode_failure_to_proto, account.env_failures.reported.values()),
         straggler_episode_count=account.num_straggler_episodes,
         missing_step_count=account.num_missing_steps,
     )

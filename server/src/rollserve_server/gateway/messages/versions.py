@@ -1,4 +1,4 @@
-"""VersionHistory of agents, and their parameters, as messages."""
+"""Versions of agents, and their parameters, as messages."""
 
 from __future__ import annotations
 
