@@ -159,8 +159,9 @@ class SamplerServiceServicer(object):
         cannot make them, all workers keep what they have. Calls that are running finish in the old environments. If the
         spaces change so that the agent does not fit any more, sampling needs a new agent first.
 
-        Reasons: ENVIRONMENTS_TOO_LARGE, ENV_REFUSED, all of NOT_FOUND, all of PERMISSION_DENIED, WORKER_LOST,
-        WORKER_LOST_AGAIN, WORKER_HUNG.
+        Reasons: ENVIRONMENTS_TOO_LARGE, ENV_REFUSED, ENV_NOT_FOUND, WRAPPER_NOT_FOUND, MODULE_NOT_FOUND,
+        PACKAGE_NOT_FOUND, MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, PATH_NOT_ALLOWED,
+        RENDER_MODE_NOT_ALLOWED, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -226,6 +227,8 @@ class SamplerServiceServicer(object):
         """Lists the versions of the agent that the sampler keeps: the last few (`--keep-versions`, 4 by default), and those
         that calls sample with. Versions that are neither current nor in use are evicted, oldest first, while they take
         more memory than `--max-kept-agent-bytes` (1 GiB by default). Does not wait for the workers.
+
+        Reasons: only those of any RPC.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -249,9 +252,9 @@ class SamplerServiceServicer(object):
         beginning, progress, the episodes if they are requested, and the evaluation. While the call queues, or environments
         are being made, progress comes before the beginning.
 
-        Reasons: ENV_REFUSED, all of NOT_FOUND, all of PERMISSION_DENIED, all of FAILED_PRECONDITION, MESSAGE_TOO_SMALL,
-        TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, TOO_MANY_REQUEST_BYTES, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG,
-        ENV_FAILED.
+        Reasons: for an environment from the request those of UpdateEnv; NO_AGENT, AGENT_MISFIT, AGENT_FAILED,
+        POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, WORKER_COUNT, MESSAGE_TOO_SMALL, TOO_MANY_CALLS,
+        TOO_MANY_STALLED_CALLS, TOO_MANY_REQUEST_BYTES, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, ENV_FAILED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
