@@ -20,7 +20,7 @@ from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.local import LocalServer
 
-CONTRACT = (Path(__file__).parents[1] / "protos/rollserve/v1/sampler_service.proto").read_text()
+CONTRACT = (Path(__file__).parents[1] / "protos/rollserve/v1/errors.proto").read_text()
 INVALID, NOT_FOUND = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND
 DENIED, PRECONDITION = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION
 EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -65,7 +65,7 @@ def check(error: Any, code: grpc.StatusCode, reason: str, *fragments: str) -> No
     info = error_details_pb2.ErrorInfo()
     assert status.details[0].Unpack(info)
     assert (info.reason, info.domain) == (reason, "rollserve")
-    assert reason in CONTRACT
+    assert f" ERROR_REASON_{reason} = " in CONTRACT
     for detail in status.details[1:]:
         bad_request = error_details_pb2.BadRequest()
         assert detail.Unpack(bad_request)
