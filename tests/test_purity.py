@@ -99,7 +99,7 @@ def test_infos_that_tell_the_time_are_named_and_do_not_count() -> None:
         (("Nope-v0",), ("id: ", "'Nope-v0'")),
         (("CartPole-v1", "--env-kwargs", "{"), ("--env-kwargs", "JSON")),
         (("CartPole-v1", "--env-kwargs", '{"nope": 1}'), ("CartPole-v1", "'nope'")),
-        (("CartPole-v1", "--wrappers", "[3]"), ("--wrappers",)),
+        (("CartPole-v1", "--wrappers", "[3]"), ("wrappers",)),
         (("sample_envs:Odd", "--env-kwargs", '{"error": "exit"}'), ("SystemExit: 0",)),
     ],
     ids=["id", "JSON", "arguments", "wrappers", "error"],
