@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import grpc
+import numpy as np
 import pytest
 from hypothesis import settings
 from support import server_environment
 
 import rollserve
+from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.local import LocalServer, local_server
 from rollserve_server.pool import Backend, InProcessBackend
 from rollserve_server.pool.backends.ray.backend import RayBackend, RayOptions
@@ -52,6 +55,24 @@ def sampler(server: LocalServer) -> Iterator[rollserve.Sampler]:
         agent = rollserve.MlpAgent.initial(updated.observation_space, updated.action_space, seed=0)
         connected.update_agent(agent)
         yield connected
+
+
+@pytest.fixture
+def stub(server: LocalServer, sampler: rollserve.Sampler) -> Iterator[SamplerServiceStub]:
+    """The shared server's bare service, as a client without any options has it; `sampler` has prepared it."""
+    with grpc.insecure_channel(server.address) as channel:
+        yield SamplerServiceStub(channel)
+
+
+@pytest.fixture
+def unchanged(sampler: rollserve.Sampler) -> Iterator[None]:
+    """Check that a test leaves the shared server's sampler as it was."""
+    before, batch = sampler.status(), sampler.obtain_samples(50, seed=1)
+    yield
+    after, again = sampler.status(), sampler.obtain_samples(50, seed=1)
+    assert (before.policy_version, before.env_version) == (after.policy_version, after.env_version)
+    assert np.array_equal(batch.observations, again.observations)
+    assert np.array_equal(batch.agent_infos["log_prob"], again.agent_infos["log_prob"])
 
 
 @pytest.fixture(scope="session")

@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pools import CARTPOLE, adds_up, kill_one, pool_of, read, sample, until
-from support import equal
+from support import equal, raises
 from test_fragments import CHEETAH, MODULES, fragments, in_calls, mlp
 
 import rollserve
+from rollserve import Reason
 from rollserve._calls.joining import join_batches
 from rollserve._calls.stream_reader import StreamReader
 from rollserve.v1 import sampler_service_pb2 as pb
@@ -134,7 +135,7 @@ async def test_the_call_before_can_be_repeated_with_what_has_come_left_out(backe
                     assert not any(isinstance(item, Delivery) for item in [item async for item in items])
         # The one before that is not there any more.
         await fragments(pool, 4, 225, seed=4)
-        with pytest.raises(NotReadyError, match="25 came, but 0 or 225 or 226 was expected"):
+        with raises(NotReadyError, reason=Reason.ROW_STEP_COUNT, quotes=("25", "225", "226")):
             await fragments(pool, 800, 25, seed=4)
 
 
@@ -214,7 +215,7 @@ async def test_delivered_fragments_of_rows_that_cannot_come_back(ray_backend: Ra
                         killed = True
                         os.kill(pool.status().workers[0].identity.process_id, signal.SIGKILL)
 
-        with pytest.raises(WorkerLostError, match="worker 0 cannot be brought to where they stood"):
+        with raises(WorkerLostError, reason=Reason.WORKER_LOST, quotes=("4 rows", "worker 0")):
             await sample_and_kill()
         process_id = pool.status().workers[0].identity.process_id
         assert (await fragments(pool, 40)).num_steps == 40
@@ -235,7 +236,7 @@ async def test_actions_that_are_too_many_to_be_kept() -> None:
             same = np.isin(again.episode_indices, expected[1].episode_indices)
             assert same.sum() == 2
             assert np.array_equal(again.first_steps[~same], [0])
-            with pytest.raises(NotReadyError, match="1 rows of worker 0 cannot be brought to where they stood"):
+            with raises(NotReadyError, reason=Reason.ROW_STEP_COUNT, quotes="worker 0"):
                 await fragments(pool, 60, 40, seed=1, skip=1)
 
 
@@ -282,7 +283,7 @@ async def test_sequences_that_nobody_uses_are_dropped(backend: Backend) -> None:
         for seed in range(4):
             await fragments(pool, 5, seed=seed)
         for seed, there in enumerate((False, False, True, True)):
-            with contextlib.nullcontext() if there else pytest.raises(NotReadyError):
+            with contextlib.nullcontext() if there else raises(NotReadyError, reason=Reason.ROW_STEP_COUNT):
                 await fragments(pool, 5, 5, seed=seed)
 
 
@@ -322,7 +323,7 @@ async def test_environments_are_changed_in_place_and_a_refused_change_leaves_the
     async with pool_of(InProcessBackend(), env, num_workers=1, num_rows=2, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         first = await fragments(pool, 2)
-        with pytest.raises(InvalidValueError, match="a goal of at least 0"):
+        with raises(InvalidValueError, reason=Reason.ENV_REFUSED, quotes="a goal of at least 0"):
             await pool.update_env([rollserve.EnvChange(task=rollserve.Task("set_task", {"goal": -1}))])
         second = await fragments(pool, 2)
         assert first.account is not None

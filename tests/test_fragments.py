@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import itertools
+import re
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,10 @@ from fragment_truth import Truth, expected_places, places_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pools import CARTPOLE, adds_up, pool_of, sample, until
-from support import equal
+from support import equal, raises
 
 import rollserve
+from rollserve import Reason
 from rollserve.episode_batch import StepType
 from rollserve_server.agents import AgentSpec, MlpSpec, RandomSpec
 from rollserve_server.errors import EnvFailedError, InvalidValueError, NotReadyError, OverLimitError
@@ -292,27 +294,27 @@ async def test_calls_without_a_seed_are_left_alone_by_those_with_theirs(backend:
 async def test_what_is_refused() -> None:
     async with pool_of(InProcessBackend(), CARTPOLE, worker_buffer_bytes=10_000) as pool:
         await pool.update_agent([mlp(CARTPOLE, 1)])
-        with pytest.raises(InvalidValueError, match=r"step_count: 20 came, a multiple of 8.* such as 16 or 24"):
+        with raises(InvalidValueError, field="step_count", quotes=("20", "16 or 24")):
             await fragments(pool, 20)
-        with pytest.raises(InvalidValueError, match=r"step_count: 3 came, a multiple of 8.* such as 8"):
+        with raises(InvalidValueError, field="step_count", quotes=("3", "8")):
             await fragments(pool, 3)
-        with pytest.raises(InvalidValueError, match=r"fragments.soft_horizon: .*max_episode_length"):
+        with raises(InvalidValueError, field="fragments.soft_horizon", quotes="options.max_episode_length"):
             await fragments(pool, 8, soft=True)
-        with pytest.raises(InvalidValueError, match=r"fragments.skip_step_count: 9 came"):
+        with raises(InvalidValueError, field="fragments.skip_step_count", quotes=("9", "8")):
             await sample(pool, Fragments(8, 9))
-        with pytest.raises(InvalidValueError, match=r"fragments.row_step_count: .*seed"):
+        with raises(InvalidValueError, field="fragments.row_step_count", quotes="options.seed"):
             await fragments(pool, 8, 0)
-        with pytest.raises(NotReadyError, match=r"fragments.row_step_count: 5 came") as caught:
+        with raises(NotReadyError, field="fragments.row_step_count", reason=Reason.ROW_STEP_COUNT):
             await fragments(pool, 8, 5, seed=1)
-        assert caught.value.reason == "ROW_STEP_COUNT"
         before = pool.status()
-        with pytest.raises(OverLimitError, match=r"step_count: 800 came, .* 10000 bytes.* at most") as over:
+        with raises(
+            OverLimitError, field="step_count", reason=Reason.FRAGMENTS_TOO_LARGE, quotes=("800", "10000")
+        ) as over:
             await fragments(pool, 800)
-        assert over.value.reason == "FRAGMENTS_TOO_LARGE"
         assert [worker.num_simulated_steps for worker in pool.status().workers] == [
             worker.num_simulated_steps for worker in before.workers
         ]
-        most = int(over.value.text.split("at most ")[1].split()[0])
+        (most,) = {int(number) for number in re.findall(r"\d+", over.value.text)} - {800, 10_000}
         assert (await fragments(pool, most)).num_steps == most
         with pytest.raises(OverLimitError):
             await fragments(pool, most + 8)
@@ -328,7 +330,7 @@ async def test_an_environment_that_raises(backend: Backend) -> None:
             try:
                 batch = await fragments(pool, 3)
             except EnvFailedError as error:
-                assert "episode" in error.message  # noqa: PT017
+                assert re.search(r"episode \d+", error.message)  # noqa: PT017
             else:
                 assert batch.account is not None
                 seeds.add(batch.account.seed)
