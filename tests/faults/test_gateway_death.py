@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -151,7 +152,7 @@ def test_one_gateway_at_a_time(cluster: RayCluster, tmp_path: Path) -> None:
         sampler.update_agent(rollserve.RandomAgent())
         expected = sampler.obtain_samples(1000, seed=3)
         with (
-            pytest.raises(RuntimeError, match=f"another server has the sampler: on .*, process {first.process.pid}"),
+            pytest.raises(RuntimeError, match=rf"cannot serve .*\b{os.uname().nodename}\b.*\b{first.process.pid}\b"),
             cluster_server(cluster, tmp_path, *OPTIONS),
         ):
             pass
@@ -171,7 +172,7 @@ def test_one_gateway_at_a_time(cluster: RayCluster, tmp_path: Path) -> None:
             sampler.obtain_samples(1000, seed=3, timeout=10)
         assert first.process.wait(30) == 1
         last_event = first.log.read_text().splitlines()[-1]
-        assert f"another server has the sampler: on {os.uname().nodename}, process {second.process.pid}" in last_event
+        assert re.search(rf"cannot serve .*\b{os.uname().nodename}\b.*\b{second.process.pid}\b", last_event)
         assert next_sampler.status().policy_version == 1
         assert equal(next_sampler.obtain_samples(1000, seed=3), expected)
         assert cluster.actors("Actor") == workers
@@ -233,14 +234,14 @@ def test_a_sampler_that_is_kept_and_one_that_is_forgotten(cluster: RayCluster, t
         assert server.process.wait(30) == 0
     assert cluster.actors("Actor") == workers
     with (
-        pytest.raises(RuntimeError, match="seed: 8 came, 7, which the sampler has that is there"),
+        pytest.raises(RuntimeError, match=r"cannot serve error='seed: .*\b7\b.*\b8\b"),
         cluster_server(cluster, tmp_path, *options, "--seed", "8"),
     ):
         pass
     assert cluster.actors("Actor") == workers
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
-        pytest.raises(RuntimeError, match="is the port in use"),
+        pytest.raises(RuntimeError, match="cannot serve error='listen: "),
         cluster_server(cluster, tmp_path, *OPTIONS, port=listener.getsockname()[1]),
     ):
         pass

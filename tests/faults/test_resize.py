@@ -6,6 +6,7 @@ import asyncio
 import functools
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -18,9 +19,10 @@ import psutil
 import pytest
 from cutting_proxy import cutting_proxy
 from pools import CARTPOLE, adds_up, calls_of, evaluate, evaluate_population, kill_one, pool_of, sample, until
-from support import equal, server_environment
+from support import equal, raises, server_environment
 
 import rollserve
+from rollserve import Reason
 from rollserve_server.agents import MlpSpec, RandomSpec
 from rollserve_server.errors import InvalidValueError, NotReadyError, OverLimitError, WorkerLostError
 from rollserve_server.local import LocalServer, local_server
@@ -186,11 +188,10 @@ async def test_fragments_begin_anew_and_old_sequences_are_told_of_it(backend: Ba
         await until(lambda: pool._num_running == 1)
         await pool.resize(3)
         assert account_of(await running).seed == account_of(first).seed
-        with pytest.raises(
-            NotReadyError, match=r"20 came, but there is no such sequence now.*number of workers"
-        ) as caught:
+        with raises(
+            NotReadyError, field="fragments.row_step_count", reason=Reason.ROW_STEP_COUNT, match=r"\b20\b.*workers"
+        ):
             await sample(pool, Fragments(120, row_step_count=20), seed=5)
-        assert (caught.value.reason, caught.value.field) == ("ROW_STEP_COUNT", "fragments.row_step_count")
         third, fourth = [await sample(pool, Fragments(120)) for _ in range(2)]
         assert account_of(third).seed != account_of(first).seed
         assert (account_of(third).row_step_count, account_of(fourth).row_step_count) == (0, 20)
@@ -208,9 +209,8 @@ async def test_calls_that_count_on_a_number_of_workers(backend: Backend) -> None
         exact = await sample(pool, Exactly(5), seed=1, num_workers=2)
         await pool.resize(1)
         for target in (Exactly(5), AtLeast(5), Fragments(4)):
-            with pytest.raises(NotReadyError, match="2 came, but there are 1 workers now") as caught:
+            with raises(NotReadyError, field="options.worker_count", reason=Reason.WORKER_COUNT):
                 await sample(pool, target, seed=1, num_workers=2)  # type: ignore[arg-type]
-            assert (caught.value.reason, caught.value.field) == ("WORKER_COUNT", "options.worker_count")
         await pool.resize(2)
         assert equal(exact, await sample(pool, Exactly(5), seed=1, num_workers=2))
 
@@ -221,14 +221,13 @@ async def test_workers_that_differ_stay_as_many_as_they_are(backend: Backend) ->
         before = await sample(pool, AtLeast(200), seed=3)
         evaluated = await evaluate(pool, 10)
         for num_workers in (1, 3):
-            with pytest.raises(NotReadyError, match="workers have agents of their own") as caught:
+            with raises(NotReadyError, reason=Reason.WORKERS_DIFFER, match="agents"):
                 await pool.resize(num_workers)
-            assert caught.value.reason == "WORKERS_DIFFER"
         assert await pool.resize(2) == 2  # there is nothing to do
         assert equal(before, await sample(pool, AtLeast(200), seed=3))
         await pool.update_agent([mlp(1)])
         await pool.update_env([RAGGED, rollserve.EnvSpec("sample_envs:Ragged", {"most": 7})], per_worker=True)
-        with pytest.raises(NotReadyError, match="workers have environments of their own"):
+        with raises(NotReadyError, reason=Reason.WORKERS_DIFFER, match="environments"):
             await pool.resize(1)
         assert sizes_of(pool) == (2, 0)
         await pool.update_env([RAGGED])
@@ -238,9 +237,8 @@ async def test_workers_that_differ_stay_as_many_as_they_are(backend: Backend) ->
             lambda: sample(pool, AtLeast(200), seed=3, policy_version=1, env_version=1),
             lambda: evaluate(pool, 10, policy_version=1),
         ):
-            with pytest.raises(NotReadyError, match="one for each of 2 workers, and there are 3 now") as caught:
+            with raises(NotReadyError, field="options.policy_version", reason=Reason.WORKER_COUNT):
                 await call()
-            assert (caught.value.reason, caught.value.field) == ("WORKER_COUNT", "options.policy_version")
         assert len(pool.agent_versions.parameters(1, 1)[1]) == len(pool.agent_versions.parameters(2, 2)[1])
         await pool.resize(2)
         assert equal(before, await sample(pool, AtLeast(200), seed=3, policy_version=1, env_version=1))
@@ -294,11 +292,10 @@ async def test_without_room_nothing_changes(backend: Backend, tmp_path: Path) ->
         await until(lambda: cramped.num_waiting == 1)
         # Meanwhile everything goes on, with those that are there.
         assert all(equal(*pair) for pair in zip(before, [await again(pool, batch) for batch in before], strict=True))
-        with pytest.raises(WorkerLostError, match=r"worker [23] did not start within .* s: is there room for it"):
+        with raises(WorkerLostError, reason=Reason.WORKER_LOST, match=r"worker [23] .* [14] s\b"):
             await resizing
-        with pytest.raises(OverLimitError, match="6 came, but the server is set to have at most 5") as caught:
+        with raises(OverLimitError, field="worker_count", reason=Reason.TOO_MANY_WORKERS, match=r"\b5\b"):
             await pool.resize(6)
-        assert (caught.value.reason, caught.value.field) == ("TOO_MANY_WORKERS", "worker_count")
         cancelled = asyncio.create_task(pool.resize(4))
         await until(lambda: cramped.num_waiting == 1)
         cancelled.cancel()
@@ -345,7 +342,7 @@ async def test_changes_and_updates_come_one_after_the_other(backend: Backend) ->
         assert (status.policy_version, status.env_version) == (2, 2)
         assert (await sample(pool, AtLeast(100), seed=3)).lengths.max() <= 5
         assert equal(expected, await sample(pool, AtLeast(300), seed=3, policy_version=1, env_version=1))
-        with pytest.raises(InvalidValueError, match="one for each of the 2 workers"):
+        with raises(InvalidValueError, field="per_worker.updates", reason=Reason.INVALID_VALUE, match=r"\b2\b"):
             await pool.update_agent([mlp(1)] * 3, per_worker=True)
 
 
@@ -447,7 +444,7 @@ async def test_a_worker_that_came_first_and_died_before_the_last_one_came(
             if index == 2 and method is Worker.identity:
                 await last_may_come.wait()
                 if not succeeds:
-                    raise WorkerLostError("worker 2 did not come", 2)
+                    raise WorkerLostError("lost by design", 2)
             return answer
 
         monkeypatch.setattr(handle, "call", call_later)
@@ -464,7 +461,7 @@ async def test_a_worker_that_came_first_and_died_before_the_last_one_came(
         await asyncio.sleep(1)  # for Ray to tell of it
         last_may_come.set()
         if not succeeds:
-            with pytest.raises(WorkerLostError, match="did not come"):
+            with raises(WorkerLostError, match="lost by design"):
                 await resizing
             assert sizes_of(pool) == (1, 0)
             return
@@ -482,7 +479,7 @@ async def test_how_many_workers_clients_may_ask_for(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(backend, "default_num_workers", lambda: 1, raising=False)
     for num_workers, most in ((None, 4), (2, 4), (6, 6)):
         async with pool_of(backend, CARTPOLE, num_workers=num_workers) as pool:
-            with pytest.raises(OverLimitError, match=f"the server is set to have at most {most}"):
+            with raises(OverLimitError, field="worker_count", reason=Reason.TOO_MANY_WORKERS, match=rf"\b{most}\b"):
                 await pool.resize(most + 1)
             await pool.resize(1)
             assert await pool.resize(most) == 1
@@ -546,16 +543,16 @@ def test_over_the_wire(tmp_path: Path) -> None:
 
 def check_refusals(sampler: rollserve.Sampler) -> None:
     for num_workers in (0, 10_001):
-        with pytest.raises(rollserve.InvalidArgumentError, match=f"worker_count: {num_workers} came, a number from 1"):
+        with raises(rollserve.InvalidArgumentError, field="worker_count", reason=Reason.INVALID_VALUE):
             sampler.resize(num_workers)
-    with pytest.raises(rollserve.LimitError, match="worker_count: 4 came, but the server is set to have at most 3"):
+    with raises(rollserve.LimitError, field="worker_count", reason=Reason.TOO_MANY_WORKERS):
         sampler.resize(4)
-    with pytest.raises(rollserve.InvalidArgumentError):
+    with raises(rollserve.InvalidArgumentError, field="num_workers"):
         sampler.resize(-1)
     with pytest.raises(TypeError):
         sampler.resize("3")  # type: ignore[arg-type]
     for call in (sampler.obtain_exact_episodes, sampler.obtain_samples, sampler.obtain_fragments):
-        with pytest.raises(rollserve.PreconditionError, match="2 came, but there are 3 workers now"):
+        with raises(rollserve.PreconditionError, field="options.worker_count", reason=Reason.WORKER_COUNT):
             call(12, expected_num_workers=2)
     assert sampler.status().num_workers == 3
 
@@ -582,10 +579,8 @@ def check_resumption(server: LocalServer, sampler: rollserve.Sampler) -> None:
                 assert stream.end().num_resumptions == 1
                 assert equal(batch, sampler.obtain_samples(150_000, seed=2))
             else:
-                text = f"{before} came, but there are {after} workers now"
-                with pytest.raises(rollserve.PreconditionError, match=text) as caught:
+                with raises(rollserve.PreconditionError, field="options.worker_count", reason=Reason.WORKER_COUNT):
                     list(stream)
-                assert caught.value.reason == "WORKER_COUNT"
 
 
 async def resize_async(address: str, num_workers: int) -> int:
@@ -597,7 +592,4 @@ def test_a_start_with_more_than_clients_may_ask_for() -> None:
     command = [sys.executable, "-m", "rollserve_server", "--env", "CartPole-v1", "--workers", "4", "--max-workers", "3"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1
-    assert (
-        "max_workers (from --max-workers): at least 4, the number of workers, was expected, but '3' came"
-        in ended.stderr
-    )
+    assert re.search(r"max_workers \(from --max-workers\): .*\b4\b.*\b3\b", ended.stderr), ended.stderr
