@@ -6,7 +6,6 @@ import gc
 import itertools
 import threading
 import time
-from collections.abc import Iterator
 
 import grpc
 import numpy as np
@@ -23,12 +22,6 @@ from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.local import LocalServer
 
 DEFAULT_LIMIT = 4 << 20
-
-
-@pytest.fixture
-def stub(server: LocalServer) -> Iterator[SamplerServiceStub]:
-    with grpc.insecure_channel(server.address) as channel:
-        yield SamplerServiceStub(channel)
 
 
 def test_one_episode_of_200_mb(sampler: rollserve.Sampler, stub: SamplerServiceStub) -> None:

@@ -21,7 +21,7 @@ import sample_agents
 from gymnasium import spaces as gym_spaces
 from odd_errors import TEXTS
 from pools import pool_of, sample
-from support import equal, raises, server_environment
+from support import TESTS, equal, raises, server_environment
 
 import rollserve
 from rollserve import Reason
@@ -90,7 +90,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     options = ["--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--root-user-action", "ignore"]
     command = [sys.executable, "-m", "pip", "install", *options, "--target", str(target), str(EXAMPLE)]
     subprocess.run(command, check=True)
-    return {"PYTHONPATH": str(target)}
+    elsewhere = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and Path(path) != TESTS]
+    return {"PYTHONPATH": os.pathsep.join([str(target), *elsewhere])}
 
 
 def mean_of(observations: np.ndarray, parameters: dict[str, np.ndarray]) -> np.ndarray:
@@ -166,7 +167,7 @@ def test_actions_that_are_held(installed: dict[str, str], tmp_path: Path) -> Non
 def test_the_example_with_states(installed: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows at different steps; the states are written over with what they are afterwards."""
     monkeypatch.setenv("PYTHONPATH", installed["PYTHONPATH"])
-    monkeypatch.syspath_prepend(installed["PYTHONPATH"])
+    monkeypatch.syspath_prepend(installed["PYTHONPATH"].partition(os.pathsep)[0])
     space = gym_spaces.Box(-1, 1, (2,), np.float32)
     parameters = {"weight": np.ones((2, 4)), "bias": np.zeros(2)}
     spec = prepared("example-held", {"num_steps": 3, "noise_scale": 0}, parameters, action_space=space)

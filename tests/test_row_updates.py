@@ -13,12 +13,13 @@ import grpc
 import numpy as np
 import pytest
 from pools import adds_up, kill_one, pool_of, sample
-from support import equal
+from support import equal, raises
 
 import rollserve
-from rollserve import EnvChange, EnvSpec, Reproducibility, Task
-from rollserve.v1 import environment_pb2, sampler_service_pb2_grpc
+from rollserve import EnvChange, EnvSpec, Reason, Reproducibility, Task
+from rollserve.v1 import environment_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.agents import RandomSpec
 from rollserve_server.envs import RowSettings
 from rollserve_server.errors import EnvFailedError, InvalidValueError
@@ -178,69 +179,75 @@ def test_the_status_tells_of_each_row(rows: rollserve.Sampler) -> None:
     assert rows.status().envs == tuple(sized(1, 2))
 
 
-REFUSED: dict[str, tuple[object, str, str]] = {
-    "too few": (
-        [None] * 3,
-        "INVALID_VALUE",
-        ".updates: 3 elements came, one for each of a worker's 4 rows was expected",
-    ),
-    "too many": (sized(*range(5)), "INVALID_VALUE", ".updates: 5 elements came, one for each of a worker's 4 rows was"),
-    "none": ([], "INVALID_VALUE", ".updates: 0 elements came, one for each of a worker's 4 rows was expected"),
+REFUSED: dict[str, tuple[object, Reason, str, tuple[str, ...]]] = {
+    "too few": ([None] * 3, Reason.INVALID_VALUE, "", ("3", "4")),
+    "too many": (sized(*range(5)), Reason.INVALID_VALUE, "", ("5", "4")),
+    "none": ([], Reason.INVALID_VALUE, "", ("0", "4")),
     "unknown": (
         [goal(1), EnvSpec("Nope-v0"), *sized(1, 2)],
-        "ENV_NOT_FOUND",
-        ".updates[1].environment.id: 'Nope-v0' came, a registered id",
+        Reason.ENV_NOT_FOUND,
+        "[1].environment.id",
+        ("'Nope-v0'",),
     ),
     "arguments": (
         [None, None, EnvChange(kwargs={"nope": 1}), goal(2)],
-        "ENV_REFUSED",
-        ".updates[2].change.kwargs_json: refused by sample_envs:Tasks",
+        Reason.ENV_REFUSED,
+        "[2].change.kwargs_json",
+        (TASKS, "'nope'"),
     ),
     "task": (
         [goal(1), None, goal(-1), None],
-        "ENV_REFUSED",
-        ".updates[2].change.task.argument_json: refused by set_task",
+        Reason.ENV_REFUSED,
+        "[2].change.task.argument_json",
+        ("set_task", "ValueError"),
     ),
     "method": (
         [None, EnvChange(task=Task("close", None)), None, None],
-        "METHOD_NOT_ALLOWED",
-        ".updates[1].change.task.method: 'close' came",
+        Reason.METHOD_NOT_ALLOWED,
+        "[1].change.task.method",
+        ("'close'",),
     ),
     "module": (
         [None, None, None, EnvSpec("os:Nope")],
-        "MODULE_NOT_ALLOWED",
-        ".updates[3].environment.id: module 'os' came",
+        Reason.MODULE_NOT_ALLOWED,
+        "[3].environment.id",
+        ("'os'",),
     ),
     "path": (
         [None, None, EnvSpec(TASKS, {"size": "/etc/passwd"}), None],
-        "PATH_NOT_ALLOWED",
-        ".updates[2].environment.kwargs_json: '/etc/passwd' came",
+        Reason.PATH_NOT_ALLOWED,
+        "[2].environment.kwargs_json",
+        ("'/etc/passwd'",),
     ),
     "spaces": (
         [goal(1), None, EnvSpec("CartPole-v1"), None],
-        "INVALID_VALUE",
-        ".updates[2].environment: its observation_space is Box(",
+        Reason.INVALID_VALUE,
+        "[2].environment",
+        ("observation_space", "Box("),
     ),
     "spaces of new ones": (
         [*sized(1, 2), EnvSpec("CartPole-v1"), *sized(4)],
-        "INVALID_VALUE",
-        ".updates[2].environment: its observation_space is Box(",
+        Reason.INVALID_VALUE,
+        "[2].environment",
+        ("observation_space", "Box("),
     ),
 }
+"""Updates of rows, the reason, the field below `per_row.updates` at fault, and what the message has to quote."""
 
 
-@pytest.mark.parametrize(("update", "reason", "text"), REFUSED.values(), ids=REFUSED)
-def test_a_bad_row_changes_none(rows: rollserve.Sampler, update: list[EnvSpec], reason: str, text: str) -> None:
+@pytest.mark.parametrize(("update", "reason", "field", "quotes"), REFUSED.values(), ids=REFUSED)
+def test_a_bad_row_changes_none(
+    rows: rollserve.Sampler, update: list[EnvSpec], reason: Reason, field: str, quotes: tuple[str, ...]
+) -> None:
     rows.update_env([None, goal(8), None, None])
     status, expected = rows.status(), rows.obtain_samples(40, seed=3)
     for where, arguments in (
         ("all_workers", {"env": update}),
         ("per_worker.updates[1]", {"per_worker": [[goal(5)] * 4, update]}),
     ):
-        with pytest.raises(rollserve.InvalidArgumentError) as caught:
+        path = f"{where}.per_row.updates{field}"
+        with raises(rollserve.InvalidArgumentError, field=path, reason=reason, quotes=quotes):
             rows.update_env(**arguments)  # type: ignore[arg-type]
-        assert caught.value.reason == reason
-        assert caught.value.message.startswith(f"{where}.per_row{text}")
         assert (rows.status().env_version, rows.status().envs) == (status.env_version, status.envs)
         batch = rows.obtain_samples(40, seed=3)
         assert (batch.observations == expected.observations).all()
@@ -249,27 +256,22 @@ def test_a_bad_row_changes_none(rows: rollserve.Sampler, update: list[EnvSpec], 
 
 def test_spaces_that_differ_between_workers(rows: rollserve.Sampler) -> None:
     cartpoles = [EnvSpec("CartPole-v1", {"max_episode_steps": limit}) for limit in (1, 2, 3, 4)]
-    with pytest.raises(rollserve.InvalidArgumentError, match=r"per_worker\.updates\[1\]: observation_space: Box"):
+    with raises(rollserve.InvalidArgumentError, field="per_worker.updates[1]", quotes=("observation_space", "Box(")):
         rows.update_env(per_worker=[[None] * 4, cartpoles])
     rows.update_env(cartpoles)
     assert rows.obtain_samples(20, seed=1).lengths[:8].tolist() == [1, 2, 3, 4] * 2
 
 
 @pytest.mark.parametrize(
-    ("elements", "text"),
+    ("elements", "field"),
     [
-        (
-            [{}, {"per_row": {"updates": [{}] * 4}}, {}, {}],
-            "per_row.updates[1].per_row: another per_row came, environment, change or nothing was expected",
-        ),
-        (
-            [{}, {}, {}, {"change": {"kwargs_json": "["}}],
-            "per_row.updates[3].change.kwargs_json: '[' came, a JSON object was expected",
-        ),
+        ([{}, {"per_row": {"updates": [{}] * 4}}, {}, {}], "per_row.updates[1].per_row"),
+        ([{}, {}, {}, {"change": {"kwargs_json": "["}}], "per_row.updates[3].change.kwargs_json"),
     ],
+    ids=["rows of a row", "no JSON"],
 )
 def test_malformed_requests(
-    rows: rollserve.Sampler, server: LocalServer, elements: list[dict[str, object]], text: str
+    rows: rollserve.Sampler, stub: SamplerServiceStub, elements: list[dict[str, object]], field: str
 ) -> None:
     version = rows.status().env_version
     per_row = environment_pb2.EnvironmentUpdatePerRow(
@@ -278,22 +280,17 @@ def test_malformed_requests(
     update = environment_pb2.EnvironmentUpdate(per_row=per_row)
     empty = environment_pb2.EnvironmentUpdate()
     requests = {
-        f"all_workers.{text}": pb.UpdateEnvRequest(all_workers=update),
-        f"per_worker.updates[1].{text}": pb.UpdateEnvRequest(
+        f"all_workers.{field}": pb.UpdateEnvRequest(all_workers=update),
+        f"per_worker.updates[1].{field}": pb.UpdateEnvRequest(
             per_worker={"updates": [environment_pb2.EnvironmentUpdate(), update]}
         ),
-        "per_worker.updates[0].update: none came, environment, change or per_row was expected": pb.UpdateEnvRequest(
-            per_worker={"updates": [empty, empty]}
-        ),
+        "per_worker.updates[0].update": pb.UpdateEnvRequest(per_worker={"updates": [empty, empty]}),
     }
-    requests[f"per_worker.updates[1].{text}"].per_worker.updates[0].change.SetInParent()
-    with grpc.insecure_channel(server.address) as channel:
-        stub = sampler_service_pb2_grpc.SamplerServiceStub(channel)
-        for expected, request in requests.items():
-            with pytest.raises(grpc.RpcError) as caught:
-                stub.UpdateEnv(request)
-            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-            assert caught.value.details().startswith(expected)
+    requests[f"per_worker.updates[1].{field}"].per_worker.updates[0].change.SetInParent()
+    for path, request in requests.items():
+        with raises(grpc.RpcError, field=path, reason=Reason.INVALID_VALUE) as caught:
+            stub.UpdateEnv(request)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert rows.status().env_version == version
 
 
@@ -310,9 +307,8 @@ def test_rows_of_an_environment_that_was_native(sampler: rollserve.Sampler) -> N
     native = EnvSpec("CartPole-v1", num_rows=4, vectorization="native")
     sampler.update_env(native)
     sampler.update_agent(rollserve.RandomAgent())
-    with pytest.raises(
-        rollserve.InvalidArgumentError, match=r"per_row\.updates\[2\]\.environment\.vectorization: 'native'"
-    ):
+    field = "all_workers.per_row.updates[2].environment.vectorization"
+    with raises(rollserve.InvalidArgumentError, field=field, quotes="'native'"):
         sampler.update_env([None, None, native, None])
     assert sampler.status().reproducibility is Reproducibility.BLOCK
     updated = sampler.update_env([None, None, EnvChange(kwargs={"max_episode_steps": 1}), None])
@@ -361,15 +357,11 @@ async def test_rows_one_by_one_are_as_many_as_before() -> None:
         await pool.update_env([RowUpdates((None,) * 8)])
         updated = await pool.update_env([EnvSpec("CartPole-v1", vectorization="rows")])
         assert updated.description.num_rows == 3
-        with pytest.raises(
-            InvalidValueError, match=r"^per_worker\.updates\[1\]: row_count: 3 came, 4, as of the first"
-        ):
+        with raises(InvalidValueError, field="per_worker.updates[1]", quotes=("row_count", "3", "4")):
             await pool.update_env(
                 [EnvSpec("CartPole-v1", num_rows=4, vectorization="rows"), EnvChange()], per_worker=True
             )
-        with pytest.raises(
-            InvalidValueError, match=r"^per_worker\.updates\[1\]: vectorization: rows came, native or envpool"
-        ):
+        with raises(InvalidValueError, field="per_worker.updates[1]", quotes=("vectorization", "rows", "native")):
             await pool.update_env([EnvSpec("CartPole-v1", num_rows=3), EnvChange()], per_worker=True)
 
 
@@ -402,7 +394,7 @@ async def test_a_row_that_failed_is_made_anew_with_its_own(backend: Backend) -> 
         await pool.update_agent([RandomSpec()])
         await pool.update_env([RowUpdates((slow[0], EnvSpec("sample_envs:Failing"), slow[2], slow[3]))])
         for _ in range(2):
-            with pytest.raises(EnvFailedError, match=r"episode 1 .*: sample_envs:Failing raised in step"):
+            with raises(EnvFailedError, quotes=("episode 1 ", "sample_envs:Failing", "step")):
                 await sample(pool, AtLeast(10), seed=1)
             batch = await sample(pool, AtLeast(3), seed=1, first_index=2)
             assert batch.lengths.tolist() == [3]
