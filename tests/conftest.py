@@ -14,7 +14,8 @@ import rollserve
 from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.local import LocalServer, local_server
 from rollserve_server.pool import Backend, InProcessBackend
-from rollserve_server.pool.backends.ray.backend import RayBackend, RayOptions
+from rollserve_server.pool.backends.ray.backend import RayBackend
+from rollserve_server.settings import RaySettings
 
 # The same examples on every machine; `--hypothesis-profile=default` draws others each time.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
@@ -82,7 +83,7 @@ def ray_backend() -> Iterator[RayBackend]:
         for name, value in server_environment().items():
             patch.setenv(name, value)
         # Several pools are there at once, each with workers that want a core.
-        backend = RayBackend(RayOptions(num_cpus=0.5), num_workers=8)
+        backend = RayBackend(RaySettings(worker_num_cpus=0.5), num_workers=8)
         yield backend
         backend.close()
 

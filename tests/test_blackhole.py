@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pools import CARTPOLE, adds_up, calls_of, kill_one, pool_of, sample, until
+from pools import CARTPOLE, adds_up, calls_of, kill_one, pool_of, sample, sample_request, until
 from support import equal, raises
 
 import rollserve
@@ -26,7 +26,6 @@ from rollserve_server.pool import (
     Fragments,
     InProcessBackend,
     Pool,
-    SampleRequest,
     Target,
 )
 from rollserve_server.pool.backends.ray.backend import RayBackend
@@ -36,7 +35,7 @@ NATIVE = rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=4)
 
 async def measure(pool: Pool, target: Target | Fragments, **options: Any) -> rollserve.Account:
     """The account of a call that throws everything away."""
-    async with contextlib.aclosing(pool.sample(SampleRequest(target, 1 << 22, columns=None, **options))) as items:
+    async with contextlib.aclosing(pool.sample(sample_request(target, 1 << 22, columns=None, **options))) as items:
         (account,) = [item async for item in items if isinstance(item, Delivery | Account)]
     assert isinstance(account, Account)
     return account_from_proto(account_to_proto(account))

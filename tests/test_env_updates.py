@@ -142,7 +142,7 @@ async def test_a_task_of_another_method_makes_it_anew() -> None:
     """Else what the first method has set would be there in some rows, and not in others."""
     modules, methods = frozenset({"sample_envs"}), frozenset({"set_task", "set_other_task"})
     async with pool_of(
-        InProcessBackend(), EnvSpec(TASKS), num_workers=1, allowed_modules=modules, allowed_methods=methods
+        InProcessBackend(), EnvSpec(TASKS), workers=1, allow_module=modules, allow_method=methods
     ) as pool:
         await pool.update_agent([RandomSpec()])
         await pool.update_env([EnvChange(task=Task("set_task", {"goal": 1}))])

@@ -20,7 +20,6 @@ from test_native_fragments import of_episodes
 import rollserve
 from rollserve import EnvSpec, Reason, Reproducibility
 from rollserve_server.agents import ConstantSpec, RandomSpec
-from rollserve_server.envs import RowSettings
 from rollserve_server.envs.envpool.environment import EnvPoolEnv, make_envpool
 from rollserve_server.errors import DomainError, InvalidValueError, NotFoundError
 from rollserve_server.pool import AtLeast, Backend, Exactly, InProcessBackend
@@ -119,7 +118,7 @@ async def test_episodes_are_those_of_a_plain_loop(
 
 @pytest.mark.parametrize("spec", [CARTPOLE, HALF_CHEETAH], ids=lambda spec: spec.id)
 async def test_however_many_workers_and_whoever_is_killed(ray_backend: RayBackend, spec: EnvSpec) -> None:
-    async with pool_of(InProcessBackend(), spec, num_workers=1) as pool:
+    async with pool_of(InProcessBackend(), spec, workers=1) as pool:
         await pool.update_agent([RandomSpec()])
         expected = await sample(pool, AtLeast(10_000), seed=9)
         # Any part of a block comes alone, as to a client that lost its stream in the middle of it.
@@ -127,10 +126,10 @@ async def test_however_many_workers_and_whoever_is_killed(ray_backend: RayBacken
             part = await sample(pool, AtLeast(60), seed=9, first_index=first)
             whole = expected.split()[first : first + len(part)]
             assert equal(part, rollserve.EpisodeBatch.concatenate(*whole))
-    async with pool_of(InProcessBackend(), spec, num_workers=3) as pool:
+    async with pool_of(InProcessBackend(), spec, workers=3) as pool:
         await pool.update_agent([RandomSpec()])
         assert equal(await sample(pool, AtLeast(10_000), seed=9), expected)
-    async with pool_of(ray_backend, spec, num_workers=2) as pool:
+    async with pool_of(ray_backend, spec, workers=2) as pool:
         await pool.update_agent([RandomSpec()])
         calls = calls_of(pool)
         running = asyncio.create_task(sample(pool, AtLeast(10_000), seed=9))
@@ -193,7 +192,7 @@ async def test_limits_of_the_length() -> None:
 
 
 async def test_frames_and_spaces_with_names() -> None:
-    async with pool_of(InProcessBackend(), num_workers=1) as pool:
+    async with pool_of(InProcessBackend(), workers=1) as pool:
         pong = spec_of("Pong-v5", 2, 1, max_episode_steps=9, img_height=42, stack_num=2, reward_clip=True)
         updated = await pool.update_env([pong])
         assert updated.description.observation_space.shape == (2, 42, 84)
@@ -303,8 +302,8 @@ def test_actions_that_are_none() -> None:
 
 
 async def test_a_server_that_is_set_to_it() -> None:
-    settings = RowSettings("envpool", num_native_rows=3, num_episodes_per_row=2)
-    async with pool_of(InProcessBackend(), EnvSpec("HalfCheetah-v5", {"max_episode_steps": 9}), rows=settings) as pool:
+    settings = {"vectorization": "envpool", "native_rows": 3, "episodes_per_row": 2}
+    async with pool_of(InProcessBackend(), EnvSpec("HalfCheetah-v5", {"max_episode_steps": 9}), **settings) as pool:
         assert pool.status().env.reproducibility is Reproducibility.BLOCK
         assert (pool.status().env.num_rows, pool.status().env.num_episodes_per_row) == (3, 2)
         await pool.update_agent([RandomSpec()])

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cutting_proxy import cutting_proxy
-from pools import CARTPOLE, adds_up, calls_of, evaluate, kill_one, pool_of, sample, until
+from pools import CARTPOLE, adds_up, calls_of, evaluate, kill_one, pool_of, sample, slot_of, until
 from rejections import Rejection, check_status, rejection_of, rejections
 from support import equal, raises
 
@@ -32,7 +32,7 @@ from rollserve_server.sampling import Worker
 
 NATIVE = rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=8, num_episodes_per_row=3)
 RAGGED = rollserve.EnvSpec("sample_envs:Ragged")
-SAMPLE_ENVS = {"allowed_modules": frozenset({"sample_envs"})}
+SAMPLE_ENVS = {"allow_module": ("sample_envs",)}
 
 
 def cartpole_agent(seed: int = 1) -> MlpSpec:
@@ -135,7 +135,7 @@ def test_how_freely_it_acts(sampler: rollserve.Sampler) -> None:
 
 async def test_another_environment(backend: Backend) -> None:
     short = rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 5})
-    async with pool_of(backend, num_workers=2) as pool:
+    async with pool_of(backend, workers=2) as pool:
         await pool.update_agent([cartpole_agent()])
         before = pool.status()
         result = await evaluate(pool, 9, env=short)
@@ -160,7 +160,7 @@ async def test_environments_stand_ready_and_apart() -> None:
         batch = await sample(pool, Exactly(1), **options)
         return batch.observations[:1, 0].tolist()  # type: ignore[no-any-return]
 
-    async with pool_of(InProcessBackend(), env, num_workers=1, num_rows=1, **SAMPLE_ENVS) as pool:
+    async with pool_of(InProcessBackend(), env, workers=1, rows=1, **SAMPLE_ENVS) as pool:
         await pool.update_agent([RandomSpec()])
         (before,) = await first_observations(pool)
         lengths = [outcome.length for outcome in (await evaluate(pool, 7, seed=1)).outcomes]
@@ -168,7 +168,7 @@ async def test_environments_stand_ready_and_apart() -> None:
         await pool.update_agent([RandomSpec()])
         again = await evaluate(pool, 7, seed=1)
         assert [outcome.length for outcome in again.outcomes] == lengths
-        assert pool._versions.evaluation_envs.number == 1
+        assert pool._parts.versions.evaluation_envs.number == 1
         assert await first_observations(pool) == [before + 2]
 
 
@@ -213,7 +213,7 @@ async def test_nothing_of_the_sampler_is_disturbed(backend: Backend, env: rollse
 
 async def test_an_evaluation_needs_no_turn(backend: Backend) -> None:
     slow = rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": 0.005, "length": 10})
-    async with pool_of(backend, slow, num_rows=1, progress_seconds=0.01, **SAMPLE_ENVS) as pool:
+    async with pool_of(backend, slow, rows=1, progress_seconds=0.01, **SAMPLE_ENVS) as pool:
         await pool.update_agent([RandomSpec()])
         calls = calls_of(pool)
         sampling = [asyncio.create_task(sample(pool, AtLeast(10**9))) for _ in range(5)]
@@ -230,7 +230,7 @@ async def test_an_evaluation_needs_no_turn(backend: Backend) -> None:
 
 async def test_evaluations_take_turns_and_can_be_cancelled(backend: Backend) -> None:
     slow = rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": 0.02, "length": 1000})
-    async with pool_of(backend, slow, num_workers=1, num_rows=1, progress_seconds=0.05, **SAMPLE_ENVS) as pool:
+    async with pool_of(backend, slow, workers=1, rows=1, progress_seconds=0.05, **SAMPLE_ENVS) as pool:
         await pool.update_agent([RandomSpec()])
         running = [asyncio.create_task(evaluate(pool, 100)) for _ in range(2)]
         await asyncio.sleep(0.3)
@@ -253,9 +253,9 @@ async def test_evaluations_take_turns_and_can_be_cancelled(backend: Backend) -> 
 
 async def test_environments_of_an_evaluation_that_is_cancelled_meanwhile_are_closed() -> None:
     many = rollserve.EnvSpec("CartPole-v1", vectorization="rows", num_rows=2000)
-    async with pool_of(InProcessBackend(), CARTPOLE, num_workers=1) as pool:
+    async with pool_of(InProcessBackend(), CARTPOLE, workers=1) as pool:
         await pool.update_agent([RandomSpec()])
-        handle = pool._workers[0].handle
+        handle = slot_of(pool, 0).handle
 
         async def held() -> set[int]:
             envs, _ = await handle.call(Worker.held)
@@ -275,11 +275,11 @@ async def test_environments_of_an_evaluation_that_is_cancelled_meanwhile_are_clo
 @pytest.mark.parametrize("env", [CARTPOLE, NATIVE, RAGGED], ids=["rows", "native", "ragged"])
 async def test_however_many_workers_and_whoever_is_killed(ray_backend: RayBackend, env: rollserve.EnvSpec) -> None:
     spec = RandomSpec() if env is RAGGED else cartpole_agent()
-    async with pool_of(InProcessBackend(), env, num_workers=1, num_rows=3, **SAMPLE_ENVS) as pool:
+    async with pool_of(InProcessBackend(), env, workers=1, rows=3, **SAMPLE_ENVS) as pool:
         await pool.update_agent([spec])
         expected = await evaluate(pool, 600, seed=4)
     assert [outcome.episode_index for outcome in expected.outcomes] == list(range(600))
-    async with pool_of(ray_backend, env, num_workers=3, num_rows=8, **SAMPLE_ENVS) as pool:
+    async with pool_of(ray_backend, env, workers=3, rows=8, **SAMPLE_ENVS) as pool:
         await pool.update_agent([spec])
         assert (await evaluate(pool, 600, seed=4)).outcomes == expected.outcomes
         kill_one(pool, random.Random(1))  # what it is asked for next is lost

@@ -13,13 +13,13 @@ from rollserve_server.agents import (
     ConstantSpec,
     Exploration,
     OnnxModel,
-    OnnxSettings,
     RandomSpec,
     build_agent,
     check_exploration,
     prepare_agent,
 )
 from rollserve_server.errors import InvalidValueError
+from rollserve_server.settings import AgentSettings
 
 SIZES = (3, 8, 2)
 OBSERVATIONS = spaces.Box(-1, 1, (3,), np.float32)
@@ -30,7 +30,7 @@ BEST = Exploration(deterministic=True)
 @pytest.fixture(scope="module")
 def squashed() -> AgentSpec:
     made = OnnxModel(gaussian(SIZES).SerializeToString(), {}, {}, "squashed_gaussian", ())
-    return prepare_agent(made, OBSERVATIONS, ACTIONS, OnnxSettings())
+    return prepare_agent(made, OBSERVATIONS, ACTIONS, AgentSettings())
 
 
 def act(spec: AgentSpec, exploration: Exploration) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -62,7 +62,7 @@ def test_models_with_noise() -> None:
     """What a model makes of its noise is its own affair, but for none."""
     made = model([node("Tanh", "noise", "action")], {"observation": ["N", 3], "noise": ["N", 2]}, {"action": ["N", 2]})
     onnx = OnnxModel(made.SerializeToString(), {}, {}, "actions", ())
-    spec = prepare_agent(onnx, OBSERVATIONS, ACTIONS, OnnxSettings())
+    spec = prepare_agent(onnx, OBSERVATIONS, ACTIONS, AgentSettings())
     assert act(spec, Exploration())[0].all()
     assert not act(spec, BEST)[0].any()
     with raises(InvalidValueError, field="noise_scales", quotes="actions"):

@@ -382,7 +382,7 @@ async def test_however_many_workers_and_rows(exploration: Exploration) -> None:
     )
     env, batches = rollserve.EnvSpec("Pendulum-v1", {"max_episode_steps": 20}), []
     for num_workers, num_rows in ((1, 1), (2, 4), (3, 7)):
-        async with pool_of(InProcessBackend(), env, num_workers=num_workers, num_rows=num_rows) as pool:
+        async with pool_of(InProcessBackend(), env, workers=num_workers, rows=num_rows) as pool:
             await pool.update_agent([spec_of(agent)])
             batches.append(await sample(pool, AtLeast(150), seed=9, exploration=exploration))
             # Of other explorations nothing is left over for it.

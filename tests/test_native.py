@@ -17,15 +17,15 @@ from support import equal, raises
 import rollserve
 from rollserve import EnvSpec, Reason, Reproducibility
 from rollserve_server.agents import ConstantSpec, RandomSpec
-from rollserve_server.envs import RowSettings
 from rollserve_server.errors import EnvFailedError, InvalidValueError
 from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Target
 from rollserve_server.pool.backends.ray.backend import RayBackend
-from rollserve_server.sampling import EpisodeRange, Order, SequenceSpec, Worker, WorkerConfig
+from rollserve_server.sampling import EpisodeRange, Order, SequenceSpec, Worker
+from rollserve_server.settings import WorkerSettings
 
 CARTPOLE = EnvSpec("CartPole-v1", vectorization="native", num_rows=8, num_episodes_per_row=4)
 COINS = EnvSpec("sample_envs:Coins-v0", {"num_steps": 30}, num_rows=4, num_episodes_per_row=3)
-ALLOWED = {"allowed_modules": frozenset({"sample_envs"}), "rows": RowSettings()}
+ALLOWED = {"allow_module": ("sample_envs",), "vectorization": "auto", "rows": 16}
 RIGHT = ConstantSpec({"": np.array(1)})
 
 
@@ -90,7 +90,7 @@ async def test_they_are_chosen_where_they_are_offered() -> None:
         for spec, expected in classes:
             updated = await pool.update_env([spec])
             assert updated.description.reproducibility is expected, spec
-    async with pool_of(InProcessBackend(), rows=RowSettings("rows", num_rows=3)) as pool:
+    async with pool_of(InProcessBackend(), rows=3) as pool:
         assert pool.status().env.reproducibility is Reproducibility.EPISODE
         assert pool.status().env.num_rows == 3
         updated = await pool.update_env([CARTPOLE])
@@ -219,7 +219,7 @@ UNLIMITED = EnvSpec("sample_envs:UnlimitedCoins-v0", num_rows=4)
 @pytest.mark.parametrize("target", [AtLeast(40), Fragments(40)])
 async def test_native_code_that_takes_no_limit(target: Target) -> None:
     env = dataclasses.replace(UNLIMITED, vectorization="native")
-    async with pool_of(InProcessBackend(), env, num_workers=1, **ALLOWED) as pool:
+    async with pool_of(InProcessBackend(), env, workers=1, **ALLOWED) as pool:
         await pool.update_agent([RandomSpec()])
         quotes = ("3", UNLIMITED.id, "'rows'")
         with raises(InvalidValueError, field="options.max_episode_length", reason=Reason.INVALID_VALUE, quotes=quotes):
@@ -241,7 +241,7 @@ async def test_a_server_with_a_limit_finds_out_who_takes_none() -> None:
 @pytest.mark.parametrize("vectorization", [None, "native"])
 @pytest.mark.parametrize("limit", ["abc", 0, -1, 2.5, True, [], {}])
 async def test_limits_that_are_none(limit: object, vectorization: rollserve.Vectorization | None) -> None:
-    async with pool_of(InProcessBackend(), CARTPOLE, num_workers=1, **ALLOWED) as pool:
+    async with pool_of(InProcessBackend(), CARTPOLE, workers=1, **ALLOWED) as pool:
         env = EnvSpec("CartPole-v1", {"max_episode_steps": limit}, vectorization=vectorization)
         field, quotes = "all_workers.environment.kwargs_json", ("max_episode_steps", json.dumps(limit))
         with raises(InvalidValueError, field=field, reason=Reason.INVALID_VALUE, quotes=quotes):
@@ -249,7 +249,7 @@ async def test_limits_that_are_none(limit: object, vectorization: rollserve.Vect
 
 
 async def test_no_limit_of_the_request() -> None:
-    async with pool_of(InProcessBackend(), CARTPOLE, num_workers=1, **ALLOWED) as pool:
+    async with pool_of(InProcessBackend(), CARTPOLE, workers=1, **ALLOWED) as pool:
         await pool.update_agent([RIGHT])
         expected = await sample(pool, AtLeast(100), seed=1)
         await pool.update_env([dataclasses.replace(CARTPOLE, kwargs={"max_episode_steps": None})])
@@ -257,7 +257,7 @@ async def test_no_limit_of_the_request() -> None:
 
 
 async def test_an_error_is_told_and_the_next_call_has_another_environment() -> None:
-    async with pool_of(InProcessBackend(), coins(fails_after=300), num_workers=1, env_retries=0, **ALLOWED) as pool:
+    async with pool_of(InProcessBackend(), coins(fails_after=300), workers=1, env_retries=0, **ALLOWED) as pool:
         await pool.update_agent([RandomSpec()])
         await sample(pool, AtLeast(50))
         with pytest.raises(EnvFailedError, match=r"block.* episode \d+.*RuntimeError: the purse is empty"):
@@ -279,7 +279,7 @@ async def test_short_episodes_are_not_preferred() -> None:
 
 
 async def test_a_full_buffer_makes_a_block_wait() -> None:
-    async with pool_of(InProcessBackend(), CARTPOLE, worker_buffer_bytes=3000, window_bytes=3000) as pool:
+    async with pool_of(InProcessBackend(), CARTPOLE, worker_buffer_bytes=3000, call_window_bytes=3000) as pool:
         await pool.update_agent([RandomSpec()])
         narrow = await sample(pool, AtLeast(3000), seed=2)
     async with pool_of(InProcessBackend(), CARTPOLE) as pool:
@@ -319,7 +319,7 @@ async def test_whoever_is_killed_between_calls_and_while_blocks_are_delivered(
     ray_backend: RayBackend, window_bytes: int
 ) -> None:
     source = random.Random(window_bytes)
-    async with pool_of(ray_backend, CARTPOLE, num_workers=3, window_bytes=window_bytes) as pool:
+    async with pool_of(ray_backend, CARTPOLE, workers=3, call_window_bytes=window_bytes) as pool:
         await pool.update_agent([RandomSpec()])
         whole = await sample(pool, AtLeast(80_000), seed=5)
         num_delivered, num_lost = 0, 0
@@ -339,7 +339,7 @@ async def test_whoever_is_killed_between_calls_and_while_blocks_are_delivered(
 
 
 def test_a_block_that_worked_ahead_waits_for_one_that_is_awaited() -> None:
-    worker = Worker(0, WorkerConfig(RowSettings(), 1 << 26))
+    worker = Worker(0, WorkerSettings(worker_buffer_bytes=1 << 26))
     worker.add_env(1, CARTPOLE)
     worker.add_agent(1, RandomSpec())
     sequence = SequenceSpec(1, 0, 1, 1)

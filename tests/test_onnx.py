@@ -17,16 +17,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, numpy_helper
 from onnx_models import FLOAT, INT64, categorical, gaussian, mlp_forward, mlp_parameters, model, node
-from pools import pool_of, sample
+from pools import pool_of, sample, slot_of
 from support import equal, raises
 
 import rollserve
 from rollserve import Reason
-from rollserve_server.agents import OnnxModel, OnnxSettings, OnnxSpec, SandboxLimits, build_agent, prepare_agent
+from rollserve_server.agents import OnnxModel, OnnxSpec, build_agent, prepare_agent
 from rollserve_server.envs import leaves_of_space
 from rollserve_server.errors import DomainError, InvalidValueError
 from rollserve_server.local import LocalServer
 from rollserve_server.pool import AtLeast, Backend
+from rollserve_server.settings import AgentSettings, SandboxLimits
 
 HEAD = "categorical"
 SIZES = (4, 16, 2)
@@ -46,7 +47,7 @@ def prepared(
 ) -> OnnxSpec:
     data = made if isinstance(made, bytes) else made.SerializeToString()
     options = {"inputs": {}, "outputs": {}, "infos": (), **names}
-    settings = OnnxSettings(sandbox=sandbox or SandboxLimits())
+    settings = AgentSettings(model_sandbox=sandbox or SandboxLimits())
     spec = prepare_agent(OnnxModel(data, head=head, **options), observation_space, action_space, settings)
     assert isinstance(spec, OnnxSpec)
     return spec
@@ -302,7 +303,7 @@ async def test_determinism_over_workers_rows_and_backends(backend: Backend) -> N
     made = OnnxModel(gaussian((17, 24, 6), activation="Elu").SerializeToString(), {}, {}, "diagonal_gaussian", ())
     batches = []
     for num_workers, num_rows in ((1, 3), (2, 2)):
-        async with pool_of(backend, env, num_workers=num_workers, num_rows=num_rows) as pool:
+        async with pool_of(backend, env, workers=num_workers, rows=num_rows) as pool:
             await pool.update_agent([made])
             batches.append(await sample(pool, AtLeast(200), seed=5))
     assert equal(*batches)
@@ -554,7 +555,7 @@ def test_a_trial_has_limits() -> None:
     seven = OnnxModel(b"1234567", {}, {}, HEAD, ())
     quotes = ("7", "6", "--max-model-bytes")
     with raises(DomainError, field="model", reason=Reason.MODEL_TOO_LARGE, quotes=quotes):
-        prepare_agent(seven, space, gym_spaces.Discrete(2), OnnxSettings(max_model_bytes=6))
+        prepare_agent(seven, space, gym_spaces.Discrete(2), AgentSettings(max_model_bytes=6))
 
 
 @settings(max_examples=25)
@@ -576,6 +577,6 @@ async def test_a_worker_that_is_lost_gets_the_model_again(ray_backend: Backend) 
         await pool.update_agent([made])
         await pool.update_agent([mlp_parameters(SIZES, 1)])
         before = await sample(pool, AtLeast(100), seed=1)
-        pool._workers[0].handle.kill()
+        slot_of(pool, 0).handle.kill()
         await asyncio.sleep(0.2)
         assert equal(before, await sample(pool, AtLeast(100), seed=1))

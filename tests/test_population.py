@@ -188,10 +188,10 @@ def test_stacked_agents_give_the_same_bits(shape: str, exploration: Exploration)
 async def test_however_many_workers_and_whoever_is_killed(ray_backend: RayBackend) -> None:
     agent = cartpole_agent()
     members = members_of(agent.parameters, 400)  # enough to go through Ray's object store
-    async with pool_of(InProcessBackend(), num_workers=1, num_rows=5) as pool:
+    async with pool_of(InProcessBackend(), workers=1, rows=5) as pool:
         await pool.update_agent([spec_of(agent)])
         expected = await evaluate_population(pool, members, 5, seed=1)
-    async with pool_of(ray_backend, num_workers=3, num_rows=16) as pool:
+    async with pool_of(ray_backend, workers=3, rows=16) as pool:
         await pool.update_agent([spec_of(agent)])
         result = await evaluate_population(pool, members, 5, seed=1)
         assert result.outcomes == expected.outcomes
@@ -229,7 +229,7 @@ async def test_models_act_one_after_the_other(backend: Backend) -> None:
     model = OnnxModel(categorical((4, 8, 2)).SerializeToString(), {}, {}, "categorical", ())
     parameters = mlp_parameters((4, 8, 2))
     biases = members_of({"1.bias": parameters["1.bias"]}, 6)
-    async with pool_of(backend, num_rows=3) as pool:
+    async with pool_of(backend, rows=3) as pool:
         await pool.update_agent([model])
         result = await evaluate_population(pool, biases, 4, seed=1)
         for member in range(6):
@@ -259,7 +259,7 @@ async def test_failures_and_cancellation(backend: Backend) -> None:
     members = members_of(agent.parameters, 8)
     failing = rollserve.EnvSpec("sample_envs:FailsForSomeSeeds")
     slow = rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": 0.02, "length": 1000})
-    async with pool_of(backend, slow, num_workers=1, allowed_modules=frozenset({"sample_envs"})) as pool:
+    async with pool_of(backend, slow, workers=1, allow_module=("sample_envs",)) as pool:
         await pool.update_agent([spec_of(agent)])
         with pytest.raises(EnvFailedError, match=r"member \d\b.*episode \d+\b.*seed \d+\b.*\b0\b.*broken by design"):
             await evaluate_population(pool, members, 20, env=failing)

@@ -28,12 +28,9 @@ from rollserve import Reason
 from rollserve_server.agents import (
     Exploration,
     InstalledFactory,
-    OnnxSettings,
     PickledFactory,
-    PythonSettings,
     PythonSource,
     PythonSpec,
-    SandboxLimits,
     build_agent,
     check_exploration,
     prepare_agent,
@@ -42,6 +39,7 @@ from rollserve_server.agents import (
 from rollserve_server.errors import AgentFailedError, DomainError, InvalidValueError
 from rollserve_server.local import LocalServer, local_server
 from rollserve_server.pool import AtLeast, Backend
+from rollserve_server.settings import AgentSettings, SandboxLimits
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "agents"
 BOX, DISCRETE = gym_spaces.Box(-1, 1, (4,), np.float32), gym_spaces.Discrete(2)
@@ -69,13 +67,13 @@ def prepared(
     name: str,
     kwargs: dict[str, Any] | None = None,
     parameters: dict[str, Any] | None = None,
-    settings: PythonSettings | None = None,
+    settings: AgentSettings | None = None,
     observation_space: gymnasium.Space[Any] = BOX,
     action_space: gymnasium.Space[Any] = DISCRETE,
 ) -> PythonSpec:
     source = PythonSource(InstalledFactory(name, kwargs or {}), parameters or {})
-    settings = settings or PythonSettings()
-    spec = prepare_agent(source, observation_space, action_space, OnnxSettings(), settings)
+    settings = settings or AgentSettings()
+    spec = prepare_agent(source, observation_space, action_space, settings)
     assert isinstance(spec, PythonSpec)
     return spec
 
@@ -217,7 +215,7 @@ def test_a_row_does_not_depend_on_its_neighbours(name: str, parameters: dict[str
 async def test_determinism_over_workers_rows_and_backends(backend: Backend) -> None:
     batches = []
     for num_workers, num_rows in ((1, 3), (2, 5)):
-        async with pool_of(backend, num_workers=num_workers, num_rows=num_rows) as pool:
+        async with pool_of(backend, workers=num_workers, rows=num_rows) as pool:
             await pool.update_agent([PythonSource(InstalledFactory("matrix", {}), WEIGHTS)])
             batches.append(await sample(pool, AtLeast(200), seed=5))
     assert equal(*batches)
@@ -273,7 +271,7 @@ def test_states_are_written_over() -> None:
     # What it remembers at first may be a parameter; if that has another form, it is tried again.
     updated = build_agent(with_parameters(spec, {"first": np.array(8)}), BOX, DISCRETE, 1)
     assert updated.states[0].initial == 8
-    other = prepare_agent(with_parameters(spec, {"first": np.array(8, np.int32)}), BOX, DISCRETE, OnnxSettings())
+    other = prepare_agent(with_parameters(spec, {"first": np.array(8, np.int32)}), BOX, DISCRETE, AgentSettings())
     assert build_agent(other, BOX, DISCRETE, 1).states[0].initial.dtype == np.int32
 
 
@@ -414,7 +412,7 @@ def test_agents_that_fail_later(cartpole: rollserve.Sampler, fault: str, quotes:
 
 
 def test_a_trial_has_limits() -> None:
-    settings = PythonSettings(sandbox=SandboxLimits(seconds=4, patience=1))
+    settings = AgentSettings(python_sandbox=SandboxLimits(seconds=4, patience=1))
     with raises(InvalidValueError, reason=Reason.AGENT_REFUSED, quotes="4 s"):
         prepared("faulty", {"fault": "hangs"}, settings=settings)
 
@@ -429,7 +427,7 @@ async def test_an_agent_that_a_worker_cannot_make(backend: Backend) -> None:
         with raises(InvalidValueError, field=f"all_workers.{field}", reason=reason, quotes=quotes):
             await pool.update_agent([update])
         with raises(InvalidValueError, field=f"per_worker.updates[1].{field}", reason=reason, quotes=quotes):
-            await pool.update_agent([pool._versions.agents.current[0], update], per_worker=True)  # type: ignore[index]
+            await pool.update_agent([pool._parts.versions.agents.current[0], update], per_worker=True)  # type: ignore[index]
         assert pool.status().policy_version == 1
         assert equal(before, await sample(pool, AtLeast(50), seed=1))
 
@@ -437,9 +435,9 @@ async def test_an_agent_that_a_worker_cannot_make(backend: Backend) -> None:
 async def test_agents_raise_whatever_they_like(backend: Backend) -> None:
     """Where they act, and where workers make them; all goes on."""
     source = PythonSource(InstalledFactory("faulty", {"fault": ""}), {})
-    async with pool_of(backend, num_workers=1) as pool:
+    async with pool_of(backend, workers=1) as pool:
         await pool.update_agent([source])
-        (tried,) = pool._versions.agents.current
+        (tried,) = pool._parts.versions.agents.current
         assert isinstance(tried, PythonSpec)
         (before,) = pool.status().workers
         for error, text in TEXTS.items():
@@ -499,8 +497,8 @@ def test_pickles_are_refused(cartpole: rollserve.Sampler, tmp_path: Path) -> Non
 
 
 async def test_a_pickle_is_read_by_its_trial_and_the_workers(ray_backend: Backend, tmp_path: Path) -> None:
-    allowed, read = PythonSettings(allow_pickle=True), tmp_path / "read"
-    async with pool_of(ray_backend, python=allowed) as pool:
+    read = tmp_path / "read"
+    async with pool_of(ray_backend, allow_pickle=True) as pool:
         await pool.update_agent([PythonSource(PickledFactory(pickle.dumps(Recorded(read))), {})])
         assert not (await sample(pool, AtLeast(20), seed=1)).actions.any()
         processes = {int(line) for line in read.read_text().split()}

@@ -189,7 +189,7 @@ def test_a_row_does_not_depend_on_its_neighbours(core: str) -> None:
 async def test_any_number_of_workers_and_rows(backend: Backend) -> None:
     batches = []
     for num_workers, num_rows in ((1, 8), (3, 1)):
-        async with pool_of(backend, num_workers=num_workers, num_rows=num_rows) as pool:
+        async with pool_of(backend, workers=num_workers, rows=num_rows) as pool:
             await pool.update_agent([spec_of(agent_for("lstm"))])
             batches.append(await sample(pool, AtLeast(600), seed=5, columns=ALL_STATES))
     assert equal(*batches)
@@ -314,7 +314,7 @@ def cut_steps(batch: rollserve.EpisodeBatch, num_steps: int) -> dict[str, Any]:
 
 
 async def test_fragments_are_slices_of_true_episodes(backend: Backend) -> None:
-    async with pool_of(backend, num_workers=2, num_rows=2) as pool:
+    async with pool_of(backend, workers=2, rows=2) as pool:
         await pool.update_agent([spec_of(agent_for("gru"))])
         truth, num_going_on = Truth(pool, seed=3, columns=ALL_STATES), 0
         for batch in await in_calls(pool, [7, 1, 40, 30], seed=3, columns=ALL_STATES):
@@ -328,7 +328,7 @@ async def test_fragments_are_slices_of_true_episodes(backend: Backend) -> None:
 async def test_however_many_calls_make_them(env: rollserve.EnvSpec, soft: dict[str, Any]) -> None:
     """An episode that begins without a reset begins with initial states too."""
     agent, options = agent_for("lstm"), {"seed": 3, "columns": ALL_STATES, **soft}
-    async with pool_of(InProcessBackend(), env, num_workers=2, num_rows=2) as pool:
+    async with pool_of(InProcessBackend(), env, workers=2, rows=2) as pool:
         await pool.update_agent([spec_of(agent)])
         (batch,) = await in_calls(pool, [80], **options)
         check_beginnings(batch)
@@ -345,7 +345,7 @@ async def test_however_many_calls_make_them(env: rollserve.EnvSpec, soft: dict[s
 @pytest.mark.parametrize("env", [CARTPOLE, NATIVE], ids=["rows", "native"])
 async def test_whoever_is_killed(ray_backend: RayBackend, env: rollserve.EnvSpec) -> None:
     calls = [5, 30, 100]
-    async with pool_of(ray_backend, env, num_workers=2, num_rows=2) as pool:
+    async with pool_of(ray_backend, env, workers=2, rows=2) as pool:
         await pool.update_agent([spec_of(agent_for("lstm"))])
         options = {"seed": 9, "columns": ALL_STATES}
         expected = await in_calls(pool, calls, **options)
@@ -373,7 +373,7 @@ async def test_agents_that_follow_each_other(env: rollserve.EnvSpec) -> None:
         assert equal(await fragments(pool, 2, clock, **options), batch)
         return batch
 
-    async with pool_of(InProcessBackend(), env, num_workers=1, num_rows=2) as pool:
+    async with pool_of(InProcessBackend(), env, workers=1, rows=2) as pool:
         before = await act(pool, agent_for("lstm"), 0)
         after = await act(pool, agent_for("lstm", seed=1), 1)
         for row, observation in enumerate(before.observations):

@@ -21,7 +21,6 @@ from rollserve.v1 import environment_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.agents import RandomSpec
-from rollserve_server.envs import RowSettings
 from rollserve_server.errors import EnvFailedError, InvalidValueError
 from rollserve_server.local import LocalServer
 from rollserve_server.pool import AtLeast, Backend, Exactly, InProcessBackend, RowUpdates, Target
@@ -30,7 +29,7 @@ from rollserve_server.pool.backends.ray.backend import RayBackend
 TASKS = "sample_envs:Tasks"
 NUM_WORKERS, NUM_ROWS = 2, 4
 NUM_ALL_ROWS = NUM_WORKERS * NUM_ROWS
-MODULES = {"allowed_modules": frozenset({"sample_envs"})}
+MODULES = {"allow_module": ("sample_envs",)}
 
 
 def sized(*sizes: int) -> list[EnvSpec]:
@@ -325,7 +324,7 @@ async def test_however_many_workers_have_such_rows(backend: Backend) -> None:
     """The rows are the same in all workers, so that their number does not matter."""
     batches = []
     for num_workers in (1, 3):
-        async with pool_of(backend, num_workers=num_workers) as pool:
+        async with pool_of(backend, workers=num_workers) as pool:
             await pool.update_env([cartpoles(3, 30, 500, 7)])
             await pool.update_agent([RandomSpec()])
             batch = await sample(pool, AtLeast(3000), seed=9)
@@ -339,8 +338,8 @@ async def test_however_many_workers_have_such_rows(backend: Backend) -> None:
 @pytest.mark.parametrize("num_steps_between", [0, 1, 100])
 async def test_a_whole_environment_is_stepped_as_it_was_before(ray_backend: RayBackend, num_steps_between: int) -> None:
     """Also where rows stand free that are stepped one by one, and where workers are replaced."""
-    settings = RowSettings(num_rows=3, num_native_rows=8, num_episodes_per_row=4)
-    async with pool_of(ray_backend, rows=settings) as pool:
+    settings = {"vectorization": "auto", "rows": 3, "native_rows": 8, "episodes_per_row": 4}
+    async with pool_of(ray_backend, **settings) as pool:
         await pool.update_agent([RandomSpec()])
         before, expected = pool.status().env, await sample(pool, AtLeast(2000), seed=1)
         await pool.update_env([RowUpdates((EnvChange(reset_options={"low": -0.01}),) * 8)])
@@ -353,7 +352,7 @@ async def test_a_whole_environment_is_stepped_as_it_was_before(ray_backend: RayB
 
 
 async def test_rows_one_by_one_are_as_many_as_before() -> None:
-    async with pool_of(InProcessBackend(), rows=RowSettings(num_rows=3, num_native_rows=8)) as pool:
+    async with pool_of(InProcessBackend(), vectorization="auto", rows=3, native_rows=8) as pool:
         await pool.update_env([RowUpdates((None,) * 8)])
         updated = await pool.update_env([EnvSpec("CartPole-v1", vectorization="rows")])
         assert updated.description.num_rows == 3
@@ -368,7 +367,7 @@ async def test_rows_one_by_one_are_as_many_as_before() -> None:
 @pytest.mark.parametrize("target", [AtLeast, Exactly])
 @pytest.mark.parametrize("buffer_bytes", [1 << 26, 3000])
 async def test_whoever_is_killed(ray_backend: RayBackend, target: Callable[[int], Target], buffer_bytes: int) -> None:
-    options = {"num_workers": 2, "worker_buffer_bytes": buffer_bytes, "window_bytes": buffer_bytes}
+    options = {"workers": 2, "worker_buffer_bytes": buffer_bytes, "call_window_bytes": buffer_bytes}
     async with pool_of(ray_backend, **options) as pool:
         await pool.update_agent([RandomSpec()])
         updates: Sequence[RowUpdates] = [cartpoles(2, 500, 40, 9), cartpoles(300, 1, 500, 12)]
@@ -390,7 +389,7 @@ async def test_whoever_is_killed(ray_backend: RayBackend, target: Callable[[int]
 
 async def test_a_row_that_failed_is_made_anew_with_its_own(backend: Backend) -> None:
     slow = [EnvSpec("sample_envs:Slow", {"step_seconds": 0.0, "length": length}) for length in (1, 2, 3, 4)]
-    async with pool_of(backend, slow[0], num_workers=1, **MODULES) as pool:
+    async with pool_of(backend, slow[0], workers=1, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         await pool.update_env([RowUpdates((slow[0], EnvSpec("sample_envs:Failing"), slow[2], slow[3]))])
         for _ in range(2):
@@ -404,7 +403,7 @@ async def test_a_row_that_failed_is_made_anew_with_its_own(backend: Backend) -> 
 
 
 async def test_a_new_worker_gets_the_rows_of_all_versions(ray_backend: RayBackend) -> None:
-    async with pool_of(ray_backend, num_workers=2) as pool:
+    async with pool_of(ray_backend, workers=2) as pool:
         await pool.update_agent([RandomSpec()])
         versions = [(await pool.update_env([cartpoles(*limits)])).version for limits in ((1, 2, 3, 4), (4, 3, 2, 1))]
         os.kill(pool.status().workers[1].identity.process_id, signal.SIGKILL)
@@ -415,11 +414,11 @@ async def test_a_new_worker_gets_the_rows_of_all_versions(ray_backend: RayBacken
 
 async def test_what_comes_again_is_told_of_the_worst_row(backend: Backend) -> None:
     """Of rows of each kind there is a look, not of the first ones alone."""
-    async with pool_of(backend, EnvSpec("sample_envs:Tasks"), num_workers=1, **MODULES) as pool:
+    async with pool_of(backend, EnvSpec("sample_envs:Tasks"), workers=1, **MODULES) as pool:
         updated = await pool.update_env([RowUpdates((None, None, None, EnvChange(kwargs={"size": 2})))])
         assert updated.description.reproducibility is rollserve.Reproducibility.EPISODE
     wrapper = rollserve.Wrapper("NormalizeReward")
-    async with pool_of(backend, num_workers=1) as pool:
+    async with pool_of(backend, workers=1) as pool:
         updated = await pool.update_env([RowUpdates((None, None, None, EnvSpec("CartPole-v1", wrappers=(wrapper,))))])
         assert updated.description.reproducibility is rollserve.Reproducibility.WORKER
         assert updated.description.max_episode_steps == 500

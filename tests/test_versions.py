@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx_models import categorical
-from pools import calls_of, pool_of, sample, until
+from pools import calls_of, pool_of, sample, sample_request, until
 from rejections import check_status, rejection_of
 from support import equal, raises
 
@@ -29,7 +29,7 @@ from rollserve_server.agents.onnx import checks as onnx_checks
 from rollserve_server.errors import NotReadyError, OverLimitError
 from rollserve_server.gateway.messages.versions import parameter_messages
 from rollserve_server.local import LocalServer
-from rollserve_server.pool import AtLeast, Backend, InProcessBackend, Pool, SampleRequest
+from rollserve_server.pool import AtLeast, Backend, InProcessBackend, Pool
 
 OBSERVATIONS = rollserve.spaces.Box(np.float32(-1), np.float32(1), (4,), np.dtype(np.float32))
 ACTIONS = rollserve.spaces.Discrete(2)
@@ -146,7 +146,7 @@ async def test_models_that_came_before_are_not_tried_again() -> None:
     data = categorical().SerializeToString()
     model = OnnxModel(data, {}, {}, "categorical", ())
     async with pool_of(InProcessBackend()) as pool:
-        versions = pool.agent_versions
+        versions = pool.agents
         with mock.patch.object(onnx_checks, "probe", wraps=onnx_checks.probe) as tried:
             await pool.update_agent([model])
             assert await versions.current_if_same([OnnxModel(bytes(data), {}, {}, "categorical", ())]) == 1
@@ -283,12 +283,12 @@ def test_parameters_that_are_not_there(stub: SamplerServiceStub, sampler: rollse
 
 async def test_before_there_is_an_agent() -> None:
     async with pool_of(InProcessBackend()) as pool:
-        assert list(await pool.agent_versions.listed()) == []
+        assert list(await pool.agents.listed()) == []
         with raises(NotReadyError, reason=Reason.NO_AGENT):
-            pool.agent_versions.parameters(None, 0)
+            pool.agents.parameters(None, 0)
         with raises(NotReadyError, reason=Reason.NO_AGENT):
-            await pool.agent_versions.current_if_same([mlp().parameters])
-        assert await pool.agent_versions.current_if_same([RandomSpec()]) is None
+            await pool.current_if_same([mlp().parameters])
+        assert await pool.current_if_same([RandomSpec()]) is None
 
 
 DTYPES = ["?", "i1", "f2", ">f4", "f4", "f8"]
@@ -326,19 +326,19 @@ def test_names_that_are_too_long_for_a_message() -> None:
 
 
 async def numbers(pool: Pool) -> list[int]:
-    return [version.number for version in await pool.agent_versions.listed()]
+    return [version.number for version in await pool.agents.listed()]
 
 
 async def test_old_versions_are_bounded_in_bytes(backend: Backend) -> None:
     limit = int(2.9 * num_bytes(mlp(hidden_sizes=LARGE)))
-    async with pool_of(backend, num_kept_versions=10, max_kept_agent_bytes=limit) as pool:
+    async with pool_of(backend, keep_versions=10, max_kept_agent_bytes=limit) as pool:
         for seed in range(5):
             await pool.update_agent([spec(seed)])
         assert await numbers(pool) == [3, 4, 5]
         await sample(pool, AtLeast(10), policy_version=3)
         with raises(NotReadyError, field="options.policy_version", quotes=("2", "3, 4, 5")):
             await sample(pool, AtLeast(10), policy_version=2)
-        request = SampleRequest(AtLeast(10**6), 1 << 22, policy_version=3)
+        request = sample_request(AtLeast(10**6), 1 << 22, policy_version=3)
         async with contextlib.aclosing(pool.sample(request)) as items:
             await anext(items)
             await pool.update_agent([spec(6)])
@@ -346,7 +346,7 @@ async def test_old_versions_are_bounded_in_bytes(backend: Backend) -> None:
             assert await numbers(pool) == [3, 5, 6, 7]
         assert await numbers(pool) == [5, 6, 7]
         if isinstance(backend, InProcessBackend):  # where one can look into the workers
-            workers: list[Any] = [slot.handle._worker.result() for slot in pool._workers]  # type: ignore[attr-defined]
+            workers: list[Any] = [slot.handle._worker.result() for slot in pool._parts.workers]  # type: ignore[attr-defined]
             await until(lambda: all(worker._agents.keys() == {5, 6, 7} for worker in workers))
 
 

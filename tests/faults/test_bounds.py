@@ -118,7 +118,7 @@ async def test_environments_of_many_rows() -> None:
     """What all of them are is kept and told of: what one row takes counts for each row of each worker."""
     env = rollserve.EnvSpec("CartPole-v1", vectorization="rows", num_rows=64)
     half = {"half": "x" * (9 << 10)}
-    async with pool_of(InProcessBackend(), env, num_workers=2) as pool:
+    async with pool_of(InProcessBackend(), env, workers=2) as pool:
         nothing = RowUpdates((None,) * 64)
         await pool.update_env([dataclasses.replace(env, reset_options=half)])
         await pool.update_env([nothing])
@@ -140,7 +140,7 @@ async def test_environments_of_many_rows() -> None:
 async def test_environments_of_rows_of_one_worker_make_all_be_told_of_by_row() -> None:
     env = rollserve.EnvSpec("CartPole-v1", vectorization="rows", num_rows=64)
     large = dataclasses.replace(env, reset_options={"large": "x" * (100 << 10)})
-    async with pool_of(InProcessBackend(), env, num_workers=2) as pool:
+    async with pool_of(InProcessBackend(), env, workers=2) as pool:
         await pool.update_env([env, large], per_worker=True)
         with raises(OverLimitError, reason=Reason.ENVIRONMENTS_TOO_LARGE):
             await pool.update_env([RowUpdates((None,) * 64), large], per_worker=True)

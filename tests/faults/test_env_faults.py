@@ -32,7 +32,7 @@ from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProces
 from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.sampling.fragments.action_history import ActionHistory
 
-MODULES: dict[str, Any] = {"allowed_modules": frozenset({"sample_envs"})}
+MODULES: dict[str, Any] = {"allow_module": ("sample_envs",)}
 STEADY = rollserve.EnvSpec("sample_envs:Flaky")
 BLOCKS = {"vectorization": "native", "num_rows": 4, "num_episodes_per_row": 3}
 
@@ -117,7 +117,7 @@ async def check_retries(backend: Backend, tmp_path: Path, target: Target, at: st
 @pytest.mark.parametrize("seed", range(3))
 async def test_environments_that_raise_at_random(seed: int) -> None:
     env = flaky(at="anywhere", one_in=25)
-    async with pool_of(InProcessBackend(), env, env_retries=30, num_workers=2, **MODULES) as pool:
+    async with pool_of(InProcessBackend(), env, env_retries=30, workers=2, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         for target in (AtLeast(1500), Exactly(100)):
             batch = await sample(pool, target, seed=seed)
@@ -136,7 +136,7 @@ async def test_evaluations_count_no_episode_that_they_are_without() -> None:
     num_whole = 0
     for seed in range(30):
         backend, env = MortalBackend(seed, 12, with_machines=True), flaky(at="anywhere", one_in=25)
-        async with pool_of(backend, env, env_retries=0, unit_retries=1000, num_workers=3, **MODULES) as pool:
+        async with pool_of(backend, env, env_retries=0, unit_retries=1000, workers=3, **MODULES) as pool:
             await pool.update_agent([RandomSpec()])
             try:
                 result = await evaluate(pool, 100, seed=seed, skip_failed=True)
@@ -155,12 +155,12 @@ async def test_evaluations_count_no_episode_that_they_are_without() -> None:
 async def test_in_whatever_order_answers_come() -> None:
     expected = [await reference(STEADY, target, seed=5) for target in (AtLeast(300), Exactly(20))]
     for seed in range(10):
-        options = {"num_workers": 3, "worker_buffer_bytes": 4000, "window_bytes": 3000, "env_retries": 30}
+        options = {"num_workers": 3, "worker_buffer_bytes": 4000, "call_window_bytes": 3000, "env_retries": 30}
         env = flaky(at="anywhere", one_in=20)
         async with pool_of(ShuffledBackend(seed), env, **options, **MODULES) as pool:
             await pool.update_agent([RandomSpec()])
             assert equal(await sample(pool, AtLeast(300), seed=5), expected[0])
-        async with pool_of(ShuffledBackend(seed), STEADY, num_workers=2, **MODULES) as pool:
+        async with pool_of(ShuffledBackend(seed), STEADY, workers=2, **MODULES) as pool:
             await pool.update_agent([RandomSpec()])
             assert equal(await sample(pool, Exactly(20), seed=5), expected[1])
 
@@ -253,7 +253,7 @@ async def test_where_nothing_would_be_left(caplog: pytest.LogCaptureFixture) -> 
 
 
 async def test_rows_and_members_are_not_left_out() -> None:
-    async with pool_of(InProcessBackend(), STEADY, num_workers=1, num_rows=2, **MODULES) as pool:
+    async with pool_of(InProcessBackend(), STEADY, workers=1, rows=2, **MODULES) as pool:
         await pool.update_agent([mlp(3)])
         with raises(InvalidValueError, field="options.skip_failed_episodes", reason=Reason.INVALID_VALUE):
             await sample(pool, Fragments(4), skip_failed=True)
@@ -297,7 +297,7 @@ async def test_what_is_left_of_blocks(target: Target) -> None:
 
 
 async def test_workers_that_are_lost_beside_environments_that_raise(ray_backend: RayBackend) -> None:
-    async with pool_of(ray_backend, flaky(times=-1, length=200), num_workers=3, **MODULES) as pool:
+    async with pool_of(ray_backend, flaky(times=-1, length=200), workers=3, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         targets = (AtLeast(30_000), Exactly(100))
         expected = [await sample(pool, target, seed=4, skip_failed=True) for target in targets]
@@ -369,7 +369,7 @@ async def test_rows_that_always_raise_fail_the_call(kind: str) -> None:
 async def test_rows_that_raise_once_in_a_while_go_on_for_ever(tmp_path: Path) -> None:
     """Each error is the first one since an episode has ended."""
     env = rollserve.EnvSpec("sample_envs:RaisingRows-v0", {"folder": str(tmp_path)}, **{**BLOCKS, "num_rows": 2})
-    async with pool_of(InProcessBackend(), env, num_workers=1, env_retries=1, **MODULES) as pool:
+    async with pool_of(InProcessBackend(), env, workers=1, env_retries=1, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         for _ in range(4):
             await sample(pool, Fragments(40))
@@ -380,7 +380,7 @@ async def test_rows_that_raise_once_in_a_while_go_on_for_ever(tmp_path: Path) ->
 @pytest.mark.parametrize("target", [AtLeast(100), Fragments(100)])
 async def test_native_code_with_a_limit_is_made_with_retries(tmp_path: Path, target: Target | Fragments) -> None:
     env = rollserve.EnvSpec("sample_envs:RaisingRows-v0", {"folder": str(tmp_path)}, **{**BLOCKS, "num_rows": 2})
-    async with pool_of(InProcessBackend(), env, num_workers=1, env_retries=2, **MODULES) as pool:
+    async with pool_of(InProcessBackend(), env, workers=1, env_retries=2, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         lay(tmp_path, "make", 2)
         assert max((await sample(pool, target, max_episode_length=3)).lengths) == 3
@@ -418,7 +418,7 @@ async def test_steps_that_give_too_few_values_fail_their_episodes() -> None:
 async def test_rows_that_cannot_be_brought_back_begin_anew(backend: Backend) -> None:
     """What they would have made is lost with their environments, and accounted for; calls bring all their steps."""
     env = flaky(at="anywhere", one_in=300, length=60, pure=False)
-    async with pool_of(backend, env, num_workers=1, env_retries=50, **MODULES) as pool:
+    async with pool_of(backend, env, workers=1, env_retries=50, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         num_broken_off = num_retried = 0
         for _ in range(30):
@@ -630,7 +630,7 @@ def test_what_environments_raise_at_their_end_hides_nothing(either: rollserve.Sa
 
 async def test_environments_are_closed_whatever_others_raise_at_their_end(backend: Backend, tmp_path: Path) -> None:
     odd = rollserve.EnvSpec("sample_envs:Odd", {"error": "exit", "at": "close", "folder": str(tmp_path)})
-    async with pool_of(backend, odd, num_workers=1, num_rows=3, **MODULES) as pool:
+    async with pool_of(backend, odd, workers=1, rows=3, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         await sample(pool, AtLeast(10), seed=3)
         (before,) = pool.status().workers
@@ -644,7 +644,7 @@ async def test_environments_are_closed_whatever_others_raise_at_their_end(backen
 async def test_modules_that_end_programs(backend: Backend) -> None:
     env = rollserve.EnvSpec("leaving_envs:Some")
     with raises(NotFoundError, reason=Reason.MODULE_NOT_FOUND, match="'leaving_envs'.* SystemExit: 0"):
-        async with pool_of(backend, env, allowed_modules=frozenset({"leaving_envs"}), num_workers=1):
+        async with pool_of(backend, env, allow_module=("leaving_envs",), workers=1):
             pass
 
 

@@ -25,7 +25,7 @@ from rollserve_server.errors import WorkerLostError
 from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Pool, Target
 from rollserve_server.pool.backends.ray.backend import RayBackend
 
-MODULES: dict[str, Any] = {"allowed_modules": frozenset({"sample_envs"})}
+MODULES: dict[str, Any] = {"allow_module": ("sample_envs",)}
 LIMITS: dict[str, Any] = {"step_seconds": 1.0, "reset_seconds": 3.0}
 
 
@@ -35,7 +35,7 @@ def hanging(folder: Path) -> rollserve.EnvSpec:
 
 @asynccontextmanager
 async def hanging_pool(backend: Backend, folder: Path, **changes: Any) -> AsyncIterator[Pool]:
-    async with pool_of(backend, hanging(folder), num_rows=2, **{**LIMITS, **MODULES, **changes}) as pool:
+    async with pool_of(backend, hanging(folder), rows=2, **{**LIMITS, **MODULES, **changes}) as pool:
         await pool.update_agent([RandomSpec()])
         yield pool
 
@@ -185,7 +185,7 @@ async def test_an_environment_hangs_when_it_is_made(backend: Backend, tmp_path: 
 async def test_what_is_slow_is_left_alone(backend: Backend) -> None:
     """A step of all rows takes far longer than a step of one may."""
     env = rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": 0.4, "length": 1})
-    async with pool_of(backend, env, num_workers=1, num_rows=6, **LIMITS, **MODULES) as pool:
+    async with pool_of(backend, env, workers=1, rows=6, **LIMITS, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         batch = await sample(pool, Exactly(6))
         assert batch.account is not None

@@ -16,7 +16,7 @@ import grpc
 import numpy as np
 import pytest
 from charges import lay
-from pools import CARTPOLE, adds_up, evaluate, kill_one, pool_of, sample, until
+from pools import CARTPOLE, adds_up, evaluate, kill_one, lose_worker, num_running, pool_of, sample, slot_of, until
 from support import equal, raises, server_environment
 from unreliable import Places
 
@@ -27,12 +27,13 @@ from rollserve_server.errors import InvalidValueError, SamplerLostError, TooFewW
 from rollserve_server.local import local_server
 from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Pool, Target, WorkerHandle
 from rollserve_server.pool.backends.ray.backend import RayBackend
-from rollserve_server.pool.state.sampler_state import NoJournal
+from rollserve_server.pool.journal.journal import NoJournal
 from rollserve_server.pool.workers import restarts as restarts_module
 from rollserve_server.pool.workers.restarts import Restarts
-from rollserve_server.sampling import Worker, WorkerConfig
+from rollserve_server.sampling import Worker
+from rollserve_server.settings import WorkerSettings
 
-MODULES: dict[str, Any] = {"allowed_modules": frozenset({"sample_envs"})}
+MODULES: dict[str, Any] = {"allow_module": ("sample_envs",)}
 
 
 def licensed(folder: Path, length: int = 3) -> rollserve.EnvSpec:
@@ -80,7 +81,7 @@ async def test_an_idle_worker_that_is_killed_is_replaced_unasked(ray_backend: Ra
 
 
 async def test_a_storm_of_kills(ray_backend: RayBackend) -> None:
-    async with pool_of(ray_backend, num_workers=3, unit_retries=1000) as pool:
+    async with pool_of(ray_backend, workers=3, unit_retries=1000) as pool:
         await pool.update_agent([RandomSpec()])
         expected = await sample(pool, AtLeast(60_000), seed=1)
         source, num_kills = random.Random(1), 0
@@ -120,7 +121,7 @@ async def test_a_worker_that_is_lost_too_often_is_given_up_for_an_hour(
 
 async def test_a_worker_that_was_given_up_comes_back(ray_backend: RayBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(restarts_module, "_HOUR_SECONDS", 8.0)
-    async with pool_of(ray_backend, step_seconds=0.4, worker_restarts_per_hour=1, num_workers=1) as pool:
+    async with pool_of(ray_backend, step_seconds=0.4, worker_restarts_per_hour=1, workers=1) as pool:
         await pool.update_agent([RandomSpec()])
         for _ in range(2):
             os.kill(pool.status().workers[0].identity.process_id, signal.SIGKILL)
@@ -177,7 +178,7 @@ async def test_an_environment_that_takes_every_worker_with_it_costs_others_only_
     ray_backend: RayBackend, target: Target
 ) -> None:
     slow, deadly = (rollserve.EnvSpec(f"sample_envs:{name}") for name in ("Slow", "Deadly"))
-    async with pool_of(ray_backend, slow, num_workers=3, unit_retries=1, **MODULES) as pool:
+    async with pool_of(ray_backend, slow, workers=3, unit_retries=1, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         expected = await sample(pool, target, seed=1)
         running = asyncio.create_task(sample(pool, target, seed=1))
@@ -287,8 +288,8 @@ async def test_a_worker_that_comes_while_an_update_is_taken_down_has_it(kind: st
         update = pool.update_agent([RandomSpec()]) if kind == "agent" else pool.update_env([CARTPOLE])
         updating = asyncio.create_task(update)  # type: ignore[arg-type]
         await backend.journal.waits.wait()
-        slot = pool._workers[1]
-        pool._workers.lose(1, slot.handle)
+        slot = slot_of(pool, 1)
+        lose_worker(pool, 1)
         await until(lambda: slot.healthy)
         backend.journal.may_go_on.set()
         await updating
@@ -306,10 +307,10 @@ async def test_a_worker_that_comes_has_the_version_that_the_others_have(monkeypa
         failing = asyncio.create_task(pool.update_agent([ConstantSpec({"": np.array(0)})]))
         await backend.journal.waits.wait()
         has_agent, may_make_env = asyncio.Event(), asyncio.Event()
-        slot = pool._workers[1]
+        slot = slot_of(pool, 1)
         create_worker = backend.create_worker
 
-        def create_gated_worker(index: int, config: WorkerConfig) -> WorkerHandle:
+        def create_gated_worker(index: int, config: WorkerSettings) -> WorkerHandle:
             handle: Any = create_worker(index, config)
             call = handle.call
 
@@ -323,7 +324,7 @@ async def test_a_worker_that_comes_has_the_version_that_the_others_have(monkeypa
             return handle  # type: ignore[no-any-return]
 
         monkeypatch.setattr(backend, "create_worker", create_gated_worker)
-        pool._workers.lose(1, slot.handle)
+        lose_worker(pool, 1)
         await has_agent.wait()
         backend.journal.refuses = True
         backend.journal.may_go_on.set()
@@ -342,12 +343,12 @@ async def test_one_call_at_a_time_is_sampled_ahead_of() -> None:
     """Although several end at the same time, and wait for what they have counted to be taken down."""
     backend = WithSlowJournal()
     backend.journal.may_go_on.set()
-    async with pool_of(backend, num_rows=2) as pool:
+    async with pool_of(backend, rows=2) as pool:
         await pool.update_agent([RandomSpec()])
         backend.journal.waits.clear()
         backend.journal.may_go_on.clear()
         calls = [asyncio.create_task(sample(pool, AtLeast(100), prefetch=True)) for _ in range(2)]
-        await until(lambda: pool._num_running == 0 and backend.journal.waits.is_set())
+        await until(lambda: num_running(pool) == 0 and backend.journal.waits.is_set())
         await asyncio.sleep(0.2)
         backend.journal.may_go_on.set()
         await asyncio.gather(*calls)
@@ -359,16 +360,16 @@ async def test_fragments_wait_for_no_worker_of_whom_they_have_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     places, backend = Places(tmp_path / "slow"), InProcessBackend()
-    async with pool_of(backend, places.env(step_seconds=0.1), num_rows=1, start_seconds=1.0, **MODULES) as pool:
+    async with pool_of(backend, places.env(step_seconds=0.1), rows=1, start_seconds=1.0, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         with places.slow(pool, 1):
             running = asyncio.create_task(sample(pool, Fragments(100)))
             await asyncio.sleep(1)  # all that is missing is of the slow one, which takes longer
             assert not running.done()
             monkeypatch.setattr(backend, "create_worker", no_worker)
-            pool._workers.lose(0, pool._workers[0].handle)
+            lose_worker(pool, 0)
             assert (await running).num_steps == 100
 
 
-def no_worker(index: int, _: WorkerConfig) -> WorkerHandle:
+def no_worker(index: int, _: WorkerSettings) -> WorkerHandle:
     raise WorkerLostError("there is no room", index)

@@ -101,7 +101,7 @@ async def test_a_worker_that_the_kernel_ends_for_memory_is_replaced(
     flag = tmp_path / "flag"
     kwargs = {"flag": str(flag), "group": str(small_group)}
     env = rollserve.EnvSpec("sample_envs:Greedy", kwargs)
-    async with pool_of(ray_backend, env, allowed_modules=frozenset({"sample_envs"})) as pool:
+    async with pool_of(ray_backend, env, allow_module=("sample_envs",)) as pool:
         await pool.update_agent([RandomSpec()])
         reference = await sample(pool, AtLeast(400), seed=5)
         flag.touch()
@@ -119,7 +119,7 @@ async def test_an_episode_that_takes_the_memory_of_every_worker_fails_its_call(
     flag = tmp_path / "flag"
     kwargs = {"flag": str(flag), "group": str(small_group), "goes_on": True}
     env = rollserve.EnvSpec("sample_envs:Greedy", kwargs)
-    async with pool_of(ray_backend, env, num_workers=1, allowed_modules=frozenset({"sample_envs"})) as pool:
+    async with pool_of(ray_backend, env, workers=1, allow_module=("sample_envs",)) as pool:
         await pool.update_agent([RandomSpec()])
         flag.touch()
         with raises(WorkerLostError, reason=Reason.WORKER_LOST_AGAIN, match=r"kernel.* memory .*episode \d"):

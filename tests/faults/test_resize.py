@@ -18,7 +18,19 @@ import numpy as np
 import psutil
 import pytest
 from cutting_proxy import cutting_proxy
-from pools import CARTPOLE, adds_up, calls_of, evaluate, evaluate_population, kill_one, pool_of, sample, until
+from pools import (
+    CARTPOLE,
+    adds_up,
+    calls_of,
+    evaluate,
+    evaluate_population,
+    kill_one,
+    num_running,
+    pool_of,
+    sample,
+    set_start_seconds,
+    until,
+)
 from support import equal, raises, server_environment
 
 import rollserve
@@ -26,20 +38,13 @@ from rollserve import Reason
 from rollserve_server.agents import MlpSpec, RandomSpec
 from rollserve_server.errors import InvalidValueError, NotReadyError, OverLimitError, WorkerLostError
 from rollserve_server.local import LocalServer, local_server
-from rollserve_server.pool import (
-    AtLeast,
-    Backend,
-    Exactly,
-    Fragments,
-    InProcessBackend,
-    Pool,
-    Target,
-)
+from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Pool, Target
 from rollserve_server.pool.backends.ray.backend import RayBackend
-from rollserve_server.sampling import Worker, WorkerConfig
+from rollserve_server.sampling import Worker
+from rollserve_server.settings import WorkerSettings
 
 ROLLSERVE = Path(sys.executable).with_name("rollserve")
-MODULES = {"allowed_modules": frozenset({"sample_envs"})}
+MODULES = {"allow_module": ("sample_envs",)}
 RAGGED = rollserve.EnvSpec("sample_envs:Ragged")
 NATIVE = rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=4, num_episodes_per_row=2)
 NUM_ROWS = 2
@@ -115,7 +120,7 @@ def calls(pool: Pool, num_workers: int) -> list[Callable[[], Coroutine[Any, Any,
 
 async def expected_of(num_workers: int) -> list[Any]:
     """What those calls bring that nothing disturbs."""
-    async with pool_of(InProcessBackend(), RAGGED, num_workers=num_workers, num_rows=NUM_ROWS, **MODULES) as pool:
+    async with pool_of(InProcessBackend(), RAGGED, workers=num_workers, rows=NUM_ROWS, **MODULES) as pool:
         await pool.update_agent([mlp()])
         return [await call() for call in calls(pool, num_workers)]
 
@@ -126,11 +131,11 @@ async def test_calls_of_all_kinds_keep_the_workers_that_they_began_with(
 ) -> None:
     expected = {num_workers: await expected_of(num_workers) for num_workers in (before, after)}
     env = watched(tmp_path, step_seconds=0.001)
-    async with pool_of(backend, env, num_workers=before, num_rows=NUM_ROWS, **MODULES) as pool:
+    async with pool_of(backend, env, workers=before, rows=NUM_ROWS, **MODULES) as pool:
         await pool.update_agent([mlp()])
         processes = process_ids(pool)
         running = [asyncio.create_task(call()) for call in calls(pool, before)]
-        await until(lambda: pool._num_calls() == len(running))
+        await until(lambda: num_running(pool) == len(running))
         assert await pool.resize(after) == before
         if after < before:
             assert sizes_of(pool) == (after, before - after)
@@ -155,7 +160,7 @@ async def test_calls_of_all_kinds_keep_the_workers_that_they_began_with(
 @pytest.mark.parametrize("env", [CARTPOLE, NATIVE], ids=["rows", "native"])
 async def test_the_own_sequence_goes_on_through_any_number_of_workers(backend: Backend, env: rollserve.EnvSpec) -> None:
     """Also what was sampled ahead is accounted for, whoever had it."""
-    async with pool_of(backend, env, num_workers=2) as pool, pool_of(InProcessBackend(), env) as other:
+    async with pool_of(backend, env, workers=2) as pool, pool_of(InProcessBackend(), env) as other:
         for each in (pool, other):
             await each.update_agent([RandomSpec()])
         begun = calls_of(pool)
@@ -166,7 +171,7 @@ async def test_the_own_sequence_goes_on_through_any_number_of_workers(backend: B
         assert account_of(batches[-1]).num_superseded_steps >= account_of(batches[-1]).num_prefetched_steps > 0
         await pool.resize(3)  # while they hold what that call left
         running = asyncio.create_task(sample(pool, AtLeast(8000)))
-        await until(lambda: pool._num_running == 1)
+        await until(lambda: num_running(pool) == 1)
         await pool.resize(2)  # while a call runs
         batches += [await running, await sample(pool, AtLeast(300))]
         accounts = [account_of(batch) for batch in batches]
@@ -179,13 +184,13 @@ async def test_the_own_sequence_goes_on_through_any_number_of_workers(backend: B
 
 
 async def test_fragments_begin_anew_and_old_sequences_are_told_of_it(backend: Backend) -> None:
-    async with pool_of(backend, CARTPOLE, num_workers=2, num_rows=2) as pool:
+    async with pool_of(backend, CARTPOLE, workers=2, rows=2) as pool:
         await pool.update_agent([RandomSpec()])
         first, second = [await sample(pool, Fragments(80)) for _ in range(2)]
         await sample(pool, Fragments(80), seed=5)
         assert account_of(second).seed == account_of(first).seed
         running = asyncio.create_task(sample(pool, Fragments(20_000)))
-        await until(lambda: pool._num_running == 1)
+        await until(lambda: num_running(pool) == 1)
         await pool.resize(3)
         assert account_of(await running).seed == account_of(first).seed
         with raises(
@@ -198,7 +203,7 @@ async def test_fragments_begin_anew_and_old_sequences_are_told_of_it(backend: Ba
         assert account_of(third).num_carried_steps == 0
         # The same request from the beginning brings what any pool of this size brings.
         batch = await sample(pool, Fragments(120), seed=5)
-    async with pool_of(InProcessBackend(), CARTPOLE, num_workers=3, num_rows=2) as other:
+    async with pool_of(InProcessBackend(), CARTPOLE, workers=3, rows=2) as other:
         await other.update_agent([RandomSpec()])
         assert equal(batch, await sample(other, Fragments(120), seed=5))
 
@@ -216,7 +221,7 @@ async def test_calls_that_count_on_a_number_of_workers(backend: Backend) -> None
 
 
 async def test_workers_that_differ_stay_as_many_as_they_are(backend: Backend) -> None:
-    async with pool_of(backend, RAGGED, num_rows=NUM_ROWS, **MODULES) as pool:
+    async with pool_of(backend, RAGGED, rows=NUM_ROWS, **MODULES) as pool:
         await pool.update_agent([mlp(1), mlp(2)], per_worker=True)
         before = await sample(pool, AtLeast(200), seed=3)
         evaluated = await evaluate(pool, 10)
@@ -239,7 +244,7 @@ async def test_workers_that_differ_stay_as_many_as_they_are(backend: Backend) ->
         ):
             with raises(NotReadyError, field="options.policy_version", reason=Reason.WORKER_COUNT):
                 await call()
-        assert len(pool.agent_versions.parameters(1, 1)[1]) == len(pool.agent_versions.parameters(2, 2)[1])
+        assert len(pool.agents.parameters(1, 1)[1]) == len(pool.agents.parameters(2, 2)[1])
         await pool.resize(2)
         assert equal(before, await sample(pool, AtLeast(200), seed=3, policy_version=1, env_version=1))
         assert (await evaluate(pool, 10, policy_version=1, env_version=1)).outcomes == evaluated.outcomes
@@ -260,7 +265,7 @@ class Cramped:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
-    def create_worker(self, worker_index: int, config: WorkerConfig) -> Any:
+    def create_worker(self, worker_index: int, config: WorkerSettings) -> Any:
         if worker_index < self.num_places:
             return self._backend.create_worker(worker_index, config)
         self.num_waiting += 1
@@ -283,11 +288,11 @@ class _Waiting:
 async def test_without_room_nothing_changes(backend: Backend, tmp_path: Path) -> None:
     cramped: Any = Cramped(backend, 3)
     env = watched(tmp_path)
-    async with pool_of(cramped, env, num_rows=NUM_ROWS, max_workers=5, start_seconds=20, **MODULES) as pool:
+    async with pool_of(cramped, env, rows=NUM_ROWS, max_workers=5, start_seconds=20, **MODULES) as pool:
         await pool.update_agent([mlp()])
         before = [await sample(pool, target, seed=3) for target in (AtLeast(200), Exactly(5))]
         kept = await sample(pool, Fragments(80))
-        pool._workers._start_seconds = 1.0 if isinstance(backend, InProcessBackend) else 4.0
+        set_start_seconds(pool, 1.0 if isinstance(backend, InProcessBackend) else 4.0)
         resizing = asyncio.create_task(pool.resize(4))
         await until(lambda: cramped.num_waiting == 1)
         # Meanwhile everything goes on, with those that are there.
@@ -306,7 +311,7 @@ async def test_without_room_nothing_changes(backend: Backend, tmp_path: Path) ->
         await until(lambda: owners(tmp_path) <= process_ids(pool))
         after = await sample(pool, Fragments(80))
         assert (account_of(after).seed, account_of(after).row_step_count) == (account_of(kept).seed, 20)
-        pool._workers._start_seconds = 60
+        set_start_seconds(pool, 60)
         cramped.num_places = 4
         assert await pool.resize(4) == 2
         assert equal(before[0], await sample(pool, AtLeast(200), seed=3))
@@ -320,7 +325,7 @@ async def again(pool: Pool, batch: rollserve.EpisodeBatch) -> rollserve.EpisodeB
 
 
 async def test_changes_and_updates_come_one_after_the_other(backend: Backend) -> None:
-    async with pool_of(backend, RAGGED, num_rows=NUM_ROWS, **MODULES) as pool:
+    async with pool_of(backend, RAGGED, rows=NUM_ROWS, **MODULES) as pool:
         await pool.update_agent([mlp(1)])
         expected = await sample(pool, AtLeast(300), seed=3)
         short = rollserve.EnvSpec("sample_envs:Ragged", {"most": 4})
@@ -348,11 +353,11 @@ async def test_changes_and_updates_come_one_after_the_other(backend: Backend) ->
 
 async def test_any_sizes_while_clients_sample(backend: Backend) -> None:
     source = random.Random(3)
-    async with pool_of(InProcessBackend(), RAGGED, num_workers=1, num_rows=3, **MODULES) as pool:
+    async with pool_of(InProcessBackend(), RAGGED, workers=1, rows=3, **MODULES) as pool:
         await pool.update_agent([mlp(1)])
         expected = [await sample(pool, AtLeast(1500), seed=seed) for seed in range(3)]
         outcomes = (await evaluate(pool, 60)).outcomes
-    async with pool_of(backend, RAGGED, num_workers=2, num_rows=3, **MODULES) as pool:
+    async with pool_of(backend, RAGGED, workers=2, rows=3, **MODULES) as pool:
         await pool.update_agent([mlp(1)])
         processes = process_ids(pool)
         over = asyncio.Event()
@@ -388,7 +393,7 @@ async def test_any_sizes_while_clients_sample(backend: Backend) -> None:
 async def test_workers_that_are_killed_while_the_number_changes(ray_backend: RayBackend, tmp_path: Path) -> None:
     env, source = watched(tmp_path, step_seconds=0.001), random.Random(5)
     expected = {num_workers: await expected_of(num_workers) for num_workers in (2, 3)}
-    async with pool_of(ray_backend, env, num_workers=2, num_rows=NUM_ROWS, **MODULES) as pool:
+    async with pool_of(ray_backend, env, workers=2, rows=NUM_ROWS, **MODULES) as pool:
         await pool.update_agent([mlp()])
         processes = process_ids(pool)
         resizing = asyncio.create_task(pool.resize(3))
@@ -403,7 +408,7 @@ async def test_workers_that_are_killed_while_the_number_changes(ray_backend: Ray
 
         # One that is to leave while calls that need just this one go on.
         running = [asyncio.create_task(call()) for call in calls(pool, 3)[:3]]
-        await until(lambda: pool._num_running == 3)
+        await until(lambda: num_running(pool) == 3)
         await pool.resize(1)
         assert sizes_of(pool) == (1, 2)
         leaving = next(worker for worker in pool.status().workers if worker.index == 2)
@@ -433,7 +438,7 @@ async def test_a_worker_that_came_first_and_died_before_the_last_one_came(
     last_may_come, first_came = asyncio.Event(), asyncio.Event()
     create = ray_backend.create_worker
 
-    def create_slowly(index: int, config: WorkerConfig) -> Any:
+    def create_slowly(index: int, config: WorkerSettings) -> Any:
         handle = create(index, config)
         call = handle.call
 
@@ -450,7 +455,7 @@ async def test_a_worker_that_came_first_and_died_before_the_last_one_came(
         monkeypatch.setattr(handle, "call", call_later)
         return handle
 
-    async with pool_of(ray_backend, watched(tmp_path), num_workers=1, num_rows=NUM_ROWS, **MODULES) as pool:
+    async with pool_of(ray_backend, watched(tmp_path), workers=1, rows=NUM_ROWS, **MODULES) as pool:
         await pool.update_agent([mlp()])
         monkeypatch.setattr(ray_backend, "create_worker", create_slowly)
         resizing = asyncio.create_task(pool.resize(3))
@@ -478,7 +483,7 @@ async def test_how_many_workers_clients_may_ask_for(monkeypatch: pytest.MonkeyPa
     backend = InProcessBackend()
     monkeypatch.setattr(backend, "default_num_workers", lambda: 1, raising=False)
     for num_workers, most in ((None, 4), (2, 4), (6, 6)):
-        async with pool_of(backend, CARTPOLE, num_workers=num_workers) as pool:
+        async with pool_of(backend, CARTPOLE, workers=num_workers) as pool:
             with raises(OverLimitError, field="worker_count", reason=Reason.TOO_MANY_WORKERS, match=rf"\b{most}\b"):
                 await pool.resize(most + 1)
             await pool.resize(1)
@@ -487,7 +492,7 @@ async def test_how_many_workers_clients_may_ask_for(monkeypatch: pytest.MonkeyPa
 
 
 async def test_calls_are_served_while_many_workers_are_added() -> None:
-    async with pool_of(InProcessBackend(), CARTPOLE, num_workers=1, max_workers=400) as pool:
+    async with pool_of(InProcessBackend(), CARTPOLE, workers=1, max_workers=400) as pool:
         await pool.update_agent([RandomSpec()])
         resizing = asyncio.create_task(pool.resize(400))
         await sample(pool, AtLeast(10))
