@@ -28,7 +28,7 @@ def test_status(sampler: rollserve.Sampler, server: LocalServer) -> None:
     shown = run("status", server.address)
     assert shown.returncode == 0, shown.stderr
     lines = shown.stdout.splitlines()
-    assert lines[0].startswith("sampler default, server 0.1.0, up ")
+    assert lines[0].startswith(f"sampler default, server {rollserve.__version__}, up ")
     assert lines[1].startswith("environment: CartPole-v1 (version ")
     assert lines[2] == "observations: Box((4,), float32), actions: Discrete(2)"
     assert lines[3].startswith("agent: mlp (version ")

@@ -51,7 +51,7 @@ def test_help_names_every_setting() -> None:
         assert name in shown
     assert "[default: 127.0.0.1:50051]" in shown
     assert "underscores where the option has hyphens" in " ".join(shown.split())
-    assert run("--version").stdout == "rollserve-server, version 0.1.0\n"
+    assert run("--version").stdout == "rollserve-server, version 0.2.0\n"
 
 
 WRONG_OPTIONS = {
