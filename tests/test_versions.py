@@ -19,7 +19,7 @@ from pools import calls_of, pool_of, sample, until
 from support import equal
 
 import rollserve
-from rollserve.agent_versions import read_parameters
+from rollserve._calls.agent_parameters import read_parameters
 from rollserve.agents import agent_to_proto, parameters_to_proto
 from rollserve.v1 import agent_versions_pb2
 from rollserve.v1 import sampler_service_pb2 as pb

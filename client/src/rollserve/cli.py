@@ -27,9 +27,9 @@ from rollserve.sampler import Sampler, connect
 from rollserve.spaces import Space
 
 if TYPE_CHECKING:
-    from rollserve._calls.requests import SamplingOptions
     from rollserve.environments import EnvSpec
     from rollserve.episode_batch import EpisodeBatch
+    from rollserve.options import SamplingOptions
     from rollserve.sample_stream import SampleStream
     from rollserve.status import SamplerStatus, WorkerStatus
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
-from rollserve.environments import kwargs_from_json
+from rollserve._codec.json_arguments import kwargs_from_json
 
 __all__ = ["Settings", "WrapperSetting"]
 
