@@ -221,8 +221,7 @@ class AsyncSampler(BaseSampler[AsyncSampleStream]):
 
         Arguments and errors are those of `rollserve.Sampler.agent_parameters`.
         """
-        limit = self._reception.max_message_bytes
-        request = parameters_request(self._name, version, worker, names, limit)
+        request = parameters_request(self._name, version, worker, names, self._reception.max_message_bytes)
         return await self._call(read_parameters_async(self._stub.GetAgentParameters), request, timeout)
 
     def _stream(self, method: Callable[..., Any], request: Request, options: SamplingOptions) -> AsyncSampleStream:

@@ -114,8 +114,7 @@ class Sampler(BaseSampler[SampleStream]):
     ) -> int:
         """Give the workers a new agent, or new parameters for the present one.
 
-        >>> version = sampler.update_agent(rollserve.MlpAgent(parameters, "categorical"))  # doctest: +SKIP
-        >>> version = sampler.update_agent(new_parameters)  # doctest: +SKIP
+        >>> sampler.update_agent(rollserve.MlpAgent(parameters, "categorical"))  # doctest: +SKIP
 
         Args:
             agent: update for all workers: a whole agent, or a mapping from names to arrays with parameters for the
@@ -185,9 +184,6 @@ class Sampler(BaseSampler[SampleStream]):
 
         Returns:
             The previous number of workers.
-
-        Raises:
-            RollserveError: the call failed.
         """
         request = requests.resize_request(self._name, num_workers)
         return self._call(self._stub.ResizePool, request, timeout).previous_worker_count
@@ -202,9 +198,8 @@ class Sampler(BaseSampler[SampleStream]):
         Args:
             num_steps: minimum number of steps; positive.
             out: buffer to read the batch into, instead of new arrays; see `rollserve.EpisodeBuffer`.
-            options: `seed`, `first_episode_index`, `max_episode_length`, `expected_policy_version`,
-                `min_policy_version`, `policy_version`, `env_version`, `timeout`, `deadline`, `compression`,
-                `frames_once`, `prefetch`, `return_states` and others; `rollserve.SamplingOptions` describes them all.
+            options: `seed`, `max_episode_length`, `policy_version`, `deterministic`, `timeout`, `deadline`, `prefetch`
+                and others; `rollserve.SamplingOptions` describes them all.
 
         Raises:
             RollserveError: the call failed.
@@ -296,8 +291,7 @@ class Sampler(BaseSampler[SampleStream]):
     ) -> Evaluation:
         """Evaluate the agent on a number of episodes, in environments that only evaluations use.
 
-        An evaluation uses and changes nothing of the sampler's own: no episode of its sequence, and none of the
-        environments that sampling calls use.
+        An evaluation uses and changes nothing of the sampler's own, such as its sequence or its environments.
 
         >>> print(sampler.evaluate(100, deterministic=True))  # doctest: +SKIP
         return 487.2 ± 4.1, length 487.2 ± 4.1 (100 episodes of policy version 12)
@@ -379,8 +373,7 @@ class Sampler(BaseSampler[SampleStream]):
             TypeError: an argument of the wrong type.
             ValueError: version 0, or empty `names`.
         """
-        limit = self._reception.max_message_bytes
-        request = parameters_request(self._name, version, worker, names, limit)
+        request = parameters_request(self._name, version, worker, names, self._reception.max_message_bytes)
         return self._call(read_parameters(self._stub.GetAgentParameters), request, timeout)
 
     def _stream(self, method: Callable[..., Any], request: Request, options: SamplingOptions) -> SampleStream:

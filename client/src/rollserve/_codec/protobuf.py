@@ -34,6 +34,7 @@ _FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
 _MAX_VARINT_BYTES = 10
 _MAX_STRICT_VARINT_BYTES = 5  # of a key or a length, which is below 2**32
 _MERGED_BYTES = 256  # up to this length bytes are merged with the ones before: a part costs more than such a copy
+_BYTES = (bytes, memoryview)
 _ONE_BYTE = tuple(bytes((value,)) for value in range(0x80))
 
 
@@ -148,7 +149,7 @@ def length_delimited(key: int, parts: Sequence[_P]) -> list[bytes | _P]:
 
 def size_of(part: bytes | memoryview | ArrayPart) -> int:
     """Return the size of a part in bytes."""
-    return len(part) if isinstance(part, bytes | memoryview) else part.num_bytes
+    return len(part) if isinstance(part, _BYTES) else part.num_bytes
 
 
 def _read_varint(data: bytes | memoryview, start: int, strict: bool) -> tuple[int, int]:
