@@ -61,7 +61,7 @@ def check_text(name: str, value: str) -> None:
 
 
 def check_names(name: str, values: Any) -> None:
-    """Check that a value is a sequence of names, each of which can be sent as text; raises as `check_text`."""
+    """Check that a value is a sequence of names that can be sent as text; raises as `check_text`."""
     if isinstance(values, str):
         raise type_error(name, "a sequence of names", values)
     for value in values:
@@ -96,7 +96,7 @@ def check_count(name: str, value: Any) -> None:
 
 
 def check_choice(name: str, value: object, choices: Collection[str]) -> None:
-    """Raise InvalidArgumentError unless a value is one of the choices."""
+    """Raise InvalidArgumentError unless a value is among the choices."""
     if value not in choices:
         raise InvalidArgumentError.of(name, expected=choices_text(choices), got=repr(value))
 

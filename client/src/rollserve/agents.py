@@ -42,7 +42,7 @@ class OnnxAgent:
 
     Each input and each output has a role, and has the role's name unless `inputs` or `outputs` say otherwise. Inputs
     are `observation`, or `observation/NAME` for each leaf of a Dict or Tuple space, and optionally `noise` for models
-    that need random numbers. Outputs are those that the head takes, and optionally `value`. A recurrent model has an
+    that need random numbers. Outputs are what the head takes, and optionally `value`. A recurrent model has an
     input `state/NAME` and an output `next_state/NAME` for each of its states. The first axis of each input and output
     is the batch, of any size.
 

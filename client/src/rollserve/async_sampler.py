@@ -53,7 +53,7 @@ def aconnect(
 ) -> AsyncSampler:
     """Return a sampler for asyncio on the server at `target`; needs a running event loop.
 
-    Arguments and errors are those of `rollserve.connect`.
+    For arguments and errors, see `rollserve.connect`.
 
     >>> async with rollserve.aconnect("127.0.0.1:50051") as sampler:  # doctest: +SKIP
     ...     await sampler.update_agent(rollserve.RandomAgent())
@@ -70,8 +70,8 @@ class AsyncSampler(BaseSampler[AsyncSampleStream]):
 
     `rollserve.aconnect` returns one. In an `async with` block, the connection is closed at the end.
 
-    The methods are those of `rollserve.Sampler`, with the same arguments, results and errors; all except the
-    `stream_*` methods are awaited. Cancelling a task that awaits a call cancels the call.
+    It has the methods of `rollserve.Sampler`, with the same arguments, results and errors. All except the `stream_*`
+    methods are awaited. Cancelling a task that awaits a call cancels the call.
     """
 
     async def __aenter__(self) -> Self:
@@ -95,7 +95,7 @@ class AsyncSampler(BaseSampler[AsyncSampleStream]):
     ) -> int:
         """Give the workers a new agent, or new parameters for the present one; return the policy version.
 
-        Arguments and errors are those of `rollserve.Sampler.update_agent`.
+        For arguments and errors, see `rollserve.Sampler.update_agent`.
         """
         request = requests.update_agent_request(self._name, agent, per_worker, skip_if_identical)
         return (await self._call(self._stub.UpdateAgent, request, timeout)).policy_version
@@ -111,7 +111,7 @@ class AsyncSampler(BaseSampler[AsyncSampleStream]):
     ) -> EnvUpdate:
         """Replace or change the workers' environments; return the new version and spaces.
 
-        Arguments and errors are those of `rollserve.Sampler.update_env`.
+        For arguments and errors, see `rollserve.Sampler.update_env`.
         """
         request = requests.update_env_request(self._name, env, kwargs, wrappers, per_worker)
         return env_update_from_proto(await self._call(self._stub.UpdateEnv, request, timeout))
@@ -119,7 +119,7 @@ class AsyncSampler(BaseSampler[AsyncSampleStream]):
     async def resize(self, num_workers: int, *, timeout: float | None = None) -> int:
         """Add or remove workers while the sampler runs; return the previous number of workers.
 
-        Arguments and errors are those of `rollserve.Sampler.resize`.
+        For arguments and errors, see `rollserve.Sampler.resize`.
         """
         request = requests.resize_request(self._name, num_workers)
         return (await self._call(self._stub.ResizePool, request, timeout)).previous_worker_count
@@ -129,7 +129,7 @@ class AsyncSampler(BaseSampler[AsyncSampleStream]):
     ) -> EpisodeBatch:
         """Sample whole episodes with at least `num_steps` steps in all.
 
-        Arguments and errors are those of `rollserve.Sampler.obtain_samples`.
+        For arguments and errors, see `rollserve.Sampler.obtain_samples`.
         """
         requests.check_joinable(options.get("blackhole"))
         async with self.stream_samples(num_steps, **options) as stream:
@@ -144,7 +144,7 @@ class AsyncSampler(BaseSampler[AsyncSampleStream]):
     ) -> EpisodeBatch:
         """Sample an exact number of episodes on each worker: first all of worker 0, then all of worker 1, and so on.
 
-        Arguments and errors are those of `rollserve.Sampler.obtain_exact_episodes`.
+        For arguments and errors, see `rollserve.Sampler.obtain_exact_episodes`.
         """
         requests.check_joinable(options.get("blackhole"))
         async with self.stream_exact_episodes(num_episodes_per_worker, **options) as stream:
@@ -162,7 +162,7 @@ class AsyncSampler(BaseSampler[AsyncSampleStream]):
     ) -> EpisodeBatch:
         """Sample exactly `num_steps` steps, the same number of each row; episodes continue from call to call.
 
-        Arguments and errors are those of `rollserve.Sampler.obtain_fragments`.
+        For arguments and errors, see `rollserve.Sampler.obtain_fragments`.
         """
         requests.check_joinable(options.get("blackhole"))
         async with self.stream_fragments(
@@ -179,7 +179,7 @@ class AsyncSampler(BaseSampler[AsyncSampleStream]):
     ) -> Evaluation:
         """Evaluate the agent on a number of episodes, in environments that only evaluations use.
 
-        Arguments and errors are those of `rollserve.Sampler.evaluate`.
+        For arguments and errors, see `rollserve.Sampler.evaluate`.
         """
         reader = EvaluationReader(self._name, num_episodes, return_episodes, self._reception, options)
         return await self._receive(self._stub.Evaluate, reader, options)
@@ -194,7 +194,7 @@ class AsyncSampler(BaseSampler[AsyncSampleStream]):
     ) -> PopulationEvaluation:
         """Evaluate K parameter sets of the agent on a number of episodes each.
 
-        Arguments and errors are those of `rollserve.Sampler.evaluate_population`.
+        For arguments and errors, see `rollserve.Sampler.evaluate_population`.
         """
         reader = PopulationReader(self._name, parameters, num_episodes, same_episodes, options)
         return await self._receive(self._stub.EvaluatePopulation, reader, options)
@@ -219,7 +219,7 @@ class AsyncSampler(BaseSampler[AsyncSampleStream]):
     ) -> dict[str, np.ndarray]:
         """Return the parameters of an agent that the sampler holds, as new arrays by name.
 
-        Arguments and errors are those of `rollserve.Sampler.agent_parameters`.
+        For arguments and errors, see `rollserve.Sampler.agent_parameters`.
         """
         request = parameters_request(self._name, version, worker, names, self._reception.max_message_bytes)
         return await self._call(read_parameters_async(self._stub.GetAgentParameters), request, timeout)

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from rollserve.sample_stream import SampleStream
     from rollserve.status import SamplerStatus, WorkerStatus
 
+    _Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
 __all__ = ["main"]
 
 _EXPLORATIONS = {
@@ -98,10 +100,18 @@ def _parser() -> argparse.ArgumentParser:
         help="longest time without an answer or any progress (default: %(default)g)",
     )
 
+    for add in (_add_status, _add_sample, _add_evaluate, _add_resize):
+        add(commands, common)
+    return parser
+
+
+def _add_status(commands: _Commands, common: argparse.ArgumentParser) -> None:
     status = commands.add_parser("status", parents=[common], help="show the state and the counters of a sampler")
     status.add_argument("--json", action="store_true", help="print a JSON object")
     status.set_defaults(run=_status)
 
+
+def _add_sample(commands: _Commands, common: argparse.ArgumentParser) -> None:
     sample = commands.add_parser(
         "sample",
         parents=[common],
@@ -138,6 +148,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     sample.set_defaults(run=_sample)
 
+
+def _add_evaluate(commands: _Commands, common: argparse.ArgumentParser) -> None:
     evaluate = commands.add_parser(
         "evaluate",
         parents=[common],
@@ -153,6 +165,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     evaluate.set_defaults(run=_evaluate)
 
+
+def _add_resize(commands: _Commands, common: argparse.ArgumentParser) -> None:
     resize = commands.add_parser(
         "resize",
         parents=[common],
@@ -161,7 +175,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     resize.add_argument("workers", type=int, metavar="N", help="new number of workers")
     resize.set_defaults(run=_resize)
-    return parser
 
 
 def _numbers(text: str) -> list[float]:
@@ -227,7 +240,7 @@ def _resize(sampler: Sampler, options: argparse.Namespace) -> None:
 
 
 def _check_writable(path: Path) -> None:
-    """Raise OSError if a file cannot be written to, before anything is sampled in vain."""
+    """Raise OSError before sampling if a file cannot be written to."""
     if path.is_fifo():  # opening and closing it would end its reader's input
         return
     is_new = not os.path.lexists(path)

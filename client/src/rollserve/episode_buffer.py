@@ -109,7 +109,7 @@ class EpisodeBuffer:
         return {key: column.take() for key, column in columns.items()}
 
     def _begin(self, arrays: Mapping[ArrayKey, np.ndarray]) -> None:
-        """Prepare columns like those of a batch, in the memory of earlier columns where it fits."""
+        """Prepare columns for a batch, in the memory of earlier columns where it fits."""
         columns, self._columns = self._columns, {}
         for key, array in arrays.items():
             column = columns.get(key)
@@ -176,7 +176,7 @@ class _Column:
         return self._array
 
     def _grow(self, num_rows: int) -> None:
-        """Make room for at least a number of rows. Spare room takes no memory until it is written to."""
+        """Raise the capacity to at least a number of rows. Spare capacity takes no memory until it is written to."""
         row_bytes = self._array.itemsize * int(np.prod(self._array.shape[1:], dtype=np.int64))
         margin = num_rows if num_rows * row_bytes < _DOUBLED_BYTES else num_rows // 4
         if self._num_rows:
@@ -189,7 +189,7 @@ class _Column:
         self._has_views = False
 
     def _resize(self, num_rows: int) -> None:
-        """Change the number of rows that there is room for, without a copy if the system can move pages."""
+        """Change the capacity in rows, without a copy if the system can move pages."""
         shape = (num_rows, *self._array.shape[1:])
         if not self._has_views:
             self._array.resize(shape, refcheck=False)  # safe, because nothing refers to the memory

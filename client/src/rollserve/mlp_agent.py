@@ -80,7 +80,7 @@ class MlpAgent:
         layer_norm_epsilon: constant that layer norm adds to the variance.
         min_log_std: lower bound that log_std of a Gaussian head is clipped to.
         max_log_std: upper bound that log_std of a Gaussian head is clipped to.
-        epsilon: probability from 0 to 1 with which the head `epsilon_greedy` acts at random; 0 by default.
+        epsilon: probability of random actions of the head `epsilon_greedy`, from 0 to 1; 0 by default.
         temperature: divisor of the Q-values of the head `boltzmann`; 1 by default.
 
     Raises:

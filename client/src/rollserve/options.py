@@ -48,7 +48,7 @@ class SamplingOptions(TypedDict, total=False):
         temperature: divisor of the logits of actions, from 1e-6 to 1e6. For a sequence of n numbers, at most 1024, the
             episode of index i has the number at position i modulo n. The same holds for the next two keys.
         noise_scale: factor of the standard deviations of actions, from 1e-6 to 1e6.
-        epsilon: probability from 0 to 1 with which an epsilon-greedy agent acts at random; it replaces the agent's own.
+        epsilon: probability of random actions of an epsilon-greedy agent, from 0 to 1; it replaces the agent's own.
         frames_once: whether each frame of observations that are stacks of frames is sent once. The client restores the
             stacks, which are the same bit for bit. True by default.
         prefetch: whether workers continue after this call with what the same call would deliver next, until another
@@ -112,7 +112,7 @@ class EvaluationOptions(TypedDict, total=False):
         temperature: divisor of the logits of actions, from 1e-6 to 1e6. For a sequence of n numbers, at most 1024, the
             episode of index i has the number at position i modulo n. The same holds for the next two keys.
         noise_scale: factor of the standard deviations of actions, from 1e-6 to 1e6.
-        epsilon: probability from 0 to 1 with which an epsilon-greedy agent acts at random; it replaces the agent's own.
+        epsilon: probability of random actions of an epsilon-greedy agent, from 0 to 1; it replaces the agent's own.
         skip_failed_episodes: whether to leave out episodes whose environments raise errors in every attempt, instead of
             failing the call; `account.num_failed_episodes` counts them. Not for populations. False by default.
     """

@@ -20,7 +20,7 @@ class Reproducibility(enum.Enum):
     """Every block of episodes is the same, bit for bit, with any number of workers and whatever ran before. Rows that
     are stepped together share their random numbers, so another number of rows gives other episodes."""
     WORKER = "worker"
-    """At best all work of one worker since its start is the same: the environment is not a function of its seed."""
+    """Work since a worker's start, at best, is the same: the environment is not a function of its seed."""
 
 
 _BY_NUMBER = {

@@ -318,8 +318,8 @@ class Sampler(BaseSampler[SampleStream]):
     ) -> PopulationEvaluation:
         """Evaluate K parameter sets of the agent on a number of episodes each.
 
-        The results equal those of `evaluate` after an update with a member's parameters, where rows are stepped one by
-        one. An evaluation uses and changes nothing of the sampler's own.
+        A member's results equal what `evaluate` returns after an update with its parameters, where rows are stepped one
+        by one. An evaluation uses and changes nothing of the sampler's own.
 
         >>> members = {name: np.stack([...]) for name in agent.parameters}  # (K, …) each  # doctest: +SKIP
         >>> result = sampler.evaluate_population(members, 4)  # doctest: +SKIP

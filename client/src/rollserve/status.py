@@ -33,8 +33,8 @@ class WorkerStatus:
         has_failed: whether the worker was lost as often as the server allows within an hour; it is left out until that
             hour is over.
         num_restarts: number of times that the worker was replaced, failed attempts included.
-        last_failure: reason for which the last process in this place was lost or could not be started; empty if that
-            never happened.
+        last_failure: why the previous process of this worker was lost or could not be started; empty if that never
+            happened.
     """
 
     worker_index: int
@@ -100,7 +100,7 @@ class SamplerStatus:
         num_episodes_per_row: number of episodes of each row in a block; None unless reproducibility is BLOCK.
         seed: root seed of the sampler's own sequence of episodes.
         next_episode_index: index in that sequence at which the next call begins.
-        workers: the workers, in the order of their indices, followed by those that are leaving.
+        workers: the workers, in the order of their indices, followed by workers that are leaving.
         counters: counters since the sampler's start.
         min_healthy_workers: number of workers that have to be healthy for a call or an update to begin.
     """

@@ -59,8 +59,8 @@ class BaseSampler(Generic[_Stream]):
     ) -> _Stream:
         """Stream what `obtain_fragments` returns, batch by batch as it arrives.
 
-        A fragment may continue in the next batch. The arguments are those of `obtain_fragments`, except for `out`, and
-        `blackhole` as in `stream_samples`.
+        A fragment may continue in the next batch. For the arguments, see `obtain_fragments`; for `blackhole`, see
+        `stream_samples`.
         """
         request = requests.fragments_request(
             self._name, num_steps, soft_horizon, row_step_count, fraction_of_workers, self._reception, options

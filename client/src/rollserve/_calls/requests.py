@@ -127,7 +127,7 @@ def update_env_request(
     elif kwargs or wrappers:
         name = "kwargs" if kwargs else "wrappers"
         hint = "an EnvSpec or EnvChange has its own"
-        raise TypeError(f"{name}: {mismatch('an id as env beside it', type(env).__name__, hint)}")
+        raise TypeError(f"{name}: {mismatch('an id for env', type(env).__name__, hint)}")
     if per_worker is not None:
         check_type("per_worker", per_worker, Sequence, "a sequence of EnvSpecs, EnvChanges and lists of them")
         updates = [_env_update(f"per_worker[{worker}]", update) for worker, update in enumerate(per_worker)]
@@ -255,7 +255,7 @@ def _numbers(name: str, value: Any) -> Sequence[float]:
     """Return one number or several as a sequence."""
     if isinstance(value, numbers.Real):
         value = [value]
-    check_type(name, value, Sequence | np.ndarray, "a number or a sequence of some")
+    check_type(name, value, Sequence | np.ndarray, "a number or a sequence of numbers")
     for position, element in enumerate(value):
         check_type(f"{name}[{position}]", element, numbers.Real, "a number")
     return [float(element) for element in value]

@@ -80,10 +80,10 @@ class Resumption:
         """Record a batch, and return the part of it that was not received before.
 
         Raises:
-            ServerError: a call that leaves out the rest of an episode of which a part was received.
+            ServerError: a call that leaves out the rest of an episode after its first part.
         """
         if self._num_steps_to_skip and self._index_to_skip not in (-1, int(batch.episode_indices[0])):
-            expected = f"the rest of episode {self._index_to_skip}, of which a part was received before"
+            expected = f"the rest of episode {self._index_to_skip}, whose first part was received before"
             raise malformed_error(mismatch(expected, f"episode {batch.episode_indices[0]}"))
         num_skipped = min(self._num_steps_to_skip, batch.num_steps)
         self._num_steps_to_skip -= num_skipped
@@ -187,7 +187,7 @@ def _continue_from(options: pb.SamplingOptions, beginning: episode_batch_pb2.Beg
 
 
 def _expect_workers(options: pb.SamplingOptions, beginning: episode_batch_pb2.Beginning) -> None:
-    """Make a call fail if the number of workers, which its episodes depend on, is not that of an earlier call."""
+    """Make a call fail unless it has as many workers as an earlier call, because its episodes depend on them."""
     if beginning.worker_count:  # older servers do not report the number, and cannot change it
         options.worker_count = beginning.worker_count
 

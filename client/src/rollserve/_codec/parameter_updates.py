@@ -68,7 +68,7 @@ def write_parameters_update(
 def read_parameters_update(data: bytes) -> ParametersUpdate | None:
     """Read a serialized UpdateAgentRequest with parameters for all workers.
 
-    The arrays are read-only; those of at least 1 MiB are views of the bytes.
+    The arrays are read-only. Arrays of at least 1 MiB are views of the bytes.
 
     Returns:
         None for any other request, and for bytes that the generated classes have to parse.

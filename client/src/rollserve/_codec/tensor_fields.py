@@ -40,7 +40,7 @@ def add_named_tensor(
     """Read a NamedTensor and add its array to the columns; for `is_column`, see `tensor_from_proto`.
 
     Raises:
-        ValueError: a name that is there already, or a malformed tensor; the message begins with the name.
+        ValueError: a name that the columns have already, or a malformed tensor; the message begins with the name.
         UnusualError, IndexError, DecodeError: bytes that the generated classes have to parse.
     """
     name, tensor = "", None
