@@ -81,7 +81,7 @@ class AsyncSampler(BaseSampler[AsyncSampleStream]):
         await self.close()
 
     async def close(self) -> None:
-        """Close the connection. Calls that are running, and later ones, raise a CancelledError."""
+        """Close the connection. Calls that are running, and later ones, raise a `rollserve.CancelledError`."""
         self._closed = True
         await self._channel.close()
 

@@ -100,7 +100,7 @@ class Sampler(BaseSampler[SampleStream]):
         self.close()
 
     def close(self) -> None:
-        """Close the connection. Calls that are running, and later ones, raise a CancelledError."""
+        """Close the connection. Calls that are running, and later ones, raise a `rollserve.CancelledError`."""
         self._closed = True
         self._channel.close()
 
@@ -123,7 +123,7 @@ class Sampler(BaseSampler[SampleStream]):
             per_worker: instead of `agent`, one update for each worker.
             skip_if_identical: whether to do nothing if the update would leave each worker's agent the same, bit for
                 bit.
-            timeout: seconds to wait for the answer.
+            timeout: seconds to wait for the answer, instead of the timeout given to `connect`.
 
         Returns:
             The new policy version, once every worker has it; or the current version, if nothing was done.
@@ -157,7 +157,7 @@ class Sampler(BaseSampler[SampleStream]):
             wrappers: wrappers around the environment, innermost first, if `env` is an id.
             per_worker: instead of `env`, a specification, a change or such a list for each worker. The spaces of all
                 workers must be equal.
-            timeout: seconds to wait for the answer.
+            timeout: seconds to wait for the answer, instead of the timeout given to `connect`.
 
         Returns:
             The new version and spaces, once every worker has its environments.
@@ -363,7 +363,7 @@ class Sampler(BaseSampler[SampleStream]):
             version: version of the agent; the current one by default.
             worker: index of the worker whose agent it is, if workers have agents of their own; 0 by default.
             names: names of the parameters; all by default.
-            timeout: seconds to wait for the answer.
+            timeout: seconds to wait for the answer, instead of the timeout given to `connect`.
 
         Returns:
             New arrays by name.

@@ -1,4 +1,4 @@
-"""Call that brings the parameters of an agent as a stream of parts."""
+"""Call for the parameters of an agent, which arrive as a stream of parts."""
 
 from __future__ import annotations
 
