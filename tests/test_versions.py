@@ -19,7 +19,7 @@ from support import equal, raises
 
 import rollserve
 from rollserve import Reason
-from rollserve.agent_versions import read_parameters
+from rollserve._calls.agent_parameters import read_parameters
 from rollserve.agents import agent_to_proto, parameters_to_proto
 from rollserve.v1 import agent_versions_pb2
 from rollserve.v1 import sampler_service_pb2 as pb

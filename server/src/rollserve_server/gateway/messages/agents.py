@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rollserve._codec.json_arguments import kwargs_from_json
 from rollserve._codec.tensors import named_tensors_from_proto
-from rollserve.environments import kwargs_from_json
 from rollserve.v1 import agent_pb2
 from rollserve_server.agents import (
     AgentSource,

@@ -6,12 +6,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rollserve.environments import (
-    EnvSpec,
-    env_change_from_proto,
-    env_spec_from_proto,
-    kwargs_from_json,
-)
+from rollserve._codec.json_arguments import kwargs_from_json
+from rollserve.environments import EnvSpec, env_change_from_proto, env_spec_from_proto
 from rollserve.reproducibility import reproducibility_to_proto
 from rollserve.spaces import space_to_proto
 from rollserve.v1 import environment_pb2
