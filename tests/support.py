@@ -16,10 +16,10 @@ import pytest
 
 import rollserve
 from rollserve._calls.responses import read_response
+from rollserve._calls.rpc_errors import error_from_rpc
 from rollserve._codec.columns import columns_of, leaves_of
 from rollserve._codec.frame_stacks import unstack_frames
 from rollserve._codec.tensors import named_tensors_from_proto, tensor_from_proto
-from rollserve.errors import error_from_rpc
 from rollserve.v1 import episode_batch_pb2, tensor_pb2
 
 TESTS = Path(__file__).parent

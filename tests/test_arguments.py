@@ -161,7 +161,7 @@ def test_updates(nowhere: rollserve.Sampler, call: Callable[[rollserve.Sampler],
 @pytest.mark.parametrize(
     ("call", "names"),
     [
-        (lambda s: s.update_env([rollserve.EnvSpec("A-v0")], kwargs={"a": 1}), ("kwargs", "wrappers")),
+        (lambda s: s.update_env([rollserve.EnvSpec("A-v0")], kwargs={"a": 1}), ("kwargs", "EnvSpec")),
         (lambda s: s.update_agent(), ("agent", "per_worker")),
     ],
     ids=["kwargs beside specs", "no agent"],

@@ -149,14 +149,14 @@ async def test_models_that_came_before_are_not_tried_again() -> None:
         versions = pool.agents
         with mock.patch.object(onnx_checks, "probe", wraps=onnx_checks.probe) as tried:
             await pool.update_agent([model])
-            assert await versions.current_if_same([OnnxModel(bytes(data), {}, {}, "categorical", ())]) == 1
+            assert await pool.current_if_same([OnnxModel(bytes(data), {}, {}, "categorical", ())]) == 1
             for change in ({"data": categorical(seed=1).SerializeToString()}, {"outputs": {"logits": "logits"}}):
-                assert await versions.current_if_same([dataclasses.replace(model, **change)]) is None
+                assert await pool.current_if_same([dataclasses.replace(model, **change)]) is None
             _, parameters = versions.parameters(None, 0)
-            assert await versions.current_if_same([{"0.bias": parameters["0.bias"].copy()}]) == 1
-            assert await versions.current_if_same([{"0.bias": parameters["0.bias"] + 1}]) is None
+            assert await pool.current_if_same([{"0.bias": parameters["0.bias"].copy()}]) == 1
+            assert await pool.current_if_same([{"0.bias": parameters["0.bias"] + 1}]) is None
             await pool.update_agent([{"0.bias": parameters["0.bias"] + 1}])
-            assert await versions.current_if_same([model]) is None
+            assert await pool.current_if_same([model]) is None
             await pool.update_agent([{"0.bias": parameters["0.bias"]}])
             assert tried.call_count == 1
         hashes = [version.agents[0].content_hash for version in await versions.listed()]
