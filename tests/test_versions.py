@@ -26,7 +26,7 @@ from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.agents import MlpSpec, OnnxModel, RandomSpec, onnx_checking
 from rollserve_server.errors import NotReadyError, OverLimitError
-from rollserve_server.gateway.messages.versions import parameter_messages
+from rollserve_server.gateway.messages.agent_versions import parameter_messages
 from rollserve_server.local import LocalServer
 from rollserve_server.pool import AtLeast, Backend, InProcessBackend, Pool, SampleRequest
 
