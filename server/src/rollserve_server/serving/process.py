@@ -85,7 +85,7 @@ async def _serve_with(
     backend_lost, sampler_lost = watch_backend(backend), asyncio.create_task(pool.lost())
     lost = asyncio.create_task(_first_of(backend_lost, sampler_lost))
     keep_workers = settings.ray.keep_workers
-    keep = pool.is_taken_over or keep_workers  # a sampler that was taken over stays until it is served
+    keep = pool.is_taken_over or keep_workers  # a sampler that was taken over is kept, until this server serves it
     try:
         await gateway.start()
         write_port(gateway.port)

@@ -66,7 +66,7 @@ def stream_handler(
 
 
 async def _write_all(responses: AsyncGenerator[bytes, None], rpc: OpenRpc) -> None:
-    # A separate function: when it fails, `abort` frees its variables; those of the handler are still in use then.
+    # Separate: `abort` frees the variables of functions that have failed, and the handler is still running then.
     async with contextlib.aclosing(responses):
         async for response in responses:
             await rpc.write(response)
