@@ -18,7 +18,7 @@ from rollserve._calls.stream_reader import StreamReader
 from rollserve.account import account_from_proto
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import WorkerLostError
-from rollserve_server.gateway.messages.sampling import account_to_proto
+from rollserve_server.gateway.messages.accounts import account_to_proto
 from rollserve_server.pool import (
     Account,
     Backend,

@@ -15,7 +15,7 @@ from support import equal, raises
 import rollserve
 from rollserve.account import account_from_proto
 from rollserve_server.agents import RandomSpec
-from rollserve_server.gateway.messages.sampling import account_to_proto
+from rollserve_server.gateway.messages.accounts import account_to_proto
 from rollserve_server.local import LocalServer
 from rollserve_server.pool import (
     Account,

@@ -266,7 +266,7 @@ def test_what_is_not_there_is_not_read() -> None:
 def test_no_message_is_written_over_before_it_is_released(sizes: list[int], most_held: int) -> None:
     async def go() -> None:
         rings = Rings(1 << 20)
-        with rings.lent(wanted=True) as ring:
+        with rings.lend(requested=True) as ring:
             assert ring is not None
             client = SharedRing.attach(ring.offer())
             assert client is not None
@@ -295,7 +295,7 @@ def test_no_message_is_written_over_before_it_is_released(sizes: list[int], most
             while held:
                 release()
             assert ring.is_free
-        with rings.lent(wanted=True) as again, rings.lent(wanted=True) as none:
+        with rings.lend(requested=True) as again, rings.lend(requested=True) as none:
             assert again is ring
             assert none is None
 
@@ -306,21 +306,21 @@ def test_no_message_is_written_over_before_it_is_released(sizes: list[int], most
 async def test_what_is_being_read_is_not_used_again() -> None:
     rings = Rings(1 << 20)
     content = np.full(1 << 17, 7, np.uint8)
-    with rings.lent(wanted=True) as ring:
+    with rings.lend(requested=True) as ring:
         assert ring is not None
         client = SharedRing.attach(ring.offer())
         assert client is not None
         place = await ring.write(content)
         assert place is not None
         view = client.read(place)
-    with rings.lent(wanted=True) as other:
+    with rings.lend(requested=True) as other:
         assert other is not None
         assert other is not ring
         second = SharedRing.attach(other.offer())
         assert second is not None
         await other.write(np.zeros(1 << 17, np.uint8))
         assert view == content.tobytes()
-    with rings.lent(wanted=False) as none:
+    with rings.lend(requested=False) as none:
         assert none is None
-    with Rings(0).lent(wanted=True) as none:
+    with Rings(0).lend(requested=True) as none:
         assert none is None

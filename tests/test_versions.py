@@ -27,7 +27,7 @@ from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.agents import MlpSpec, OnnxModel, RandomSpec
 from rollserve_server.agents.onnx import checks as onnx_checks
 from rollserve_server.errors import NotReadyError, OverLimitError
-from rollserve_server.gateway.messages.versions import parameter_messages
+from rollserve_server.gateway.messages.agent_versions import parameter_messages
 from rollserve_server.local import LocalServer
 from rollserve_server.pool import AtLeast, Backend, InProcessBackend, Pool
 

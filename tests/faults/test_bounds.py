@@ -23,8 +23,8 @@ import rollserve
 from rollserve import Reason
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import OverLimitError, StoppingError
-from rollserve_server.gateway import rpcs as open_rpcs
-from rollserve_server.gateway.messages.sampling import status_to_proto
+from rollserve_server.gateway.messages.status import status_to_proto
+from rollserve_server.gateway.rpcs import open_rpcs
 from rollserve_server.pool import InProcessBackend, RowUpdates
 
 ENDLESS = pb.ObtainSamplesRequest(step_count=FOREVER)
@@ -229,22 +229,22 @@ class _Context:
 
 async def test_messages_that_wait_for_clients_whose_calls_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """gRPC lets go of them when the client takes them, or goes."""
-    monkeypatch.setattr(open_rpcs, "_MOST_STUCK_BYTES", 100)
+    monkeypatch.setattr(open_rpcs, "_MAX_UNREAD_BYTES", 100)
     rpcs, context = open_rpcs.OpenRpcs(stall_seconds=0.01), _Context()
 
     async def call() -> None:
         with contextlib.suppress(grpc.aio.AbortError):
             async with rpcs.open(context) as rpc:
-                rpcs.check_stuck()
+                rpcs.check_unread()
                 await rpc.write(bytes(60))
 
     calls = [asyncio.create_task(call()) for _ in range(2)]
     await asyncio.sleep(0.2)
     with raises(OverLimitError, reason=Reason.TOO_MANY_STALLED_CALLS, match=r"\b120\b"):
-        rpcs.check_stuck()
+        rpcs.check_unread()
     context.takes.set()
     await asyncio.gather(*calls)
-    rpcs.check_stuck()
+    rpcs.check_unread()
 
 
 async def test_a_call_that_is_just_being_ended_is_ended_again() -> None:
@@ -253,7 +253,7 @@ async def test_a_call_that_is_just_being_ended_is_ended_again() -> None:
     with contextlib.suppress(grpc.aio.AbortError):
         async with rpcs.open(context) as rpc:
             try:
-                with rpc.waiting():
+                with rpc.waiting_for_client():
                     await asyncio.sleep(5)
             finally:
                 rpcs.end(StoppingError("now"))

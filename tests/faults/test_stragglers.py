@@ -20,7 +20,7 @@ from unreliable import MortalBackend, Places
 import rollserve
 from rollserve.account import account_from_proto
 from rollserve_server.agents import MlpSpec, RandomSpec
-from rollserve_server.gateway.messages.sampling import account_to_proto
+from rollserve_server.gateway.messages.accounts import account_to_proto
 from rollserve_server.pool import AtLeast, Backend, InProcessBackend
 from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.pool.calls import stragglers
