@@ -15,12 +15,12 @@ from rollserve_server.errors import OverLimitError
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-__all__ = ["MOST_FIELDS", "MOST_TEXT_BYTES", "check_fields"]
+__all__ = ["MAX_FIELDS", "MAX_TEXT_BYTES", "check_fields"]
 
-MOST_FIELDS = 1 << 18
+MAX_FIELDS = 1 << 18
 """Largest number of fields of a request. An empty message is two bytes on the wire, hundreds of bytes in memory, and
 takes time to parse."""
-MOST_TEXT_BYTES = 1 << 20
+MAX_TEXT_BYTES = 1 << 20
 """Largest size of a text, such as a name or JSON. Larger values, such as tensors and models, are sent as bytes."""
 _NUMBER_BYTES = {FieldDescriptor.CPPTYPE_DOUBLE: 8, FieldDescriptor.CPPTYPE_FLOAT: 4}
 """Size of a number in a packed list; other types may take as little as one byte."""
@@ -61,15 +61,15 @@ def _check(kind: Any, data: bytes) -> None:
                     _check_text(member, end - begin)
                 else:
                     num_fields += (end - begin) // _NUMBER_BYTES.get(member.cpp_type, 1)
-            if num_fields > MOST_FIELDS:
+            if num_fields > MAX_FIELDS:
                 raise OverLimitError.of(
-                    "", expected=f"at most {MOST_FIELDS} fields", got="more", reason=Reason.REQUEST_TOO_LARGE
+                    "", expected=f"at most {MAX_FIELDS} fields", got="more", reason=Reason.REQUEST_TOO_LARGE
                 )
 
 
 def _check_text(member: FieldDescriptor, size: int) -> None:
-    if size > MOST_TEXT_BYTES:
-        expected, got = f"a text of at most {MOST_TEXT_BYTES} bytes", f"{size} bytes"
+    if size > MAX_TEXT_BYTES:
+        expected, got = f"a text of at most {MAX_TEXT_BYTES} bytes", f"{size} bytes"
         raise OverLimitError.of(member.name, expected=expected, got=got, reason=Reason.REQUEST_TOO_LARGE)
 
 
