@@ -59,14 +59,14 @@ class LengthEstimate:
         self.fade(self._MAX_EPISODES)
 
     def fade(self, max_episodes: float) -> None:
-        """Reduce the weight of all observations to that of this many episodes, if it is larger."""
+        """Reduce the weight of all observations to this many episodes, if it is larger."""
         if self._episodes > max_episodes:
             self._steps *= max_episodes / self._episodes
             self._episodes = max_episodes
 
 
 class LengthEstimates:
-    """One estimate for each environment version and limit on the length of episodes."""
+    """Estimates of a pool: one for each environment version and limit on the length of episodes."""
 
     def __init__(self) -> None:
         self._estimates: dict[tuple[int, int | None], LengthEstimate] = {}

@@ -51,7 +51,7 @@ class RoundRobin(_WithUnits):
 
 @dataclass(frozen=True)
 class PerWorker(_WithUnits):
-    """Each worker has one range of `size` episodes; the ranges follow one another from the first index on."""
+    """One range of `size` episodes for each worker; the ranges follow one another from the first index on."""
 
     first_index: int
     size: int

@@ -129,8 +129,8 @@ class Plan:
     def begin_duplicates(self, worker: int, is_late: Callable[[int], bool], room: int) -> list[range]:
         """Return late episodes that a worker without other work begins a second time.
 
-        They are those that the call waits for first: none comes after an episode that is not late. Each range lies in
-        one work unit. An episode has one duplicate at a time.
+        The call waits for these first: none comes after an episode that is not late. Each range lies in one work unit.
+        An episode has one duplicate at a time.
 
         Args:
             worker: index of the worker.
@@ -162,7 +162,7 @@ class Plan:
         return self._placement.units_in(indices, self._unit_size)
 
     def simulate(self, num_steps: int) -> None:
-        """Record simulated steps, including those of episodes that end with them.
+        """Record simulated steps, including the last steps of episodes that end with them.
 
         Args:
             num_steps: number of steps; below 0 if more were thrown away.
@@ -188,8 +188,8 @@ class Plan:
     def fail(self, index: int, failed: FailedEpisode) -> bool:
         """Record that a worker gave up an episode; return whether it is known that the call needs the episode.
 
-        A needed episode of which that is not known yet becomes the `obstacle` when it is next to deliver. An episode
-        that has a duplicate is given up only when both workers have given it up.
+        If the call turns out later to need the episode, it becomes the `obstacle` when it is next to deliver. An
+        episode with a duplicate fails only when both workers have given it up.
         """
         ledger = self._ledger
         self.num_open[failed.worker] -= 1

@@ -14,7 +14,7 @@ __all__ = ["PinnedQueue", "SharedQueue"]
 
 
 class SharedQueue:
-    """Episodes that any worker may run: lost ones first, then those that never began."""
+    """A queue of episodes that any worker may run: lost ones first, then new ones."""
 
     def __init__(self, placement: Anywhere, unit_size: int, ledger: Ledger) -> None:
         """Continue behind the ledger's episodes.
@@ -71,7 +71,7 @@ class SharedQueue:
 
 
 class PinnedQueue:
-    """Episodes that each belong to one worker, which begins them in order."""
+    """A queue of episodes for each worker, because each episode belongs to one worker."""
 
     def __init__(self, placement: RoundRobin | PerWorker, unit_size: int, ledger: Ledger, num_workers: int) -> None:
         """Begin at the ledger's next index.
