@@ -134,7 +134,7 @@ class RayBackend:
     def watch(self, on_lost: Callable[[str], None]) -> None:
         """Watch the cluster's head and its raylet on this machine."""
         node: Any = ray._private.worker._global_node
-        if node is not None:  # else this process is a client of the cluster, on another machine
+        if node is not None:  # else this process is a client of the cluster, not a part of it
             self._watch = ClusterWatch(node.gcs_address, node.raylet_socket_name, on_lost)
 
     def close(self) -> None:
