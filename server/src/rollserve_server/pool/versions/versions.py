@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from rollserve import Reason
 from rollserve_server.envs import specs_of_rows
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["KeptVersions", "Versions"]
 
 _T = TypeVar("_T")
+_Kind = Literal["agent", "env"]
+"""Kinds of versions. Beside its kind, a version has a number; environments of evaluations have numbers below 0."""
 
 _KEPT_EVALUATION_ENVS = 2
 """Environments of evaluations that are kept beside those in use: a trainer may evaluate in two by turns."""
@@ -63,7 +65,7 @@ class Versions:
         self.updating = asyncio.Lock()
         self._workers: Workers
         # The pending version, by kind and number; its value is None until all workers have accepted it.
-        self._pending: dict[tuple[str, int], AgentVersion | EnvVersion | None] = {}
+        self._pending: dict[tuple[_Kind, int], AgentVersion | EnvVersion | None] = {}
 
     def attach(self, workers: Workers) -> None:
         """Set the workers, which in turn need `prepare`."""
@@ -111,7 +113,7 @@ class Versions:
                 raise NotReadyError(text, reason=Reason.WORKERS_DIFFER)
 
     @contextlib.contextmanager
-    def installing(self, kind: str, number: int) -> Iterator[None]:
+    def installing(self, kind: _Kind, number: int) -> Iterator[None]:
         """Have workers keep the pending version that they are being given in the block."""
         self._pending[kind, number] = None
         try:
@@ -119,7 +121,7 @@ class Versions:
         finally:
             del self._pending[kind, number]
 
-    def accept(self, kind: str, number: int, version: AgentVersion | EnvVersion) -> None:
+    def accept(self, kind: _Kind, number: int, version: AgentVersion | EnvVersion) -> None:
         """Record that all workers hold the pending version, so that replaced workers get it, too."""
         self._pending[kind, number] = version
 
@@ -155,7 +157,7 @@ class Versions:
             else:
                 await worker.call(Worker.add_agent, version, _of_worker(value, index))
 
-    def _required(self) -> Mapping[tuple[str, int], AgentVersion | EnvVersion]:
+    def _required(self) -> Mapping[tuple[_Kind, int], AgentVersion | EnvVersion]:
         """Return what a worker must hold to take work, by kind and number."""
         agents = {("agent", number): version for number, version in self.agents.items()}
         envs = {("env", number): version for number, version in self.envs.items()}
