@@ -65,7 +65,7 @@ class Versions:
         self.updating = asyncio.Lock()
         self._workers: Workers
         # The pending version, by kind and number; its value is None until all workers have accepted it.
-        self._pending: dict[tuple[_Kind, int], AgentVersion | EnvVersion | None] = {}
+        self._pending: dict[tuple[str, int], AgentVersion | EnvVersion | None] = {}
 
     def attach(self, workers: Workers) -> None:
         """Set the workers, which in turn need `prepare`."""
@@ -157,7 +157,7 @@ class Versions:
             else:
                 await worker.call(Worker.add_agent, version, _of_worker(value, index))
 
-    def _required(self) -> Mapping[tuple[_Kind, int], AgentVersion | EnvVersion]:
+    def _required(self) -> Mapping[tuple[str, int], AgentVersion | EnvVersion]:
         """Return what a worker must hold to take work, by kind and number."""
         agents = {("agent", number): version for number, version in self.agents.items()}
         envs = {("env", number): version for number, version in self.envs.items()}
