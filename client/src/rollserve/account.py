@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from rollserve._codec.records import record_from_message
+
 if TYPE_CHECKING:
     from rollserve.v1 import episode_batch_pb2
 
@@ -151,54 +153,6 @@ class Account:
 
 def account_from_proto(message: episode_batch_pb2.Account) -> Account:
     """Return the account that a message describes."""
-    workers = tuple(
-        WorkerAccount(
-            worker_index=worker.worker_index,
-            num_simulated_steps=worker.simulated_step_count,
-            num_steps=worker.step_count,
-            num_episodes=worker.episode_count,
-            sampling_seconds=worker.sampling.ToNanoseconds() / 1e9,
-            encoding_seconds=worker.encoding.ToNanoseconds() / 1e9,
-            num_missing_steps=worker.missing_step_count,
-        )
-        for worker in message.workers
-    )
-    return Account(
-        num_steps=message.step_count,
-        num_episodes=message.episode_count,
-        num_simulated_steps=message.simulated_step_count,
-        num_kept_steps=message.kept_step_count,
-        num_carried_steps=message.carried_step_count,
-        num_superseded_steps=message.superseded_step_count,
-        num_cancelled_steps=message.cancelled_step_count,
-        num_lost_steps=message.lost_step_count,
-        num_idle_steps=message.idle_step_count,
-        num_retried_episodes=message.retried_episode_count,
-        seed=message.seed,
-        first_episode_index=message.first_episode_index,
-        policy_version=message.policy_version,
-        env_version=message.environment_version,
-        dropped_infos=dict(message.dropped_infos),
-        workers=workers,
-        queued_seconds=message.queued.ToNanoseconds() / 1e9,
-        waiting_seconds=message.waiting.ToNanoseconds() / 1e9,
-        sending_seconds=message.sending.ToNanoseconds() / 1e9,
-        elapsed_seconds=message.elapsed.ToNanoseconds() / 1e9,
-        num_broken_off_episodes=message.broken_off_episode_count,
-        row_step_count=message.row_step_count,
-        num_prefetched_steps=message.prefetched_step_count,
-        num_discarded_steps=message.discarded_step_count,
-        num_discarded_episodes=message.discarded_episode_count,
-        shared_message_bytes=message.shared_message_bytes,
-        num_failed_episodes=message.failed_episode_count,
-        retry_reasons=dict(message.retry_reasons),
-        num_straggler_episodes=message.straggler_episode_count,
-        num_missing_steps=message.missing_step_count,
-        episode_failures=tuple(map(_episode_failure_from_proto, message.episode_failures)),
-    )
-
-
-def _episode_failure_from_proto(message: episode_batch_pb2.EpisodeFailure) -> EpisodeFailure:
-    return EpisodeFailure(
-        message.episode_index, message.worker_index, message.attempt_count, message.skipped, message.text
-    )
+    workers = tuple(record_from_message(WorkerAccount, worker) for worker in message.workers)
+    failures = tuple(record_from_message(EpisodeFailure, failure) for failure in message.episode_failures)
+    return record_from_message(Account, message, workers=workers, episode_failures=failures)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rollserve._codec.records import record_from_message
 from rollserve.environments import EnvSpec, env_spec_from_proto
 from rollserve.reproducibility import Reproducibility, reproducibility_from_proto
 from rollserve.spaces import Space, space_from_proto
@@ -130,33 +131,14 @@ class SamplerStatus:
 def status_from_proto(message: pb.GetSamplerResponse) -> SamplerStatus:
     """Return the status that a message describes."""
     workers = tuple(
-        WorkerStatus(
-            worker_index=worker.worker_index,
+        record_from_message(
+            WorkerStatus,
+            worker,
             healthy=worker.health == pb.WORKER_HEALTH_HEALTHY,
-            num_rows=worker.row_count,
-            num_simulated_steps=worker.simulated_step_count,
-            process_id=worker.process_id,
-            host=worker.host,
             leaving=worker.health == pb.WORKER_HEALTH_LEAVING,
             has_failed=worker.health == pb.WORKER_HEALTH_FAILED,
-            num_restarts=worker.restart_count,
-            last_failure=worker.last_failure,
         )
         for worker in message.workers
-    )
-    counters = Counters(
-        num_completed_calls=message.counters.completed_call_count,
-        num_failed_calls=message.counters.failed_call_count,
-        num_cancelled_calls=message.counters.cancelled_call_count,
-        num_steps=message.counters.step_count,
-        num_episodes=message.counters.episode_count,
-        num_simulated_steps=message.counters.simulated_step_count,
-        message_bytes=message.counters.message_bytes,
-        uptime_seconds=message.counters.uptime.ToNanoseconds() / 1e9,
-        num_env_failures=message.counters.environment_failure_count,
-        num_retried_episodes=message.counters.retried_episode_count,
-        num_failed_episodes=message.counters.failed_episode_count,
-        num_worker_restarts=message.counters.worker_restart_count,
     )
     return SamplerStatus(
         sampler=message.sampler,
@@ -172,6 +154,6 @@ def status_from_proto(message: pb.GetSamplerResponse) -> SamplerStatus:
         seed=message.seed,
         next_episode_index=message.next_episode_index,
         workers=workers,
-        counters=counters,
+        counters=record_from_message(Counters, message.counters),
         min_healthy_workers=message.min_healthy_worker_count,
     )

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from rollserve import Reason
 from rollserve._codec.tensors import dtype_to_proto
 from rollserve.v1 import agent_versions_pb2 as pb
 from rollserve_server.agents.parameters import listed
 from rollserve_server.errors import InvalidValueError, OverLimitError
-from rollserve_server.gateway.messages.times import timestamp_to_proto
 
 if TYPE_CHECKING:
     from rollserve_server.pool import AgentVersionStatus
@@ -73,10 +73,12 @@ def _agent_version_to_proto(version: AgentVersionStatus) -> pb.AgentVersion:
         pb.HeldAgent(kind=agent.kind, parameter_bytes=agent.parameter_bytes, content_hash=agent.content_hash)
         for agent in version.agents
     ]
+    updated = Timestamp()
+    updated.FromNanoseconds(round(version.updated_seconds * 1e9))
     return pb.AgentVersion(
         policy_version=version.number,
         agents=agents,
-        updated=timestamp_to_proto(version.updated_seconds),
+        updated=updated,
         is_current=version.is_current,
         in_use=version.in_use,
     )

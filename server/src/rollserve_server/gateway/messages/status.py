@@ -1,9 +1,10 @@
-"""The state of a sampler. The fields stand in the order of the protos, one line each."""
+"""The state of a sampler as a message."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rollserve._codec.records import duration_to_proto, message_from_record
 from rollserve.environments import env_spec_to_proto
 from rollserve.reproducibility import reproducibility_to_proto
 from rollserve.spaces import space_to_proto
@@ -11,7 +12,6 @@ from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server import __version__
 from rollserve_server.envs import describe_space
 from rollserve_server.errors import shorten
-from rollserve_server.gateway.messages.times import duration_to_proto
 
 if TYPE_CHECKING:
     from rollserve_server.pool import PoolStatus, WorkerStatus
@@ -46,14 +46,13 @@ def status_to_proto(sampler: str, status: PoolStatus) -> pb.GetSamplerResponse:
 
 
 def _worker_to_proto(worker: WorkerStatus) -> pb.Worker:
-    return pb.Worker(
+    return message_from_record(
+        pb.Worker,
+        worker,
         worker_index=worker.index,
         health=_health_to_proto(worker),
-        row_count=worker.num_rows,
-        simulated_step_count=worker.num_simulated_steps,
         process_id=worker.identity.process_id,
         host=worker.identity.host,
-        restart_count=worker.num_restarts,
         last_failure=shorten(worker.last_failure),
     )
 
@@ -67,18 +66,10 @@ def _health_to_proto(worker: WorkerStatus) -> pb.WorkerHealth.ValueType:
 
 
 def _counters_to_proto(status: PoolStatus) -> pb.Counters:
-    counters = status.counters
-    return pb.Counters(
-        completed_call_count=counters.num_completed_calls,
-        failed_call_count=counters.num_failed_calls,
-        cancelled_call_count=counters.num_cancelled_calls,
-        step_count=counters.num_steps,
-        episode_count=counters.num_episodes,
+    return message_from_record(
+        pb.Counters,
+        status.counters,
         simulated_step_count=status.num_simulated_steps,
-        message_bytes=counters.message_bytes,
         uptime=duration_to_proto(status.uptime_seconds),
         worker_restart_count=status.num_worker_restarts,
-        environment_failure_count=counters.num_env_failures,
-        retried_episode_count=counters.num_retried_episodes,
-        failed_episode_count=counters.num_failed_episodes,
     )
