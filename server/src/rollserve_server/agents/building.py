@@ -89,7 +89,7 @@ def build_agent(
         observation_space: observation space of one row.
         action_space: action space of one row.
         num_rows: number of rows that act together.
-        together: whether the rows are those of one vector environment, and so always the same. The agent is then
+        together: whether the rows belong to one vector environment, and so are always the same. The agent is then
             faster, but the last bits of a row's results may depend on the rows beside it.
         exploration: how freely the agent acts; see `check_exploration`.
 

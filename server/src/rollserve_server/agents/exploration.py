@@ -66,7 +66,7 @@ _FACTORS: dict[OnnxHeadKind, str] = {
 
 
 def check_exploration(spec: AgentSpec, exploration: Exploration) -> None:
-    """Raise InvalidValueError if the agent cannot explore like that; the field is one of the message Exploration."""
+    """Raise InvalidValueError if the agent cannot explore like that; it names a field of the message Exploration."""
     if exploration.deterministic and isinstance(spec, RandomSpec):
         expected = "false: a random agent has no best action"
         raise InvalidValueError.of("deterministic", expected=expected, got="true")

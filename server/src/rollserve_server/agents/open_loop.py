@@ -23,7 +23,7 @@ __all__ = ["ConstantAgent", "RandomAgent", "build_constant"]
 
 
 class RandomAgent:
-    """Random actions, drawn as `gymnasium.Space.sample` does.
+    """An agent that acts at random, as `gymnasium.Space.sample` does.
 
     Bounded elements are uniform. Elements of a Box with a single bound are exponential from that bound, elements
     without bounds are standard normal.
@@ -60,7 +60,7 @@ class RandomAgent:
 
 
 class ConstantAgent:
-    """One constant action."""
+    """An agent that always takes the same action."""
 
     noise_width = 0
     factors: np.ndarray | None = None

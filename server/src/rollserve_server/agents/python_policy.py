@@ -26,7 +26,7 @@ class PythonPolicy(Protocol):
         """Set the parameters; called once, before all else, with an empty mapping if there are none.
 
         Args:
-            parameters: all parameters by name, including those that an update left unchanged. The arrays are read-only.
+            parameters: all parameters by name, also those that an update left unchanged. The arrays are read-only.
 
         Raises:
             Exception: the parameters are wrong. The client gets the text, and the agent is refused.

@@ -91,7 +91,7 @@ def _show(env_id: str, verdict: Verdict) -> None:
 
 
 def _show_finding(finding: Finding, shown: set[str]) -> None:
-    """Print a finding, with those of its differences whose value is not in `shown`; add these values."""
+    """Print a finding with the differences of values that are not in `shown`, and add these values."""
     new = [difference for difference in finding.differences if difference.name not in shown]
     shown.update(difference.name for difference in new)
     result = "different" if finding.counts else "the same but for infos" if finding.differences else "the same"

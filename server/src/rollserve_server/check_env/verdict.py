@@ -1,4 +1,4 @@
-"""The result of a check: what differs when the same episodes run again."""
+"""The result of a check: differences between runs of the same episodes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["Finding", "Verdict"]
 
 @dataclass(frozen=True)
 class Finding:
-    """What differs when the episodes run again in one way.
+    """A way to run the episodes again, and its differences from the first run.
 
     Attributes:
         way: how the episodes run again, such as `in another process`.
-        cause: what differences mean.
+        cause: likely cause of differences.
         differences: differences from the first run.
     """
 

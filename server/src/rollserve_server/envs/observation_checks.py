@@ -43,6 +43,6 @@ def unfit_rows(leaves: Sequence[Leaf], columns: Sequence[np.ndarray], rows: Sequ
 
 
 def check_observations(leaves: Sequence[Leaf], columns: Sequence[np.ndarray], rows: Sequence[int]) -> None:
-    """Raise ValueError if the observation of a row is not in its space; the arguments are those of `unfit_rows`."""
+    """Raise ValueError if the observation of a row is not in its space; takes the arguments of `unfit_rows`."""
     for text in unfit_rows(leaves, columns, rows).values():
         raise ValueError(text)

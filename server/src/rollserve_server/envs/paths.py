@@ -42,7 +42,7 @@ def check_arguments(arguments: Mapping[str, object], allowed: Collection[Path]) 
     for field, argument in arguments.items():
         for text in _paths(argument):
             if not any(_leads_into(text, path) for path in allowed):
-                expected = "no path on the server beside those that its operator allows (option --allow-path)"
+                expected = "no path on the server that its operator does not allow (option --allow-path)"
                 got = repr(shorten(text, _MAX_SHOWN))
                 raise NotAllowedError.of(field, expected=expected, got=got, reason=Reason.PATH_NOT_ALLOWED)
 

@@ -38,7 +38,7 @@ class Layer(NamedTuple):
 
 _Action = Callable[[], object]
 _Step = tuple[_Action | None, np.ndarray, np.ndarray, np.ndarray, np.ndarray, _Action | None]
-"""What runs before a layer; the layer's input, weight, bias and output; what runs after it, in place."""
+"""Step of a layer: action before it; its input, weight, bias and output; action after it, in place."""
 
 
 class Network:

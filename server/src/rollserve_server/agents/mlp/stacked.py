@@ -24,8 +24,8 @@ __all__ = ["StackedMlpAgent"]
 class StackedMlpAgent:
     """A population whose rows each have a copy of their member's parameters.
 
-    Each row has a tile for itself, of the size of MlpAgent's tiles. So a row's action has the same bits as that of an
-    MlpAgent with the member's parameters.
+    Each row has a tile for itself, of the size of MlpAgent's tiles. So a row's action has the same bits as the
+    action of an MlpAgent with the member's parameters.
     """
 
     states: tuple[StateSpec, ...] = ()

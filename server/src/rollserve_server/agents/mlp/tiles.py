@@ -22,7 +22,7 @@ _NUM_TRIALS = 4
 def tile_rows(num_inputs: int, num_outputs: int) -> int:
     """Return the number of float32 rows to multiply at once with a matrix of this shape.
 
-    This is the largest of 8, 4, 2 and 1 for which a row's bits do not depend on the other rows, found by trying on this
+    This is the largest of 8, 4, 2 and 1 that makes a row's bits independent of the other rows, found by trying on this
     machine. Among OpenBLAS 0.3.31's kernels for x86-64, all pass with 8 rows; those for Haswell and Zen fail from 12.
     """
     generator = np.random.default_rng(0)

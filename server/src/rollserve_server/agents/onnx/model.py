@@ -78,7 +78,7 @@ def _check(model: onnx.ModelProto) -> None:
 
     graph = model.graph
     if not graph.node or not model.opset_import:
-        raise InvalidValueError.of("model", expected="a model with a graph and an opset", got="one without")
+        raise InvalidValueError.of("model", expected="a model with a graph and an opset", got="a model without one")
     newest = defs.onnx_opset_version()
     for opset in model.opset_import:
         if opset.domain in ("", "ai.onnx") and opset.version > newest:
@@ -152,7 +152,7 @@ def _take_parameters(graph: onnx.GraphProto) -> Iterator[tuple[str, np.ndarray]]
 
 
 def _uses(graph: Any) -> tuple[set[str], set[str]]:
-    """Return the names that nodes use, including those of nested graphs, and those of them that determine sizes."""
+    """Return the names that nodes use, also in nested graphs, and the names among them that determine sizes."""
     used, fixed = {output.name for output in graph.output}, set[str]()
     for node in graph.node:
         used.update(node.input)

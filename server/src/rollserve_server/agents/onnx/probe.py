@@ -113,7 +113,7 @@ class _Probe:
         self._num_rows = len(next(iter(rows.values())))
 
     def find_batching(self) -> tuple[int, int]:
-        """Find the numbers of rows for which a row's bits depend on nothing else."""
+        """Find the numbers of rows that give a row the same bits, whatever its neighbours and its position."""
         batching: tuple[int, int] = _sandbox.find_batching(self._run, self._num_rows)
         return batching
 

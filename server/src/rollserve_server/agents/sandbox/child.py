@@ -73,7 +73,7 @@ def perturbed(parameters: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def find_batching(run: _Run, num_rows: int) -> tuple[int, int]:
-    """Find the numbers of rows for which a row's bits depend on nothing else.
+    """Find the numbers of rows that give a row the same bits, whatever its neighbours and its position.
 
     Args:
         run: function that runs the rows at these positions together, and returns the bits of each row's results.

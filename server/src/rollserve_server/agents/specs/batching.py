@@ -8,7 +8,7 @@ __all__ = ["Batching"]
 
 
 class Batching(NamedTuple):
-    """Numbers of rows for which a model gives each row the same bits, whatever its neighbours and its position.
+    """Numbers of rows that give a row the same bits, whatever its neighbours and its position.
 
     Attributes:
         multiple: divisor of all these numbers.

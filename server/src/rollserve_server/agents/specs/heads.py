@@ -28,7 +28,7 @@ class HeadSettings:
         predicted_log_std: whether the network predicts a Gaussian's log_std, as outputs after the mean.
         min_log_std: lower bound to which log_std is clipped.
         max_log_std: upper bound to which log_std is clipped.
-        epsilon: probability with which an epsilon-greedy head chooses at random.
+        epsilon: probability of a random action, for an epsilon-greedy head.
         temperature: divisor of a Boltzmann head's Q-values.
     """
 

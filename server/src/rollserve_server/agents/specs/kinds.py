@@ -1,4 +1,4 @@
-"""All kinds of agents: their names, parameters and sizes."""
+"""Agents of all kinds: their names, parameters and sizes."""
 
 from __future__ import annotations
 

@@ -14,12 +14,12 @@ __all__ = ["ConstantSpec", "RandomSpec"]
 
 @dataclass(frozen=True)
 class RandomSpec:
-    """Random actions from the whole action space."""
+    """An agent that acts at random."""
 
 
 @dataclass(frozen=True, eq=False)
 class ConstantSpec:
-    """A constant action.
+    """An agent that always takes the same action.
 
     Attributes:
         action: value of each leaf of the action space, by name.

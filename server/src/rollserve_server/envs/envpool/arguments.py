@@ -80,7 +80,7 @@ def check_values(env_id: str, arguments: Mapping[str, Any]) -> None:
         InvalidValueError: the child process crashed or did not end.
     """
     if arguments and not _survives(repr((env_id, dict(arguments)))):
-        expected = f"arguments with which EnvPool's code for {env_id} does not crash"
+        expected = f"arguments that do not crash EnvPool's code for {env_id}"
         got = shorten(str(dict(arguments)), _MAX_SHOWN)
         raise InvalidValueError.of("kwargs_json", expected=expected, got=got, reason=Reason.ENV_REFUSED)
 

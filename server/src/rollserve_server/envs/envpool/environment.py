@@ -34,7 +34,7 @@ def make_envpool(spec: EnvSpec, num_rows: int, max_episode_length: int | None) -
     """Make an EnvPool environment. The caller has checked that the spec is allowed.
 
     Args:
-        spec: environment; its id is one of EnvPool's.
+        spec: environment, with an id of EnvPool.
         num_rows: number of rows.
         max_episode_length: step limit of episodes; None for the environment's own.
 
@@ -120,7 +120,7 @@ class EnvPoolEnv(VectorEnv[Any, Any, Any]):
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Step all rows, and reset those whose episodes end.
 
-        Infos are those of the new episode where one begins. `final_obs` and `final_info` then hold what the step
+        Where an episode begins, the infos belong to it. `final_obs` and `final_info` then hold what the step
         itself returned, for all rows.
 
         Raises:

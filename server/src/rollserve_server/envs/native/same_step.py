@@ -1,4 +1,4 @@
-"""Same-step reset for native vector environments that lack it.
+"""Variants with same-step reset of native vector environments that lack it.
 
 With gymnasium's next-step reset, rows that reset make fewer steps than the others. So the rows cannot all make exactly
 the same number of steps, as fragments require.

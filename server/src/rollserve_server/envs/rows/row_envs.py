@@ -175,7 +175,7 @@ class RowEnvs:
             raise self._failure("reset", row, error) from error
 
     def step(self, rows: Sequence[int], actions: Sequence[np.ndarray]) -> _RowInfos:
-        """Step rows, and return the infos of those that have any.
+        """Step rows, and return their infos, without empty ones.
 
         A row whose environment raises an error, or whose observation does not fit its space, is recorded in `failures`.
         Its environment is closed, and the next `reset` makes a new one. The other rows are stepped.

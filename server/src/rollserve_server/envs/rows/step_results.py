@@ -20,7 +20,7 @@ Outcome = tuple[Any, Any, Any, Any, Any]
 """Result of a step: observation, reward, terminated, truncated and info."""
 
 _MAX_SMALL_BYTES = 4 << 10
-"""Largest observation that is stored for many rows at once; larger ones are stored while the CPU has them cached."""
+"""Largest observation that is stored for many rows at once; larger ones are stored while they are in a cache."""
 
 
 class StepResults:

@@ -130,7 +130,7 @@ class VectorEnvs:
         return Reproducibility.WORKER if differs else Reproducibility.BLOCK
 
     def trace(self, seed: int, max_steps: int) -> Trace:
-        """Run a block with random actions; the seed is that of the reset and of the actions.
+        """Run a block with random actions; the seed determines the reset and the actions.
 
         Raises:
             EnvFailedError: the environment failed, see `begin` and `step`.
