@@ -64,6 +64,14 @@ _FACTORS: dict[OnnxHeadKind, str] = {
 }
 """Attribute of Exploration that each kind of head uses."""
 
+_OWNERS = {
+    "random": "a random agent",
+    "constant": "a constant agent",
+    "python": "an agent in Python",
+    "pickled": "an agent in Python",
+}
+"""Description of agents without a head, by kind."""
+
 
 def check_exploration(spec: AgentSpec, exploration: Exploration) -> None:
     """Raise InvalidValueError if the agent cannot explore like that; it names a field of the message Exploration."""
@@ -75,6 +83,6 @@ def check_exploration(spec: AgentSpec, exploration: Exploration) -> None:
     for name in ("temperature", "noise_scale", "epsilon"):
         factors = getattr(exploration, name)
         if name != used and factors != getattr(DEFAULT_EXPLORATION, name):
-            owner = f"agents of kind {kind_of(spec)}" if head is None else f"the head {head}"
+            owner = _OWNERS[kind_of(spec)] if head is None else f"the head {head}"
             got = ", ".join(map(str, factors[:_MAX_SHOWN]))
             raise InvalidValueError.of(f"{name}s", expected=f"none for {owner}", got=got)

@@ -105,7 +105,10 @@ def make_native(
 
 
 def _limited_arguments(spec: EnvSpec, registered_limit: int | None, max_episode_length: int | None) -> dict[str, Any]:
-    """Return the arguments with the lowest of the limits that apply; without `max_episode_steps` if it says nothing."""
+    """Return the arguments, with the environment's step limit or the call's, whichever is lower.
+
+    Without a limit in the spec or the call, `max_episode_steps` is left out: gymnasium then applies the registered one.
+    """
     arguments: dict[str, Any] = dict(spec.kwargs)
     own_limit = arguments.pop("max_episode_steps", None)
     limit = own_limit or registered_limit
