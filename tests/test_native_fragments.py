@@ -19,7 +19,7 @@ from test_native import ALLOWED, RIGHT, coins
 import rollserve
 from rollserve import EnvSpec, Reproducibility
 from rollserve_server.agents import RandomSpec
-from rollserve_server.envs.native.native import make_vector_env
+from rollserve_server.envs.native.making import make_native
 from rollserve_server.envs.native.same_step import same_step_spec
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.pool import AtLeast, Backend, InProcessBackend
@@ -43,8 +43,8 @@ async def of_episodes(batches: list[rollserve.EpisodeBatch]) -> dict[int, rollse
 def test_rows_that_begin_anew_at_once_make_the_same_steps() -> None:
     """As CartPole's own, of which each episode of a row after the first begins a step later."""
     num_rows, actions = 8, np.random.default_rng(0)
-    plain = make_vector_env(CARTPOLE, num_rows, None, same_step=False)
-    same_step = make_vector_env(CARTPOLE, num_rows, None, same_step=True)
+    plain = make_native(CARTPOLE, num_rows, None, same_step=False)
+    same_step = make_native(CARTPOLE, num_rows, None, same_step=True)
     assert same_step_spec("CartPole-v1") is not None
     states, _ = plain.reset(seed=5)
     assert np.array_equal(same_step.reset(seed=5)[0], states)

@@ -209,7 +209,7 @@ def test_a_row_does_not_depend_on_its_neighbours(name: str, parameters: dict[str
         _, infos = together.act([observations], noise[:, :0])
         assert np.allclose(infos["normalized"], observations - observations.mean(axis=0), atol=1e-6)
     else:
-        assert spec.form.batching.most >= 8
+        assert spec.form.batching.max_rows >= 8
 
 
 async def test_determinism_over_workers_rows_and_backends(backend: Backend) -> None:

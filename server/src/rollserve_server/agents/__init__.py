@@ -1,37 +1,28 @@
-"""Agents: from specs to something that acts in rows of environments."""
+"""Agents: what acts in rows of environments, checked and built from specs."""
 
 from rollserve_server.agents.agent import Agent, InfoSpec, StateSpec
-from rollserve_server.agents.building import (
-    build_agent,
-    kind_of,
-    load_agent,
-    parameters_bytes,
-    prepare_agent,
-    with_parameters,
-)
-from rollserve_server.agents.contents import content_bytes, content_hash, is_same, parameters_of
-from rollserve_server.agents.exploration import AS_THE_AGENT_SAYS, Exploration, check_exploration
+from rollserve_server.agents.building import build_agent, load_agent, prepare_agent
+from rollserve_server.agents.exploration import DEFAULT_EXPLORATION, Exploration, check_exploration
+from rollserve_server.agents.identity import content_hash, is_same
+from rollserve_server.agents.parameters import with_parameters
 from rollserve_server.agents.populations import PopulationAgent, build_population, check_population
-from rollserve_server.agents.python.policy import PythonPolicy
-from rollserve_server.agents.python.specs import InstalledFactory, PickledFactory, PythonSource, PythonSpec
-from rollserve_server.agents.specs import (
-    Activation,
+from rollserve_server.agents.python_policy import PythonPolicy
+from rollserve_server.agents.specs.heads import HeadKind, HeadSettings, OnnxHeadKind
+from rollserve_server.agents.specs.kinds import (
     AgentSource,
     AgentSpec,
-    ConstantSpec,
-    CoreSpec,
-    HeadKind,
-    HeadSettings,
-    MlpSpec,
-    OnnxHeadKind,
-    OnnxModel,
-    OnnxSpec,
-    RandomSpec,
-    Value,
+    content_bytes,
+    kind_of,
+    parameters_bytes,
+    parameters_of,
 )
+from rollserve_server.agents.specs.mlp import Activation, CoreSpec, MlpSpec, Value
+from rollserve_server.agents.specs.onnx import OnnxModel, OnnxSpec
+from rollserve_server.agents.specs.open_loop import ConstantSpec, RandomSpec
+from rollserve_server.agents.specs.python import InstalledFactory, PickledFactory, PythonSource, PythonSpec
 
 __all__ = [
-    "AS_THE_AGENT_SAYS",
+    "DEFAULT_EXPLORATION",
     "Activation",
     "Agent",
     "AgentSource",

@@ -1,4 +1,4 @@
-"""What every kind of agent can do."""
+"""The interface of all agents, and the columns that agents read and write."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ FLOAT32 = np.dtype(np.float32)
 
 
 class InfoSpec(NamedTuple):
-    """One of the infos that an agent gives with each action: its name, and a row's dtype and shape."""
+    """An info that an agent returns with each action.
+
+    Attributes:
+        name: name of the info.
+        dtype: dtype of the column.
+        shape: shape of one row.
+    """
 
     name: str
     dtype: np.dtype
@@ -21,9 +27,11 @@ class InfoSpec(NamedTuple):
 
 
 class StateSpec(NamedTuple):
-    """One of the arrays that an agent remembers of each row: its name, and what it is before an episode's first action.
+    """An array of an agent's recurrent state.
 
-    Its dtype and shape (*S) are those of `initial`.
+    Attributes:
+        name: name of the array.
+        initial: value before an episode's first action, (*S); it determines dtype and shape.
     """
 
     name: str
@@ -35,19 +43,19 @@ VALUE = InfoSpec("value", FLOAT32, ())
 
 
 class Agent(Protocol):
-    """Acts in M rows of environments at once.
+    """An agent that acts in M rows of environments at once.
 
-    All randomness comes from outside, as noise that is drawn for each row from its episode's own stream, and so does
-    all memory, as states. A row's action and next states depend on that row's observation, noise and states alone, to
-    the last bit: not on the other rows, nor on its position. If it was built for rows that are always together, they
-    depend on those of all rows.
+    All randomness comes from the caller, as noise drawn for each row from its episode's own stream; so does the
+    recurrent state. A row's action and next states depend on that row's observation, noise and states alone, to the
+    last bit: not on the other rows, nor on the row's position. In an agent built for rows that always act together,
+    they depend on all rows.
 
     Attributes:
-        noise_width: K, how many random numbers one action takes.
-        factors: if not None, the first of these numbers is not drawn: for each action of the episode of index i it is
-            the one at i modulo their number.
-        infos: what `act` tells of each action.
-        states: what it remembers of each row from one action to the next; nothing, unless it is recurrent.
+        noise_width: K, random numbers per action.
+        factors: exploration factors, or None. With factors, the first noise number is not drawn: all actions of episode
+            i use `factors[i % len(factors)]`.
+        infos: infos that `act` returns.
+        states: arrays of the recurrent state; empty unless the agent is recurrent.
     """
 
     @property
@@ -63,29 +71,29 @@ class Agent(Protocol):
     def states(self) -> tuple[StateSpec, ...]: ...  # noqa: D102
 
     def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
-        """Fills `noise`, (steps, K) float64, with what the next steps of one episode take."""
+        """Fill `noise`, (steps, K) float64, for the next steps of one episode."""
         ...
 
     def act(
         self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()
     ) -> tuple[Sequence[np.ndarray], Mapping[str, np.ndarray]]:
-        """Chooses an action for each row.
+        """Choose an action for each row.
 
         Args:
-            observations: for each leaf of the observation space (M, *O).
+            observations: an array (M, *O) for each leaf of the observation space.
             noise: (M, K) float64.
-            states: for each of the agent's states (M, *S), as its last action left them; written over with what they
-                are after this one.
+            states: an array (M, *S) for each of the agent's states, as the previous action left it; overwritten with
+                the state after this action.
 
         Returns:
-            For each leaf of the action space (M, *A), and for each info (M, *I). The arrays may be reused by the next
-            call.
+            An array (M, *A) for each leaf of the action space, and an array (M, *I) for each info. The next call may
+            reuse the arrays.
 
         Raises:
-            AgentFailedError: it fails.
+            AgentFailedError: the agent fails.
         """
         ...
 
     def failures(self) -> Mapping[int, str]:
-        """What is wrong with what the last call of `act` gave, by the number of the row; usually nothing."""
+        """Return what is wrong with the results of the last `act`, by row; usually empty."""
         ...

@@ -1,30 +1,34 @@
-"""How freely an agent acts in a call."""
+"""Exploration: how freely an agent acts in a call."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from rollserve_server.agents.python.specs import PythonSpec
-from rollserve_server.agents.specs import ConstantSpec, MlpSpec, OnnxSpec, RandomSpec
+from rollserve_server.agents.specs.kinds import kind_of
+from rollserve_server.agents.specs.mlp import MlpSpec
+from rollserve_server.agents.specs.onnx import OnnxSpec
+from rollserve_server.agents.specs.open_loop import RandomSpec
 from rollserve_server.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from rollserve_server.agents.specs import AgentSpec, HeadKind, HeadSettings, OnnxHeadKind
+    from rollserve_server.agents.specs.heads import HeadKind, HeadSettings, OnnxHeadKind
+    from rollserve_server.agents.specs.kinds import AgentSpec
 
-__all__ = ["AS_THE_AGENT_SAYS", "Exploration", "check_exploration"]
+__all__ = ["DEFAULT_EXPLORATION", "Exploration", "check_exploration"]
 
 
 @dataclass(frozen=True)
 class Exploration:
-    """How freely an agent acts; see Exploration in `protos/rollserve/v1/sampler_service.proto`.
+    """How freely an agent acts, as Exploration in `protos/rollserve/v1/sampler_service.proto` defines it.
+
+    Each tuple holds one factor for all episodes, or several: episode i then uses the factor at i modulo their number.
 
     Attributes:
-        deterministic: whether it does what it holds to be best always.
-        temperature: what logits are divided by. Of this and the next two the episode of index i has the number at i
-            modulo how many there are.
-        noise_scale: what standard deviations are multiplied by.
-        epsilon: how often it chooses at random, instead of what the agent says; none for that.
+        deterministic: whether the agent always takes its best action.
+        temperature: divisors of logits.
+        noise_scale: factors of standard deviations.
+        epsilon: probabilities of a random choice, in place of the agent's own; empty to keep the agent's.
     """
 
     deterministic: bool = False
@@ -33,7 +37,7 @@ class Exploration:
     epsilon: tuple[float, ...] = ()
 
     def factors(self, head: HeadKind, settings: HeadSettings) -> tuple[float, ...]:
-        """What actions of a head are drawn with, one for all episodes or several; see Agent."""
+        """Return the exploration factors for a head: one for all episodes, or several; see `Agent.factors`."""
         match head:
             case "epsilon_greedy":
                 return self.epsilon or (settings.epsilon,)
@@ -45,12 +49,11 @@ class Exploration:
                 return self.temperature
 
 
-AS_THE_AGENT_SAYS: Final = Exploration()
+DEFAULT_EXPLORATION: Final = Exploration()
 
-_MOST_SHOWN = 8
-"""Numbers in the text of an error."""
+_MAX_SHOWN = 8  # numbers in the text of an error
 
-_CHANGES: dict[OnnxHeadKind, str] = {
+_FACTORS: dict[OnnxHeadKind, str] = {
     "categorical": "temperature",
     "multi_categorical": "temperature",
     "bernoulli": "temperature",
@@ -59,28 +62,27 @@ _CHANGES: dict[OnnxHeadKind, str] = {
     "squashed_gaussian": "noise_scale",
     "epsilon_greedy": "epsilon",
 }
-"""What of it means something to a head."""
+"""Attribute of Exploration that each kind of head uses."""
+
+_OWNERS = {
+    "random": "a random agent",
+    "constant": "a constant agent",
+    "python": "an agent in Python",
+    "pickled": "an agent in Python",
+}
+"""Description of agents without a head, by kind."""
 
 
 def check_exploration(spec: AgentSpec, exploration: Exploration) -> None:
-    """Raises InvalidValueError if an agent cannot act like that; the field is one of Exploration."""
+    """Raise InvalidValueError if the agent cannot explore like that; it names a field of the message Exploration."""
     if exploration.deterministic and isinstance(spec, RandomSpec):
-        raise InvalidValueError("a random agent knows no best actions", field="deterministic")
-    taken = _CHANGES.get(spec.head, "") if isinstance(spec, MlpSpec | OnnxSpec) else ""
+        expected = "false: a random agent has no best action"
+        raise InvalidValueError.of("deterministic", expected=expected, got="true")
+    head = spec.head if isinstance(spec, MlpSpec | OnnxSpec) else None
+    used = None if head is None else _FACTORS.get(head)
     for name in ("temperature", "noise_scale", "epsilon"):
-        value = getattr(exploration, name)
-        if name != taken and value != getattr(AS_THE_AGENT_SAYS, name):
-            came = ", ".join(map(str, value[:_MOST_SHOWN]))
-            raise InvalidValueError.of(f"{name}s", expected=f"none for {_described(spec)}", got=came)
-
-
-def _described(spec: AgentSpec) -> str:
-    match spec:
-        case MlpSpec() | OnnxSpec():
-            return f"the head {spec.head}"
-        case RandomSpec():
-            return "a random agent"
-        case ConstantSpec():
-            return "a constant agent"
-        case PythonSpec():
-            return "an agent in Python"
+        factors = getattr(exploration, name)
+        if name != used and factors != getattr(DEFAULT_EXPLORATION, name):
+            owner = _OWNERS[kind_of(spec)] if head is None else f"the head {head}"
+            got = ", ".join(map(str, factors[:_MAX_SHOWN]))
+            raise InvalidValueError.of(f"{name}s", expected=f"none for {owner}", got=got)

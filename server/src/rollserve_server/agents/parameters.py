@@ -1,38 +1,81 @@
-"""Checks of what an agent's parameters are."""
+"""Parameters of agents: checked against names, dtypes and shapes, and replaced."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rollserve_server.agents.specs.kinds import kind_of
+from rollserve_server.agents.specs.mlp import MlpSpec
+from rollserve_server.agents.specs.onnx import OnnxSpec
+from rollserve_server.agents.specs.python import PythonSpec
+from rollserve_server.agents.specs.shapes import shapes_of
 from rollserve_server.errors import InvalidValueError, show
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-__all__ = ["check_finite", "check_names", "check_parameters", "listed"]
+    from rollserve_server.agents.specs.kinds import AgentSpec
+    from rollserve_server.agents.specs.shapes import Shapes
 
-_MOST_LISTED = 8
-"""Names in the text of an error."""
+__all__ = ["check_finite", "check_names", "check_parameters", "listed", "shapes_of_agent", "with_parameters"]
+
+_MAX_LISTED = 8  # names in the text of an error
+
+
+def with_parameters(spec: AgentSpec, parameters: Mapping[str, np.ndarray]) -> AgentSpec:
+    """Return the agent with other parameters, whose values `prepare_agent` checks.
+
+    For an MLP, `parameters` replaces all parameters. ONNX models and Python agents keep the parameters that are missing
+    in it.
+
+    Raises:
+        InvalidValueError: agents of this kind have no parameters, or a model has no parameter of a given name.
+    """
+    match spec:
+        case MlpSpec():
+            return dataclasses.replace(spec, parameters=parameters)
+        case OnnxSpec():
+            check_names(parameters, spec.shapes)
+            return dataclasses.replace(spec, parameters={**spec.parameters, **parameters}, source=None)
+        case PythonSpec():
+            return dataclasses.replace(spec, parameters={**spec.parameters, **parameters}, policy=None)
+    raise _without_parameters(spec, parameters)
+
+
+def shapes_of_agent(spec: AgentSpec, parameters: Mapping[str, np.ndarray]) -> Shapes:
+    """Return dtypes and shapes of the agent's parameters.
+
+    Args:
+        spec: agent.
+        parameters: other parameters, which are compared with the agent's.
+
+    Raises:
+        InvalidValueError: agents of this kind have no parameters.
+    """
+    match spec:
+        case MlpSpec():
+            return shapes_of(spec.parameters)
+        case OnnxSpec() | PythonSpec():
+            return spec.shapes
+    raise _without_parameters(spec, parameters)
 
 
 def check_names(names: Collection[str], known: Collection[str]) -> None:
-    """Raises InvalidValueError if a parameter is unknown."""
+    """Raise InvalidValueError if a parameter is unknown."""
     unknown = sorted(set(names).difference(known))
     if unknown:
-        raise InvalidValueError(f"{unknown[0]!r} is unknown, {listed(known)} were expected", field="parameters")
+        raise InvalidValueError.of("parameters", expected=f"names among {listed(known)}", got=show(unknown[0]))
 
 
-def check_parameters(
-    parameters: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[np.dtype, tuple[int, ...]]]
-) -> None:
-    """Raises InvalidValueError unless the parameters are those of these types and shapes, and finite."""
+def check_parameters(parameters: Mapping[str, np.ndarray], shapes: Shapes) -> None:
+    """Raise InvalidValueError unless the parameters have exactly these names, dtypes and shapes, and are finite."""
     missing = [name for name in shapes if name not in parameters]
     if missing:
-        text = f"{missing[0]!r} is missing, {listed(shapes)} were expected"
-        raise InvalidValueError(text, field="parameters")
+        raise InvalidValueError.of("parameters", expected=listed(shapes), got=f"none named {missing[0]!r}")
     check_names(parameters, shapes)
     for name, (dtype, shape) in shapes.items():
         field, value = f"parameters[{name!r}]", parameters[name]
@@ -44,7 +87,7 @@ def check_parameters(
 
 
 def check_finite(parameters: Mapping[str, np.ndarray]) -> None:
-    """Raises InvalidValueError unless all numbers are finite."""
+    """Raise InvalidValueError unless all elements of all parameters are finite."""
     for name, value in parameters.items():
         finite = np.isfinite(value)
         if not finite.all():
@@ -55,7 +98,12 @@ def check_finite(parameters: Mapping[str, np.ndarray]) -> None:
 
 
 def listed(names: Collection[str]) -> str:
-    """The names in brackets, or the first of them."""
-    first = ", ".join(show(name) for name in itertools.islice(names, _MOST_LISTED))
-    more = f", and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
+    """Return the names in brackets, at most 8 of them, for the text of an error."""
+    first = ", ".join(show(name) for name in itertools.islice(names, _MAX_LISTED))
+    more = f", and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
     return f"[{first}{more}]"
+
+
+def _without_parameters(spec: AgentSpec, parameters: Mapping[str, np.ndarray]) -> InvalidValueError:
+    expected = f"none: agents of kind {kind_of(spec)} have no parameters"
+    return InvalidValueError.of("parameters", expected=expected, got=listed(parameters))

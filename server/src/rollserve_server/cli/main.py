@@ -10,7 +10,7 @@ import click
 import pydantic
 
 from rollserve_server import __version__
-from rollserve_server.check_env.command import check_env_command
+from rollserve_server.check_env import check_env_command
 from rollserve_server.cli.config_file import read_config
 from rollserve_server.cli.explanations import explain
 from rollserve_server.cli.options import PREFIX, option

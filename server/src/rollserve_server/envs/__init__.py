@@ -1,13 +1,14 @@
-"""Environments: from specs to rows of them that are stepped together."""
+"""Environments: rows of them, made from specs and stepped one by one or all at once."""
 
 from rollserve_server.envs.determinism import Difference, Trace, differences
-from rollserve_server.envs.leaves import Leaf, describe_space, leaves_of_space
-from rollserve_server.envs.making import check_allowed, module_of
-from rollserve_server.envs.native.native import offers_rows
+from rollserve_server.envs.leaves import Leaf, describe_space, leaf_bounds, leaves_of_space
+from rollserve_server.envs.native.making import offers_rows
 from rollserve_server.envs.paths import check_arguments, check_paths, paths_in
+from rollserve_server.envs.permissions import check_allowed
+from rollserve_server.envs.registry import module_of
 from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs, specs_of_rows
-from rollserve_server.envs.rows import RowEnvs
-from rollserve_server.envs.vector_rows import VectorEnvs
+from rollserve_server.envs.rows.row_envs import RowEnvs
+from rollserve_server.envs.rows.vector_envs import VectorEnvs
 from rollserve_server.envs.vectorization import episodes_per_row, make_rows, with_envpool
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "describe_space",
     "differences",
     "episodes_per_row",
+    "leaf_bounds",
     "leaves_of_space",
     "make_rows",
     "module_of",

@@ -1,7 +1,7 @@
-"""Whether an environment's episodes are functions of the seed of their reset and of the actions alone.
+"""Checks whether an environment's episodes are functions of the seed of their reset and of the actions alone.
 
-Not those of environments that remember earlier episodes (running normalisers, curricula), draw from generators that no
-reset seeds, or look at the clock.
+This is not so for environments that remember earlier episodes (running normalizers, curricula), draw from generators
+that no reset seeds, or read the clock.
 """
 
 from __future__ import annotations
@@ -20,18 +20,35 @@ from rollserve_server.activity import current_activity
 if TYPE_CHECKING:
     import gymnasium
 
-__all__ = ["QUICK_SECONDS", "Difference", "Trace", "classify", "differences", "numbers_in", "trace_episode"]
+__all__ = [
+    "QUICK_SECONDS",
+    "QUICK_STEPS",
+    "Difference",
+    "Trace",
+    "classify",
+    "differences",
+    "numbers_in",
+    "trace_episode",
+]
 
 _QUICK_ORDERS = ((0, 1, 0), (1, 0))
-"""The seeds of the episodes that the first and the second environment run."""
-_QUICK_STEPS = 32
+"""Seeds of the episodes that the first and the second environment run."""
+
+QUICK_STEPS = 32
+"""Maximum number of steps of an episode in a quick check."""
+
 QUICK_SECONDS = 0.2
-"""How long a quick look takes at most."""
+"""Maximum duration of a quick check."""
 
 
 @dataclass(frozen=True)
 class Trace:
-    """An episode as it went: for its reset and each step, all that the environment said, by name."""
+    """The course of an episode.
+
+    Attributes:
+        seed: seed of the reset and of the actions.
+        steps: for the reset and for each step, all numbers that the environment returned, by name.
+    """
 
     seed: int
     steps: Sequence[Mapping[str, np.ndarray]]
@@ -39,13 +56,13 @@ class Trace:
 
 @dataclass(frozen=True)
 class Difference:
-    """Where two traces of what should be one episode differ first in a value.
+    """The first difference of a value between two traces that should be equal.
 
     Attributes:
-        name: of the value, such as `observations` or `environment_infos/x`.
-        seed: of the episode.
-        step: how many steps were made before.
-        values: what the two say; empty where one says nothing.
+        name: name of the value, such as `observations` or `environment_infos/x`.
+        seed: seed of the episode.
+        step: number of steps before the difference.
+        values: the value in both traces; empty where a trace lacks it.
     """
 
     name: str
@@ -55,7 +72,7 @@ class Difference:
 
     @property
     def counts(self) -> bool:
-        """Whether it makes another episode: infos may tell the time."""
+        """Whether the episodes differ. Differences of infos do not count: they may hold the time."""
         return not self.name.startswith(("environment_infos", "episode_infos"))
 
 
@@ -66,32 +83,32 @@ def trace_episode(
     reset_options: Mapping[str, object],
     until: float | None = None,
 ) -> Trace:
-    """Runs an episode with random actions, which are a function of the seed.
+    """Run an episode with random actions.
 
     Args:
-        env: the environment.
-        seed: of its reset, and of the actions.
-        max_steps: how many steps at most.
-        reset_options: what the reset gets as its options.
-        until: when to stop, as `time.perf_counter` tells it; None for never.
+        env: environment.
+        seed: seed of the reset and of the actions.
+        max_steps: maximum number of steps.
+        reset_options: options of the reset.
+        until: time to stop, by `time.perf_counter`; None for no limit.
     """
     actions, activity = copy.deepcopy(env.action_space), current_activity()
     actions.seed(seed)
-    activity.count += 1  # none of this takes long in all, but for what hangs
+    activity.count += 1  # shows that the environment does not hang
     observation, info = env.reset(seed=seed, options=copy.deepcopy(dict(reset_options)) or None)
     steps = [numbers_in({"observations": observation, "episode_infos": info})]
     for _ in range(max_steps):
         activity.count += 1
         observation, reward, terminated, truncated, info = env.step(actions.sample())
-        said = {"observations": observation, "rewards": reward, "terminated": terminated, "truncated": truncated}
-        steps.append(numbers_in({**said, "environment_infos": info}))
+        results = {"observations": observation, "rewards": reward, "terminated": terminated, "truncated": truncated}
+        steps.append(numbers_in({**results, "environment_infos": info}))
         if terminated or truncated or (until is not None and time.perf_counter() > until):
             break
     return Trace(seed, steps)
 
 
 def differences(one: Trace, other: Trace) -> list[Difference]:
-    """Of each value that the traces do not agree on, the first place, as far as both go."""
+    """Return the first difference of each value, within the steps that both traces have."""
     found: dict[str, Difference] = {}
     for step, (first, second) in enumerate(zip(one.steps, other.steps, strict=False)):
         for name in sorted(first.keys() | second.keys()):
@@ -105,12 +122,12 @@ def differences(one: Trace, other: Trace) -> list[Difference]:
 def classify(
     envs: Sequence[gymnasium.Env[Any, Any]], reset_options: Mapping[str, object], seconds: float = QUICK_SECONDS
 ) -> Reproducibility:
-    """What can be told in a fraction of a second.
+    """Return the reproducibility class of environments, as far as a quick check can find out.
 
     Args:
-        envs: one or two environments made alike.
-        reset_options: what resets get as their options.
-        seconds: how long to look at most.
+        envs: one or two environments, made alike.
+        reset_options: options of resets.
+        seconds: maximum duration of the check.
     """
     if any(env.spec is not None and env.spec.nondeterministic for env in envs):
         return Reproducibility.WORKER
@@ -119,17 +136,17 @@ def classify(
         traces: dict[int, Trace] = {}
         for env, order in zip(envs, _QUICK_ORDERS, strict=False):
             for seed in order:
-                trace = trace_episode(env, seed, _QUICK_STEPS, reset_options, until)
+                trace = trace_episode(env, seed, QUICK_STEPS, reset_options, until)
                 known = traces.setdefault(seed, trace)
                 if any(difference.counts for difference in differences(known, trace)):
                     return Reproducibility.WORKER
-    except BaseException:  # what is wrong with it is told when it is sampled
+    except BaseException:  # sampling reports what is wrong
         return Reproducibility.EPISODE
     return Reproducibility.EPISODE
 
 
 def numbers_in(value: Mapping[str, Any]) -> Mapping[str, np.ndarray]:
-    """All numbers and arrays of numbers within a value, by name, copied."""
+    """Return copies of all numbers and arrays of numbers within a value, by name."""
     return dict(_leaves(value))
 
 
@@ -143,11 +160,10 @@ def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, np.ndarray]]:
     else:
         try:
             array = np.asarray(value)
-        except BaseException:  # ragged, or an object that refuses
+        except BaseException:  # ragged, or an object that cannot be converted
             return
         if array.dtype.kind in "biuf":
-            # Environments may change what they have given.
-            yield name, array.copy()
+            yield name, array.copy()  # environments may reuse their arrays
 
 
 def _same(one: np.ndarray | None, other: np.ndarray | None) -> bool:

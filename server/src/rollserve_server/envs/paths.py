@@ -1,4 +1,4 @@
-"""Paths in the arguments of environments and agents: what a request may make the server read."""
+"""Paths in arguments of environments and agents: what a request may make the server read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rollserve import EnvSpec, Reason
-from rollserve_server.errors import NotAllowedError
+from rollserve_server.errors import NotAllowedError, shorten
 
 if TYPE_CHECKING:
     from rollserve import EnvChange
@@ -17,26 +17,24 @@ if TYPE_CHECKING:
 __all__ = ["check_arguments", "check_paths", "paths_in"]
 
 _ELSEWHERE = re.compile(r"/|~|file:|(.*/)?\.\.(/|$)", re.IGNORECASE | re.DOTALL)
-"""What begins at the root or a home, or leads upwards, from whichever folder an environment begins."""
+"""Paths that begin at the root or a home, or lead upwards from any folder."""
+
+_MAX_SHOWN = 200  # characters of a path in the text of an error
 
 
 def check_paths(update: EnvSpec | EnvChange, allowed: Collection[Path]) -> None:
-    """Sees to it that no argument of an environment is the path of a file that the operator did not agree to.
-
-    See `check_arguments`.
-    """
+    """Check that no argument of an environment is a path that the operator does not allow; see `check_arguments`."""
     check_arguments(_arguments_of(update), allowed)
 
 
 def check_arguments(arguments: Mapping[str, object], allowed: Collection[Path]) -> None:
-    """Sees to it that no argument is the path of a file that the operator did not agree to.
+    """Check that no argument is a path that the operator does not allow, because a client may see what the file holds.
 
-    What gets it may well show a client what such a file holds. Relative paths that name no file in the server's own
-    folder are left to the environment or agent: they may be those of its own files.
+    Relative paths that name no file in the server's folder pass: they may name the environment's or agent's own files.
 
     Args:
-        arguments: by their field in a request.
-        allowed: files that arguments may name, and folders beneath which they may.
+        arguments: arguments by their field in the request.
+        allowed: files and folders that arguments may name, with everything beneath the folders.
 
     Raises:
         NotAllowedError: an argument, or a part of one, is such a path.
@@ -44,17 +42,18 @@ def check_arguments(arguments: Mapping[str, object], allowed: Collection[Path]) 
     for field, argument in arguments.items():
         for text in _paths(argument):
             if not any(_leads_into(text, path) for path in allowed):
-                text = f"{text[:200]!r} came, which is a path on the server that its operator does not allow"
-                raise NotAllowedError(f"{text} (option --allow-path)", reason=Reason.PATH_NOT_ALLOWED, field=field)
+                expected = "no path on the server that its operator does not allow (option --allow-path)"
+                got = repr(shorten(text, _MAX_SHOWN))
+                raise NotAllowedError.of(field, expected=expected, got=got, reason=Reason.PATH_NOT_ALLOWED)
 
 
 def paths_in(spec: EnvSpec) -> list[Path]:
-    """The paths among all arguments."""
+    """Return the paths among all arguments of an environment."""
     return [Path(text) for argument in _arguments_of(spec).values() for text in _paths(argument)]
 
 
 def _arguments_of(update: EnvSpec | EnvChange) -> dict[str, object]:
-    """All arguments, by their field in a request."""
+    """Return all arguments by their field in the request."""
     arguments: dict[str, object] = {"kwargs_json": update.kwargs, "reset_options_json": update.reset_options}
     if update.task is not None:
         arguments["task.argument_json"] = update.task.argument
@@ -75,16 +74,16 @@ def _paths(value: object) -> Iterator[str]:
 
 
 def _is_here(text: str) -> bool:
-    """Whether it names a file in the server's own folder, or a folder by a path and not by a word."""
+    """Whether a text names a file in the server's folder, or a folder there by a path and not by a word."""
     return os.path.isfile(text) or ("/" in text and os.path.exists(text))
 
 
 def _leads_into(text: str, allowed: Path) -> bool:
-    """Whether a path is the allowed one or lies beneath it, wherever links in it lead to."""
+    """Whether a path is the allowed one or lies beneath it, after links are resolved."""
     path = os.path.expanduser(text)
     if not os.path.isabs(path) and _ELSEWHERE.match(path):
-        return False  # from where, only the environment knows
+        return False  # only the environment knows from which folder the path leads upwards
     try:
         return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(allowed.expanduser()))
-    except ValueError:  # a character that no path has
+    except ValueError:  # the text has a character that no path has
         return False

@@ -1,4 +1,4 @@
-"""Which environment each row of a worker has."""
+"""Environments of a worker's rows: the same for all, or one for each."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ class RowSpecs:
     """Environments that may differ between the rows of a worker, so that each episode belongs to a row.
 
     Attributes:
-        specs: one for each row, in their order.
+        specs: environment of each row, in the order of rows.
     """
 
     specs: tuple[EnvSpec, ...]
 
 
 WorkerSpecs = EnvSpec | RowSpecs
-"""What a worker's environments are made from: the same for all of its rows, or one for each."""
+"""Environments of a worker: the same for all rows, or one for each."""
 
 
 def specs_of_rows(specs: WorkerSpecs, num_rows: int) -> Sequence[EnvSpec]:
-    """What each row's environment is made from."""
+    """Return the environment of each row."""
     return specs.specs if isinstance(specs, RowSpecs) else (specs,) * num_rows

@@ -1,4 +1,4 @@
-"""How the rows of an environment are stepped: one by one, or all at once by its own code or EnvPool's."""
+"""Vectorization: rows of a worker, stepped one by one or by a vector environment."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import dataclasses
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from rollserve import EnvSpec
-from rollserve_server.envs.native.native import check_step_limit, why_not_native
+from rollserve_server.envs.native.making import check_step_limit, why_not_native
 from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs
-from rollserve_server.envs.rows import RowEnvs
-from rollserve_server.envs.vector_rows import VectorEnvs
+from rollserve_server.envs.rows.row_envs import RowEnvs
+from rollserve_server.envs.rows.vector_envs import VectorEnvs
 from rollserve_server.errors import InvalidValueError, at_row
 
 if TYPE_CHECKING:
@@ -17,22 +17,21 @@ if TYPE_CHECKING:
 
 __all__ = ["episodes_per_row", "make_rows", "with_envpool"]
 
-
-_MOST_BLOCK_EPISODES = 1 << 16
-"""More would only make a block longer, and what is lost with it; with so many of each, rows hardly wait any more."""
+_MAX_BLOCK_EPISODES = 1 << 16
+"""Largest number of episodes in a block. With more, rows hardly wait any less, and a lost block costs more."""
 
 _Rows = TypeVar("_Rows", RowEnvs, VectorEnvs)
 
 
 class FreeRows(Protocol):
-    """Where rows stand that nobody uses."""
+    """A store of rows that no call uses."""
 
     def __call__(self, kind: type[_Rows], num_rows: int, specs: WorkerSpecs) -> _Rows | None:
-        """Takes rows of this kind and number that can be changed to what the specs say, if there are any."""
+        """Take rows of this kind and number that can change to the specs, or None if there are none."""
 
 
 def with_envpool(specs: WorkerSpecs, settings: RowSettings) -> WorkerSpecs:
-    """The specs, saying so themselves where the settings alone say that EnvPool steps the rows: its ids are others."""
+    """Return the specs with vectorization `envpool` where the settings alone say so: EnvPool has ids of its own."""
     if isinstance(specs, EnvSpec) and specs.vectorization is None and settings.vectorization == "envpool":
         return dataclasses.replace(specs, vectorization="envpool")
     return specs
@@ -41,55 +40,54 @@ def with_envpool(specs: WorkerSpecs, settings: RowSettings) -> WorkerSpecs:
 def make_rows(
     specs: WorkerSpecs, settings: RowSettings, free: FreeRows | None = None, max_episode_length: int | None = None
 ) -> RowEnvs | VectorEnvs:
-    """The rows of a worker's environments. The caller has checked that they are allowed.
+    """Make the rows of a worker. The caller has checked that the environments are allowed.
 
-    Their kind and their number are a function of the specs, the settings and the limit alone, whatever stands free.
+    Kind and number of rows depend on specs, settings and limit alone, not on which rows are free.
 
     Args:
-        specs: what to make.
-        settings: what holds where they do not say otherwise.
-        free: rows that may be changed to what the specs say; None for none.
-        max_episode_length: how many steps episodes may have if a call does not say; None for what the environment
-            allows.
+        specs: environments.
+        settings: defaults for what the specs leave open.
+        free: rows that may be changed instead of making new ones; None for none.
+        max_episode_length: step limit of episodes in calls that request none; None for the environment's own.
 
     Raises:
-        NotFoundError, InvalidValueError: see `make_env`, `make_vector_env` and `set_task`; or rows that differ are to
-            be stepped together, or the code that steps them together takes no limit.
+        NotFoundError, InvalidValueError: an environment cannot be made, see `make_env`, `make_native`, `make_envpool`
+            and `set_task`; rows that differ cannot be stepped together; or native code takes no step limit.
     """
     if isinstance(specs, RowSpecs):
-        _check_rows(specs)
-        return _one_by_one(specs, len(specs.specs), free)
+        _check_row_specs(specs)
+        return _make_one_by_one(specs, len(specs.specs), free)
     vectorization = specs.vectorization or settings.vectorization
     if vectorization in ("native", "envpool") or (vectorization == "auto" and why_not_native(specs) is None):
         if vectorization != "envpool":
             check_step_limit(specs)
         try:
-            return _together(specs, specs.num_rows or settings.native_rows, free, max_episode_length)
-        except InvalidValueError:  # there are arguments that only rows take
+            return _make_vector(specs, specs.num_rows or settings.native_rows, free, max_episode_length)
+        except InvalidValueError:  # some arguments work only with rows
             if vectorization != "auto":
                 raise
-    return _one_by_one(specs, specs.num_rows or settings.rows, free)
+    return _make_one_by_one(specs, specs.num_rows or settings.rows, free)
 
 
 def episodes_per_row(specs: WorkerSpecs, settings: RowSettings, num_rows: int) -> int:
-    """How many episodes of each row make a block, if so many rows are stepped together.
+    """Return how many episodes of each row make a block, where rows are stepped together.
 
     Raises:
-        InvalidValueError: a block would have too many.
+        InvalidValueError: a block would have more than 65,536 episodes.
     """
-    own = specs.num_episodes_per_row if isinstance(specs, EnvSpec) else None
-    num_episodes = own or settings.episodes_per_row
-    if num_episodes * num_rows > _MOST_BLOCK_EPISODES:
-        expected = f"at most {_MOST_BLOCK_EPISODES // num_rows} of {num_rows} rows"
+    requested = specs.num_episodes_per_row if isinstance(specs, EnvSpec) else None
+    num_episodes = requested or settings.episodes_per_row
+    if num_episodes * num_rows > _MAX_BLOCK_EPISODES:
+        expected = f"at most {_MAX_BLOCK_EPISODES // num_rows} for {num_rows} rows"
         raise InvalidValueError.of("episodes_per_row", expected=expected, got=num_episodes)
     return num_episodes
 
 
-def _one_by_one(specs: WorkerSpecs, num_rows: int, free: FreeRows | None) -> RowEnvs:
+def _make_one_by_one(specs: WorkerSpecs, num_rows: int, free: FreeRows | None) -> RowEnvs:
     return _changed(RowEnvs, specs, num_rows, free) or RowEnvs(specs, num_rows)
 
 
-def _together(spec: EnvSpec, num_rows: int, free: FreeRows | None, max_episode_length: int | None) -> VectorEnvs:
+def _make_vector(spec: EnvSpec, num_rows: int, free: FreeRows | None, max_episode_length: int | None) -> VectorEnvs:
     envs = _changed(VectorEnvs, spec, num_rows, free)
     if envs is None:
         envs = VectorEnvs(spec, num_rows)
@@ -102,17 +100,17 @@ def _together(spec: EnvSpec, num_rows: int, free: FreeRows | None, max_episode_l
 
 
 def _check_limit(spec: EnvSpec, num_rows: int, max_episode_length: int | None) -> None:
-    """Sees to it that each call's rows can be made: they get the limit."""
+    """Check that the environment can be made with the step limit, as calls do later."""
     if max_episode_length is not None:
         try:
             VectorEnvs(spec, num_rows, max_episode_length).close()
         except InvalidValueError as error:
-            text = f"'native' came, but the server has a limit of the length of episodes: {error.text}"
-            raise InvalidValueError(text, field="vectorization") from error
+            expected = "'rows', because the server limits the length of episodes"
+            raise InvalidValueError.of("vectorization", expected=expected, got="'native'", hint=error.text) from error
 
 
 def _changed(kind: type[_Rows], specs: WorkerSpecs, num_rows: int, free: FreeRows | None) -> _Rows | None:
-    """Free rows of this kind and number, changed to what the specs say, if there are any that can be."""
+    """Return free rows of this kind and number, changed to the specs, or None if there are none."""
     envs = None if free is None else free(kind, num_rows, specs)
     if envs is not None:
         try:
@@ -123,14 +121,13 @@ def _changed(kind: type[_Rows], specs: WorkerSpecs, num_rows: int, free: FreeRow
     return envs
 
 
-def _check_rows(specs: RowSpecs) -> None:
+def _check_row_specs(specs: RowSpecs) -> None:
     num_rows = len(specs.specs)
     for row, spec in enumerate(specs.specs):
         with at_row(row):
             if spec.vectorization not in (None, "rows"):
-                text = f"{spec.vectorization!r} came, but rows that differ are stepped one by one: 'rows' was expected"
-                raise InvalidValueError(text, field="vectorization")
+                expected = "'rows', because rows that differ are stepped one by one"
+                raise InvalidValueError.of("vectorization", expected=expected, got=repr(spec.vectorization))
             if spec.num_rows not in (None, num_rows):
-                raise InvalidValueError.of(
-                    "row_count", expected=f"{num_rows}, the number of rows that are there", got=spec.num_rows
-                )
+                expected = f"{num_rows}, the number of rows with an environment"
+                raise InvalidValueError.of("row_count", expected=expected, got=spec.num_rows)

@@ -433,7 +433,7 @@ class _EnvVersion:
     def give_back(self, envs: RowEnvs | VectorEnvs) -> bool:
         """Takes rows back for other streams; returns whether they are of any use to them."""
         is_block = isinstance(envs, VectorEnvs)
-        fits_all = is_block == self.is_block and not (isinstance(envs, VectorEnvs) and envs.is_special)
+        fits_all = is_block == self.is_block and not (isinstance(envs, VectorEnvs) and envs.is_customized)
         if fits_all:
             self.free.append(envs)
         return fits_all

@@ -1,4 +1,4 @@
-"""Heads that draw from normal distributions."""
+"""Heads for continuous actions, with normal distributions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from gymnasium import spaces
 
-    from rollserve_server.agents.specs import HeadSettings
+    from rollserve_server.agents.specs.heads import HeadSettings
 
 __all__ = ["DiagonalGaussianHead", "SquashedGaussianHead"]
 
@@ -23,25 +23,30 @@ _HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
 
 
 class _Normal:
-    """Independent normal distributions, whose deviations are the same always or come with each output."""
+    """Independent normal distributions, with a constant log_std or one that the network predicts.
+
+    Attributes:
+        shape: shape of an action.
+        size: number of elements of an action.
+    """
 
     def __init__(
         self, space: spaces.Box, log_std: np.ndarray | None, settings: HeadSettings, noise_scale: float
     ) -> None:
-        """Of actions of a space.
+        """Prepare the distributions.
 
         Args:
-            space: of the actions.
-            log_std: (size,); None if it comes with each output.
-            settings: its limits.
-            noise_scale: what the deviation is multiplied by.
+            space: action space.
+            log_std: constant log_std, (size,); None if the network predicts it.
+            settings: bounds of log_std.
+            noise_scale: factor of the standard deviations.
         """
         self.shape = space.shape
         self.size = math.prod(space.shape)
         self._low, self._high = np.float32(settings.min_log_std), np.float32(settings.max_log_std)
-        self._has_limits = bool(np.isfinite([self._low, self._high]).any())
+        self._has_bounds = bool(np.isfinite([self._low, self._high]).any())
         self._scale = np.float32(noise_scale)
-        self._log_std = None if log_std is None else self._limited(log_std)
+        self._log_std = None if log_std is None else self._clipped(log_std)
         log_normalizer = self.size * (_HALF_LOG_2_PI + math.log(noise_scale))
         if self._log_std is not None:
             self._std = self._scale * np.exp(self._log_std)
@@ -50,24 +55,22 @@ class _Normal:
 
     @property
     def inputs(self) -> tuple[InfoSpec, ...]:
-        """See Head."""
-        return _parameters(self.size)[: 2 if self._log_std is None else 1]
+        return _moments(self.size)[: 2 if self._log_std is None else 1]
 
     @property
     def infos(self) -> tuple[InfoSpec, ...]:
-        """Those of its parameters."""
-        return _parameters(*self.shape)
+        return _moments(*self.shape)
 
     def log_std(self, outputs: Sequence[np.ndarray]) -> np.ndarray:
-        """(M, size), within its limits."""
+        """Return log_std within its bounds, (M, size)."""
         if self._log_std is None:
-            return self._limited(outputs[1])
+            return self._clipped(outputs[1])
         return np.broadcast_to(self._log_std, outputs[0].shape)
 
-    def draw(
+    def sample(
         self, mean: np.ndarray, log_std: np.ndarray, noise: np.ndarray, factors: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers (M, size), and the logarithms of their densities, (M,)."""
+        """Return samples (M, size) and their log-densities (M,); `factors` (M,) scale the standard deviations."""
         deviations = noise.astype(np.float32)
         log_density = np.float32(-0.5) * np.square(deviations).sum(axis=1)
         log_density -= self._log_normalizer
@@ -81,24 +84,23 @@ class _Normal:
             log_density -= np.float32(self.size) * np.log(factors)
         return mean + std * deviations, log_density
 
-    def told(self, log_prob: np.ndarray, mean: np.ndarray, log_std: np.ndarray) -> dict[str, np.ndarray]:
-        """The infos."""
+    def info_columns(self, log_prob: np.ndarray, mean: np.ndarray, log_std: np.ndarray) -> dict[str, np.ndarray]:
         shape = (len(mean), *self.shape)
         return {"log_prob": log_prob, "mean": mean.reshape(shape), "log_std": log_std.reshape(shape)}
 
-    def _limited(self, log_std: np.ndarray) -> np.ndarray:
-        return np.minimum(np.maximum(log_std, self._low), self._high) if self._has_limits else log_std
+    def _clipped(self, log_std: np.ndarray) -> np.ndarray:
+        return np.minimum(np.maximum(log_std, self._low), self._high) if self._has_bounds else log_std
 
 
 class _GaussianHead(ABC):
-    """What both heads have in common."""
+    """The common part of both heads."""
 
     factors: np.ndarray | None = None
 
     def __init__(
         self, space: spaces.Box, log_std: np.ndarray | None, settings: HeadSettings, noise_scale: float
     ) -> None:
-        """See `build_head`."""
+        """Prepare the distribution; `build_head` describes the arguments."""
         self._space = space
         self._normal = normal = _Normal(space, log_std, settings, noise_scale)
         self.noise_width = normal.size
@@ -106,41 +108,41 @@ class _GaussianHead(ABC):
         self.infos = (LOG_PROB, *normal.infos)
 
     def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
-        """Standard normal numbers."""
+        """Draw standard normal numbers."""
         generator.standard_normal(out=noise)
 
     def act_best(self, outputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-        """What is made of the means."""
+        """Choose the actions that belong to the means."""
         mean, log_std = outputs[0], self._normal.log_std(outputs)
-        return [self._actions(mean)], self._normal.told(np.zeros(len(mean), np.float32), mean, log_std)
+        return [self._actions(mean)], self._normal.info_columns(np.zeros(len(mean), np.float32), mean, log_std)
 
     @abstractmethod
-    def _actions(self, values: np.ndarray) -> np.ndarray:
-        """What is done, (M, *A), if these numbers (M, size) are drawn."""
+    def _actions(self, samples: np.ndarray) -> np.ndarray:
+        """Return the actions (M, *A) for samples (M, size)."""
 
 
 class DiagonalGaussianHead(_GaussianHead):
-    """Draws from independent normal distributions."""
+    """Independent normal distributions."""
 
     def act(
         self, outputs: Sequence[np.ndarray], noise: np.ndarray, factors: np.ndarray | None = None
     ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-        """Actions, their log-densities, and the parameters of their distribution."""
+        """Sample actions; `factors` scale the standard deviations."""
         mean, log_std = outputs[0], self._normal.log_std(outputs)
-        values, log_density = self._normal.draw(mean, log_std, noise, factors)
-        return [self._actions(values)], self._normal.told(log_density, mean, log_std)
+        samples, log_density = self._normal.sample(mean, log_std, noise, factors)
+        return [self._actions(samples)], self._normal.info_columns(log_density, mean, log_std)
 
-    def _actions(self, values: np.ndarray) -> np.ndarray:
-        return values.reshape(-1, *self._space.shape).astype(self._space.dtype, copy=False)
+    def _actions(self, samples: np.ndarray) -> np.ndarray:
+        return samples.reshape(-1, *self._space.shape).astype(self._space.dtype, copy=False)
 
 
 class SquashedGaussianHead(_GaussianHead):
-    """Draws from independent normal distributions, and takes the numbers into the space's bounds by tanh."""
+    """Independent normal distributions, squashed into the action space's bounds by tanh."""
 
     def __init__(
         self, space: spaces.Box, log_std: np.ndarray | None, settings: HeadSettings, noise_scale: float
     ) -> None:
-        """See `build_head`."""
+        """Prepare the distribution; `build_head` describes the arguments."""
         super().__init__(space, log_std, settings, noise_scale)
         low, high = (bound.ravel().astype(np.float64) for bound in (space.low, space.high))
         self._centre, self._half_width = (((high + low) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32))
@@ -149,21 +151,21 @@ class SquashedGaussianHead(_GaussianHead):
     def act(
         self, outputs: Sequence[np.ndarray], noise: np.ndarray, factors: np.ndarray | None = None
     ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-        """Actions, their log-densities, and the parameters of the distribution before tanh."""
+        """Sample actions; `factors` scale the standard deviations. Mean and log_std are those before tanh."""
         mean, log_std = outputs[0], self._normal.log_std(outputs)
-        before, log_prob = self._normal.draw(mean, log_std, noise, factors)
-        # The logarithm of the derivative of tanh, 1 - tanh², without its cancellation where |before| is large.
-        log_slope = 2 * (np.float32(math.log(2)) - before - np.logaddexp(np.float32(0), -2 * before))
+        samples, log_prob = self._normal.sample(mean, log_std, noise, factors)
+        # The log of tanh's derivative, 1 - tanh², without cancellation where |samples| is large.
+        log_slope = 2 * (np.float32(math.log(2)) - samples - np.logaddexp(np.float32(0), -2 * samples))
         log_prob -= log_slope.sum(axis=1)
         log_prob -= self._log_half_width
-        return [self._actions(before)], self._normal.told(log_prob, mean, log_std)
+        return [self._actions(samples)], self._normal.info_columns(log_prob, mean, log_std)
 
-    def _actions(self, values: np.ndarray) -> np.ndarray:
+    def _actions(self, samples: np.ndarray) -> np.ndarray:
         space = self._space
-        values = (self._centre + self._half_width * np.tanh(values)).reshape(-1, *space.shape)
+        values = (self._centre + self._half_width * np.tanh(samples)).reshape(-1, *space.shape)
         actions: np.ndarray = np.clip(values, space.low, space.high).astype(space.dtype, copy=False)
         return actions
 
 
-def _parameters(*shape: int) -> tuple[InfoSpec, InfoSpec]:
+def _moments(*shape: int) -> tuple[InfoSpec, InfoSpec]:
     return InfoSpec("mean", FLOAT32, shape), InfoSpec("log_std", FLOAT32, shape)

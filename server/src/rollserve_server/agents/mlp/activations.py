@@ -1,4 +1,4 @@
-"""Functions of the hidden layers' elements, in place."""
+"""Activations of hidden layers, in place."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from rollserve_server.agents.specs import Activation
+    from rollserve_server.agents.specs.mlp import Activation
 
 __all__ = ["ACTIVATIONS", "NUM_SCRATCH", "Activate"]
 
 NUM_SCRATCH = 4
+"""Number of scratch arrays that an activation gets."""
+
 Activate = Callable[..., object]
-"""Takes float32 values, which it overwrites, and NUM_SCRATCH arrays of their shape to work in."""
+"""Activation, called with float32 values, which it overwrites, and NUM_SCRATCH scratch arrays of their shape."""
 
 _ERF_NUMERATOR = (
     -2.72614225801306e-10,
@@ -33,8 +35,9 @@ _ERF_DENOMINATOR = (
     -7.37332916720468e-03,
     -1.42647390514189e-02,
 )
-"""Eigen's erf for float32, x · p(x²) / q(x²) between -4 and 4, off by at most 5e-7. numpy has none, and SciPy would be
-a large dependency for this alone.
+"""Coefficients of Eigen's erf for float32, x · p(x²) / q(x²) between -4 and 4, with an error of at most 5e-7.
+
+numpy has no erf, and SciPy would be a large dependency for this alone.
 """
 
 
@@ -55,7 +58,7 @@ def _elu(x: np.ndarray, below: np.ndarray, *_: np.ndarray) -> None:
 
 
 def _silu(x: np.ndarray, gate: np.ndarray, *_: np.ndarray) -> None:
-    # By tanh, which does not overflow.
+    # The sigmoid by tanh, which does not overflow.
     np.multiply(x, 0.5, out=gate)
     np.tanh(gate, out=gate)
     _open(gate, x)
@@ -84,14 +87,14 @@ def _gelu(x: np.ndarray, gate: np.ndarray, squares: np.ndarray, above: np.ndarra
 
 
 def _open(gate: np.ndarray, x: np.ndarray) -> None:
-    """Multiplies x by a half of 1 + gate, which is overwritten."""
+    """Multiply x by (1 + gate) / 2; overwrites the gate."""
     np.add(gate, 1, out=gate)
     np.multiply(gate, 0.5, out=gate)
     np.multiply(x, gate, out=x)
 
 
 def _polynomial(coefficients: tuple[float, ...], x: np.ndarray, out: np.ndarray) -> None:
-    """Its values; the coefficient of the highest power comes first."""
+    """Evaluate a polynomial; the coefficient of the highest power is first."""
     first, *others, last = coefficients
     np.multiply(x, first, out=out)
     for coefficient in others:

@@ -1,4 +1,4 @@
-"""Checks of what an MLP is, before it is built."""
+"""Checks of an MLP before it is built."""
 
 from __future__ import annotations
 
@@ -8,41 +8,39 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rollserve_server.agents.agent import FLOAT32
-from rollserve_server.agents.heads.head import build_head
+from rollserve_server.agents.heads.building import build_head
 from rollserve_server.agents.mlp.cores import core_shapes
 from rollserve_server.agents.parameters import check_parameters
 from rollserve_server.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    import numpy as np
     from gymnasium import Space
 
-    from rollserve_server.agents.specs import MlpSpec
+    from rollserve_server.agents.specs.mlp import MlpSpec
+    from rollserve_server.agents.specs.shapes import ArrayType
 
 __all__ = ["check_mlp"]
 
-_MOST_LAYERS = 1000
-_LEAST_TEMPERATURE, _MOST_TEMPERATURE = 1e-6, 1e6
-_LEAST_EPSILON = 1e-12
-_MOST_CORE_SIZE = 4096
+_MAX_LAYERS = 1000
+_MIN_TEMPERATURE, _MAX_TEMPERATURE = 1e-6, 1e6
+_MIN_EPSILON = 1e-12
+_MAX_CORE_SIZE = 4096
 _GAUSSIANS = ("diagonal_gaussian", "squashed_gaussian")
-
-_Shapes = dict[str, tuple["np.dtype", tuple[int, ...]]]
 
 
 def check_mlp(spec: MlpSpec, input_size: int, action_space: Space[Any]) -> None:
-    """Raises InvalidValueError unless the spec is whole and fits; the message names the field.
+    """Raise InvalidValueError unless the spec is complete and fits the spaces; the error names the field.
 
     Args:
-        spec: what it is.
-        input_size: of the flat observations.
-        action_space: of one row.
+        spec: MLP.
+        input_size: size of a flat observation.
+        action_space: action space of one row.
     """
     _check_settings(spec)
     inputs = build_head(spec.head, action_space, settings=spec.settings).inputs
     if _has_log_std(spec):
         inputs = inputs[:1]
-    _check_sizes(spec, input_size, sum(wanted.shape[0] for wanted in inputs))
+    _check_sizes(spec, input_size, sum(column.shape[0] for column in inputs))
     check_parameters(spec.parameters, _parameter_shapes(spec))
 
 
@@ -55,37 +53,37 @@ def _check_settings(spec: MlpSpec) -> None:
         raise InvalidValueError.of(f"{spec.head}.max_log_std", expected=f"at least min_log_std, {low}", got=high)
     if not 0 <= settings.epsilon <= 1:
         raise InvalidValueError.of(f"{spec.head}.epsilon", expected="a number from 0 to 1", got=settings.epsilon)
-    if not _LEAST_TEMPERATURE <= settings.temperature <= _MOST_TEMPERATURE:
-        expected = f"a number from {_LEAST_TEMPERATURE:g} to {_MOST_TEMPERATURE:g}"
+    if not _MIN_TEMPERATURE <= settings.temperature <= _MAX_TEMPERATURE:
+        expected = f"a number from {_MIN_TEMPERATURE:g} to {_MAX_TEMPERATURE:g}"
         raise InvalidValueError.of(f"{spec.head}.temperature", expected=expected, got=settings.temperature)
-    if spec.norm_epsilon is not None and not _LEAST_EPSILON <= spec.norm_epsilon <= 1:
-        expected = f"a number from {_LEAST_EPSILON:g} to 1"
+    if spec.norm_epsilon is not None and not _MIN_EPSILON <= spec.norm_epsilon <= 1:
+        expected = f"a number from {_MIN_EPSILON:g} to 1"
         raise InvalidValueError.of("layer_norm.epsilon", expected=expected, got=spec.norm_epsilon)
 
 
 def _check_sizes(spec: MlpSpec, input_size: int, output_size: int) -> None:
     sizes = spec.layer_sizes
-    if not 2 <= len(sizes) <= _MOST_LAYERS + 1:
-        expected = f"from 2 to {_MOST_LAYERS + 1}: one of the input, and one of each layer"
+    if not 2 <= len(sizes) <= _MAX_LAYERS + 1:
+        expected = f"from 2 to {_MAX_LAYERS + 1} sizes, of the input and of each layer"
         raise InvalidValueError.of("layer_sizes", expected=expected, got=f"{len(sizes)} sizes")
     _check_positive("layer_sizes", sizes)
     if sizes[0] != input_size:
         expected = f"{input_size}, the flat size of the observation space"
         raise InvalidValueError.of("layer_sizes[0]", expected=expected, got=sizes[0])
     if sizes[-1] != output_size:
-        parts = " for means and log_std" if spec.settings.predicted_log_std else ""
-        expected = f"{output_size}, as the action space needs it{parts}"
+        purpose = "means and log_std of the action space" if spec.settings.predicted_log_std else "the action space"
+        expected = f"{output_size}, for {purpose}"
         raise InvalidValueError.of(f"layer_sizes[{len(sizes) - 1}]", expected=expected, got=sizes[-1])
     hidden_sizes = spec.value if isinstance(spec.value, tuple) else ()
-    if len(hidden_sizes) >= _MOST_LAYERS:
-        expected = f"at most {_MOST_LAYERS - 1}"
+    if len(hidden_sizes) >= _MAX_LAYERS:
+        expected = f"at most {_MAX_LAYERS - 1} sizes"
         raise InvalidValueError.of("separate_value.hidden_sizes", expected=expected, got=f"{len(hidden_sizes)} sizes")
     _check_positive("separate_value.hidden_sizes", hidden_sizes)
-    if spec.core is not None and not 1 <= spec.core.size <= _MOST_CORE_SIZE:
-        expected = f"a number from 1 to {_MOST_CORE_SIZE}"
+    if spec.core is not None and not 1 <= spec.core.size <= _MAX_CORE_SIZE:
+        expected = f"a number from 1 to {_MAX_CORE_SIZE}"
         raise InvalidValueError.of(f"{spec.core.kind}.size", expected=expected, got=spec.core.size)
     if (len(sizes) > 2 or hidden_sizes) and spec.activation is None:
-        raise InvalidValueError.of("activation", expected="one for the hidden layers", got="none")
+        raise InvalidValueError.of("activation", expected="an activation for the hidden layers", got="none")
 
 
 def _check_positive(field: str, sizes: Sequence[int]) -> None:
@@ -94,7 +92,7 @@ def _check_positive(field: str, sizes: Sequence[int]) -> None:
             raise InvalidValueError.of(f"{field}[{position}]", expected="a positive size", got=size)
 
 
-def _parameter_shapes(spec: MlpSpec) -> _Shapes:
+def _parameter_shapes(spec: MlpSpec) -> dict[str, ArrayType]:
     sizes = spec.layer_sizes
     has_norm = spec.norm_epsilon is not None
     shapes = _layer_shapes("", sizes, has_norm=has_norm)
@@ -112,8 +110,8 @@ def _parameter_shapes(spec: MlpSpec) -> _Shapes:
     return shapes
 
 
-def _layer_shapes(prefix: str, sizes: Sequence[int], *, has_norm: bool) -> _Shapes:
-    shapes: _Shapes = {}
+def _layer_shapes(prefix: str, sizes: Sequence[int], *, has_norm: bool) -> dict[str, ArrayType]:
+    shapes: dict[str, ArrayType] = {}
     for layer, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
         name = f"{prefix}{layer}"
         shapes[f"{name}/weight"], shapes[f"{name}/bias"] = (FLOAT32, (outputs, inputs)), (FLOAT32, (outputs,))
@@ -123,5 +121,5 @@ def _layer_shapes(prefix: str, sizes: Sequence[int], *, has_norm: bool) -> _Shap
 
 
 def _has_log_std(spec: MlpSpec) -> bool:
-    """Whether it is a parameter."""
+    """Whether log_std is a parameter."""
     return spec.head in _GAUSSIANS and not spec.settings.predicted_log_std

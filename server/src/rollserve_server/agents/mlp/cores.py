@@ -1,4 +1,4 @@
-"""Recurrent cores of multilayer perceptrons in numpy, float32: PyTorch's nn.GRU and nn.LSTM of one layer."""
+"""Recurrent cores in numpy, float32, that compute what PyTorch's nn.GRU and nn.LSTM with one layer do."""
 
 from __future__ import annotations
 
@@ -12,43 +12,44 @@ from rollserve_server.agents.agent import FLOAT32, StateSpec
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rollserve_server.agents.specs import CoreKind, CoreSpec
+    from rollserve_server.agents.specs.mlp import CoreKind, CoreSpec
+    from rollserve_server.agents.specs.shapes import ArrayType
 
 __all__ = ["Core", "build_core", "core_matrices", "core_shapes"]
 
 _NUM_GATES: Mapping[CoreKind, int] = {"gru": 3, "lstm": 4}
 
 
-def core_shapes(spec: CoreSpec, num_inputs: int) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
-    """The types and shapes of its parameters, if it has so many inputs."""
+def core_shapes(spec: CoreSpec, num_inputs: int) -> dict[str, ArrayType]:
+    """Return dtypes and shapes of a core's parameters."""
     size = _NUM_GATES[spec.kind] * spec.size
     shapes = {"weight_ih": (size, num_inputs), "weight_hh": (size, spec.size), "bias_ih": (size,), "bias_hh": (size,)}
     return {f"core/{name}": (FLOAT32, shape) for name, shape in shapes.items()}
 
 
 def core_matrices(spec: CoreSpec, num_inputs: int) -> list[tuple[int, int]]:
-    """The inputs and outputs of each of its matrices."""
+    """Return the numbers of inputs and outputs of each matrix of a core."""
     size = _NUM_GATES[spec.kind] * spec.size
     return [(num_inputs, size), (spec.size, size)]
 
 
 def build_core(spec: CoreSpec, parameters: Mapping[str, np.ndarray], tiles: np.ndarray) -> Core:
-    """The core.
+    """Build a core.
 
     Args:
-        spec: which.
-        parameters: as of `core_shapes`.
-        tiles: where its input stands, (tiles, rows, I).
+        spec: kind and size of the core.
+        parameters: parameters by name, with the shapes of `core_shapes`.
+        tiles: input buffer, (tiles, rows, I).
     """
     return (_Gru if spec.kind == "gru" else _Lstm)(spec.size, parameters, tiles)
 
 
 class Core(ABC):
-    """What stands between layers and remembers something of each row.
+    """A recurrent core between layers.
 
     Attributes:
-        states: what it remembers.
-        memory: each of these, (tiles, rows, H): to be set before `run`, which writes them over.
+        states: arrays of the recurrent state.
+        memory: value of each state, (tiles, rows, H): set by the caller before `run`, which overwrites it.
         output: (tiles, rows, H), which `run` overwrites.
     """
 
@@ -63,34 +64,37 @@ class Core(ABC):
         self.states = tuple(StateSpec(name, np.zeros(size, np.float32)) for name in names)
         self.memory = tuple(np.zeros((*tiles.shape[:2], size), np.float32) for _ in names)
         self.output = self.memory[0]
-        # What the gates are told by the input, and by what is remembered.
-        self._of_input, self._of_memory = np.zeros((2, *tiles.shape[:2], len(self._bias_ih)), np.float32)
+        # The gates' terms from the input and from the hidden state.
+        self._from_input, self._from_memory = np.zeros((2, *tiles.shape[:2], len(self._bias_ih)), np.float32)
 
     @abstractmethod
     def run(self) -> None:
-        """Makes a step of all rows."""
+        """Compute memory and output from input and memory, for all rows."""
 
     def _multiply(self) -> None:
-        np.matmul(self._tiles, self._weight_ih, out=self._of_input)
-        np.add(self._of_input, self._bias_ih, out=self._of_input)
-        np.matmul(self.memory[0], self._weight_hh, out=self._of_memory)
-        np.add(self._of_memory, self._bias_hh, out=self._of_memory)
+        np.matmul(self._tiles, self._weight_ih, out=self._from_input)
+        np.add(self._from_input, self._bias_ih, out=self._from_input)
+        np.matmul(self.memory[0], self._weight_hh, out=self._from_memory)
+        np.add(self._from_memory, self._bias_hh, out=self._from_memory)
 
 
 class _Gru(Core):
     def __init__(self, size: int, parameters: Mapping[str, np.ndarray], tiles: np.ndarray) -> None:
         super().__init__(("h",), size, parameters, tiles)
-        self._gates, self._new = self._of_input[..., : 2 * size], self._of_input[..., 2 * size :]
+        self._gates, self._new = self._from_input[..., : 2 * size], self._from_input[..., 2 * size :]
         self._reset, self._keep = self._gates[..., :size], self._gates[..., size:]
-        self._gates_of_memory, self._new_of_memory = self._of_memory[..., : 2 * size], self._of_memory[..., 2 * size :]
+        self._gates_from_memory, self._new_from_memory = (
+            self._from_memory[..., : 2 * size],
+            self._from_memory[..., 2 * size :],
+        )
 
     def run(self) -> None:
-        h, new, new_of_memory = self.output, self._new, self._new_of_memory
+        h, new, new_from_memory = self.output, self._new, self._new_from_memory
         self._multiply()
-        np.add(self._gates, self._gates_of_memory, out=self._gates)
+        np.add(self._gates, self._gates_from_memory, out=self._gates)
         _sigmoid(self._gates)
-        np.multiply(new_of_memory, self._reset, out=new_of_memory)
-        np.add(new, new_of_memory, out=new)
+        np.multiply(new_from_memory, self._reset, out=new_from_memory)
+        np.add(new, new_from_memory, out=new)
         np.tanh(new, out=new)
         # (1 - keep) · new + keep · h
         np.subtract(h, new, out=h)
@@ -101,15 +105,15 @@ class _Gru(Core):
 class _Lstm(Core):
     def __init__(self, size: int, parameters: Mapping[str, np.ndarray], tiles: np.ndarray) -> None:
         super().__init__(("h", "c"), size, parameters, tiles)
-        self._first_gates = self._of_input[..., : 2 * size]
+        self._first_gates = self._from_input[..., : 2 * size]
         self._input, self._forget, self._new, self._out = (
-            self._of_input[..., number * size : (number + 1) * size] for number in range(4)
+            self._from_input[..., number * size : (number + 1) * size] for number in range(4)
         )
 
     def run(self) -> None:
         h, c = self.memory
         self._multiply()
-        np.add(self._of_input, self._of_memory, out=self._of_input)
+        np.add(self._from_input, self._from_memory, out=self._from_input)
         _sigmoid(self._first_gates)
         _sigmoid(self._out)
         np.tanh(self._new, out=self._new)
@@ -121,7 +125,7 @@ class _Lstm(Core):
 
 
 def _sigmoid(x: np.ndarray) -> None:
-    """In place; by tanh, which does not overflow."""
+    """Apply the sigmoid in place, by tanh, which does not overflow."""
     np.multiply(x, 0.5, out=x)
     np.tanh(x, out=x)
     np.add(x, 1, out=x)

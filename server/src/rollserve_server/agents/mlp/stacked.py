@@ -1,4 +1,4 @@
-"""Many parameter sets of one multilayer perceptron, side by side."""
+"""Populations of multilayer perceptrons that act side by side."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollserve_server.agents.finiteness import Finiteness
-from rollserve_server.agents.mlp.agent import Layer, Network, networks_of, num_tile_rows
+from rollserve_server.agents.mlp.network import Layer, Network, networks_of, num_tile_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from rollserve_server.agents.agent import StateSpec
     from rollserve_server.agents.heads.head import Head
-    from rollserve_server.agents.mlp.agent import Flattener
-    from rollserve_server.agents.specs import MlpSpec
+    from rollserve_server.agents.mlp.flattening import Flattener
+    from rollserve_server.agents.specs.mlp import MlpSpec
 
 __all__ = ["StackedMlpAgent"]
 
 
 class StackedMlpAgent:
-    """Acts in each row with the parameters of one member of a population; see PopulationAgent.
+    """A population whose rows each have a copy of their member's parameters.
 
-    Each row has a tile for itself, filled up to the size that MlpAgent's have: so a row's action has the same bits as
-    that of an MlpAgent with the member's parameters.
+    Each row has a tile for itself, of the size of MlpAgent's tiles. So a row's action has the same bits as the
+    action of an MlpAgent with the member's parameters.
     """
 
     states: tuple[StateSpec, ...] = ()
@@ -41,15 +41,15 @@ class StackedMlpAgent:
         *,
         deterministic: bool,
     ) -> None:
-        """Takes what all members have in common.
+        """Allocate parameters and buffers for all rows.
 
         Args:
-            spec: of any of them.
-            member_spec: gives that of a member.
-            flattener: of the observations.
-            head: made without `log_std`, which it is given for each row if it is one of the parameters.
+            spec: MLP with the shapes of all members.
+            member_spec: function that returns the spec of a member.
+            flattener: flattener of observations.
+            head: head built without `log_std`. If `log_std` is a parameter, the head gets it as an output, per row.
             num_rows: M.
-            deterministic: whether it does what it holds to be best always.
+            deterministic: whether the members always take their best action.
         """
         self._member_spec = member_spec
         self._flattener = flattener
@@ -58,38 +58,38 @@ class StackedMlpAgent:
         self.noise_width, self.factors, self.infos = head.noise_width, head.factors, head.infos
         self.draw_noise = head.draw_noise
         networks = networks_of(spec)
-        # Values do not act, but they count in the size of tiles.
+        # Members compute no separate values, but the value network counts in the size of tiles.
         self._layers = [_for_each_row(layer, num_rows) for layer in networks[0]]
         tiles = np.zeros((num_rows, num_tile_rows(spec, networks), flattener.size), np.float32)
         self._input = tiles[:, 0]
         self._network = Network(self._layers, spec, tiles, has_core=False)
-        self._its_output = self._network.output.reshape(num_rows, tiles.shape[1], -1)[:, 0]
-        # As MlpAgent has them: one row behind the other.
-        output = self._output = np.zeros(self._its_output.shape, np.float32)
+        self._first_rows = self._network.output.reshape(num_rows, tiles.shape[1], -1)[:, 0]
+        # Contiguous rows, as MlpAgent has them.
+        output = self._output = np.zeros(self._first_rows.shape, np.float32)
         self._finiteness = Finiteness([output])
         log_std = spec.parameters.get("log_std")
         self._log_std = None if log_std is None else np.zeros((num_rows, len(log_std)), np.float32)
-        wanted = head.inputs if self._log_std is None else head.inputs[:1]
-        ends = itertools.accumulate((port.shape[0] for port in wanted), initial=0)
+        columns = head.inputs if self._log_std is None else head.inputs[:1]
+        ends = itertools.accumulate((column.shape[0] for column in columns), initial=0)
         self._outputs = [output[:, begin:end] for begin, end in itertools.pairwise(ends)]
         if self._log_std is not None:
             self._outputs.append(self._log_std)
         self._members = [-1] * num_rows
-        self._last: tuple[int, MlpSpec, Sequence[Layer]] = (-1, spec, networks[0])
+        self._last_member: tuple[int, MlpSpec, Sequence[Layer]] = (-1, spec, networks[0])
 
-    def begin(self, row: int, member: int) -> None:
-        """See PopulationAgent."""
+    def assign(self, row: int, member: int) -> None:
+        """Copy the member's parameters to the row."""
         if self._members[row] == member:
             return
-        if self._last[0] != member:
+        if self._last_member[0] != member:
             spec = self._member_spec(member)
-            self._last = member, spec, networks_of(spec)[0]
-        _, spec, layers = self._last
+            self._last_member = member, spec, networks_of(spec)[0]
+        _, spec, layers = self._last_member
         for stacked, layer in zip(self._layers, layers, strict=True):
             stacked.weight[row], stacked.bias[row] = layer.weight, layer.bias
             if stacked.norm is not None and layer.norm is not None:
-                for numbers, its_numbers in zip(stacked.norm, layer.norm, strict=True):
-                    numbers[row] = its_numbers
+                for target, values in zip(stacked.norm, layer.norm, strict=True):
+                    target[row] = values
         if self._log_std is not None:
             self._log_std[row] = spec.parameters["log_std"]
         self._members[row] = member
@@ -97,20 +97,20 @@ class StackedMlpAgent:
     def act(
         self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()
     ) -> tuple[Sequence[np.ndarray], Mapping[str, np.ndarray]]:
-        """See Agent."""
+        """Run the policy network and the head."""
         self._flattener(observations, self._input)
         self._network.run()
-        np.copyto(self._output, self._its_output)
+        np.copyto(self._output, self._first_rows)
         self._finiteness.look()
         return self._head.act_best(self._outputs) if self._deterministic else self._head.act(self._outputs, noise)
 
     def failures(self) -> Mapping[int, str]:
-        """See Agent."""
+        """Return the rows whose network outputs were not finite."""
         return self._finiteness.failures()
 
 
 def _for_each_row(layer: Layer, num_rows: int) -> Layer:
-    """Room for the layer's numbers in each row."""
+    """Return zeros for a copy of the layer's parameters in each row."""
     bias, *norm = (np.zeros((num_rows, 1, layer.bias.size), np.float32) for _ in (layer.bias, *(layer.norm or ())))
     weight = np.zeros((num_rows, *layer.weight.shape), np.float32)
     return Layer(weight, bias, (norm[0], norm[1]) if norm else None)

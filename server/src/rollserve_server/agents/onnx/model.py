@@ -1,4 +1,4 @@
-"""ONNX models as messages: read, looked at and taken apart, without running anything of them."""
+"""ONNX models as messages: read, checked, and split into graph and parameters, without running them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from google.protobuf.message import DecodeError, Message
 
 from rollserve import Reason
+from rollserve_server.agents.parameters import listed
 from rollserve_server.errors import InvalidValueError, OverLimitError
 
 if TYPE_CHECKING:
@@ -20,23 +21,24 @@ if TYPE_CHECKING:
 __all__ = ["Declared", "ModelParts", "read_model"]
 
 Declared = tuple[np.dtype, tuple[int | str, ...] | None]
-"""What a model says of an input: its type, and its axes, or None if it does not say. An axis of any size has a name, or
-is negative.
+"""Dtype and axes that a model declares for an input; None for undeclared axes.
+
+An axis of any size has a name, or is negative.
 """
 
-_SIZES_FROM = frozenset({"Range", "Resize", "Upsample"})
-"""Operators whose inputs of floats decide on the shapes of others: these have to be known beforehand."""
+_SIZING_OPERATORS = frozenset({"Range", "Resize", "Upsample"})
+"""Operators whose float inputs determine shapes, and so must be constants."""
 
 
 @dataclass(frozen=True, eq=False)
 class ModelParts:
-    """A model, taken apart.
+    """A model, split into graph and parameters.
 
     Attributes:
-        graph: the serialized model, in which the parameters stand as references.
-        inputs: by name.
-        outputs: the names.
-        parameters: by name; read only.
+        graph: serialized model with references in place of the parameters.
+        inputs: declared inputs by name.
+        outputs: names of the outputs.
+        parameters: parameters by name; read-only.
     """
 
     graph: bytes
@@ -46,22 +48,22 @@ class ModelParts:
 
 
 def read_model(data: bytes, max_bytes: int) -> ModelParts:
-    """The parts of a serialized model.
+    """Read a serialized model, and split it.
 
     Raises:
-        OverLimitError: it is too large.
-        InvalidValueError: it is no model, is not self-contained, or has a NaN among its parameters. Of both, the field
-            is `model`, or within it.
+        OverLimitError: the model is too large; the field is `model`.
+        InvalidValueError: the bytes are no model, or the model is not self-contained or has a parameter with NaN; the
+            field is `model`, or within it.
     """
-    import onnx  # only those who use it need wait for it
+    import onnx  # imported late: it takes a while, and only these agents need it
 
     if len(data) > max_bytes:
-        text = f"{len(data)} bytes came, at most {max_bytes} (--max-model-bytes) were expected"
-        raise OverLimitError(text, reason=Reason.MODEL_TOO_LARGE, field="model")
+        expected = f"at most {max_bytes} bytes (--max-model-bytes)"
+        raise OverLimitError.of("model", expected=expected, got=len(data), reason=Reason.MODEL_TOO_LARGE)
     try:
         model = onnx.ModelProto.FromString(data)
     except DecodeError:
-        raise InvalidValueError("what came is no ModelProto of ONNX", field="model") from None
+        raise InvalidValueError.of("model", expected="a ModelProto of ONNX", got="other bytes") from None
     _check(model)
     graph = model.graph
     constants = {tensor.name for tensor in graph.initializer}
@@ -76,23 +78,23 @@ def _check(model: onnx.ModelProto) -> None:
 
     graph = model.graph
     if not graph.node or not model.opset_import:
-        raise InvalidValueError("what came has no graph, or no opset", field="model")
+        raise InvalidValueError.of("model", expected="a model with a graph and an opset", got="a model without one")
     newest = defs.onnx_opset_version()
     for opset in model.opset_import:
         if opset.domain in ("", "ai.onnx") and opset.version > newest:
-            text = f"opset {opset.version} came, at most {newest} was expected"
-            raise InvalidValueError(text, field="model.opset_import")
+            raise InvalidValueError.of("model.opset_import", expected=f"at most opset {newest}", got=opset.version)
     for tensor in _tensors(model):
         if tensor.external_data or tensor.data_location == tensor.EXTERNAL:
-            text = "data in another file came: a model that holds all its data was expected"
-            raise InvalidValueError(text, field=f"model.initializer[{tensor.name!r}]")
+            field = f"model.initializer[{tensor.name!r}]"
+            raise InvalidValueError.of(field, expected="a model that holds all its data", got="data in another file")
     names = [port.name for port in graph.output]
     if len(set(names)) < len(names) or not names:
-        raise InvalidValueError(f"outputs {names} came, some with different names were expected", field="model.output")
+        expected = "at least one output, with different names"
+        raise InvalidValueError.of("model.output", expected=expected, got=f"outputs {listed(names)}")
 
 
 def _tensors(message: Any) -> Iterator[onnx.TensorProto]:
-    """All tensors in a message, however deep."""
+    """Yield all tensors in a message, at any depth."""
     from onnx import TensorProto
 
     if isinstance(message, TensorProto):
@@ -109,13 +111,13 @@ def _declared(port: onnx.ValueInfoProto) -> Declared:
 
     field = f"model.input[{port.name!r}]"
     if not port.type.HasField("tensor_type"):
-        raise InvalidValueError("something else than a tensor came, a tensor was expected", field=field)
+        raise InvalidValueError.of(field, expected="a tensor", got=port.type.WhichOneof("value") or "no type")
     tensor = port.type.tensor_type
     try:
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     except (KeyError, TypeError, ValueError):
         raise InvalidValueError.of(
-            field, expected="a type of ONNX", got=f"elements of type {tensor.elem_type}"
+            field, expected="elements of a type that numpy has", got=f"elements of type {tensor.elem_type}"
         ) from None
     if not tensor.HasField("shape"):
         return dtype, None
@@ -124,7 +126,7 @@ def _declared(port: onnx.ValueInfoProto) -> Declared:
 
 
 def _take_parameters(graph: onnx.GraphProto) -> Iterator[tuple[str, np.ndarray]]:
-    """The parameters, each of which is made a reference to what has its name."""
+    """Yield the parameters, and replace each by a reference to its name."""
     from onnx import TensorProto, numpy_helper
 
     used, fixed = _uses(graph)
@@ -137,7 +139,9 @@ def _take_parameters(graph: onnx.GraphProto) -> Iterator[tuple[str, np.ndarray]]
             try:
                 value = np.asarray(numpy_helper.to_array(tensor))
             except ValueError:
-                raise InvalidValueError("its data has not the size that its shape asks for", field=field) from None
+                raise InvalidValueError.of(
+                    field, expected=f"data for shape {tuple(tensor.dims)}", got="data of another size"
+                ) from None
             if np.isnan(value).any():
                 raise InvalidValueError.of(field, expected="a number", got="NaN")
             if tensor.name not in fixed and value.size and np.isfinite(value).all():
@@ -148,22 +152,22 @@ def _take_parameters(graph: onnx.GraphProto) -> Iterator[tuple[str, np.ndarray]]
 
 
 def _uses(graph: Any) -> tuple[set[str], set[str]]:
-    """The names that nodes take, also those of graphs within, and of these the ones that sizes depend on."""
+    """Return the names that nodes use, also in nested graphs, and the names among them that determine sizes."""
     used, fixed = {output.name for output in graph.output}, set[str]()
     for node in graph.node:
         used.update(node.input)
-        if node.op_type in _SIZES_FROM:
+        if node.op_type in _SIZING_OPERATORS:
             fixed.update(node.input)
         for attribute in node.attribute:
             for inner in [attribute.g, *attribute.graphs] if attribute.HasField("g") else attribute.graphs:
-                its_used, its_fixed = _uses(inner)
-                used |= its_used
-                fixed |= its_fixed
+                inner_used, inner_fixed = _uses(inner)
+                used |= inner_used
+                fixed |= inner_fixed
     return used, fixed
 
 
 def _make_reference(tensor: onnx.TensorProto, num_bytes: int) -> None:
-    """Takes the data out of a tensor: ONNX Runtime is given what has its name."""
+    """Replace a tensor's data by a reference: ONNX Runtime gets the value by its name."""
     name, data_type, shape = tensor.name, tensor.data_type, list(tensor.dims)
     tensor.Clear()
     tensor.name, tensor.data_type, tensor.data_location = name, data_type, tensor.EXTERNAL

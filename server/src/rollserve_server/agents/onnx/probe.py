@@ -1,4 +1,4 @@
-"""Tries a model in a process of its own; see `sandbox.py`."""
+"""The probe of a model, run in a sandbox as a script."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _load(path: str) -> Any:
-    """Load a module by its path from here, without the packages around it: importing them takes a second."""
+    """Load a module by its path from here, without the packages around it: importing them takes about a second."""
     file = Path(__file__).parent / path
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None  # noqa: S101
@@ -35,60 +35,69 @@ def probe(
     providers: list[str],
     rows: dict[str, np.ndarray],
 ) -> dict[str, Any]:
-    """Makes a session and runs it on some rows, in several numbers and orders.
+    """Make a session, and run it on rows in several numbers and orders.
 
     Args:
-        graph: as of `make_session`.
-        parameters: likewise.
-        providers: likewise.
-        rows: for each input more than 64 rows.
+        graph: serialized model, as for `make_session`.
+        parameters: values of the model's references, by name.
+        providers: execution providers, the best first.
+        rows: more than 64 rows of each input.
 
     Returns:
-        `outputs`, a type and a row's shape for each name, and `batching`, as of Batching.
+        `outputs`, dtype and shape of a row by name, and `batching`, as in `Batching`.
 
     Raises:
-        RefusedError: the model cannot be used.
+        RefusedError: the model is refused.
     """
     running = _load("session.py")
     try:
         session = running.make_session(graph, parameters, providers)
     except Exception as error:
-        raise _sandbox.RefusedError(f"ONNX Runtime refuses it: {error}") from error
+        raise _sandbox.RefusedError(f"ONNX Runtime refuses the model: {error}") from error
     outputs = _outputs(session, rows)
     sessions = [session]
-    with contextlib.suppress(Exception):  # what has come is what has to work
-        sessions.append(running.make_session(graph, _sandbox.changed(parameters), providers))
-    ports = {name: (array.dtype, array.shape[1:]) for name, array in rows.items()}
-    tried = _Probe(sessions, rows, ports, outputs, running.Runner)
+    with contextlib.suppress(Exception):  # a model may refuse perturbed parameters
+        sessions.append(running.make_session(graph, _sandbox.perturbed(parameters), providers))
+    inputs = {name: (array.dtype, array.shape[1:]) for name, array in rows.items()}
+    model = _Probe(sessions, rows, inputs, outputs, running.Runner)
     described = {name: (dtype.str, shape) for name, (dtype, shape) in outputs.items()}
-    return {"outputs": described, "batching": tried.find_batching()}
+    return {"outputs": described, "batching": model.find_batching()}
 
 
 def _outputs(session: InferenceSession, rows: dict[str, np.ndarray]) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
-    """The type and a row's shape of each output."""
+    """Return dtype and shape of a row of each output."""
     names = [output.name for output in session.get_outputs()]
     found = []
     for num_rows in (2, 3):
         try:
             results = session.run(names, {name: array[:num_rows] for name, array in rows.items()})
         except Exception as error:
-            raise _sandbox.RefusedError(f"it fails with {num_rows} rows: {error}") from error
+            raise _failed(num_rows, error) from error
         for name, result in zip(names, results, strict=True):
             if not isinstance(result, np.ndarray) or result.dtype.kind not in "biuf":
-                raise _sandbox.RefusedError(f"output {name!r} is no tensor of numbers")
+                raise _sandbox.RefusedError(f"output {name!r}: expected a tensor of numbers, got {_kind(result)}")
             if result.ndim == 0 or len(result) != num_rows:
-                came = f"output {name!r} has shape {result.shape} for {num_rows} rows"
-                raise _sandbox.RefusedError(f"{came}: the first axis of each output has to be the batch")
+                expected = f"expected the batch of {num_rows} rows as first axis, got shape {result.shape}"
+                raise _sandbox.RefusedError(f"output {name!r}: {expected}")
         found.append({name: (result.dtype, result.shape[1:]) for name, result in zip(names, results, strict=True)})
     if found[0] != found[1]:
-        raise _sandbox.RefusedError("the shapes of its outputs' rows depend on the number of rows")
+        raise _sandbox.RefusedError("shapes of outputs' rows depend on the number of rows")
     return found[0]
 
 
-class _Probe:
-    """Runs a model on rows out of many, and compares what it gives for each row with what it gave before.
+def _failed(num_rows: int, error: Exception) -> Exception:
+    refused: Exception = _sandbox.RefusedError(f"the model fails with {num_rows} rows: {error}")
+    return refused
 
-    With the parameters that have come, and with others: what zeros give shows no difference.
+
+def _kind(result: Any) -> str:
+    return f"dtype {result.dtype}" if isinstance(result, np.ndarray) else type(result).__name__
+
+
+class _Probe:
+    """A model with inputs for many rows.
+
+    It runs with its own parameters and with perturbed ones: parameters that are zeros would hide differences.
     """
 
     def __init__(
@@ -104,17 +113,17 @@ class _Probe:
         self._num_rows = len(next(iter(rows.values())))
 
     def find_batching(self) -> tuple[int, int]:
-        """In which numbers of rows a row's bits depend on nothing else."""
+        """Find the numbers of rows that give a row the same bits, whatever its neighbours and its position."""
         batching: tuple[int, int] = _sandbox.find_batching(self._run, self._num_rows)
         return batching
 
     def _run(self, chosen: np.ndarray) -> list[bytes]:
-        """The bits of each chosen row's results."""
+        """Return the bits of each chosen row's results, from all sessions that do not fail; the first must work."""
         session, *others = self._sessions
         try:
             results = [self._bits(session, chosen)]
         except Exception as error:
-            raise _sandbox.RefusedError(f"it fails with {len(chosen)} rows: {error}") from error
+            raise _failed(len(chosen), error) from error
         for other in others:
             with contextlib.suppress(Exception):
                 results.append(self._bits(other, chosen))

@@ -1,6 +1,6 @@
-"""Models run by ONNX Runtime in fixed numbers of rows, from and into arrays that stay.
+"""Models run by ONNX Runtime in fixed numbers of rows, with inputs and outputs in preallocated arrays.
 
-What tries models in a process of its own loads this by itself: it knows nothing of the rest.
+The probe of models loads this module by its path, so it imports nothing of this package.
 """
 
 from __future__ import annotations
@@ -13,20 +13,19 @@ import onnxruntime
 
 __all__ = ["Runner", "aligned", "make_session"]
 
-_ALIGNMENT = 64
-_QUIET = 4
-"""Of ONNX Runtime's log: errors come as exceptions."""
+_ALIGNMENT = 64  # bytes of a cache line
+_FATAL = 4  # severity of ONNX Runtime's log: errors are exceptions anyway
 
 
 def make_session(
     graph: bytes, parameters: Mapping[str, np.ndarray], providers: Sequence[str]
 ) -> onnxruntime.InferenceSession:
-    """A session with one thread.
+    """Make a session with one thread.
 
     Args:
-        graph: a serialized model.
-        parameters: what it refers to.
-        providers: what is to run it, the best first.
+        graph: serialized model.
+        parameters: values of the model's references, by name.
+        providers: execution providers, the best first.
 
     Raises:
         Exception: ONNX Runtime refuses the model.
@@ -34,8 +33,8 @@ def make_session(
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-    options.log_severity_level = _QUIET
-    # Only what is there before the graph is optimized may be folded into other constants.
+    options.log_severity_level = _FATAL
+    # Set before the graph is optimized, so that the optimizer can fold them into other constants.
     values = [onnxruntime.OrtValue.ortvalue_from_numpy(value) for value in parameters.values()]
     if values:
         options.add_external_initializers(list(parameters), values)
@@ -43,9 +42,9 @@ def make_session(
 
 
 def aligned(shape: Sequence[int], dtype: np.dtype, *, each_row: bool = False) -> np.ndarray:
-    """Zeros that begin where a line of the cache does: code for vectors treats others differently at their ends.
+    """Return zeros aligned to a cache line, because vector code treats the ends of unaligned arrays differently.
 
-    With `each_row`, so does each row, and there may be gaps between them.
+    With `each_row`, each row is aligned, with gaps between rows where needed.
     """
     row_bytes = math.prod(shape[1:]) * dtype.itemsize
     stride = -(-row_bytes // _ALIGNMENT) * _ALIGNMENT if each_row else row_bytes
@@ -56,11 +55,11 @@ def aligned(shape: Sequence[int], dtype: np.dtype, *, each_row: bool = False) ->
 
 
 class Runner:
-    """Runs a model on M rows, in parts of fixed sizes.
+    """Runs a model on M rows, in batches of a fixed size.
 
     Attributes:
-        inputs: by name (M, ...); write to them before each run.
-        outputs: by name (M, ...); each run writes over them.
+        inputs: arrays (M, ...) by name; the caller writes to them before each run.
+        outputs: arrays (M, ...) by name; each run overwrites them.
     """
 
     def __init__(
@@ -71,15 +70,20 @@ class Runner:
         num_rows: int,
         *,
         multiple: int = 1,
-        most: int | None = None,
+        max_rows: int | None = None,
     ) -> None:
-        """Takes a type and a row's shape for each name.
+        """Allocate the arrays.
 
-        The model is run on at most `most` rows at once, of which it has to be given a multiple of `multiple`: what is
-        added counts for nothing.
+        Args:
+            session: session of the model.
+            inputs: dtype and shape of a row of each input.
+            outputs: dtype and shape of a row of each output.
+            num_rows: M.
+            multiple: divisor of the number of rows in each batch; missing rows are padding.
+            max_rows: largest number of rows in a batch; None for all at once.
         """
         size = -(-num_rows // multiple) * multiple
-        step = size if most is None else most
+        step = size if max_rows is None else max_rows
         self._session = session
         padded_inputs, padded_outputs = (
             {name: aligned((size, *shape), dtype, each_row=step == 1) for name, (dtype, shape) in ports.items()}
@@ -92,7 +96,7 @@ class Runner:
         self.outputs = {name: array[:num_rows] for name, array in padded_outputs.items()}
 
     def run(self) -> None:
-        """Fills the outputs.
+        """Compute the outputs.
 
         Raises:
             Exception: the model fails.

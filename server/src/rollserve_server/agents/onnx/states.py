@@ -1,11 +1,12 @@
-"""States of recurrent models: inputs that take what outputs gave with the action before."""
+"""Recurrent states of models: inputs that take what outputs gave at the previous action."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from rollserve_server.agents.parameters import listed
-from rollserve_server.agents.specs import Port
+from rollserve_server.agents.roles import NEXT_STATE, STATE
+from rollserve_server.agents.specs.onnx import Port
 from rollserve_server.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -13,39 +14,36 @@ if TYPE_CHECKING:
 
     from rollserve_server.agents.onnx.model import Declared
 
-__all__ = ["NEXT_STATE", "STATE", "check_next_states", "next_state_roles", "state_ports"]
-
-STATE, NEXT_STATE = "state/", "next_state/"
-"""What roles begin with, before a state's name."""
+__all__ = ["check_next_states", "next_state_roles", "state_ports"]
 
 
 def state_ports(names: Mapping[str, str], inputs: Mapping[str, Declared]) -> list[Port]:
-    """The inputs that take states.
+    """Return the inputs that take states.
 
     Args:
-        names: names by role, where they differ from it.
-        inputs: of the model.
+        names: names by role, where name and role differ.
+        inputs: inputs of the model.
 
     Raises:
-        InvalidValueError: one is missing, is not of floats, or does not say of what shape its rows are.
+        InvalidValueError: an input is missing, does not take floats, or does not declare the shape of its rows.
     """
     ports = []
-    for role, name in _names_of(STATE, names, inputs).items():
+    for role, name in _names_by_role(STATE, names, inputs).items():
         if name not in inputs:
-            text = f"an input {name!r} for {role!r} is missing, {listed(inputs)} came"
-            raise InvalidValueError(text, field="model.input")
+            expected = f"an input {name!r} for the role {role!r}"
+            raise InvalidValueError.of("model.input", expected=expected, got=f"inputs {listed(inputs)}")
         if role.removeprefix(STATE).startswith("_"):
-            text = f"{role!r} came, but names that begin with '_' are those of masks"
-            raise InvalidValueError(text, field="model.input")
+            expected = "names of states that do not begin with '_', as names of masks do"
+            raise InvalidValueError.of("model.input", expected=expected, got=repr(role))
         dtype, axes = inputs[name]
         field = f"model.input[{name!r}]"
         if dtype.kind != "f":
             raise InvalidValueError.of(field, expected="floats", got=dtype)
         shape = tuple(axis for axis in (axes or ())[1:] if isinstance(axis, int) and axis > 0)
         if not axes or len(shape) < len(axes) - 1:
-            expected = "positive numbers for all axes but the first, as in ('N', 64)"
-            text = f"shape {axes} came, {expected} were expected: a state is zeros of that shape at first"
-            raise InvalidValueError(text, field=field)
+            expected = "positive sizes of all axes but the first, as in ('N', 64)"
+            hint = "a state begins as zeros of that shape"
+            raise InvalidValueError.of(field, expected=expected, got=f"shape {axes}", hint=hint)
         ports.append(Port(role, name, dtype, shape))
     return ports
 
@@ -53,39 +51,39 @@ def state_ports(names: Mapping[str, str], inputs: Mapping[str, Declared]) -> lis
 def next_state_roles(
     states: Iterable[Port], names: Mapping[str, str], outputs: Collection[str], infos: Collection[str]
 ) -> list[str]:
-    """The roles of the outputs that states come from.
+    """Return the roles of the outputs that give the next states.
 
     Args:
-        states: what takes them.
-        names: names by role, where they differ from it.
-        outputs: of the model.
-        infos: those that are infos.
+        states: inputs that take states.
+        names: names by role, where name and role differ.
+        outputs: outputs of the model.
+        infos: names of outputs that are infos.
 
     Raises:
-        InvalidValueError: nothing takes what one of them gives.
+        InvalidValueError: no input takes the state that an output gives.
     """
     roles = [f"{NEXT_STATE}{port.role.removeprefix(STATE)}" for port in states]
-    for role, name in _names_of(NEXT_STATE, names, outputs).items():
+    for role, name in _names_by_role(NEXT_STATE, names, outputs).items():
         if role not in roles and name not in infos:
-            state = f"{STATE}{role.removeprefix(NEXT_STATE)}"
-            text = f"an input {state!r} for the output {name!r} is missing, or one that `inputs` names for it"
-            raise InvalidValueError(text, field="model.input")
+            expected = f"an input {f'{STATE}{role.removeprefix(NEXT_STATE)}'!r} for the output {name!r}"
+            raise InvalidValueError.of("model.input", expected=expected, got="none", hint="`inputs` may name one")
     return roles
 
 
 def check_next_states(states: Iterable[Port], outputs: Mapping[str, Port]) -> None:
-    """Raises InvalidValueError unless the outputs, by role, are of the states' types and shapes."""
+    """Raise InvalidValueError unless the outputs, by role, have the states' dtypes and shapes."""
     for state in states:
         port = outputs[f"{NEXT_STATE}{state.role.removeprefix(STATE)}"]
-        field, expected = f"model.output[{port.name!r}]", f"as of the input {state.name!r}"
+        field, source = f"model.output[{port.name!r}]", f"as the input {state.name!r} has"
         if port.dtype != state.dtype:
-            raise InvalidValueError.of(field, expected=f"{state.dtype}, {expected}", got=port.dtype)
+            raise InvalidValueError.of(field, expected=f"{state.dtype}, {source}", got=port.dtype)
         if port.shape != state.shape:
-            raise InvalidValueError.of(field, expected=f"{state.shape}, {expected}", got=f"rows of shape {port.shape}")
+            expected = f"rows of shape {state.shape}, {source}"
+            raise InvalidValueError.of(field, expected=expected, got=f"rows of shape {port.shape}")
 
 
-def _names_of(prefix: str, names: Mapping[str, str], there: Iterable[str]) -> dict[str, str]:
-    """The names by their roles, of those whose roles begin with the prefix."""
+def _names_by_role(prefix: str, names: Mapping[str, str], ports: Iterable[str]) -> dict[str, str]:
+    """Return the names of ports by their role, for roles that begin with the prefix."""
     taken = set(names.values())
-    roles = {name: name for name in there if name.startswith(prefix) and name not in taken}
+    roles = {name: name for name in ports if name.startswith(prefix) and name not in taken}
     return roles | {role: name for role, name in names.items() if role.startswith(prefix)}

@@ -1,4 +1,4 @@
-"""Agents in Python, as workers have them."""
+"""Python agents as workers run them."""
 
 from __future__ import annotations
 
@@ -8,47 +8,51 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollserve import Reason
+from rollserve.errors import mismatch
 from rollserve_server.agents.agent import InfoSpec
-from rollserve_server.agents.exploration import AS_THE_AGENT_SAYS
-from rollserve_server.agents.fixed import leaf_bounds
+from rollserve_server.agents.exploration import DEFAULT_EXPLORATION
+from rollserve_server.agents.finiteness import FINITE, first_bad_elements
 from rollserve_server.agents.parameters import listed
-from rollserve_server.agents.python.calls import PolicyCalls, part_of
+from rollserve_server.agents.python.arrays import entry, misfit
+from rollserve_server.agents.python.calls import PolicyCalls
 from rollserve_server.agents.python.loading import make_policy
-from rollserve_server.envs import leaves_of_space
-from rollserve_server.errors import AgentFailedError, InvalidValueError
+from rollserve_server.envs import leaf_bounds, leaves_of_space
+from rollserve_server.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rollserve_server.agents.exploration import Exploration
     from rollserve_server.agents.python.calls import PolicyResult
-    from rollserve_server.agents.python.policy import PythonPolicy
-    from rollserve_server.agents.python.specs import PythonSpec
+    from rollserve_server.agents.python_policy import PythonPolicy
+    from rollserve_server.agents.specs.python import PythonSpec
 
 __all__ = ["PythonAgent", "load_python"]
+
+_AS_PROBED = "the agent's form was found when it was sent"
 
 _Bounds = tuple[np.ndarray, np.ndarray]
 
 
 def load_python(spec: PythonSpec) -> PythonSpec:
-    """The agent with its policy made, in this process.
+    """Return the agent with its policy, made in this process.
 
     Raises:
-        NotFoundError: its code is not installed here.
-        InvalidValueError: its code refuses its parameters, or is another one than where it was tried.
+        NotFoundError: the agent's code is not installed here.
+        InvalidValueError: the code refuses the parameters, or differs from the code that was probed.
     """
     policy = make_policy(spec.factory, spec.observation_space, spec.action_space, spec.parameters)
     calls = _calls(spec, policy)
     states = tuple(InfoSpec(state.name, state.initial.dtype, state.initial.shape) for state in calls.states)
-    came, expected = (calls.noise_width, states), (spec.form.noise_width, spec.form.states)
-    if came != expected:
-        text = f"noise and states {came} came, {expected} was expected: so was it where it was tried"
+    expected, got = (spec.form.noise_width, spec.form.states), (calls.noise_width, states)
+    if got != expected:
+        text = f"noise width and states: {mismatch(expected, got, _AS_PROBED)}"
         raise InvalidValueError(text, reason=Reason.AGENT_REFUSED)
     return dataclasses.replace(spec, policy=policy)
 
 
 class PythonAgent:
-    """A policy in Python; see `protos/rollserve/v1/agent.proto`."""
+    """An agent that calls a policy in Python."""
 
     factors: np.ndarray | None = None
 
@@ -58,12 +62,18 @@ class PythonAgent:
         num_rows: int,
         *,
         together: bool = False,
-        exploration: Exploration = AS_THE_AGENT_SAYS,
+        exploration: Exploration = DEFAULT_EXPLORATION,
     ) -> None:
-        """Takes an agent that has been tried; for `together` see `build_agent`.
+        """Prepare calls of an agent that was probed.
+
+        Args:
+            spec: agent.
+            num_rows: number of rows that act together.
+            together: whether the rows are always the same; see `build_agent`.
+            exploration: how freely the agent acts.
 
         Raises:
-            NotFoundError, InvalidValueError: see `load_python`.
+            NotFoundError, InvalidValueError: the agent was not loaded, and cannot be; see `load_python`.
         """
         policy = spec.policy or load_python(spec).policy
         assert policy is not None  # noqa: S101
@@ -72,104 +82,99 @@ class PythonAgent:
         self.states = self._calls.states
         self.infos = spec.form.infos
         self._deterministic = exploration.deterministic
-        self._parts = _parts(num_rows, *((1, num_rows) if together else spec.form.batching))
+        self._batches = _batches(num_rows, *((1, num_rows) if together else spec.form.batching))
         leaves = leaves_of_space(spec.action_space)
-        self._action_names = [part_of("actions", leaf.name) for leaf in leaves]
+        self._action_names = [entry("actions", leaf.name) for leaf in leaves]
         self._actions = [np.zeros((num_rows, *leaf.shape), leaf.dtype) for leaf in leaves]
-        # Floats may be beyond theirs, as those of other agents.
+        # As with other agents, only integers have to be within the bounds.
         self._bounds = [leaf_bounds(leaf) if leaf.dtype.kind != "f" else None for leaf in leaves]
         self._infos = {info.name: np.zeros((num_rows, *info.shape), info.dtype) for info in self.infos}
         self._failures: dict[int, str] = {}
 
     def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
-        """Standard normal numbers."""
+        """Draw standard normal numbers."""
         noise[:] = generator.standard_normal(noise.shape)
 
     def act(
         self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()
     ) -> tuple[Sequence[np.ndarray], Mapping[str, np.ndarray]]:
-        """See Agent.
+        """Call the policy, with as many rows at a time as it was probed with.
 
         Raises:
-            AgentFailedError: the policy fails, or gives something of another form than when it was tried.
+            AgentFailedError: the policy fails, or its results have another form than when it was probed.
         """
         self._failures = {}
         if self._deterministic:
             noise = np.zeros_like(noise)
-        for rows, num_rows in self._parts:
+        for rows, num_rows in self._batches:
             result = self._calls.act(
                 [column[rows] for column in observations], noise[rows], [column[rows] for column in states]
             )
-            self._take(result, slice(int(rows[0]), int(rows[0]) + num_rows), states)
+            self._store(result, slice(int(rows[0]), int(rows[0]) + num_rows), states)
         return self._actions, self._infos
 
     def failures(self) -> Mapping[int, str]:
-        """See Agent."""
+        """Return the rows with invalid actions, infos or states."""
         return self._failures
 
-    def _take(self, result: PolicyResult, rows: slice, states: Sequence[np.ndarray]) -> None:
-        """Takes in what has come for some rows, and perhaps for more after them that nobody wants."""
+    def _store(self, result: PolicyResult, rows: slice, states: Sequence[np.ndarray]) -> None:
+        """Store the results for some rows; the result may have more rows after these, which are padding."""
         for name, column, target, bounds in zip(
             self._action_names, result.actions, self._actions, self._bounds, strict=True
         ):
             if bounds is None:
-                self._store(name, column, target, rows)
+                self._store_numbers(name, column, target, rows)
             else:
-                self._store_within(name, column, target, rows, bounds)
+                self._store_integers(name, column, target, rows, bounds)
         if result.infos.keys() != self._infos.keys():
-            came, expected = listed(result.infos), listed(self._infos)
-            raise AgentFailedError(f"infos: {came} came, {expected} was expected, as when it was tried")
+            raise misfit("infos", expected=listed(self._infos), got=listed(result.infos), hint=_AS_PROBED)
         for name, target in self._infos.items():
-            column, what = result.infos[name], part_of("infos", name)
+            column, what = result.infos[name], entry("infos", name)
             if column.shape[1:] != target.shape[1:] or not np.can_cast(column.dtype, target.dtype, "same_kind"):
-                came = f"{column.dtype} of shape {column.shape[1:]} came"
-                expected = f"{target.dtype} of shape {target.shape[1:]} was expected"
-                raise AgentFailedError(f"{what}: {came}, {expected}, as when it was tried")
-            self._store(what, column, target, rows, may_be_infinite=True)
+                expected, got = (f"{each.dtype} of shape {each.shape[1:]}" for each in (target, column))
+                raise misfit(what, expected=expected, got=got, hint=_AS_PROBED)
+            self._store_numbers(what, column, target, rows, may_be_infinite=True)
         for state, column, target in zip(self.states, result.states, states, strict=True):
-            self._store(part_of("states", state.name), column, target, rows)
+            self._store_numbers(entry("states", state.name), column, target, rows)
 
-    def _store(
+    def _store_numbers(
         self, what: str, column: np.ndarray, target: np.ndarray, rows: slice, *, may_be_infinite: bool = False
     ) -> None:
-        """Writes numbers where they belong, and takes down in which rows they are of no use."""
+        """Store a column, and record rows whose numbers are invalid."""
         target = target[rows]
-        with np.errstate(over="ignore"):  # what is too large becomes infinite
+        with np.errstate(over="ignore"):  # numbers that are too large become infinite
             np.copyto(target, column[: len(target)], casting="same_kind")
         good = ~np.isnan(target) if may_be_infinite else np.isfinite(target)
-        self._note(what, target, good, rows, "a number" if may_be_infinite else "a finite number")
+        self._record_failures(what, target, good, rows, "a number" if may_be_infinite else FINITE)
 
-    def _store_within(self, what: str, column: np.ndarray, target: np.ndarray, rows: slice, bounds: _Bounds) -> None:
-        """The same for actions that are integers."""
+    def _store_integers(self, what: str, column: np.ndarray, target: np.ndarray, rows: slice, bounds: _Bounds) -> None:
+        """Store a column of integer actions, and record rows that are outside the bounds."""
         target = target[rows]
         column = column[: len(target)]
         flat = column.reshape(len(column), -1)
         low, high = bounds
         good = ((low <= flat) & (flat <= high)).reshape(column.shape)
-        self._note(what, column, good, rows, "one in the action space")
+        self._record_failures(what, column, good, rows, "an action in the action space")
         if not good.all():  # rows that do not count may still be stepped
             column = np.clip(flat, low, high).reshape(column.shape)
         np.copyto(target, column, casting="unsafe")
 
-    def _note(self, what: str, column: np.ndarray, good: np.ndarray, rows: slice, expected: str) -> None:
-        """Takes down the first element of each row that is not good."""
+    def _record_failures(self, what: str, column: np.ndarray, good: np.ndarray, rows: slice, expected: str) -> None:
         if good.all():
             return
-        values, bad = column.reshape(len(column), -1), ~good.reshape(len(column), -1)
-        for row in np.flatnonzero(bad.any(axis=1)).tolist():
-            text = f"{what}: {values[row][bad[row]][0]} came, {expected} was expected"
-            self._failures.setdefault(rows.start + row, text)
+        for row, value in first_bad_elements(column.reshape(len(column), -1), good.reshape(len(column), -1)):
+            self._failures.setdefault(rows.start + row, f"{what}: {mismatch(expected, value)}")
 
 
 def _calls(spec: PythonSpec, policy: PythonPolicy) -> PolicyCalls:
     return PolicyCalls(policy, spec.observation_space, spec.action_space)
 
 
-def _parts(num_rows: int, multiple: int, most: int) -> list[tuple[np.ndarray, int]]:
-    """The rows of each call, and how many of them count: the last is repeated up to a multiple."""
-    parts = []
-    for start in range(0, num_rows, most):
-        count = min(most, num_rows - start)
+def _batches(num_rows: int, multiple: int, max_rows: int) -> list[tuple[np.ndarray, int]]:
+    """Return the rows of each call of the policy, and how many of them count: the last row repeats up to a multiple."""
+    batches = []
+    for start in range(0, num_rows, max_rows):
+        count = min(max_rows, num_rows - start)
         end = start + -(-count // multiple) * multiple
-        parts.append((np.minimum(np.arange(start, end), num_rows - 1), count))
-    return parts
+        batches.append((np.minimum(np.arange(start, end), num_rows - 1), count))
+    return batches

@@ -1,4 +1,4 @@
-"""Agents in Python from what is installed beside the server, or from a pickle. This runs their code."""
+"""Policies made by installed or pickled factories. This runs their code."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import threadpoolctl
 
 from rollserve import Reason
-from rollserve_server.agents.python.specs import InstalledFactory, PickledFactory
+from rollserve_server.agents.specs.python import InstalledFactory, PickledFactory
 from rollserve_server.errors import InvalidValueError, NotFoundError, describe
 
 if TYPE_CHECKING:
     import numpy as np
     from gymnasium import Space
 
-    from rollserve_server.agents.python.policy import PythonPolicy
-    from rollserve_server.agents.python.specs import Factory
+    from rollserve_server.agents.python_policy import PythonPolicy
+    from rollserve_server.agents.specs.python import Factory
 
 __all__ = ["find_installed", "make_policy"]
 
@@ -30,28 +30,34 @@ _T = TypeVar("_T")
 
 
 def find_installed(name: str) -> importlib.metadata.EntryPoint:
-    """The entry point of a name, without importing what it names.
+    """Return the entry point of a name, without importing its module.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: no entry point has this name.
     """
-    # Of several with one name, the one that Python finds first, as with modules.
+    # Among several with one name, take the one that Python finds first, as with modules.
     entries = {entry.name: entry for entry in reversed(importlib.metadata.entry_points(group=_GROUP))}
     if name not in entries:
-        installed = f"one of {', '.join(map(repr, sorted(entries)))}" if entries else "none is installed, and one"
-        text = f"{name!r} came, {installed} was expected: entry points of the group {_GROUP!r}"
-        raise NotFoundError(text, reason=Reason.AGENT_NOT_FOUND, field="name")
+        names = f"one of {', '.join(map(repr, sorted(entries)))}" if entries else "an installed agent (there is none)"
+        raise NotFoundError.of(
+            "name",
+            expected=names,
+            got=repr(name),
+            hint=f"install a package with an entry point in the group {_GROUP!r}",
+            reason=Reason.AGENT_NOT_FOUND,
+        )
     return entries[name]
 
 
 def make_policy(
     factory: Factory, observation_space: Space[Any], action_space: Space[Any], parameters: Mapping[str, np.ndarray]
 ) -> PythonPolicy:
-    """What the factory makes, with its parameters.
+    """Make a policy, and set its parameters.
 
     Raises:
-        NotFoundError: nothing of the name is installed here, or it cannot be imported.
-        InvalidValueError: the pickle cannot be read, or the code refuses what it is given; the message names the field.
+        NotFoundError: no agent of the name is installed here, or its module cannot be imported.
+        InvalidValueError: the pickle cannot be read, or the code refuses its arguments or parameters; the error names
+            the field.
     """
     arguments: dict[str, object] = {}
     match factory:
@@ -61,13 +67,13 @@ def make_policy(
         case PickledFactory(data):
             make, owner, field = _unpickled(data), "the pickled factory", "data"
     policy = _refusing(owner, field, lambda: make(observation_space, action_space, **arguments))
-    lacking = _refusing(owner, field, lambda: [name for name in _METHODS if not callable(getattr(policy, name, None))])
-    if lacking:
-        text = f"{owner} made a {type(policy).__name__} without a method {lacking[0]}, see docs/agents.md"
+    missing = _refusing(owner, field, lambda: [name for name in _METHODS if not callable(getattr(policy, name, None))])
+    if missing:
+        text = f"{owner} made a {type(policy).__name__} without a method {missing[0]}, see docs/agents.md"
         raise InvalidValueError(text, reason=Reason.AGENT_REFUSED)
-    threadpoolctl.threadpool_limits(1)  # also of libraries that the code has loaded
-    given = {name: _read_only(value) for name, value in parameters.items()}
-    _refusing("set_parameters", "parameters", lambda: policy.set_parameters(given))
+    threadpoolctl.threadpool_limits(1)  # again, for libraries that the code has loaded
+    read_only = {name: _read_only(value) for name, value in parameters.items()}
+    _refusing("set_parameters", "parameters", lambda: policy.set_parameters(read_only))
     return policy
 
 
@@ -80,20 +86,20 @@ def _imported(name: str) -> Callable[..., PythonPolicy]:
         text = f"{name!r} is installed, but {entry.value!r} cannot be imported: {describe(error)}"
         raise NotFoundError(text, reason=Reason.MODULE_NOT_FOUND, field="name") from error
     if not callable(factory):
-        text = f"{name!r} stands for {entry.value!r}, which is a {type(factory).__name__}, a factory was expected"
-        raise InvalidValueError(text, reason=Reason.AGENT_REFUSED, field="name")
+        got = f"{name!r}, which names {entry.value!r}, a {type(factory).__name__}"
+        raise InvalidValueError.of("name", expected="a factory", got=got, reason=Reason.AGENT_REFUSED)
     return factory  # type: ignore[no-any-return]
 
 
 def _unpickled(data: bytes) -> Callable[..., PythonPolicy]:
     try:
-        factory = pickle.loads(data)  # noqa: S301  # the operator has allowed it
+        factory = pickle.loads(data)  # noqa: S301  # the operator allows it
     except BaseException as error:
-        text = f"it cannot be read: {describe(error)}"
+        text = f"the pickle cannot be read: {describe(error)}"
         raise InvalidValueError(text, reason=Reason.AGENT_REFUSED, field="data") from error
     if not callable(factory):
-        text = f"a pickled {type(factory).__name__} came, a factory was expected"
-        raise InvalidValueError(text, reason=Reason.AGENT_REFUSED, field="data")
+        got = f"a pickled {type(factory).__name__}"
+        raise InvalidValueError.of("data", expected="a pickled factory", got=got, reason=Reason.AGENT_REFUSED)
     return factory  # type: ignore[no-any-return]
 
 

@@ -1,4 +1,4 @@
-"""Tries an agent in Python in a process of its own; see `sandbox.py`."""
+"""The probe of a Python agent, run in a sandbox as a module."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollserve import Reason
-from rollserve_server.agents.python.calls import PolicyCalls, described_info
+from rollserve_server.agents.python.arrays import info_spec
+from rollserve_server.agents.python.calls import PolicyCalls
 from rollserve_server.agents.python.loading import make_policy
-from rollserve_server.agents.sandbox.child import RefusedError, answer, changed, find_batching
-from rollserve_server.agents.sandbox.run import NUM_PROBE_ROWS, random_values
+from rollserve_server.agents.sandbox.child import RefusedError, answer, find_batching, perturbed
+from rollserve_server.agents.sandbox.random_rows import NUM_PROBE_ROWS, random_rows
 from rollserve_server.envs import leaves_of_space
 from rollserve_server.errors import AgentFailedError, DomainError, NotFoundError, traceback_of
 
@@ -22,29 +23,29 @@ if TYPE_CHECKING:
 
     from rollserve_server.agents.agent import InfoSpec
     from rollserve_server.agents.python.calls import PolicyResult
-    from rollserve_server.agents.python.specs import Factory
+    from rollserve_server.agents.specs.python import Factory
 
 
 def probe(
     factory: Factory, observation_space: Space[Any], action_space: Space[Any], parameters: Mapping[str, np.ndarray]
 ) -> dict[str, Any]:
-    """Makes the agent, and has it act on random observations, in several numbers and orders.
+    """Make a policy, and call it with random observations, in several numbers and orders of rows.
 
     Returns:
-        `noise_width`; `states` and `infos`, of each the name, type and shape; and `batching`, as of Batching.
+        `noise_width`; `states` and `infos`, with name, dtype and shape of each; `batching`, as in `Batching`.
 
     Raises:
-        RefusedError: it is of no use.
+        RefusedError: the agent is refused.
     """
     try:
-        tried = _Probe(factory, observation_space, action_space, parameters)
-        calls, probes = tried.calls, [tried]
-        with contextlib.suppress(DomainError):  # it need not take any numbers
-            probes.append(_Probe(factory, observation_space, action_space, changed(parameters)))
+        probed = _Probe(factory, observation_space, action_space, parameters)
+        calls, probes = probed.calls, [probed]
+        with contextlib.suppress(DomainError):  # a policy may refuse perturbed parameters
+            probes.append(_Probe(factory, observation_space, action_space, perturbed(parameters)))
         return {
             "noise_width": calls.noise_width,
             "states": [(state.name, state.initial.dtype.str, state.initial.shape) for state in calls.states],
-            "infos": [(info.name, info.dtype.str, info.shape) for info in tried.find_infos()],
+            "infos": [(info.name, info.dtype.str, info.shape) for info in probed.find_infos()],
             "batching": find_batching(lambda rows: _bits(probes, rows), NUM_PROBE_ROWS),
         }
     except DomainError as error:
@@ -58,10 +59,10 @@ def probe(
 
 
 class _Probe:
-    """Has an agent act in rows out of many.
+    """A policy with observations, noise and states for 80 rows.
 
     Attributes:
-        calls: of the agent.
+        calls: calls of the policy.
     """
 
     def __init__(
@@ -74,25 +75,25 @@ class _Probe:
         policy = make_policy(factory, observation_space, action_space, parameters)
         self.calls = calls = PolicyCalls(policy, observation_space, action_space)
         generator = np.random.default_rng(0)
-        self._observations = [random_values(leaf, generator) for leaf in leaves_of_space(observation_space)]
+        self._observations = [random_rows(leaf, generator) for leaf in leaves_of_space(observation_space)]
         self._noise = generator.standard_normal((NUM_PROBE_ROWS, calls.noise_width))
         self._states = [np.repeat(state.initial[np.newaxis], NUM_PROBE_ROWS, axis=0) for state in calls.states]
-        # Every other row has made a step.
+        # Half of the rows go on from the states after one step.
         for column, following in zip(self._states, self._act(np.arange(NUM_PROBE_ROWS)).states, strict=True):
             column[1::2] = following[1::2]
 
     def find_infos(self) -> list[InfoSpec]:
-        """What it tells of each action."""
+        """Return the infos of the policy."""
         found = []
         for num_rows in (2, 3):
             infos = self._act(np.arange(num_rows)).infos
-            found.append([described_info(name, column) for name, column in infos.items()])
+            found.append([info_spec(name, column) for name, column in infos.items()])
         if found[0] != found[1]:
-            raise AgentFailedError("the types or shapes of its infos depend on the number of rows")
+            raise AgentFailedError("dtypes or shapes of infos depend on the number of rows")
         return found[0]
 
     def bits(self, chosen: np.ndarray) -> Sequence[bytes]:
-        """The bits of each chosen row's results."""
+        """Return the bits of each chosen row's results."""
         result = self._act(chosen)
         columns = (*result.actions, *result.infos.values(), *result.states)
         return [b"".join(column[row].tobytes() for column in columns) for row in range(len(chosen))]
@@ -103,12 +104,12 @@ class _Probe:
 
 
 def _bits(probes: Sequence[_Probe], chosen: np.ndarray) -> Sequence[bytes]:
-    """The bits of each chosen row's results with all parameters that are tried, of which the first have to work."""
+    """Return the bits of each chosen row's results in all probes; failures of all but the first are ignored."""
     first, *others = probes
     results = [first.bits(chosen)]
-    for tried in others:
+    for other in others:
         with contextlib.suppress(AgentFailedError):
-            results.append(tried.bits(chosen))
+            results.append(other.bits(chosen))
     return [b"".join(row) for row in zip(*results, strict=True)]
 
 

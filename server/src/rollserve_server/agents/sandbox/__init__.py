@@ -1,1 +1,1 @@
-"""Child processes in which agents are tried before they are accepted."""
+"""Child processes in which agents are probed before they are accepted."""

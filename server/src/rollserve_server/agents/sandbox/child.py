@@ -1,10 +1,10 @@
-"""What the trials of all agents have in common: limits, an answer, and the search for numbers of rows.
+"""The child's side of a sandbox: limits, the answer, and the search for numbers of rows.
 
-A trial runs in a process of its own, which may crash, hang or run out of memory without harm to others. Its standard
-input is a pickle of limits and arguments, from the process that started it. On its standard output comes what it has
-found, or `{"error": …}`, as JSON.
+A probe runs in a child process, which may crash, hang or run out of memory without harm to the server. The child's
+standard input is a pickle of limits and arguments from the parent. Its standard output is the result as JSON, or
+`{"error": …}`.
 
-The trial of models loads this by itself: it knows nothing of the rest.
+The probe of ONNX models loads this module by its path, so it imports nothing of this package.
 """
 
 from __future__ import annotations
@@ -19,27 +19,24 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["RefusedError", "answer", "changed", "find_batching"]
+__all__ = ["RefusedError", "answer", "find_batching", "perturbed"]
 
-_SIZES = (1, 2, 3, 4, 5, 7, 8, 12, 13, 16, 17, 24, 31, 32, 33, 48, 63, 64)
-"""Numbers of rows to try."""
+_SIZES = (1, 2, 3, 4, 5, 7, 8, 12, 13, 16, 17, 24, 31, 32, 33, 48, 63, 64)  # numbers of rows to try
 _MULTIPLES = (1, 8, 16)
-_MOST_ROWS = _SIZES[-1]
-_COMPARED_ROWS = 64
-"""How many, at least, of each number of rows: where bits differ at all, they do not in every row."""
-_TILE_ROWS = 8
-"""Matrix products of numpy differ with the number of rows, but not with what is in the others of so many."""
+_MAX_ROWS = _SIZES[-1]
+_NUM_COMPARED_ROWS = 64  # for each number of rows: where bits differ at all, they do not differ in every row
+_TILE_ROWS = 8  # numpy's matrix products depend on the number of rows, but with 8 rows not on the other rows
 _NUM_REPEATED = 16
-_MOST_PRINTED_BYTES, _MOST_WRITTEN_BYTES = 1 << 20, 1 << 30
+_MAX_PRINTED_BYTES, _MAX_WRITTEN_BYTES = 1 << 20, 1 << 30
 
 _Run = Callable[[np.ndarray], Sequence[bytes]]
 
 
 class RefusedError(Exception):
-    """The agent is of no use; the text says why.
+    """The agent is refused; the text says why.
 
     Attributes:
-        details: more of it, as JSON has it.
+        details: further details, as JSON.
     """
 
     def __init__(self, text: str, **details: object) -> None:
@@ -48,24 +45,24 @@ class RefusedError(Exception):
 
 
 def answer(probe: Callable[..., dict[str, Any]]) -> None:
-    """Is what such a process does: it answers with what the function returns, and ends."""
-    limits, arguments = pickle.load(sys.stdin.buffer)  # noqa: S301  # what started this process wrote it
+    """Run a probe with the arguments from standard input, write the answer, and exit; the main function of a child."""
+    limits, arguments = pickle.load(sys.stdin.buffer)  # noqa: S301  # written by the parent
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever a library prints is no answer
+    os.dup2(2, 1)  # output that libraries print must not reach the answer
     _limit(**limits)
     try:
-        found = probe(**arguments)
+        result = probe(**arguments)
     except RefusedError as error:
-        found = {"error": str(error), **error.details}
+        result = {"error": str(error), **error.details}
     except MemoryError:
-        found = {"error": "it needs more memory than it may have"}
+        result = {"error": "the agent needs more memory than the sandbox allows"}
     with out:
-        json.dump(found, out)
-    os._exit(0)  # whatever a library has still to do
+        json.dump(result, out)
+    os._exit(0)  # without running exit handlers of libraries
 
 
-def changed(parameters: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Other numbers of the same types and shapes: sums of zeros do not tell in which order they are added."""
+def perturbed(parameters: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return other numbers of the same dtypes and shapes: sums of zeros do not reveal the order of addition."""
     generator = np.random.default_rng(0)
     return {
         name: np.asarray(value + generator.normal(scale=0.5, size=value.shape), value.dtype)
@@ -76,35 +73,38 @@ def changed(parameters: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def find_batching(run: _Run, num_rows: int) -> tuple[int, int]:
-    """In which numbers of rows a row's bits depend on nothing else; as of Batching.
+    """Find the numbers of rows that give a row the same bits, whatever its neighbours and its position.
 
     Args:
-        run: gives the bits of each row's results, for the numbers of those that are to be run together.
-        num_rows: how many there are to choose from, at least 64.
+        run: function that runs the rows at these positions together, and returns the bits of each row's results.
+        num_rows: number of rows to choose from, at least 64.
+
+    Returns:
+        `multiple` and `max_rows`, as in `Batching`.
 
     Raises:
-        RefusedError: they differ for the same input.
+        RefusedError: results differ for the same input.
     """
     for row in range(_NUM_REPEATED):
         first, again = (run(np.array([row])) for _ in range(2))
         if first != again:
-            text = "all chance has to come from its noise, and all memory from its states"
-            raise RefusedError(f"it gives other results for the same input: {text}")
+            expected = "expected randomness only from its noise, and memory only in its states"
+            raise RefusedError(f"results differ for the same input: {expected}")
     generator = np.random.default_rng(0)
     for multiple in _MULTIPLES:
         sizes = [size for size in _SIZES if size % multiple == 0]
         if _is_independent(run, num_rows, sizes, generator):
-            return multiple, _MOST_ROWS
+            return multiple, _MAX_ROWS
     if _is_independent(run, num_rows, [_TILE_ROWS] * 2, generator):
         return _TILE_ROWS, _TILE_ROWS
     return 1, 1
 
 
 def _is_independent(run: _Run, num_rows: int, sizes: Sequence[int], generator: np.random.Generator) -> bool:
-    """Whether rows have the same results in all these numbers, with other neighbours each time."""
+    """Whether rows have the same results for all these numbers of rows, with other neighbours each time."""
     known: dict[int, bytes] = {}
     for size in sizes:
-        for _ in range(max(2, -(-_COMPARED_ROWS // size))):
+        for _ in range(max(2, -(-_NUM_COMPARED_ROWS // size))):
             chosen = generator.permutation(num_rows)[:size]
             for row, result in zip(chosen.tolist(), run(chosen), strict=True):
                 if known.setdefault(row, result) != result:
@@ -113,10 +113,10 @@ def _is_independent(run: _Run, num_rows: int, sizes: Sequence[int], generator: n
 
 
 def _limit(memory_bytes: int, seconds: int, writes_files: bool) -> None:
-    # Of memory only what is written to counts: libraries reserve far more addresses than they use.
+    # Limit the data segment, not the address space: libraries reserve far more addresses than they use.
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))  # at the second one it is killed
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))  # the hard limit kills a child that ignores SIGXCPU
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # What it prints goes into a file, too.
-    most_bytes = _MOST_WRITTEN_BYTES if writes_files else _MOST_PRINTED_BYTES
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+    # Printed output goes to a file, too.
+    max_bytes = _MAX_WRITTEN_BYTES if writes_files else _MAX_PRINTED_BYTES
+    resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, max_bytes))

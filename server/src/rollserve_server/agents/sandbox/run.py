@@ -1,4 +1,4 @@
-"""Has agents tried in processes of their own, which may crash, hang or run out of memory without harm to this one."""
+"""The parent's side of a sandbox: probes run in child processes."""
 
 from __future__ import annotations
 
@@ -14,32 +14,24 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
-import numpy as np
-
-from rollserve_server.agents.fixed import leaf_bounds
 from rollserve_server.errors import shorten
 
 if TYPE_CHECKING:
-    from rollserve_server.envs import Leaf
     from rollserve_server.settings import SandboxLimits
 
-__all__ = ["NUM_PROBE_ROWS", "SandboxError", "random_values", "run_in_sandbox"]
+__all__ = ["SandboxError", "run_in_sandbox"]
 
 _log = logging.getLogger(__name__)
 
-NUM_PROBE_ROWS = 80
-"""How many observations an agent is tried with."""
-_MOST_LOGGED = 4000
-_FAR = 1e4
-"""Bounds beyond are as good as none."""
+_MAX_LOGGED_BYTES = 4000
 
 
 class SandboxError(Exception):
-    """An agent that was tried is of no use.
+    """An agent was refused in a sandbox.
 
     Attributes:
-        text: why, for people.
-        details: what the trial says besides.
+        text: reason, for people.
+        details: further details from the probe.
     """
 
     def __init__(self, text: str, details: Mapping[str, Any] | None = None) -> None:
@@ -56,50 +48,50 @@ def run_in_sandbox(
     *,
     writes_files: bool = False,
 ) -> dict[str, Any]:
-    """Runs a trial, and returns what it has found.
+    """Run a probe in a child process, and return its result.
 
     Args:
-        program: what Python is to run: it calls `trial.answer`.
-        arguments: of what it passes to that.
-        num_bytes: the agent's size.
-        limits: what limits the trial.
-        writes_files: whether it may write to files.
+        program: Python's arguments: a script or module that calls `answer`.
+        arguments: arguments of the probe function.
+        num_bytes: size of the agent.
+        limits: limits of the child process.
+        writes_files: whether the probe may write to files.
 
     Raises:
-        SandboxError: the agent is of no use.
+        SandboxError: the probe refused the agent, exceeded its limits, or died.
     """
     bounds = {
         "memory_bytes": limits.memory_bytes + 8 * num_bytes,
         "seconds": limits.seconds,
         "writes_files": writes_files,
     }
-    most_seconds = limits.patience * limits.seconds
+    max_seconds = limits.patience * limits.seconds
     with tempfile.TemporaryFile() as printed:
-        status, output = _run(program, pickle.dumps((bounds, dict(arguments)), protocol=5), printed, most_seconds)
-        printed.seek(max(printed.seek(0, os.SEEK_END) - _MOST_LOGGED, 0))
-        last_words = printed.read().decode(errors="replace")
+        status, output = _run(program, pickle.dumps((bounds, dict(arguments)), protocol=5), printed, max_seconds)
+        printed.seek(max(printed.seek(0, os.SEEK_END) - _MAX_LOGGED_BYTES, 0))
+        last_output = printed.read().decode(errors="replace")
     if status is None:
-        raise SandboxError(f"it did not end its trial within {most_seconds} s")
+        raise SandboxError(f"the probe in the sandbox exceeded {max_seconds} s")
     if status == -signal.SIGXCPU:
-        raise SandboxError(f"it did not end its trial within {limits.seconds} s of a processor's time")
-    answer = _read(output)
-    if answer is None:
-        _log.debug("trial broken off", extra={"output": last_words})
-        raise SandboxError(f"it ended the process that tried it, {_manner(status)}")
-    if "error" in answer:
-        raise SandboxError(shorten(str(answer["error"])), answer)
-    return answer
+        raise SandboxError(f"the probe in the sandbox exceeded {limits.seconds} s of processor time")
+    result = _parse(output)
+    if result is None:
+        _log.debug("probe died", extra={"output": last_output})
+        raise SandboxError(f"the agent ended the process of its sandbox {_manner(status)}")
+    if "error" in result:
+        raise SandboxError(shorten(str(result["error"])), result)
+    return result
 
 
-def _run(program: Sequence[str], given: bytes, printed: IO[bytes], most_seconds: float) -> tuple[int | None, bytes]:
-    """Runs Python; returns its status, None if the time was over, and its answer. All that it began ends with it."""
-    # Without -P, Python would take the modules beside the program for others.
+def _run(program: Sequence[str], request: bytes, printed: IO[bytes], max_seconds: float) -> tuple[int | None, bytes]:
+    """Run Python; return its status, or None if it took too long, and its answer. Kills all processes it started."""
+    # Without -P, modules beside the program would shadow installed ones.
     command = [sys.executable, "-P", *program]
     with subprocess.Popen(  # noqa: S603
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=printed, start_new_session=True
     ) as process:
         try:
-            output, _ = process.communicate(given, timeout=most_seconds)
+            output, _ = process.communicate(request, timeout=max_seconds)
         except subprocess.TimeoutExpired:
             return None, b""
         finally:
@@ -108,22 +100,7 @@ def _run(program: Sequence[str], given: bytes, printed: IO[bytes], most_seconds:
     return process.returncode, output
 
 
-def random_values(leaf: Leaf, generator: np.random.Generator) -> np.ndarray:
-    """Values of a leaf, one for each row: between its bounds, or normal where these are far away."""
-    low, high = leaf_bounds(leaf)
-    far = (low < -_FAR) | (high > _FAR)
-    near_low, near_high = np.where(far, 0, low), np.where(far, 0, high)
-    shape = (NUM_PROBE_ROWS, low.size)
-    if leaf.dtype.kind == "f":
-        values = generator.uniform(near_low, near_high, shape)
-    else:
-        values = generator.integers(near_low, near_high, shape, endpoint=True).astype(np.float64)
-    normal = np.clip(generator.standard_normal(shape), low, high)
-    values = np.where(far, normal if leaf.dtype.kind == "f" else np.trunc(normal), values)
-    return values.astype(leaf.dtype).reshape(NUM_PROBE_ROWS, *leaf.shape)
-
-
-def _read(output: bytes) -> dict[str, Any] | None:
+def _parse(output: bytes) -> dict[str, Any] | None:
     try:
         answer = json.loads(output)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a client may say about an environment of EnvPool's: an argument that does not fit can end the whole process."""
+"""Arguments of EnvPool's environments, checked because a wrong one can end the whole process."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from rollserve import Reason
-from rollserve_server.errors import InvalidValueError
+from rollserve_server.errors import InvalidValueError, shorten
 
 __all__ = ["check_arguments", "check_values"]
 
-_POOLS_OWN = frozenset(
+_POOL_ARGUMENTS = frozenset(
     {
         "base_path",
         "batch_size",
@@ -30,11 +30,13 @@ _POOLS_OWN = frozenset(
         "thread_affinity_offset",
     }
 )
-"""Of the pool, not of the environment: the server sets them, or nobody."""
+"""Arguments of the pool, not of the environment. The server sets them, or nobody."""
 
-_SAID_BY_THE_ID = frozenset({"adroit_task", "env_name", "hand_task", "map_id", "task", "task_id", "task_name"})
-_OF_THE_MACHINE = ("_args", "_bytes", "_dim", "_dir", "_file", "_path")
-"""Ends of names of what are files, programs and their arguments, or sizes of memory that have to fit these."""
+_ID_ARGUMENTS = frozenset({"adroit_task", "env_name", "hand_task", "map_id", "task", "task_id", "task_name"})
+"""Arguments that the id determines."""
+
+_MACHINE_SUFFIXES = ("_args", "_bytes", "_dim", "_dir", "_file", "_path")
+"""Suffixes of arguments for files, programs, and sizes of memory that must match these."""
 
 _KINDS = {
     bool: ((bool,), "true or false"),
@@ -42,53 +44,55 @@ _KINDS = {
     float: ((int, float), "a number"),
     str: ((str,), "a text"),
 }
-"""By the type of the default, the types of values that EnvPool takes for it, and what they are called."""
+"""Accepted types of values by the type of the default, and their description."""
 
-_LEAST, _MOST = -(2**31), 2**31 - 1
-_MOST_STEPS = _MOST - 1
-_TRIAL_SECONDS = 60
-_TRIAL = Path(__file__).with_name("probe.py")
-_MOST_SHOWN = 200
+_MIN_INT, _MAX_INT = -(2**31), 2**31 - 1
+_MAX_STEPS = _MAX_INT - 1
+_PROBE_SECONDS = 60
+_PROBE = Path(__file__).with_name("probe.py")
+_MAX_SHOWN = 200  # characters of a value in the text of an error
 
 
 def check_arguments(kwargs: Mapping[str, object], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments as EnvPool takes them.
+    """Return the arguments of a request as EnvPool takes them.
 
     Args:
-        kwargs: as JSON has them.
-        defaults: all that the environment is configured by.
+        kwargs: arguments as JSON has them.
+        defaults: the environment's whole configuration.
 
     Raises:
-        InvalidValueError: one is unknown, is not the client's to set, or has a value of another type than its default.
+        InvalidValueError: an argument is unknown, cannot be set by clients, or is not of the type of its default.
     """
     for name in kwargs:
         _check_name(name, defaults)
     arguments = {name: _value(name, value, defaults[name]) for name, value in kwargs.items()}
-    if not 1 <= arguments.get("max_episode_steps", 1) <= _MOST_STEPS:
-        expected = f"a number from 1 to {_MOST_STEPS}"
-        raise _refused("max_episode_steps", arguments["max_episode_steps"], expected)
+    if not 1 <= arguments.get("max_episode_steps", 1) <= _MAX_STEPS:
+        raise _refused("max_episode_steps", arguments["max_episode_steps"], f"a number from 1 to {_MAX_STEPS}")
     return arguments
 
 
 def check_values(env_id: str, arguments: Mapping[str, Any]) -> None:
-    """Sees to it that values do not end the process, as some do that are of the right type: has another one try them.
+    """Check in a child process that values do not end the process, as some do that have the right type.
 
-    What EnvPool refuses with an error passes. Takes a second or two for values that come for the first time.
+    Values that EnvPool refuses with an exception pass. Takes 1 to 2 seconds, once for each set of values.
 
     Raises:
-        InvalidValueError: the other process ended otherwise than it should, or not at all.
+        InvalidValueError: the child process crashed or did not end.
     """
     if arguments and not _survives(repr((env_id, dict(arguments)))):
-        text = f"{str(dict(arguments))[:_MOST_SHOWN]} came, with which EnvPool's code for {env_id} breaks down"
-        raise InvalidValueError(text, reason=Reason.ENV_REFUSED, field="kwargs_json")
+        expected = f"arguments that do not crash EnvPool's code for {env_id}"
+        got = shorten(str(dict(arguments)), _MAX_SHOWN)
+        raise InvalidValueError.of("kwargs_json", expected=expected, got=got, reason=Reason.ENV_REFUSED)
 
 
 @functools.lru_cache(maxsize=256)
-def _survives(tried: str) -> bool:
-    # Without -P, Python would take the module beside it for EnvPool.
-    command = [sys.executable, "-P", str(_TRIAL)]
+def _survives(request: str) -> bool:
+    # Without -P, the module beside the script would shadow the package envpool.
+    command = [sys.executable, "-P", str(_PROBE)]
     try:
-        ended = subprocess.run(command, input=tried.encode(), capture_output=True, timeout=_TRIAL_SECONDS, check=False)  # noqa: S603
+        ended = subprocess.run(  # noqa: S603
+            command, input=request.encode(), capture_output=True, timeout=_PROBE_SECONDS, check=False
+        )
     except subprocess.TimeoutExpired:
         return False
     return ended.returncode == 0
@@ -99,16 +103,16 @@ def _check_name(name: str, defaults: Mapping[str, Any]) -> None:
     if why_not is None and name in defaults:
         return
     known = ", ".join(sorted(known for known in defaults if _why_not(known) is None))
-    came = f"{name!r} came, which {why_not}:" if why_not else f"{name!r} came,"
-    raise InvalidValueError(f"{came} names among {known} were expected", field="kwargs_json")
+    got = f"{name!r}, which {why_not}" if why_not else repr(name)
+    raise InvalidValueError.of("kwargs_json", expected=f"names among {known}", got=got)
 
 
 def _why_not(name: str) -> str | None:
-    """Why a client cannot set what has this name, or None if it can."""
-    if name in _POOLS_OWN or name.startswith("render"):
-        return "is not the environment's but the pool's"
-    if name in _SAID_BY_THE_ID or name.endswith(_OF_THE_MACHINE):
-        return "the id alone says"
+    """Return why clients cannot set an argument, or None if they can."""
+    if name in _POOL_ARGUMENTS or name.startswith("render"):
+        return "belongs to the pool, not to the environment"
+    if name in _ID_ARGUMENTS or name.endswith(_MACHINE_SUFFIXES):
+        return "the id determines"
     return None
 
 
@@ -117,23 +121,23 @@ def _value(name: str, value: object, default: Any) -> Any:
         return _values(name, value, default)
     kind = type(default)
     if kind not in _KINDS:
-        text = f"{name!r} came, which a request cannot set"
-        raise InvalidValueError(text, field="kwargs_json")
-    types, called = _KINDS[kind]
+        got = f"{name!r}, which a request cannot set"
+        raise InvalidValueError.of("kwargs_json", expected="other arguments", got=got)
+    types, description = _KINDS[kind]
     if type(value) not in types:
-        raise _refused(name, repr(value)[:_MOST_SHOWN], called)
-    if kind is int and not _LEAST <= value <= _MOST:  # type: ignore[operator]  # it is an int
-        raise _refused(name, value, f"a number from {_LEAST} to {_MOST}")
+        raise _refused(name, shorten(repr(value), _MAX_SHOWN), description)
+    if kind is int and not _MIN_INT <= value <= _MAX_INT:  # type: ignore[operator]  # it is an int
+        raise _refused(name, value, f"a number from {_MIN_INT} to {_MAX_INT}")
     return kind(value)
 
 
 def _values(name: str, value: object, default: list[Any] | tuple[Any, ...]) -> Any:
-    """The elements of a list; those of a tuple are as many as in the default."""
+    """Return the elements of a list, or of a tuple with as many elements as its default."""
     fits = isinstance(value, list) and default and (isinstance(default, list) or len(value) == len(default))
     if not isinstance(value, list) or not fits:
-        raise _refused(name, repr(value)[:_MOST_SHOWN], f"a list such as {list(default)}")
+        raise _refused(name, shorten(repr(value), _MAX_SHOWN), f"a list such as {list(default)}")
     return type(default)(_value(name, element, default[0]) for element in value)
 
 
-def _refused(name: str, came: object, expected: str) -> InvalidValueError:
-    return InvalidValueError(f"{name}: {came} came, {expected} was expected", field="kwargs_json")
+def _refused(name: str, got: object, expected: str) -> InvalidValueError:
+    return InvalidValueError.of("kwargs_json", expected=f"{expected} as {name}", got=got)

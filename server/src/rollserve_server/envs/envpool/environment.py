@@ -1,4 +1,4 @@
-"""EnvPool's environments as vector environments whose rows begin anew with the step that ends an episode."""
+"""EnvPool's environments as vector environments with same-step reset."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from rollserve import Reason
+from rollserve.errors import mismatch
 from rollserve_server.envs.envpool.arguments import check_arguments, check_values
-from rollserve_server.envs.making import refusing
+from rollserve_server.envs.refusals import call_with_arguments
 from rollserve_server.errors import InvalidValueError, NotFoundError
 
 if TYPE_CHECKING:
@@ -22,58 +23,59 @@ if TYPE_CHECKING:
 __all__ = ["EnvPoolEnv", "make_envpool"]
 
 _NO_LIMIT = 2**31 - 1
-"""What EnvPool has as the step limit of an environment that has none."""
+"""EnvPool's step limit for environments without one."""
 
-_POOLS_OWN_INFOS = ("elapsed_step", "env_id", "players")
+_POOL_INFOS = ("elapsed_step", "env_id", "players")
 _REPEATED_INFOS = {"reward": "reward_clip", "terminated": "episodic_life"}
-"""Infos that say again what the step says, unless the environment has this option and it is set."""
+"""Infos that repeat the result of a step, unless the environment has this option and it is set."""
 
 
 def make_envpool(spec: EnvSpec, num_rows: int, max_episode_length: int | None) -> EnvPoolEnv:
-    """An environment of EnvPool's. The caller has checked that the spec is allowed.
+    """Make an EnvPool environment. The caller has checked that the spec is allowed.
 
     Args:
-        spec: how to make it; its id is one of EnvPool's.
-        num_rows: how many rows it is to have.
-        max_episode_length: how many steps an episode may have; None for what the environment allows.
+        spec: environment, with an id of EnvPool.
+        num_rows: number of rows.
+        max_episode_length: step limit of episodes; None for the environment's own.
 
     Raises:
         NotFoundError: EnvPool is not installed, has no such id, or lacks a package that the environment needs.
-        InvalidValueError: EnvPool refuses an argument, or it is not the client's to set; or the spec has something that
-            EnvPool's environments do not take.
+        InvalidValueError: EnvPool refuses an argument, clients cannot set it, the environment has several players, or
+            the spec has wrappers, a task or reset options.
     """
     registry = _registry()
     if spec.id not in registry.specs:
-        text = f"{spec.id!r} came, an id of EnvPool's was expected, such as 'Pong-v5'"
-        raise NotFoundError(text, reason=Reason.ENV_NOT_FOUND, field="id")
+        expected = "an id of EnvPool, such as 'Pong-v5'"
+        raise NotFoundError.of("id", expected=expected, got=repr(spec.id), reason=Reason.ENV_NOT_FOUND)
     _check_parts(spec)
-    defaults = refusing(spec.id, lambda: registry.make_spec(spec.id)).config._asdict()
+    defaults = call_with_arguments(spec.id, lambda: registry.make_spec(spec.id)).config._asdict()
     if defaults["max_num_players"] != 1:
-        text = f"{spec.id!r} came, which has several players: one with a single player was expected"
-        raise InvalidValueError(text, field="id")
+        raise InvalidValueError.of("id", expected="an environment with one player", got=f"{spec.id!r} with several")
     arguments = check_arguments(spec.kwargs, defaults)
-    known = arguments.pop("max_episode_steps", defaults["max_episode_steps"])
+    known_limit = arguments.pop("max_episode_steps", defaults["max_episode_steps"])
     check_values(spec.id, arguments)
-    limits = [limit for limit in (known, max_episode_length) if limit is not None and limit < _NO_LIMIT]
-    env: EnvPoolEnv = refusing(spec.id, lambda: EnvPoolEnv(spec.id, arguments, num_rows, min(limits, default=None)))
+    limits = [limit for limit in (known_limit, max_episode_length) if limit is not None and limit < _NO_LIMIT]
+    env: EnvPoolEnv = call_with_arguments(
+        spec.id, lambda: EnvPoolEnv(spec.id, arguments, num_rows, min(limits, default=None))
+    )
     return env
 
 
 class EnvPoolEnv(VectorEnv[Any, Any, Any]):
-    """M rows of an environment of EnvPool's.
+    """M rows of an EnvPool environment.
 
-    Each reset makes a pool, because EnvPool takes seeds only then. Whether an episode is over because of the step limit
-    is decided here: EnvPool itself calls no episode terminated that ends with its limit.
+    Each reset makes a new pool, because EnvPool takes seeds only then. Truncation by the step limit is decided here:
+    EnvPool itself never calls an episode terminated that ends with its limit.
     """
 
     def __init__(self, env_id: str, arguments: Mapping[str, Any], num_rows: int, limit: int | None) -> None:
-        """Makes a row, to see what it is; the first reset makes all.
+        """Make one row to learn its spaces; the first reset makes all.
 
         Args:
-            env_id: an id of EnvPool's.
-            arguments: of the environment's own, and checked.
+            env_id: id of EnvPool.
+            arguments: arguments of the environment, which were checked.
             num_rows: M.
-            limit: after how many steps an episode is truncated; None for never.
+            limit: number of steps after which an episode is truncated; None for no limit.
 
         Raises:
             Exception: EnvPool refuses an argument.
@@ -81,53 +83,52 @@ class EnvPoolEnv(VectorEnv[Any, Any, Any]):
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
         self._registry = _registry()
         self._id = env_id
-        # With one step more than the limit, what ends with the limit's step ends by itself.
-        own_limit = {} if limit is None else {"max_episode_steps": limit + 1}
-        self._arguments = {**arguments, **own_limit}
+        # With a limit of one step more, EnvPool still reports whether the limit's last step terminates the episode.
+        pool_limit = {} if limit is None else {"max_episode_steps": limit + 1}
+        self._arguments = {**arguments, **pool_limit}
         self._limit = limit
-        made = self._make([0])
-        self._dropped_infos = _dropped_infos(made.config)
+        pool = self._make_pool([0])
+        self._dropped_infos = _dropped_infos(pool.config)
         self.num_envs = num_rows
         self.spec = GymnasiumSpec(env_id, kwargs={} if limit is None else {"max_episode_steps": limit})
-        self.single_observation_space = made.observation_space
-        self.single_action_space = made.action_space
+        self.single_observation_space = pool.observation_space
+        self.single_action_space = pool.action_space
         self.observation_space = batch_space(self.single_observation_space, num_rows)
         self.action_space = batch_space(self.single_action_space, num_rows)
         self._pool: Any = None
         self._num_steps = np.zeros(num_rows, np.int64)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begins an episode in every row; see `VectorEnv.reset`.
+        """Begin an episode in every row.
 
         Args:
-            seed: what all that the rows do until the next reset is a function of, with their actions; a whole number,
-                not negative, or None for any.
-            options: None; EnvPool has no place for others.
+            seed: seed of everything that the rows do until the next reset, a non-negative whole number; None for any.
+            options: None; EnvPool has no reset options.
 
         Raises:
             ValueError: there are options.
         """
         if options:
-            raise ValueError("EnvPool's environments take no options")
+            raise ValueError(f"options: {mismatch('none, because EnvPool has no reset options', options)}")
         seeds = np.random.SeedSequence(seed).generate_state(self.num_envs) >> 1
-        self._pool = None  # only without any reference to it does a pool give back its thread and its memory
-        self._pool = self._make(seeds.tolist())
+        self._pool = None  # a pool releases its thread and memory only when nothing refers to it
+        self._pool = self._make_pool(seeds.tolist())
         self._num_steps[:] = 0
         observations, infos = self._pool.reset()
         return observations, self._own(infos)
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Steps all rows, and begins an episode in those whose episode ends; see `VectorEnv.step`.
+        """Step all rows, and reset those whose episodes end.
 
-        Infos are those of the new episode where one begins, and there `final_obs` and `final_info` are what the step
-        showed; both have all rows.
+        Where an episode begins, the infos belong to it. `final_obs` and `final_info` then hold what the step
+        itself returned, for all rows.
 
         Raises:
             ResetNeeded: there was no reset before.
             ValueError: an action is not in its space.
         """
         if self._pool is None:
-            raise ResetNeeded("reset was expected before step")
+            raise ResetNeeded(mismatch("reset before step", "no reset"))
         _check_actions(actions, self.action_space)
         observations, rewards, terminated, truncated, infos = self._pool.step(actions)
         infos = self._own(infos)
@@ -145,59 +146,62 @@ class EnvPoolEnv(VectorEnv[Any, Any, Any]):
         return observations, rewards, terminated, truncated, infos
 
     def close(self, **kwargs: Any) -> None:
-        """Gives the rows back; see `VectorEnv.close`."""
+        """Release the pool."""
         self._pool = None
         super().close(**kwargs)
 
-    def _make(self, seeds: list[int]) -> Any:
-        """A pool with a row for each seed. It has one thread, as a worker has one core."""
+    def _make_pool(self, seeds: list[int]) -> Any:
+        """Make a pool with a row for each seed. It has one thread, as a worker has one core."""
         return self._registry.make_gymnasium(
             self._id, num_envs=len(seeds), num_threads=1, seed=seeds, **self._arguments
         )
 
     def _own(self, infos: Mapping[str, Any]) -> dict[str, Any]:
-        """The environment's infos without those of the pool."""
+        """Return the environment's infos, without the pool's."""
         return {name: column for name, column in infos.items() if name not in self._dropped_infos}
 
 
 def _registry() -> Any:
-    """All that EnvPool has.
+    """Return EnvPool's registry.
 
     Raises:
-        NotFoundError: it is not installed.
+        NotFoundError: EnvPool is not installed.
     """
     try:
         from envpool.registration import registry
     except ImportError as error:
-        text = f"'envpool' came, which needs a package that is not installed on the server: {error}"
-        raise NotFoundError(
-            f"{text} (pip install 'rollserve-server[envpool]')", reason=Reason.PACKAGE_NOT_FOUND, field="vectorization"
+        raise NotFoundError.of(
+            "vectorization",
+            expected="one whose package is installed on the server",
+            got=f"'envpool' ({error})",
+            hint="pip install 'rollserve-server[envpool]'",
+            reason=Reason.PACKAGE_NOT_FOUND,
         ) from error
     return registry
 
 
 def _check_parts(spec: EnvSpec) -> None:
-    """Sees to it that there is nothing beside the id and its arguments, for which EnvPool has no place."""
+    """Raise InvalidValueError if the spec has anything beside id and arguments: EnvPool has no place for it."""
     parts = {"wrappers": spec.wrappers, "task": spec.task, "reset_options_json": spec.reset_options}
     for field, part in parts.items():
         if part:
-            text = f"'envpool' came, but its environments take no {field}: 'rows' was expected"
-            raise InvalidValueError(text, field="vectorization")
+            expected = f"'rows', because EnvPool's environments take no {field}"
+            raise InvalidValueError.of("vectorization", expected=expected, got="'envpool'")
 
 
 def _dropped_infos(config: Mapping[str, Any]) -> frozenset[str]:
     repeated = [name for name, option in _REPEATED_INFOS.items() if not config.get(option)]
-    return frozenset((*_POOLS_OWN_INFOS, *repeated))
+    return frozenset((*_POOL_INFOS, *repeated))
 
 
 def _check_actions(actions: Any, space: Any) -> None:
-    """EnvPool looks at no action, and what is none may reach into memory that is another's."""
+    """Raise ValueError for integer actions outside their space: EnvPool would use them to index memory."""
     if space.dtype is not None and space.dtype.kind != "f" and not space.contains(actions):
-        raise ValueError(f"{actions} came as actions, elements of {space} were expected")
+        raise ValueError(f"actions: {mismatch(f'elements of {space}', actions)}")
 
 
 def _with_rows(columns: Any, rows: np.ndarray, part: Any) -> Any:
-    """A copy of columns, each of which may hold others by their names, with some rows replaced."""
+    """Return a copy of columns, or of a mapping with columns, with some rows replaced."""
     if isinstance(columns, Mapping):
         return {name: _with_rows(column, rows, part[name]) for name, column in columns.items()}
     copied = columns.copy()

@@ -1,6 +1,6 @@
-"""Tries an environment of EnvPool's in a process of its own, which ends with 0 unless the environment ends it.
+"""The probe of an EnvPool environment, run as a script: exits with 0 unless the environment ends the process.
 
-The standard input is a tuple as Python writes it: an id of EnvPool's, and arguments.
+Standard input is a tuple in Python's syntax: an id of EnvPool, and arguments.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _NUM_STEPS = 64
 
 
 def probe(env_id: str, arguments: dict[str, Any]) -> None:
-    """Makes two rows, and steps them at random."""
+    """Make two rows, and step them with random actions."""
     import envpool
     import numpy as np
 
@@ -27,5 +27,5 @@ def probe(env_id: str, arguments: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(Exception):  # whoever makes the environment gets the same one
+    with contextlib.suppress(Exception):  # the process that makes the environment gets the same exception
         probe(*ast.literal_eval(sys.stdin.read()))

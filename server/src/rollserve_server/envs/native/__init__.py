@@ -1,1 +1,1 @@
-"""Native vector environments of gymnasium's registry."""
+"""Native vector environments: the code of some environments that steps many rows at once."""

@@ -1,7 +1,7 @@
-"""Native vector environments whose rows begin anew with the step that ends an episode, not with one of their own.
+"""Variants with same-step reset of native vector environments that lack it.
 
-Rows that take a step to begin anew make fewer steps than the others meanwhile. So they cannot make exactly so many
-together, which fragments are made of.
+With gymnasium's next-step reset, rows that reset make fewer steps than the others. So the rows cannot all make exactly
+the same number of steps, as fragments require.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["same_step_spec"]
 
 
 class _SameStepCartPole(CartPoleVectorEnv):
-    """CartPole with the same steps, whose rows draw their next states as soon as they end."""
+    """CartPole with the same dynamics, whose rows draw their next initial states as soon as they end."""
 
     state: Any
 
@@ -35,7 +35,7 @@ class _SameStepCartPole(CartPoleVectorEnv):
     def step(
         self, action: NDArray[np.integer[Any]]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """One step of each row."""
+        """Step all rows, and reset those whose episodes end."""
         observations, rewards, terminated, truncated, infos = super().step(action)
         ended = np.flatnonzero(self.prev_done)
         if len(ended):
@@ -49,20 +49,24 @@ class _SameStepCartPole(CartPoleVectorEnv):
         return observations, rewards, terminated, truncated, infos
 
 
-_AT_ONCE: Mapping[str, Callable[..., VectorEnv[Any, Any, Any]]] = {
+_SAME_STEP: Mapping[str, Callable[..., VectorEnv[Any, Any, Any]]] = {
     "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv": _SameStepCartPole
 }
-"""By the entry points of those that take a step to begin anew."""
+"""Vector environments with same-step reset, by the entry points of those with next-step reset."""
 
 
 def same_step_spec(name: str) -> Any:
-    """What makes an environment that gymnasium has under a name so that its rows begin anew at once, or None.
+    """Return the gymnasium spec of a variant with same-step reset.
 
-    There is none for environments that do so by themselves, nor for those of which it is not known how.
+    Args:
+        name: registered id of an environment.
+
+    Returns:
+        The spec, or None if the environment itself has same-step reset or this module has no variant of it.
     """
     spec: Any = copy.copy(gymnasium.spec(name))
     entry_point = spec.vector_entry_point
-    if not isinstance(entry_point, str) or entry_point not in _AT_ONCE:
+    if not isinstance(entry_point, str) or entry_point not in _SAME_STEP:
         return None
-    spec.vector_entry_point = _AT_ONCE[entry_point]
+    spec.vector_entry_point = _SAME_STEP[entry_point]
     return spec

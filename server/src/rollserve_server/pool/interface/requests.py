@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rollserve_server.agents import AS_THE_AGENT_SAYS
+from rollserve_server.agents import DEFAULT_EXPLORATION
 from rollserve_server.sampling import PLAIN
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class SamplingOptions:
     first_index: int = 0
     max_episode_length: int | None = None
     run: str | None = None
-    exploration: Exploration = AS_THE_AGENT_SAYS
+    exploration: Exploration = DEFAULT_EXPLORATION
     skip_failed: bool = False
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rollserve_server.agents import AS_THE_AGENT_SAYS, Exploration
+from rollserve_server.agents import DEFAULT_EXPLORATION, Exploration
 
 __all__ = ["OwnSequence", "SequenceKind"]
 
@@ -16,7 +16,7 @@ class SequenceKind(NamedTuple):
     policy_version: int
     env_version: int
     max_episode_length: int | None
-    exploration: Exploration = AS_THE_AGENT_SAYS
+    exploration: Exploration = DEFAULT_EXPLORATION
 
 
 @dataclass(eq=False)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from rollserve_server.agents import AS_THE_AGENT_SAYS
+from rollserve_server.agents import DEFAULT_EXPLORATION
 
 if TYPE_CHECKING:
     from gymnasium import Space
@@ -88,7 +88,7 @@ class SequenceSpec:
     policy_version: int
     env_version: int
     max_episode_length: int | None = None
-    exploration: Exploration = AS_THE_AGENT_SAYS
+    exploration: Exploration = DEFAULT_EXPLORATION
 
 
 @dataclass(frozen=True)

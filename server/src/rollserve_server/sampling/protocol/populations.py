@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rollserve_server.agents import AS_THE_AGENT_SAYS, Exploration
+from rollserve_server.agents import DEFAULT_EXPLORATION, Exploration
 from rollserve_server.sampling.protocol.episodes import EpisodeFailure, Outcome, WorkOrder
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Population:
     first_index: int
     shares_episodes: bool
     max_episode_length: int | None = None
-    exploration: Exploration = AS_THE_AGENT_SAYS
+    exploration: Exploration = DEFAULT_EXPLORATION
 
     @property
     def num_units(self) -> int:

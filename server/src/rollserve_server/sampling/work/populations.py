@@ -95,7 +95,7 @@ class PopulationWork:
         """
         while self._free and self._waiting and self._can_begin(self._waiting[0]):
             row, unit = self._free.pop(), heapq.heappop(self._waiting)
-            self._agent.begin(row, self.spec.member_of(unit))
+            self._agent.assign(row, self.spec.member_of(unit))
             env_seed = self._noise.begin(row, self.spec.root_seed, self.spec.index_of(unit))
             self._running[row] = unit, env_seed
             self._total_rewards[row] = self._lengths[row] = 0

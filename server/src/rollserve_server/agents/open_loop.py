@@ -1,27 +1,33 @@
-"""Agents that do not look: random and constant actions."""
+"""Agents that ignore observations: random and constant actions."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gymnasium import spaces
+
+from rollserve_server.agents.parameters import listed
+from rollserve_server.envs import leaf_bounds, leaves_of_space
+from rollserve_server.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import NDArray
+    from gymnasium import Space
 
     from rollserve_server.agents.agent import InfoSpec, StateSpec
+    from rollserve_server.agents.specs.open_loop import ConstantSpec
     from rollserve_server.envs import Leaf
 
-__all__ = ["ConstantAgent", "RandomAgent", "leaf_bounds"]
+__all__ = ["ConstantAgent", "RandomAgent", "build_constant"]
 
 
 class RandomAgent:
-    """Draws uniformly from the action space, as `gymnasium.Space.sample` does: elements of a Box that have only one
-    bound come from an exponential distribution beyond it, those without any from a standard normal one.
-    """  # noqa: D205
+    """An agent that acts at random, as `gymnasium.Space.sample` does.
+
+    Bounded elements are uniform. Elements of a Box with a single bound are exponential from that bound, elements
+    without bounds are standard normal.
+    """
 
     factors: np.ndarray | None = None
     infos: tuple[InfoSpec, ...] = ()
@@ -32,7 +38,7 @@ class RandomAgent:
         self.noise_width = sum(leaf.width for leaf in self._leaves)
 
     def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
-        """What each element takes: uniform, exponential or normal numbers."""
+        """Draw uniform, exponential or normal numbers, as each element needs."""
         begin = 0
         for leaf in self._leaves:
             leaf.draw_noise(generator, noise[:, begin : begin + leaf.width])
@@ -41,7 +47,7 @@ class RandomAgent:
     def act(
         self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()
     ) -> tuple[Sequence[np.ndarray], Mapping[str, np.ndarray]]:
-        """See Agent."""
+        """Draw an action for each row."""
         actions, begin = [], 0
         for leaf in self._leaves:
             actions.append(leaf.act(noise[:, begin : begin + leaf.width]))
@@ -49,34 +55,63 @@ class RandomAgent:
         return actions, {}
 
     def failures(self) -> Mapping[int, str]:
-        """See Agent."""
+        """Return nothing: random actions cannot fail."""
         return {}
 
 
 class ConstantAgent:
-    """Does the same always."""
+    """An agent that always takes the same action."""
 
     noise_width = 0
     factors: np.ndarray | None = None
     infos: tuple[InfoSpec, ...] = ()
     states: tuple[StateSpec, ...] = ()
 
-    def __init__(self, actions: Sequence[np.ndarray], num_rows: int) -> None:
-        """Takes one action as the leaves of the action space."""
-        self._actions = [np.repeat(action[np.newaxis], num_rows, axis=0) for action in actions]
+    def __init__(self, action: Sequence[np.ndarray], num_rows: int) -> None:
+        """Repeat the action, given as the leaves of the action space, in all rows."""
+        self._actions = [np.repeat(leaf[np.newaxis], num_rows, axis=0) for leaf in action]
 
     def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
-        """Draws nothing."""
+        """Draw nothing."""
 
     def act(
         self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()
     ) -> tuple[Sequence[np.ndarray], Mapping[str, np.ndarray]]:
-        """See Agent."""
+        """Return the constant action in each row."""
         return self._actions, {}
 
     def failures(self) -> Mapping[int, str]:
-        """See Agent."""
+        """Return nothing: a constant action cannot fail."""
         return {}
+
+
+def build_constant(spec: ConstantSpec, action_space: Space[Any], num_rows: int) -> ConstantAgent:
+    """Build a constant agent.
+
+    Raises:
+        InvalidValueError: the action is not in the action space.
+    """
+    leaves = leaves_of_space(action_space)
+    names = [leaf.name for leaf in leaves]
+    if set(spec.action) != set(names):
+        expected, got = (f"leaves {listed(sorted(each))}" for each in (names, spec.action))
+        raise InvalidValueError.of("action", expected=expected, got=got)
+    return ConstantAgent([_converted(leaf, spec.action[leaf.name]) for leaf in leaves], num_rows)
+
+
+def _converted(leaf: Leaf, value: np.ndarray) -> np.ndarray:
+    """Return the value of a leaf in the leaf's dtype."""
+    field = f"action[{leaf.name!r}]"
+    if value.shape != leaf.shape:
+        raise InvalidValueError.of(f"{field}.shape", expected=leaf.shape, got=value.shape)
+    if not np.can_cast(value.dtype, leaf.dtype, "same_kind"):
+        raise InvalidValueError.of(f"{field}.data_type", expected=leaf.dtype, got=value.dtype)
+    with np.errstate(over="ignore"):  # numbers that are too large become infinite
+        action = value.astype(leaf.dtype)
+    same = np.isfinite(action).all() if leaf.dtype.kind == "f" else np.array_equal(action, value)
+    if not (same and leaf.space.contains(action if leaf.shape else leaf.dtype.type(action))):
+        raise InvalidValueError.of(field, expected=f"a value of {leaf.space}", got=value)
+    return action
 
 
 class _RandomLeaf:
@@ -89,7 +124,7 @@ class _RandomLeaf:
         self._integral = leaf.dtype.kind != "f"
         below, above = np.isfinite(low), np.isfinite(high)
         self._exponential, self._normal = below ^ above, ~(below | above)
-        with np.errstate(invalid="ignore"):  # of infinite bounds, which are not selected
+        with np.errstate(invalid="ignore"):  # from infinite bounds, which are not selected
             self._scale = np.select([below & above, above], [high + self._integral - low, -1.0], 1.0)
         self._offset = np.select([below, above], [low, high], 0.0)
 
@@ -103,22 +138,6 @@ class _RandomLeaf:
         values = self._offset + self._scale * noise
         if self._integral:
             values = np.floor(values)
-        values = np.clip(values, self._low, self._high)  # against rounding at the upper bound
+        values = np.clip(values, self._low, self._high)  # rounding may exceed the upper bound
         actions: np.ndarray = values.astype(self._leaf.dtype).reshape(len(noise), *self._leaf.shape)
         return actions
-
-
-def leaf_bounds(leaf: Leaf) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The least and the greatest value of each element; infinite where there is none."""
-    space: Any = leaf.space
-    match space:
-        case spaces.Discrete():
-            low, high = np.array([space.start]), np.array([space.start + space.n - 1])
-        case spaces.MultiDiscrete():
-            low, high = space.start, space.start + space.nvec - 1
-        case spaces.MultiBinary():
-            low, high = np.zeros(leaf.shape), np.ones(leaf.shape)
-        case _:
-            low = np.where(space.bounded_below, space.low, -np.inf)
-            high = np.where(space.bounded_above, space.high, np.inf)
-    return low.ravel().astype(np.float64), high.ravel().astype(np.float64)

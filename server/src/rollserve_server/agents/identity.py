@@ -1,4 +1,4 @@
-"""What agents consist of: whether two are the same, how much memory one takes, and a name for its content."""
+"""Equality of agents to the last bit, and digests of their content."""
 
 from __future__ import annotations
 
@@ -10,52 +10,36 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve_server.agents.python.specs import PickledFactory, PythonSource, PythonSpec
-from rollserve_server.agents.specs import OnnxModel, OnnxSpec
+from rollserve_server.agents.specs.onnx import OnnxModel, OnnxSpec
+from rollserve_server.agents.specs.python import PythonSource, PythonSpec
 
 if TYPE_CHECKING:
-    from rollserve_server.agents.specs import AgentSource, AgentSpec
+    from rollserve_server.agents.specs.kinds import AgentSource, AgentSpec
 
-__all__ = ["content_bytes", "content_hash", "is_same", "model_digest", "parameters_of"]
+__all__ = ["content_hash", "is_same", "model_digest"]
 
 _Part = bytes | np.ndarray
 
 
-def parameters_of(spec: AgentSpec) -> Mapping[str, np.ndarray]:
-    """An agent's parameters by name; none if it is of a kind without any."""
-    parameters: Mapping[str, np.ndarray] = getattr(spec, "parameters", {})
-    return parameters
-
-
-def is_same(held: AgentSpec, came: AgentSource) -> bool:
-    """Whether an agent is what came, to the last bit; of a model as it came, if it is made of the same bytes."""
-    match came:
+def is_same(spec: AgentSpec, source: AgentSource) -> bool:
+    """Whether an accepted agent equals a source to the last bit; an ONNX model is compared by its serialized bytes."""
+    match source:
         case OnnxModel():
-            return isinstance(held, OnnxSpec) and held.source == model_digest(came)
+            return isinstance(spec, OnnxSpec) and spec.source == model_digest(source)
         case PythonSource():
-            return isinstance(held, PythonSpec) and _are_same(
-                (held.factory, held.parameters), (came.factory, came.parameters)
+            return isinstance(spec, PythonSpec) and _are_same(
+                (spec.factory, spec.parameters), (source.factory, source.parameters)
             )
-    return _are_same(held, came)
+    return _are_same(spec, source)
 
 
 def content_hash(spec: AgentSpec) -> str:
-    """A text that is the same for agents that are the same, and no others. Takes some seconds for each gigabyte."""
+    """Return the SHA-256 digest of an agent's content, in hex. Takes seconds per gigabyte."""
     return _digest(spec).hex()
 
 
-def content_bytes(spec: AgentSpec) -> int:
-    """How much memory an agent takes, but for little things."""
-    code_bytes = 0
-    if isinstance(spec, OnnxSpec):
-        code_bytes = len(spec.graph)
-    elif isinstance(spec, PythonSpec) and isinstance(spec.factory, PickledFactory):
-        code_bytes = len(spec.factory.data)
-    return code_bytes + sum(value.nbytes for value in parameters_of(spec).values())
-
-
 def model_digest(model: OnnxModel) -> bytes:
-    """What tells a model as it came from others."""
+    """Return the SHA-256 digest of a model as it was sent."""
     return _digest(model)
 
 
@@ -63,7 +47,7 @@ def _digest(value: object) -> bytes:
     digest = hashlib.sha256()
     for part in _parts(value):
         data = part if isinstance(part, bytes) else _bits(part).reshape(-1).view(np.uint8).data
-        # With the length before it, no two values have the same bytes.
+        # With the length in front, no two values have the same bytes.
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
     return digest.digest()
@@ -75,18 +59,18 @@ def _are_same(one: object, other: object) -> bool:
 
 def _are_equal(one: _Part | None, other: _Part | None) -> bool:
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        # VersionHistory may share arrays.
+        # Versions may share arrays, so compare identities first.
         return one is other or np.array_equal(_bits(one), _bits(other))
     return type(one) is type(other) and one == other
 
 
 def _bits(array: np.ndarray) -> np.ndarray:
-    """The elements as unsigned integers: of floats, equal bits are more than equal numbers, for there are two zeros."""
+    """Return the elements as unsigned integers: equal floats may differ in their bits, as the two zeros do."""
     return np.ascontiguousarray(array).view(f"u{array.itemsize}")
 
 
 def _parts(value: object) -> Iterator[_Part]:
-    """What a value consists of, each array behind its type and shape, and names in their order."""
+    """Yield the parts of a value: each array after its dtype and shape, mappings sorted by name."""
     if isinstance(value, np.ndarray):
         yield f"array {value.dtype.str} {value.shape}".encode()
         yield value

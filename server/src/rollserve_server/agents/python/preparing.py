@@ -1,4 +1,4 @@
-"""Whether agents in Python are of use: looked at here, and tried in a process of their own."""
+"""Python agents before workers get them: checked here, and probed in a sandbox."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollserve import Reason
+from rollserve.errors import mismatch
 from rollserve_server.agents.agent import InfoSpec
 from rollserve_server.agents.parameters import check_finite
 from rollserve_server.agents.python.loading import find_installed
-from rollserve_server.agents.python.specs import (
+from rollserve_server.agents.sandbox.run import SandboxError, run_in_sandbox
+from rollserve_server.agents.specs.batching import Batching
+from rollserve_server.agents.specs.python import (
     InstalledFactory,
     PickledFactory,
     PythonForm,
     PythonSource,
     PythonSpec,
 )
-from rollserve_server.agents.sandbox.run import SandboxError, run_in_sandbox
-from rollserve_server.agents.specs import Batching
+from rollserve_server.agents.specs.shapes import shapes_of
 from rollserve_server.errors import InvalidValueError, NotAllowedError, NotFoundError, OverLimitError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from gymnasium import Space
 
-    from rollserve_server.agents.python.specs import Shapes
     from rollserve_server.settings import AgentSettings
 
 __all__ = ["check_python", "prepare_python"]
@@ -40,13 +41,13 @@ _PROGRAM = ("-m", "rollserve_server.agents.python.probe")
 def prepare_python(
     source: PythonSource, observation_space: Space[Any], action_space: Space[Any], settings: AgentSettings
 ) -> PythonSpec:
-    """Tries an agent in a process of its own: nothing of it runs in this one.
+    """Probe an agent in a sandbox. None of its code runs in this process.
 
     Raises:
-        NotFoundError: nothing of the name is installed, or it cannot be imported.
-        NotAllowedError: it comes as a pickle, and the operator allows none.
+        NotFoundError: no agent of the name is installed, or its module cannot be imported.
+        NotAllowedError: the agent is a pickle, and the operator does not allow pickles.
         OverLimitError: the pickle is too large.
-        InvalidValueError: it fails, or its parameters are not finite; the message names the field.
+        InvalidValueError: the agent fails, or its parameters are not finite; the error names the field.
     """
     num_bytes = sum(value.nbytes for value in source.parameters.values())
     match source.factory:
@@ -68,28 +69,29 @@ def prepare_python(
         raise _refused(source, error) from None
     form = PythonForm(
         found["noise_width"],
-        tuple(_described(found["states"])),
-        tuple(_described(found["infos"])),
+        tuple(_columns(found["states"])),
+        tuple(_columns(found["infos"])),
         Batching(*found["batching"]),
     )
-    shapes = _shapes(source.parameters)
+    shapes = shapes_of(source.parameters)
     return PythonSpec(source.factory, source.parameters, observation_space, action_space, form, shapes)
 
 
 def check_python(
     spec: PythonSpec, observation_space: Space[Any], action_space: Space[Any], settings: AgentSettings
 ) -> PythonSpec:
-    """The agent that was tried before, tried again if its parameters have other names, types or shapes now.
+    """Check an agent that was probed before; probe it again if its parameters changed their names, dtypes or shapes.
 
     Raises:
-        InvalidValueError: it was made for other spaces; or as of `prepare_python`.
+        InvalidValueError: the agent was made for other spaces.
+        NotFoundError, NotAllowedError, OverLimitError: see `prepare_python`.
     """
     spaces = (("observation", spec.observation_space, observation_space), ("action", spec.action_space, action_space))
-    for kind, made_for, there in spaces:
-        if made_for != there:
-            text = f"the {kind} space {there} came, {made_for} was expected: it was made for that one, send it again"
-            raise InvalidValueError(text)
-    if _shapes(spec.parameters) != spec.shapes:
+    for kind, agent_space, space in spaces:
+        if agent_space != space:
+            hint = "the agent was made for that space, send it again"
+            raise InvalidValueError(f"{kind} space: {mismatch(agent_space, space, hint)}")
+    if shapes_of(spec.parameters) != spec.shapes:
         return prepare_python(PythonSource(spec.factory, spec.parameters), observation_space, action_space, settings)
     check_finite(spec.parameters)
     return spec
@@ -97,15 +99,22 @@ def check_python(
 
 def _check_pickle(data: bytes, settings: AgentSettings) -> None:
     if not settings.allow_pickle:
-        text = (
-            "a pickled agent came, which the server's operator does not allow (option --allow-pickle): to read a "
-            "pickle is to run whatever code it holds. Send an agent as parameters or in the ONNX format, or have its "
-            "code installed beside the server"
+        raise NotAllowedError.of(
+            "data",
+            expected="an agent that is not pickled, because the server's operator does not allow pickles "
+            "(option --allow-pickle)",
+            got="a pickled agent",
+            hint="reading a pickle runs whatever code it holds. Send an agent as parameters or in the ONNX format, or "
+            "have its code installed beside the server",
+            reason=Reason.PICKLE_NOT_ALLOWED,
         )
-        raise NotAllowedError(text, reason=Reason.PICKLE_NOT_ALLOWED, field="data")
     if len(data) > settings.max_model_bytes:
-        text = f"{len(data)} bytes came, at most {settings.max_model_bytes} (--max-model-bytes) were expected"
-        raise OverLimitError(text, reason=Reason.MODEL_TOO_LARGE, field="data")
+        raise OverLimitError.of(
+            "data",
+            expected=f"at most {settings.max_model_bytes} bytes (--max-model-bytes)",
+            got=len(data),
+            reason=Reason.MODEL_TOO_LARGE,
+        )
 
 
 def _refused(source: PythonSource, error: SandboxError) -> InvalidValueError | NotFoundError:
@@ -117,9 +126,6 @@ def _refused(source: PythonSource, error: SandboxError) -> InvalidValueError | N
     return kind(error.text, reason=Reason(details.get("reason", Reason.AGENT_REFUSED)), field=details.get("field", ""))
 
 
-def _described(columns: Iterable[Any]) -> Iterable[InfoSpec]:
+def _columns(columns: Iterable[Any]) -> Iterable[InfoSpec]:
+    """Return the columns that a probe describes as JSON."""
     return (InfoSpec(name, np.dtype(dtype), tuple(shape)) for name, dtype, shape in columns)
-
-
-def _shapes(parameters: Mapping[str, np.ndarray]) -> Shapes:
-    return {name: (value.dtype, value.shape) for name, value in parameters.items()}

@@ -1,0 +1,96 @@
+"""Heads built for an action space."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from gymnasium import spaces
+
+from rollserve_server.agents.exploration import DEFAULT_EXPLORATION
+from rollserve_server.agents.heads.discrete import (
+    BernoulliHead,
+    CategoricalHead,
+    EpsilonGreedyHead,
+    MultiCategoricalHead,
+)
+from rollserve_server.agents.heads.gaussian import DiagonalGaussianHead, SquashedGaussianHead
+from rollserve_server.agents.heads.varied import VariedHead
+from rollserve_server.agents.specs.heads import DEFAULT_HEAD_SETTINGS
+from rollserve_server.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from gymnasium import Space
+
+    from rollserve_server.agents.exploration import Exploration
+    from rollserve_server.agents.heads.head import Head
+    from rollserve_server.agents.heads.varied import SampledHead
+    from rollserve_server.agents.specs.heads import HeadKind, HeadSettings
+
+__all__ = ["build_head"]
+
+_SPACES: Mapping[HeadKind, str] = {
+    "categorical": "Discrete",
+    "boltzmann": "Discrete",
+    "epsilon_greedy": "Discrete",
+    "multi_categorical": "MultiDiscrete",
+    "bernoulli": "MultiBinary",
+    "diagonal_gaussian": "a Box of floats",
+    "squashed_gaussian": "a Box of floats with bounds",
+}
+"""Action space that each kind of head needs."""
+
+
+def build_head(
+    kind: HeadKind,
+    action_space: Space[Any],
+    log_std: np.ndarray | None = None,
+    settings: HeadSettings = DEFAULT_HEAD_SETTINGS,
+    exploration: Exploration = DEFAULT_EXPLORATION,
+) -> Head:
+    """Build a head.
+
+    Args:
+        kind: kind of the head.
+        action_space: action space of one row.
+        log_std: log_std of a Gaussian, (size,), if it is constant; None if the network predicts it.
+        settings: settings of the head.
+        exploration: how freely the head acts; factors that the kind does not use are ignored.
+
+    Raises:
+        InvalidValueError: the head does not fit the action space; the field is `head`.
+    """
+    factors = exploration.factors(kind, settings)
+    if len(factors) > 1:
+        return VariedHead(_build(kind, action_space, log_std, settings, 1.0), factors)
+    return _build(kind, action_space, log_std, settings, factors[0])
+
+
+def _build(
+    kind: HeadKind, action_space: Space[Any], log_std: np.ndarray | None, settings: HeadSettings, factor: float
+) -> SampledHead:
+    match kind, action_space:
+        case "categorical", spaces.Discrete():
+            return CategoricalHead(action_space, factor)
+        case "boltzmann", spaces.Discrete():
+            return CategoricalHead(action_space, factor, "q_values")
+        case "epsilon_greedy", spaces.Discrete():
+            return EpsilonGreedyHead(action_space, factor)
+        case "multi_categorical", spaces.MultiDiscrete():
+            return MultiCategoricalHead(action_space, factor)
+        case "bernoulli", spaces.MultiBinary():
+            return BernoulliHead(action_space, factor)
+        case "diagonal_gaussian", spaces.Box() if _is_float(action_space):
+            return DiagonalGaussianHead(action_space, log_std, settings, factor)
+        case "squashed_gaussian", spaces.Box() if _is_float(action_space) and action_space.is_bounded():
+            return SquashedGaussianHead(action_space, log_std, settings, factor)
+    raise InvalidValueError.of(
+        "head", expected=f"a head for {action_space}", got=f"{kind}, which needs {_SPACES[kind]}"
+    )
+
+
+def _is_float(space: spaces.Box) -> bool:
+    return np.issubdtype(space.dtype, np.floating)

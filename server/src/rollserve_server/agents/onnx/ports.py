@@ -1,0 +1,163 @@
+"""A model's inputs and outputs, matched with what the agent needs."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rollserve_server.agents.agent import FLOAT32
+from rollserve_server.agents.onnx.head import roles_of_head
+from rollserve_server.agents.onnx.states import check_next_states, next_state_roles, state_ports
+from rollserve_server.agents.parameters import listed
+from rollserve_server.agents.roles import leaf_role
+from rollserve_server.agents.specs.onnx import Port
+from rollserve_server.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from gymnasium import Space
+
+    from rollserve_server.agents.onnx.model import Declared, ModelParts
+    from rollserve_server.agents.specs.onnx import OnnxModel
+    from rollserve_server.agents.specs.shapes import Shapes
+    from rollserve_server.envs import Leaf
+
+__all__ = ["NOISE", "check_converts", "check_output", "match_inputs", "match_outputs"]
+
+NOISE = "noise"
+"""Role of the input for noise."""
+
+_OPTIONAL_OUTPUTS = ("log_prob", "value")
+
+
+def match_inputs(model: OnnxModel, parts: ModelParts, leaves: Sequence[Leaf]) -> tuple[Port, ...]:
+    """Return the inputs for the leaves of the observation space, then for noise, then for states.
+
+    Raises:
+        InvalidValueError: an input is missing, has no role, or does not fit.
+    """
+    roles = {leaf_role("observation", leaf): leaf for leaf in leaves}
+    states = state_ports(model.inputs, parts.inputs)
+    _check_roles("inputs", model.inputs, (*roles, NOISE, *(port.role for port in states)))
+    ports = [_leaf_port(role, model.inputs.get(role, role), parts.inputs, leaf) for role, leaf in roles.items()]
+    name = model.inputs.get(NOISE, NOISE)
+    if name in parts.inputs:
+        ports.append(_noise_port(name, parts.inputs[name]))
+    elif NOISE in model.inputs:
+        raise _missing("input", NOISE, name, parts.inputs)
+    for port in states:
+        _check_axes(port.name, parts.inputs[port.name][1], port.shape)
+        ports.append(port)
+    names = [port.name for port in ports]
+    if len(set(names)) < len(names) or set(names) != set(parts.inputs):
+        expected = f"inputs {listed(names)}, each for one role"
+        raise InvalidValueError.of("model.input", expected=expected, got=f"inputs {listed(parts.inputs)}")
+    return tuple(ports)
+
+
+def match_outputs(
+    model: OnnxModel, outputs: Shapes, action_space: Space[Any], states: Sequence[Port]
+) -> dict[str, Port]:
+    """Return the outputs by role; the role of an info is its name.
+
+    Raises:
+        InvalidValueError: an output is missing, has no role, or does not fit.
+    """
+    heads_roles = roles_of_head(model.head, action_space)
+    state_roles = next_state_roles(states, model.outputs, outputs, model.infos)
+    names = _output_names(model, outputs, list(dict.fromkeys([*heads_roles, "value", *state_roles])))
+    _add_infos(names, model.infos, outputs, {*names, *(port.role for port in states)})
+    if unused := [name for name in outputs if name not in names.values()]:
+        expected = "only outputs that have a role or are named in `infos`"
+        raise InvalidValueError.of("model.output", expected=expected, got=f"output {unused[0]!r}")
+    ports = {role: Port(role, name, *outputs[name]) for role, name in names.items()}
+    check_next_states(states, ports)
+    if "value" in ports:
+        check_output(ports["value"], FLOAT32, 1)
+    return ports
+
+
+def check_converts(dtype: np.dtype, port: Port) -> None:
+    """Raise InvalidValueError unless the input takes values of a dtype."""
+    if port.dtype.kind != "f" and not np.can_cast(dtype, port.dtype, "same_kind"):
+        expected = f"floats, or a type to which {dtype} converts"
+        raise InvalidValueError.of(f"model.input[{port.name!r}]", expected=expected, got=port.dtype)
+
+
+def check_output(port: Port, dtype: np.dtype, size: int) -> None:
+    """Raise InvalidValueError unless rows of the output have a size, and convert to a dtype."""
+    field = f"model.output[{port.name!r}]"
+    if math.prod(port.shape) != size:
+        expected = f"rows with {size} {'element' if size == 1 else 'elements'} for {port.role!r}"
+        raise InvalidValueError.of(field, expected=expected, got=f"rows of shape {port.shape}")
+    if not np.can_cast(port.dtype, dtype, "same_kind"):
+        raise InvalidValueError.of(field, expected=f"a type that converts to {dtype}", got=port.dtype)
+
+
+def _leaf_port(role: str, name: str, inputs: Mapping[str, Declared], leaf: Leaf) -> Port:
+    if name not in inputs:
+        raise _missing("input", role, name, inputs)
+    dtype, axes = inputs[name]
+    port = Port(role, name, dtype, leaf.shape)
+    check_converts(leaf.dtype, port)
+    _check_axes(name, axes, leaf.shape)
+    return port
+
+
+def _noise_port(name: str, declared: Declared) -> Port:
+    dtype, axes = declared
+    width = axes[1] if axes and len(axes) == 2 else None
+    if dtype.kind != "f" or not isinstance(width, int) or width < 1:
+        expected = "floats of shape (N, K), with a number for K"
+        raise InvalidValueError.of(f"model.input[{name!r}]", expected=expected, got=f"{dtype} of shape {axes}")
+    _check_axes(name, axes, (width,))
+    return Port(NOISE, name, dtype, (width,))
+
+
+def _output_names(model: OnnxModel, outputs: Collection[str], roles: Sequence[str]) -> dict[str, str]:
+    """Return the names of outputs by role; optional roles without an output are left out."""
+    _check_roles("outputs", model.outputs, roles)
+    names = {}
+    for role in roles:
+        name = model.outputs.get(role, role)
+        if name in outputs:
+            names[role] = name
+        elif role not in _OPTIONAL_OUTPUTS or role in model.outputs:
+            raise _missing("output", role, name, outputs)
+    return names
+
+
+def _add_infos(names: dict[str, str], infos: Sequence[str], outputs: Collection[str], taken: Collection[str]) -> None:
+    for position, name in enumerate(infos):
+        if name not in outputs or name in taken or name in infos[:position] or name.startswith("_"):
+            expected = f"an output among {listed(outputs)} with a name that is not taken and does not begin with '_'"
+            raise InvalidValueError.of(f"infos[{position}]", expected=expected, got=repr(name))
+        names[name] = name
+
+
+def _missing(kind: str, role: str, name: str, names: Collection[str]) -> InvalidValueError:
+    expected = f"an {kind} {name!r} for the role {role!r}"
+    return InvalidValueError.of(f"model.{kind}", expected=expected, got=f"{kind}s {listed(names)}")
+
+
+def _check_roles(field: str, names: Mapping[str, str], known: Collection[str]) -> None:
+    for role in names:
+        if role not in known:
+            raise InvalidValueError.of(field, expected=f"roles among {listed(known)}", got=f"role {role!r}")
+
+
+def _check_axes(name: str, axes: tuple[int | str, ...] | None, shape: tuple[int, ...]) -> None:
+    """Raise InvalidValueError unless the declared axes take any number of rows of a shape."""
+    if axes is None:
+        return
+    field = f"model.input[{name!r}]"
+    if len(axes) != 1 + len(shape) or any(
+        isinstance(axis, int) and 0 <= axis != size for axis, size in zip(axes[1:], shape, strict=True)
+    ):
+        raise InvalidValueError.of(field, expected=f"shape {('N', *shape)}", got=f"shape {axes}")
+    if isinstance(axes[0], int) and axes[0] >= 0:
+        hint = "give the first axis a name instead of a size"
+        raise InvalidValueError.of(field, expected="a batch axis of any size", got=f"size {axes[0]}", hint=hint)

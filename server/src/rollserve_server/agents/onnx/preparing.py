@@ -1,0 +1,72 @@
+"""ONNX models before workers get them: matched with the spaces, and probed in a sandbox."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rollserve_server.agents.identity import model_digest
+from rollserve_server.agents.onnx.head import onnx_head
+from rollserve_server.agents.onnx.model import read_model
+from rollserve_server.agents.onnx.ports import NOISE, check_converts, check_output, match_inputs, match_outputs
+from rollserve_server.agents.onnx.run_probe import run_probe
+from rollserve_server.agents.parameters import check_parameters
+from rollserve_server.agents.roles import STATE, leaf_role
+from rollserve_server.agents.specs.onnx import OnnxSpec
+from rollserve_server.agents.specs.shapes import shapes_of
+from rollserve_server.envs import leaves_of_space
+from rollserve_server.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from gymnasium import Space
+
+    from rollserve_server.agents.specs.onnx import OnnxModel
+    from rollserve_server.settings import AgentSettings
+
+__all__ = ["check_onnx", "prepare_onnx"]
+
+
+def prepare_onnx(
+    model: OnnxModel, observation_space: Space[Any], action_space: Space[Any], settings: AgentSettings
+) -> OnnxSpec:
+    """Read a model, and probe it in a sandbox.
+
+    Raises:
+        InvalidValueError: the model is malformed, does not fit the spaces, or fails; the error names the field.
+        OverLimitError: the model is too large.
+    """
+    parts = read_model(model.data, settings.max_model_bytes)
+    leaves = leaves_of_space(observation_space)
+    inputs = match_inputs(model, parts, leaves)
+    states = [port for port in inputs if port.role.startswith(STATE)]
+    probed = run_probe(parts, inputs, leaves, settings.onnx_providers, settings.model_sandbox)
+    spec = OnnxSpec(
+        graph=parts.graph,
+        inputs=inputs,
+        outputs=match_outputs(model, probed.outputs, action_space, states),
+        head=model.head,
+        infos=model.infos,
+        batching=probed.batching,
+        providers=settings.onnx_providers,
+        parameters=parts.parameters,
+        shapes=shapes_of(parts.parameters),
+        source=model_digest(model),
+    )
+    check_onnx(spec, observation_space, action_space)
+    return spec
+
+
+def check_onnx(spec: OnnxSpec, observation_space: Space[Any], action_space: Space[Any]) -> None:
+    """Raise InvalidValueError if the model does not fit the spaces, or its parameters do not fit the model."""
+    leaves = leaves_of_space(observation_space)
+    ports = [port for port in spec.inputs if port.role != NOISE and not port.role.startswith(STATE)]
+    expected, got = [leaf_role("observation", leaf) for leaf in leaves], [port.role for port in ports]
+    if got != expected:
+        raise InvalidValueError.of("inputs", expected=f"inputs for {expected}", got=f"inputs for {got}")
+    for leaf, port in zip(leaves, ports, strict=True):
+        check_converts(leaf.dtype, port)
+        if port.shape != leaf.shape:
+            field = f"model.input[{port.name!r}]"
+            raise InvalidValueError.of(field, expected=f"rows of shape {leaf.shape}", got=f"rows of shape {port.shape}")
+    for column in onnx_head(spec.head, spec.outputs, action_space).inputs:
+        check_output(spec.outputs[column.name], column.dtype, column.shape[0])
+    check_parameters(spec.parameters, spec.shapes)

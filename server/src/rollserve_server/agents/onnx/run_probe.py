@@ -1,0 +1,91 @@
+"""Probes of models in a sandbox, on random observations."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rollserve_server.agents.sandbox.random_rows import NUM_PROBE_ROWS, random_rows
+from rollserve_server.agents.sandbox.run import SandboxError, run_in_sandbox
+from rollserve_server.agents.specs.batching import Batching
+from rollserve_server.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rollserve_server.agents.onnx.model import ModelParts
+    from rollserve_server.agents.specs.onnx import Port
+    from rollserve_server.agents.specs.shapes import Shapes
+    from rollserve_server.envs import Leaf
+    from rollserve_server.settings import SandboxLimits
+
+__all__ = ["ProbedModel", "run_probe"]
+
+_MAX_OTHER_NUMBERS = 1 << 16  # made here for all rows of the probe, then by each worker for all of its rows
+_SCRIPT = Path(__file__).with_name("probe.py")
+
+
+@dataclass(frozen=True)
+class ProbedModel:
+    """The result of a probe.
+
+    Attributes:
+        outputs: dtype and shape of a row of each output.
+        batching: numbers of rows in which the model may run.
+    """
+
+    outputs: Shapes
+    batching: Batching
+
+
+def run_probe(
+    parts: ModelParts,
+    inputs: Sequence[Port],
+    leaves: Sequence[Leaf],
+    providers: Sequence[str],
+    limits: SandboxLimits,
+) -> ProbedModel:
+    """Probe a model on random observations.
+
+    Args:
+        parts: model.
+        inputs: inputs for the leaves, in their order, then for noise and states, which are floats.
+        leaves: leaves of the observation space.
+        providers: execution providers of ONNX Runtime, the best first.
+        limits: limits of the sandbox.
+
+    Raises:
+        InvalidValueError: the model is refused; the field is `model` or `model.input`.
+    """
+    num_others = sum(math.prod(port.shape) for port in inputs[len(leaves) :])
+    if num_others > _MAX_OTHER_NUMBERS:
+        expected = f"at most {_MAX_OTHER_NUMBERS} numbers of noise and states per row"
+        raise InvalidValueError.of("model.input", expected=expected, got=num_others)
+    arguments = {
+        "graph": parts.graph,
+        "parameters": dict(parts.parameters),
+        "providers": list(providers),
+        "rows": _random_inputs(inputs, leaves),
+    }
+    num_bytes = len(parts.graph) + sum(value.nbytes for value in parts.parameters.values())
+    try:
+        result = run_in_sandbox([str(_SCRIPT)], arguments, num_bytes, limits)
+    except SandboxError as error:
+        raise InvalidValueError(error.text, field="model") from None
+    outputs = {name: (np.dtype(dtype), tuple(shape)) for name, (dtype, shape) in result["outputs"].items()}
+    return ProbedModel(outputs, Batching(*result["batching"]))
+
+
+def _random_inputs(inputs: Sequence[Port], leaves: Sequence[Leaf]) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(0)
+    rows = {
+        port.name: random_rows(leaf, generator).astype(port.dtype)
+        for port, leaf in zip(inputs[: len(leaves)], leaves, strict=True)
+    }
+    for port in inputs[len(leaves) :]:
+        rows[port.name] = generator.standard_normal((NUM_PROBE_ROWS, *port.shape)).astype(port.dtype)
+    return rows

@@ -1,0 +1,34 @@
+"""Random observations for probes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rollserve_server.envs import leaf_bounds
+
+if TYPE_CHECKING:
+    from rollserve_server.envs import Leaf
+
+__all__ = ["NUM_PROBE_ROWS", "random_rows"]
+
+NUM_PROBE_ROWS = 80
+"""Number of observations that a probe has."""
+
+_FAR = 1e4  # bounds beyond this count as none
+
+
+def random_rows(leaf: Leaf, generator: np.random.Generator) -> np.ndarray:
+    """Return random values of a leaf, (80, *shape): uniform between near bounds, else normal."""
+    low, high = leaf_bounds(leaf)
+    far = (low < -_FAR) | (high > _FAR)
+    near_low, near_high = np.where(far, 0, low), np.where(far, 0, high)
+    shape = (NUM_PROBE_ROWS, low.size)
+    if leaf.dtype.kind == "f":
+        values = generator.uniform(near_low, near_high, shape)
+    else:
+        values = generator.integers(near_low, near_high, shape, endpoint=True).astype(np.float64)
+    normal = np.clip(generator.standard_normal(shape), low, high)
+    values = np.where(far, normal if leaf.dtype.kind == "f" else np.trunc(normal), values)
+    return values.astype(leaf.dtype).reshape(NUM_PROBE_ROWS, *leaf.shape)

@@ -1,0 +1,28 @@
+"""Agents that ignore observations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["ConstantSpec", "RandomSpec"]
+
+
+@dataclass(frozen=True)
+class RandomSpec:
+    """An agent that acts at random."""
+
+
+@dataclass(frozen=True, eq=False)
+class ConstantSpec:
+    """An agent that always takes the same action.
+
+    Attributes:
+        action: value of each leaf of the action space, by name.
+    """
+
+    action: Mapping[str, np.ndarray]

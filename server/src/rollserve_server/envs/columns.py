@@ -1,0 +1,94 @@
+"""Values of spaces stored in columns, one for each leaf, and read from them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium import spaces
+
+from rollserve.errors import mismatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gymnasium import Space
+
+    from rollserve_server.envs.leaves import Leaf
+
+__all__ = ["assemble_rows", "batch_of_leaves", "leaves_of_batch", "store_observation"]
+
+
+def store_observation(observation: Any, leaves: Sequence[Leaf], columns: Sequence[np.ndarray], row: int) -> None:
+    """Write an observation to one row of each leaf's column.
+
+    Values outside the space's bounds pass: many environments return some.
+
+    Raises:
+        LookupError, TypeError: the observation lacks a part of the space's structure.
+        ValueError: a part has another shape than its leaf, or a dtype whose conversion loses values, which numpy would
+            broadcast or truncate silently. Rounding of floats is no loss; integers may have any dtype that holds them.
+        OverflowError: a number is beyond its leaf's dtype.
+    """
+    for leaf, column in zip(leaves, columns, strict=True):
+        part = observation
+        for step in leaf.path:
+            part = part[step]
+        column[row] = part if leaf.takes(part) else _cast(part, leaf, leaf.shape)
+
+
+def assemble_rows(space: Space[Any], columns: Iterator[np.ndarray]) -> list[Any]:
+    """Return a value of the space for each row, from the columns of its leaves.
+
+    A number of a Discrete space is a numpy integer, as `space.sample()` makes it; arrays are views of the columns.
+    """
+    if isinstance(space, spaces.Dict):
+        parts = {key: assemble_rows(subspace, columns) for key, subspace in space.spaces.items()}
+        return [dict(zip(parts, row, strict=True)) for row in zip(*parts.values(), strict=True)]
+    if isinstance(space, spaces.Tuple):
+        subspaces = [assemble_rows(subspace, columns) for subspace in space.spaces]
+        return list(zip(*subspaces, strict=True))
+    return list(next(columns))
+
+
+def leaves_of_batch(batch: Any, leaves: Sequence[Leaf], num_rows: int) -> list[np.ndarray]:
+    """Return the column (M, *shape) of each leaf of a vector environment's batch of M values, without a copy.
+
+    Raises:
+        LookupError, TypeError, ValueError, OverflowError: the batch does not fit; see `store_observation`.
+    """
+    columns = []
+    for leaf in leaves:
+        part = batch
+        for step in leaf.path:
+            part = part[step]
+        if not (type(part) is np.ndarray and part.dtype is leaf.dtype and part.shape == (num_rows, *leaf.shape)):
+            part = _cast(part, leaf, (num_rows, *leaf.shape))
+        columns.append(part)
+    return columns
+
+
+def batch_of_leaves(space: Space[Any], columns: Iterator[np.ndarray]) -> Any:
+    """Return the batch that a vector environment takes, from the columns of the space's leaves."""
+    if isinstance(space, spaces.Dict):
+        return {key: batch_of_leaves(subspace, columns) for key, subspace in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(batch_of_leaves(subspace, columns) for subspace in space.spaces)
+    return next(columns)
+
+
+def _cast(value: Any, leaf: Leaf, shape: tuple[int, ...]) -> np.ndarray:
+    """Return the value as an array of a shape and the leaf's dtype; raises the errors of `store_observation`."""
+    array = np.asarray(value)
+    where = f"observation {leaf.name!r}" if leaf.name else "observation"
+    if array.shape != shape:
+        raise ValueError(f"{where}: {mismatch(f'shape {shape}', f'shape {array.shape}')}")
+    if array.dtype == leaf.dtype:
+        return array
+    integral = array.dtype.kind in "iu" and leaf.dtype.kind in "iu"
+    if not integral and not np.can_cast(array.dtype, leaf.dtype, "same_kind"):
+        raise ValueError(f"{where}: {mismatch(f'dtype {leaf.dtype}', f'dtype {array.dtype}')}")
+    cast = array.astype(leaf.dtype)
+    if integral and not np.array_equal(cast, array):
+        raise ValueError(f"{where}: {mismatch(f'a value of dtype {leaf.dtype}', array[cast != array].flat[0])}")
+    return cast

@@ -1,0 +1,119 @@
+"""Native vector environments: which environments have one, and how it is made."""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+from gymnasium.vector import AutoresetMode
+
+from rollserve_server.envs.making import close_env
+from rollserve_server.envs.native.same_step import same_step_spec
+from rollserve_server.envs.refusals import call_with_arguments
+from rollserve_server.envs.registry import find_env
+from rollserve_server.errors import InvalidValueError, shorten
+
+if TYPE_CHECKING:
+    from gymnasium.vector import VectorEnv
+
+    from rollserve import EnvSpec
+
+__all__ = ["check_step_limit", "make_native", "offers_rows", "why_not_native"]
+
+_MODES = (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP)
+_MAX_SHOWN = 200  # characters of an argument in the text of an error
+
+
+def why_not_native(spec: EnvSpec) -> str | None:
+    """Return why native code cannot step the environment's rows, or None if it can.
+
+    Raises:
+        NotFoundError: there is no such module, class or id.
+    """
+    named = find_env(spec.id)
+    if not isinstance(named, str) or gymnasium.spec(named).vector_entry_point is None:
+        return f"{spec.id} has no native vector environment"
+    if spec.wrappers or gymnasium.spec(named).additional_wrappers:
+        return "wrappers apply to single rows"
+    if spec.task is not None:
+        return "a task applies to single rows"
+    return None
+
+
+def offers_rows(spec: EnvSpec) -> bool:
+    """Whether the environment, which exists, also has code for single rows."""
+    named = find_env(spec.id)
+    return not isinstance(named, str) or gymnasium.spec(named).entry_point is not None
+
+
+def check_step_limit(spec: EnvSpec) -> None:
+    """Check that the argument `max_episode_steps` is a step limit, because not all native code does.
+
+    Raises:
+        InvalidValueError: the argument is no whole number, or below 1.
+    """
+    limit = spec.kwargs.get("max_episode_steps")
+    if limit is not None and (type(limit) is not int or limit < 1):
+        expected, got = "a whole number of at least 1", shorten(json.dumps(limit), _MAX_SHOWN)
+        raise InvalidValueError.of("kwargs_json", expected=f"{expected} as max_episode_steps", got=got)
+
+
+def make_native(
+    spec: EnvSpec, num_rows: int, max_episode_length: int | None, *, same_step: bool
+) -> VectorEnv[Any, Any, Any]:
+    """Make a native vector environment. The caller has checked that the spec is allowed.
+
+    Args:
+        spec: environment.
+        num_rows: number of rows.
+        max_episode_length: step limit of episodes; None for the environment's own.
+        same_step: whether to reset rows in the step that ends an episode, where the environment can.
+
+    Raises:
+        NotFoundError: a module or id does not exist, or a package is not installed.
+        InvalidValueError: the environment has no native code, or refuses its arguments or the limit, or its autoreset
+            mode is unknown.
+    """
+    why_not = why_not_native(spec)
+    if why_not is not None:
+        raise InvalidValueError.of("vectorization", expected=f"'rows', because {why_not}", got="'native'")
+    check_step_limit(spec)
+    name = spec.id.rpartition(":")[2]
+    # Bind the id here: as an argument of the request it could name a module that is not allowed.
+    named = (same_step_spec(name) if same_step else None) or name
+    make = functools.partial(gymnasium.make_vec, named, num_rows, "vector_entry_point")
+    arguments = _limited_arguments(spec, gymnasium.spec(name).max_episode_steps, max_episode_length)
+    env: VectorEnv[Any, Any, Any]
+    try:
+        env = call_with_arguments(spec.id, lambda: make(**arguments))
+    except InvalidValueError as error:
+        if max_episode_length is None:
+            raise
+        # The environment was made before without a limit, so the limit is at fault.
+        expected = f"none, because the native code of {spec.id} takes no step limit"
+        hint = f"use vectorization 'rows' ({error.text})"
+        raise InvalidValueError.of(
+            "options.max_episode_length", expected=expected, got=max_episode_length, hint=hint
+        ) from error
+    if env.metadata.get("autoreset_mode") not in _MODES:
+        close_env(env)
+        expected = f"'rows', because the native vector environment of {spec.id} does not declare its autoreset mode"
+        raise InvalidValueError.of("vectorization", expected=expected, got="'native'")
+    return env
+
+
+def _limited_arguments(spec: EnvSpec, registered_limit: int | None, max_episode_length: int | None) -> dict[str, Any]:
+    """Return the arguments, with the environment's step limit or the call's, whichever is lower.
+
+    Without a limit in the spec or the call, `max_episode_steps` is left out: gymnasium then applies the registered one.
+    """
+    arguments: dict[str, Any] = dict(spec.kwargs)
+    own_limit = arguments.pop("max_episode_steps", None)
+    limit = own_limit or registered_limit
+    if max_episode_length is not None:
+        limit = min(max_episode_length, limit or max_episode_length)
+    if (own_limit, max_episode_length) != (None, None):
+        arguments["max_episode_steps"] = limit
+    return arguments

@@ -1,0 +1,70 @@
+"""Permissions: which modules, wrappers, methods and render modes a request may name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rollserve import Reason
+from rollserve_server.envs.registry import module_of
+from rollserve_server.errors import NotAllowedError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from rollserve import EnvSpec
+
+__all__ = ["check_allowed"]
+
+_FORBIDDEN_WRAPPERS = {
+    "ArrayConversion": "its environments return no numpy arrays",
+    "Autoreset": "it hides the last observation of an episode",
+    "HumanRendering": "it opens windows on the server",
+    "JaxToNumpy": "it needs an environment of another framework",
+    "JaxToTorch": "its environments return no numpy arrays",
+    "NumpyToTorch": "its environments return no numpy arrays",
+    "RecordVideo": "it writes files on the server",
+}
+
+
+def check_allowed(
+    spec: EnvSpec, allowed_modules: Collection[str], allowed_methods: Collection[str] = ("set_task",)
+) -> None:
+    """Check that making the environment runs only code that the operator allows.
+
+    Args:
+        spec: environment of a request.
+        allowed_modules: modules that ids may name, with their submodules.
+        allowed_methods: methods that may set a task.
+
+    Raises:
+        NotAllowedError: the id names another module, a wrapper writes files, opens windows or loses data, the task is
+            set by another method, or the environment renders to a screen.
+    """
+    module = module_of(spec.id)
+    if module is not None and not any(module == name or module.startswith(f"{name}.") for name in allowed_modules):
+        expected = f"a module that the server's operator allows (option --allow-module: {_listed(allowed_modules)})"
+        raise NotAllowedError.of("id", expected=expected, got=f"module {module!r}", reason=Reason.MODULE_NOT_ALLOWED)
+    for position, wrapper in enumerate(spec.wrappers):
+        why_not = _FORBIDDEN_WRAPPERS.get(wrapper.name)
+        if why_not is not None:
+            raise NotAllowedError.of(
+                f"wrappers[{position}].name",
+                expected="a wrapper that is allowed",
+                got=f"{wrapper.name!r}, which is not: {why_not}",
+                reason=Reason.WRAPPER_NOT_ALLOWED,
+            )
+    if spec.task is not None and spec.task.method not in allowed_methods:
+        expected = f"a method that the server's operator allows (option --allow-method: {_listed(allowed_methods)})"
+        got = repr(spec.task.method)
+        raise NotAllowedError.of("task.method", expected=expected, got=got, reason=Reason.METHOD_NOT_ALLOWED)
+    if spec.kwargs.get("render_mode") == "human":
+        raise NotAllowedError.of(
+            "kwargs_json",
+            expected="a render_mode that is allowed",
+            got="'human', which is not: it opens windows on the server",
+            reason=Reason.RENDER_MODE_NOT_ALLOWED,
+        )
+
+
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(map(repr, sorted(names))) or "none"

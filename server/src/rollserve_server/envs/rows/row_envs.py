@@ -1,0 +1,282 @@
+"""Rows of environments that are stepped one by one."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from rollserve import Reproducibility
+from rollserve.errors import mismatch
+from rollserve_server.activity import Phase, current_activity
+from rollserve_server.envs.columns import assemble_rows
+from rollserve_server.envs.determinism import QUICK_SECONDS, Trace, classify, trace_episode
+from rollserve_server.envs.infos import plain_dict
+from rollserve_server.envs.leaves import leaves_of_space
+from rollserve_server.envs.making import close_env, make_env, set_task
+from rollserve_server.envs.observation_checks import check_observations, unfit_rows
+from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs, specs_of_rows
+from rollserve_server.envs.rows.step_results import StepResults
+from rollserve_server.errors import EnvFailedError, InvalidValueError, at_row, describe, show
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+    from gymnasium import Space
+
+    from rollserve import EnvSpec
+    from rollserve_server.envs.rows.step_results import Outcome
+
+__all__ = ["RowEnvs"]
+
+_RowInfos = list[tuple[int, "Mapping[str, Any]"]]
+
+_MAX_QUICK_SECONDS = 1.0  # for the quick checks of all rows together
+
+
+class RowEnvs:
+    """M environments, which may differ except in their spaces. The caller says which rows step, and resets them.
+
+    gymnasium's SyncVectorEnv always steps all rows. Here a row without work costs nothing, an error belongs to a row,
+    and observations are written directly to their columns.
+
+    Attributes:
+        observation_space: observation space of one row.
+        action_space: action space of one row.
+        observation_leaves: leaves of the observation space.
+        action_leaves: leaves of the action space.
+        observations: current observation of each row, (M, *O) for each leaf.
+        rewards: reward of each row's last step, (M,) float64.
+        terminated: whether each row's last step terminated its episode, (M,) bool.
+        truncated: whether each row's last step truncated its episode, (M,) bool.
+        failures: errors of the rows whose environments failed in the last `step`.
+        checks_observations: whether an observation with NaN, or outside its space, is an error.
+        rows_differ: whether each row has a spec of its own, so that each episode belongs to a row.
+    """
+
+    def __init__(self, specs: WorkerSpecs, num_rows: int) -> None:
+        """Make the environments.
+
+        Args:
+            specs: environments: the same for all rows, or one for each.
+            num_rows: M.
+
+        Raises:
+            NotFoundError, InvalidValueError: an environment cannot be made, see `make_env`; or spaces differ.
+        """
+        self.rows_differ = isinstance(specs, RowSpecs)
+        self._specs = specs_of_rows(specs, num_rows)
+        self._broken: set[int] = set()
+        self.failures: list[EnvFailedError] = []
+        self._activity = current_activity()
+        self.checks_observations = False
+        with at_row(0):
+            self._envs = [make_env(self._specs[0])]
+        try:
+            self.observation_space: Space[Any] = self._envs[0].observation_space
+            self.action_space: Space[Any] = self._envs[0].action_space
+            self.observation_leaves = leaves_of_space(self.observation_space)
+            self.action_leaves = leaves_of_space(self.action_space)
+            for row in range(1, num_rows):
+                with at_row(row):
+                    self._envs.append(make_env(self._specs[row]))
+                    self._check_spaces(row)
+            self._results = results = StepResults(self.observation_leaves, num_rows)
+        except BaseException:
+            self.close()
+            raise
+        self.observations, self.rewards = results.observations, results.rewards
+        self.terminated, self.truncated = results.terminated, results.truncated
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows, M."""
+        return len(self._envs)
+
+    @property
+    def max_episode_steps(self) -> int | None:
+        """Step limit of the environments' registrations, the highest where rows differ; None if one has no limit."""
+        registered = [env.spec for env in (self._envs if self.rows_differ else self._envs[:1])]
+        limits = [spec and spec.max_episode_steps for spec in registered]
+        return max((limit for limit in limits if limit), default=None) if all(limits) else None
+
+    def can_change(self, specs: WorkerSpecs) -> bool:
+        """Whether `change` to these specs would keep at least one environment."""
+        row_specs = specs_of_rows(specs, self.num_rows)
+        return len(row_specs) == self.num_rows and any(map(_differ_in_place, self._specs, row_specs))
+
+    def change(self, specs: WorkerSpecs) -> None:
+        """Change the environments: in place where only task and reset options differ, else by making new ones.
+
+        Raises:
+            NotFoundError, InvalidValueError: an environment cannot be made or refuses its task, see `make_env` and
+                `set_task`; or spaces would differ. The rows are then unusable.
+        """
+        self.rows_differ = isinstance(specs, RowSpecs)
+        before, self._specs = self._specs, specs_of_rows(specs, self.num_rows)
+        for row, spec in enumerate(self._specs):
+            with at_row(row):
+                if row in self._broken or not _differ_in_place(before[row], spec):
+                    self._break(row)
+                    self._remake(row)
+                    self._check_spaces(row)
+                elif spec.task is not None:
+                    set_task(self._envs[row], spec.task)
+
+    def classify(self) -> Reproducibility:
+        """Return the reproducibility class, by a quick check of up to two rows with each spec."""
+        kinds: dict[str, list[int]] = {}
+        for row, spec in enumerate(self._specs):
+            kinds.setdefault(repr(spec), []).append(row)
+        seconds = min(QUICK_SECONDS, _MAX_QUICK_SECONDS / len(kinds))
+        for rows in kinds.values():
+            envs, options = [self._envs[row] for row in rows[:2]], self._specs[rows[0]].reset_options
+            if classify(envs, options, seconds) is Reproducibility.WORKER:
+                return Reproducibility.WORKER
+        return Reproducibility.EPISODE
+
+    @property
+    def is_declared_nondeterministic(self) -> bool:
+        """Whether the registration of an environment declares it nondeterministic."""
+        return any(env.spec is not None and env.spec.nondeterministic for env in self._envs)
+
+    def trace(self, seed: int, max_steps: int) -> Trace:
+        """Run an episode in the first row with random actions; see `trace_episode`.
+
+        Raises:
+            EnvFailedError: the environment raised an error.
+        """
+        try:
+            return trace_episode(self._envs[0], seed, max_steps, self._specs[0].reset_options)
+        except BaseException as error:
+            raise self._failure("an episode", 0, error) from error
+
+    def reset(self, row: int, seed: int) -> Mapping[str, Any]:
+        """Begin an episode in a row, and return the environment's infos.
+
+        Raises:
+            EnvFailedError: the environment raised an error, its observation does not fit its space (see
+                `store_observation`), or the environment failed before and cannot be made again.
+        """
+        try:
+            if row in self._broken:
+                self._remake(row)
+            self._activity.begin(Phase.RESET, row)
+            # Copy the options, because environments may change their arguments.
+            reset_options = self._specs[row].reset_options
+            options = copy.deepcopy(dict(reset_options)) if reset_options else None
+            observation, info = self._envs[row].reset(seed=seed, options=options)
+            self._results.store_observation(row, observation)
+            if self.checks_observations:
+                check_observations(self.observation_leaves, self.observations, (row,))
+            return plain_dict(info)
+        except BaseException as error:
+            raise self._failure("reset", row, error) from error
+
+    def step(self, rows: Sequence[int], actions: Sequence[np.ndarray]) -> _RowInfos:
+        """Step rows, and return their infos, without empty ones.
+
+        A row whose environment raises an error, or whose observation does not fit its space, is recorded in `failures`.
+        Its environment is closed, and the next `reset` makes a new one. The other rows are stepped.
+
+        Args:
+            rows: indices of the rows.
+            actions: an array (M, *A) for each leaf of the action space; copied, because environments may keep it.
+        """
+        if self.failures:
+            self.failures = []
+        row_actions = assemble_rows(self.action_space, iter([column.copy() for column in actions]))
+        infos: _RowInfos = []
+        self._activity.begin(Phase.STEP)
+        max_rows = self._results.max_rows_at_once
+        for start in range(0, len(rows), max_rows):
+            infos += self._step_batch(rows[start : start + max_rows], row_actions)
+        if self.checks_observations:
+            infos = self._without_unfit(rows, infos)
+        self._activity.phase = Phase.WORKING
+        return infos
+
+    def close(self) -> None:
+        """Close the environments."""
+        for row, env in enumerate(self._envs):
+            if row not in self._broken:
+                close_env(env)
+
+    def _step_batch(self, rows: Sequence[int], row_actions: Sequence[Any]) -> _RowInfos:
+        """Step rows, then store their results; return infos as `step` does."""
+        envs, activity = self._envs, self._activity
+        outcomes: list[Outcome] = []
+        for row in rows:
+            activity.row = row
+            try:
+                outcome = envs[row].step(row_actions[row])
+                outcomes.append(outcome if type(outcome) is tuple else tuple(outcome))
+            except BaseException as error:
+                self._fail(row, error)
+        if self.failures:
+            rows = [row for row in rows if row not in self._broken]
+        for row, invalid in self._results.store(rows, outcomes):
+            self._fail(row, invalid)
+        stepped = list(zip(rows, outcomes, strict=True))
+        if self.failures:
+            stepped = [(row, outcome) for row, outcome in stepped if row not in self._broken]
+        infos = [(row, outcome[4]) for row, outcome in stepped if type(outcome[4]) is not dict or outcome[4]]
+        return infos if all(type(info) is dict for _, info in infos) else self._plain_infos(infos)
+
+    def _plain_infos(self, row_infos: Sequence[tuple[int, Any]]) -> _RowInfos:
+        """Return the infos as plain dicts, without empty ones; rows whose infos raise errors fail."""
+        infos: _RowInfos = []
+        for row, info in row_infos:
+            try:
+                plain = plain_dict(info)
+            except BaseException as error:
+                self._fail(row, error)
+            else:
+                if plain:
+                    infos.append((row, plain))
+        return infos
+
+    def _without_unfit(self, rows: Sequence[int], infos: _RowInfos) -> _RowInfos:
+        """Let rows fail whose observations are outside their space; return the infos of the others."""
+        stepped = [row for row in rows if row not in self._broken]
+        for row, text in unfit_rows(self.observation_leaves, self.observations, stepped).items():
+            self._fail(row, ValueError(text))
+        return [(row, info) for row, info in infos if row not in self._broken]
+
+    def _fail(self, row: int, error: BaseException) -> None:
+        """Record that a row's step failed."""
+        self.failures.append(self._failure("step", row, error))
+        self._results.clear(row)
+        self._activity.begin(Phase.STEP)  # of the other rows, after this one was closed
+
+    def _failure(self, what: str, row: int, error: BaseException) -> EnvFailedError:
+        """Return the error for the caller. The environment may stay broken, so the next reset makes a new one."""
+        self._break(row)
+        return EnvFailedError(f"{self._specs[row].id} raised in {what}: {describe(error)}", row)
+
+    def _break(self, row: int) -> None:
+        """Close a row's environment, which a new one will replace."""
+        if row not in self._broken:
+            close_env(self._envs[row])
+            self._broken.add(row)
+
+    def _remake(self, row: int) -> None:
+        """Replace a row's closed environment."""
+        self._envs[row] = make_env(self._specs[row])
+        self._broken.discard(row)
+
+    def _check_spaces(self, row: int) -> None:
+        """Raise InvalidValueError if the row's spaces differ from the first row's."""
+        for name in ("observation_space", "action_space") if self.rows_differ else ():
+            expected, got = getattr(self, name), getattr(self._envs[row], name)
+            if got != expected:
+                raise InvalidValueError(f"{name}: {mismatch(f'{show(expected)}, as in the first row', show(got))}")
+
+
+def _differ_in_place(before: EnvSpec, after: EnvSpec) -> bool:
+    """Whether only task and reset options differ, and the task can be set in place."""
+    if dataclasses.replace(before, task=after.task, reset_options=after.reset_options) != after:
+        return False
+    # A task cannot be unset, and one method cannot undo what another has set.
+    return before.task is None or (after.task is not None and after.task.method == before.task.method)

@@ -1,0 +1,279 @@
+"""Rows of a vector environment, which steps and resets all of them at once."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+
+from rollserve import EnvSpec, Reproducibility
+from rollserve_server.activity import Phase, current_activity
+from rollserve_server.envs.columns import batch_of_leaves, leaves_of_batch
+from rollserve_server.envs.determinism import QUICK_STEPS, Trace, differences, numbers_in
+from rollserve_server.envs.envpool.environment import make_envpool
+from rollserve_server.envs.infos import plain_dict
+from rollserve_server.envs.leaves import leaves_of_space
+from rollserve_server.envs.making import close_env
+from rollserve_server.envs.native.making import make_native
+from rollserve_server.envs.observation_checks import check_observations
+from rollserve_server.envs.rows.vector_infos import final_observations, has_infos, infos_of_row, without_final
+from rollserve_server.errors import EnvFailedError, describe
+
+if TYPE_CHECKING:
+    from gymnasium import Space
+    from gymnasium.vector import VectorEnv
+    from numpy.typing import NDArray
+
+    from rollserve_server.envs.row_specs import WorkerSpecs
+
+__all__ = ["VectorEnvs"]
+
+
+class VectorEnvs:
+    """M rows of one vector environment. All rows are reset together; a row whose episode ends then resets itself.
+
+    The rows share their random numbers, so what they do is a function of the first reset's seed and of all actions.
+
+    Attributes:
+        num_rows: M.
+        max_episode_length: step limit that was requested beside the environment's own; None without one.
+        observation_space: observation space of one row.
+        action_space: action space of one row.
+        observation_leaves: leaves of the observation space.
+        action_leaves: leaves of the action space.
+        observations: current observation of each row, (M, *O) for each leaf.
+        rewards: reward of each row's last step, (M,).
+        terminated: whether each row's last step terminated its episode, (M,) bool.
+        truncated: whether each row's last step truncated its episode, (M,) bool.
+        fresh: whether each row's observation is the first of an episode, (M,) bool.
+        stepped: whether the last vector step was a step of each row, (M,) bool; otherwise it was the row's reset.
+        same_step: whether rows reset in the step that ends an episode, so that each vector step is a step of all rows.
+        max_episode_steps: step limit of episodes; None if it is unknown.
+        checks_observations: whether an observation with NaN, or outside its space, is an error.
+    """
+
+    def __init__(
+        self, spec: EnvSpec, num_rows: int, max_episode_length: int | None = None, *, same_step: bool = False
+    ) -> None:
+        """Make the vector environment.
+
+        Args:
+            spec: environment.
+            num_rows: M.
+            max_episode_length: step limit of episodes; None for the environment's own.
+            same_step: whether to reset rows in the step that ends an episode, where the environment can.
+
+        Raises:
+            NotFoundError, InvalidValueError: the environment cannot be made, see `make_native` and `make_envpool`.
+        """
+        self._spec = spec
+        self.num_rows = num_rows
+        self.max_episode_length = max_episode_length
+        self._broken = False
+        self.checks_observations = False
+        self._same_step_requested = same_step
+        self._activity = current_activity()
+        self._env = self._make()
+        try:
+            self.observation_space: Space[Any] = self._env.single_observation_space
+            self.action_space: Space[Any] = self._env.single_action_space
+            self.observation_leaves = leaves_of_space(self.observation_space)
+            self.action_leaves = leaves_of_space(self.action_space)
+        except BaseException:
+            self.close()
+            raise
+        self.same_step = self._env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+        self._final: Any = None
+        self._has_stepped = False
+        self.observations = [np.zeros((num_rows, *leaf.shape), leaf.dtype) for leaf in self.observation_leaves]
+        self.rewards = np.zeros(num_rows)
+        self.terminated, self.truncated, self.fresh, self.stepped = np.zeros((4, num_rows), np.bool_)
+        registered = self._env.spec
+        self.max_episode_steps: int | None = registered.kwargs.get("max_episode_steps") if registered else None
+
+    @property
+    def is_customized(self) -> bool:
+        """Whether a step limit or same-step reset was requested beside the spec."""
+        return self._same_step_requested or self.max_episode_length is not None
+
+    def can_change(self, specs: WorkerSpecs) -> bool:
+        """Whether `change` to these specs would keep the environment."""
+        if self._spec.vectorization == "envpool" or not isinstance(specs, EnvSpec):  # EnvPool has no reset options
+            return False
+        return dataclasses.replace(self._spec, reset_options={}) == dataclasses.replace(specs, reset_options={})
+
+    def change(self, specs: WorkerSpecs) -> None:
+        """Change the reset options, which alone may differ."""
+        assert isinstance(specs, EnvSpec)  # noqa: S101  # `can_change` was true
+        self._spec = specs
+
+    @property
+    def is_declared_nondeterministic(self) -> bool:
+        """Whether the registration of the environment declares it nondeterministic."""
+        return bool(self._env.spec is not None and self._env.spec.nondeterministic)
+
+    def classify(self) -> Reproducibility:
+        """Return the reproducibility class, by a quick check that runs a block twice."""
+        if self.is_declared_nondeterministic:
+            return Reproducibility.WORKER
+        try:
+            one, other = (self.trace(0, QUICK_STEPS) for _ in range(2))
+        except EnvFailedError:  # sampling reports it
+            return Reproducibility.BLOCK
+        differs = any(difference.counts for difference in differences(one, other))
+        return Reproducibility.WORKER if differs else Reproducibility.BLOCK
+
+    def trace(self, seed: int, max_steps: int) -> Trace:
+        """Run a block with random actions; the seed determines the reset and the actions.
+
+        Raises:
+            EnvFailedError: the environment failed, see `begin` and `step`.
+        """
+        actions = batch_space(self.action_space, self.num_rows)
+        actions.seed(seed)
+        infos = self.begin(seed)
+        steps = [numbers_in({"observations": self._by_name(), "episode_infos": infos})]
+        for _ in range(max_steps):
+            infos = self.step(leaves_of_batch(actions.sample(), self.action_leaves, self.num_rows))
+            results = {"observations": self._by_name(), "rewards": self.rewards}
+            ends = {"terminated": self.terminated, "truncated": self.truncated}
+            steps.append(numbers_in({**results, **ends, "environment_infos": infos}))
+        return Trace(seed, steps)
+
+    def begin(self, seed: int) -> Mapping[str, Any]:
+        """Begin an episode in every row, and return the environment's infos: a column for all rows by name.
+
+        Raises:
+            EnvFailedError: the environment raised an error, its observations do not fit their space, or it failed
+                before and cannot be made again.
+        """
+        with self._failing("reset"):
+            if self._broken:
+                self._env = self._make()
+                self._broken = False
+            self._activity.begin(Phase.RESET)
+            options = copy.deepcopy(dict(self._spec.reset_options)) or None
+            observations, infos = self._env.reset(seed=seed, options=options)
+            self._store(observations)
+            infos = plain_dict(infos)
+        self.terminated[:] = self.truncated[:] = False
+        self.fresh[:] = True
+        self._has_stepped = False
+        return infos
+
+    def step(self, actions: Sequence[np.ndarray]) -> Mapping[str, Any]:
+        """Step all rows, and return the environment's infos: a column for all rows by name.
+
+        Args:
+            actions: an array (M, *A) for each leaf of the action space; copied, because environments may keep it.
+
+        Raises:
+            EnvFailedError: the environment raised an error, or its observations do not fit their space.
+        """
+        batch = batch_of_leaves(self.action_space, iter([column.copy() for column in actions]))
+        ended = None if self.same_step else self.terminated | self.truncated
+        self._activity.begin(Phase.STEP)
+        with self._failing("step"):
+            observations, rewards, terminated, truncated, infos = self._env.step(batch)
+            self._store(observations)
+            self.rewards[...] = rewards
+            self.terminated[...] = terminated
+            self.truncated[...] = truncated
+            infos = plain_dict(infos)
+        self._activity.phase = Phase.WORKING
+        self._has_stepped = True
+        if ended is None:
+            self._final = infos.get("final_obs")
+            self.fresh = self.terminated | self.truncated
+            self.stepped[:] = True
+        else:
+            self.fresh, self.stepped = ended, ~ended
+        return infos
+
+    def last_observations(self, rows: NDArray[np.integer[Any]]) -> list[np.ndarray]:
+        """Return the observation after the last step of each of these rows, (rows, *O) for each leaf."""
+        ended = self.fresh[rows]
+        if not (self.same_step and ended.any()):
+            return [column[rows] for column in self.observations]
+        # Rows that have ended already show the first observation of their next episode.
+        ended_rows = rows[ended]
+        final = [final_observations(self._final, leaf, ended_rows) for leaf in self.observation_leaves]
+        if len(ended_rows) == len(rows):
+            return [np.asarray(part, leaf.dtype) for part, leaf in zip(final, self.observation_leaves, strict=True)]
+        shown = [column[rows] for column in self.observations]
+        for column, part in zip(shown, final, strict=True):
+            column[ended] = part
+        return shown
+
+    def info_parts(self, infos: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], NDArray[np.bool_]]]:
+        """Yield the infos of the last step in parts, each with the rows (M,) to which it applies.
+
+        Args:
+            infos: infos that `step` returned.
+        """
+        if not has_infos(infos):
+            return
+        final = infos.get("final_info") if self.same_step else None
+        ended = self.terminated | self.truncated
+        # Infos beside the final ones belong to the row's next episode.
+        yield without_final(infos), ~ended if final is not None else np.ones(self.num_rows, np.bool_)
+        if final is not None:
+            yield final, ended
+
+    def step_infos(self, infos: Mapping[str, Any], rows: Sequence[int]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Yield the infos of the last step of each of these rows.
+
+        Args:
+            infos: infos that `step` returned.
+            rows: indices of the rows.
+        """
+        if has_infos(infos):
+            final = infos.get("final_info", infos) if self.same_step else infos
+            # Infos beside the final ones belong to the row's next episode.
+            ended = self.terminated | self.truncated
+            yield from ((row, infos_of_row(final if ended[row] else infos, row)) for row in rows)
+
+    def reset_infos(self, infos: Mapping[str, Any], rows: Iterable[int]) -> Mapping[int, Mapping[str, Any]]:
+        """Return the infos of the reset of each of these rows.
+
+        Args:
+            infos: infos that `begin` or `step` returned.
+            rows: indices of the rows.
+        """
+        has_any = infos and not (self.same_step and self._has_stepped and "final_info" not in infos)
+        return {row: infos_of_row(infos, row) for row in rows} if has_any else {}
+
+    def close(self) -> None:
+        """Close the environment."""
+        close_env(self._env)
+
+    def _make(self) -> VectorEnv[Any, Any, Any]:
+        self._activity.begin(Phase.MAKING)
+        if self._spec.vectorization == "envpool":
+            return make_envpool(self._spec, self.num_rows, self.max_episode_length)
+        return make_native(self._spec, self.num_rows, self.max_episode_length, same_step=self._same_step_requested)
+
+    def _store(self, observations: Any) -> None:
+        self.observations = leaves_of_batch(observations, self.observation_leaves, self.num_rows)
+        if self.checks_observations:
+            check_observations(self.observation_leaves, self.observations, range(self.num_rows))
+
+    def _by_name(self) -> dict[str, np.ndarray]:
+        return {leaf.name: column for leaf, column in zip(self.observation_leaves, self.observations, strict=True)}
+
+    @contextlib.contextmanager
+    def _failing(self, what: str) -> Iterator[None]:
+        """Turn exceptions into EnvFailedError. The environment may stay broken, so the next block makes a new one."""
+        try:
+            yield
+        except BaseException as error:
+            self.close()
+            self._broken = True
+            message = f"{self._spec.id} raised in {what}: {describe(error)}"
+            raise EnvFailedError(message, 0) from error
