@@ -25,7 +25,7 @@ from rollserve.v1 import agent_versions_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.agents import MlpSpec, OnnxModel, RandomSpec
-from rollserve_server.agents.onnx import checks as onnx_checks
+from rollserve_server.agents.onnx import preparing
 from rollserve_server.errors import NotReadyError, OverLimitError
 from rollserve_server.gateway.messages.agent_versions import parameter_messages
 from rollserve_server.local import LocalServer
@@ -147,7 +147,7 @@ async def test_models_that_came_before_are_not_tried_again() -> None:
     model = OnnxModel(data, {}, {}, "categorical", ())
     async with pool_of(InProcessBackend()) as pool:
         versions = pool.agents
-        with mock.patch.object(onnx_checks, "probe", wraps=onnx_checks.probe) as tried:
+        with mock.patch.object(preparing, "run_probe", wraps=preparing.run_probe) as tried:
             await pool.update_agent([model])
             assert await pool.current_if_same([OnnxModel(bytes(data), {}, {}, "categorical", ())]) == 1
             for change in ({"data": categorical(seed=1).SerializeToString()}, {"outputs": {"logits": "logits"}}):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +12,7 @@ from rollserve_server.agents.specs.mlp import MlpSpec
 from rollserve_server.agents.specs.onnx import OnnxSpec
 from rollserve_server.agents.specs.python import PythonSpec
 from rollserve_server.agents.specs.shapes import shapes_of
-from rollserve_server.errors import InvalidValueError, show
+from rollserve_server.errors import InvalidValueError, listed, show
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -21,9 +20,7 @@ if TYPE_CHECKING:
     from rollserve_server.agents.specs.kinds import AgentSpec
     from rollserve_server.agents.specs.shapes import Shapes
 
-__all__ = ["check_finite", "check_names", "check_parameters", "listed", "shapes_of_agent", "with_parameters"]
-
-_MAX_LISTED = 8  # names in the text of an error
+__all__ = ["check_finite", "check_names", "check_parameters", "shapes_of_agent", "with_parameters"]
 
 
 def with_parameters(spec: AgentSpec, parameters: Mapping[str, np.ndarray]) -> AgentSpec:
@@ -95,13 +92,6 @@ def check_finite(parameters: Mapping[str, np.ndarray]) -> None:
             raise InvalidValueError.of(
                 f"parameters[{name!r}]{list(position)}", expected="a finite number", got=value[position]
             )
-
-
-def listed(names: Collection[str]) -> str:
-    """Return the names in brackets, at most 8 of them, for the text of an error."""
-    first = ", ".join(show(name) for name in itertools.islice(names, _MAX_LISTED))
-    more = f", and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
-    return f"[{first}{more}]"
 
 
 def _without_parameters(spec: AgentSpec, parameters: Mapping[str, np.ndarray]) -> InvalidValueError:

@@ -1,4 +1,4 @@
-"""What can go wrong below the gateway, and texts of what third-party code raises."""
+"""Errors that reach clients, and texts of errors that third-party code raises."""
 
 from rollserve_server.errors.domain import (
     AgentFailedError,
@@ -18,7 +18,7 @@ from rollserve_server.errors.domain import (
     at_row,
     within,
 )
-from rollserve_server.errors.foreign import describe, portable, shorten, show, traceback_of
+from rollserve_server.errors.foreign import describe, listed, portable, shorten, show, traceback_of
 
 __all__ = [
     "AgentFailedError",
@@ -37,6 +37,7 @@ __all__ = [
     "WorkerLostError",
     "at_row",
     "describe",
+    "listed",
     "portable",
     "shorten",
     "show",

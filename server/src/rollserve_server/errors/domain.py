@@ -1,6 +1,6 @@
 """Errors that reach the client. The gateway alone knows the gRPC status of each.
 
-Messages are for the caller: they name the field, what was expected and what came, and no file or line of the server.
+Messages are for the caller: they name the field, the expected and the given value, and no file or line of the server.
 """
 
 from __future__ import annotations

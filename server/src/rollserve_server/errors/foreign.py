@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from rollserve_server.errors.domain import DomainError
 
-__all__ = ["describe", "portable", "shorten", "show", "traceback_of"]
+__all__ = ["describe", "listed", "portable", "shorten", "show", "traceback_of"]
 
 _MAX_TEXT, _MAX_TRACE = 1000, 8000  # characters
+_MAX_LISTED = 8  # names
 
 
 def describe(error: BaseException) -> str:
@@ -29,6 +31,13 @@ def show(value: Any, to_text: Callable[[Any], str] = repr) -> str:
         return shorten(str.__str__(to_text(value)))
     except BaseException:
         return "(no text can be made of it)"
+
+
+def listed(names: Collection[str]) -> str:
+    """Return the names in brackets, at most 8 of them, for the text of an error."""
+    first = ", ".join(show(name) for name in itertools.islice(names, _MAX_LISTED))
+    more = f", and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    return f"[{first}{more}]"
 
 
 def shorten(text: str, max_characters: int = _MAX_TEXT) -> str:

@@ -10,8 +10,7 @@ import numpy as np
 from google.protobuf.message import DecodeError, Message
 
 from rollserve import Reason
-from rollserve_server.agents.parameters import listed
-from rollserve_server.errors import InvalidValueError, OverLimitError
+from rollserve_server.errors import InvalidValueError, OverLimitError, listed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

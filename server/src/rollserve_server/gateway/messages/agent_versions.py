@@ -11,8 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from rollserve import Reason
 from rollserve._codec.tensors import dtype_to_proto
 from rollserve.v1 import agent_versions_pb2 as pb
-from rollserve_server.agents.parameters import listed
-from rollserve_server.errors import InvalidValueError, OverLimitError
+from rollserve_server.errors import InvalidValueError, OverLimitError, listed
 
 if TYPE_CHECKING:
     from rollserve_server.pool import AgentVersionStatus
