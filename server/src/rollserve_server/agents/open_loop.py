@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve_server.agents.parameters import listed
 from rollserve_server.envs import leaf_bounds, leaves_of_space
-from rollserve_server.errors import InvalidValueError
+from rollserve_server.errors import InvalidValueError, listed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

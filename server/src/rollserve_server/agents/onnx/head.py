@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 from rollserve_server.agents.exploration import DEFAULT_EXPLORATION
 from rollserve_server.agents.heads.actions import ActionsHead
 from rollserve_server.agents.heads.building import build_head
-from rollserve_server.agents.parameters import listed
 from rollserve_server.envs import leaves_of_space
-from rollserve_server.errors import InvalidValueError
+from rollserve_server.errors import InvalidValueError, listed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

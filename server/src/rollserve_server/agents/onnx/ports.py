@@ -10,10 +10,9 @@ import numpy as np
 from rollserve_server.agents.agent import FLOAT32
 from rollserve_server.agents.onnx.head import roles_of_head
 from rollserve_server.agents.onnx.states import check_next_states, next_state_roles, state_ports
-from rollserve_server.agents.parameters import listed
 from rollserve_server.agents.roles import leaf_role
 from rollserve_server.agents.specs.onnx import Port
-from rollserve_server.errors import InvalidValueError
+from rollserve_server.errors import InvalidValueError, listed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollserve_server.agents.parameters import listed
 from rollserve_server.agents.roles import NEXT_STATE, STATE
 from rollserve_server.agents.specs.onnx import Port
-from rollserve_server.errors import InvalidValueError
+from rollserve_server.errors import InvalidValueError, listed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

@@ -12,12 +12,11 @@ from rollserve.errors import mismatch
 from rollserve_server.agents.agent import InfoSpec
 from rollserve_server.agents.exploration import DEFAULT_EXPLORATION
 from rollserve_server.agents.finiteness import FINITE, first_bad_elements
-from rollserve_server.agents.parameters import listed
 from rollserve_server.agents.python.arrays import entry, misfit
 from rollserve_server.agents.python.calls import PolicyCalls
 from rollserve_server.agents.python.loading import make_policy
 from rollserve_server.envs import leaf_bounds, leaves_of_space
-from rollserve_server.errors import InvalidValueError
+from rollserve_server.errors import InvalidValueError, listed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,9 +10,8 @@ import numpy as np
 from rollserve._codec.tensors import dtype_to_proto
 from rollserve.errors import mismatch
 from rollserve_server.agents.agent import InfoSpec
-from rollserve_server.agents.parameters import listed
 from rollserve_server.agents.roles import STATE
-from rollserve_server.errors import AgentFailedError, describe, show
+from rollserve_server.errors import AgentFailedError, describe, listed, show
 
 if TYPE_CHECKING:
     from rollserve_server.envs import Leaf
