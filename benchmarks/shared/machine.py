@@ -1,19 +1,19 @@
-"""What a measurement was made with, and on."""
+"""Machine and software that a measurement ran on. Imports the standard library alone, as `shared.processes`."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import psutil
+from benchmarks.shared.processes import REPOSITORY
 
-from benchmarks.service.children import REPOSITORY
-
-__all__ = ["machine", "versions"]
+__all__ = ["machine", "package_versions", "versions"]
 
 _PACKAGES = (
     "rollserve",
@@ -31,22 +31,25 @@ _PACKAGES = (
 
 
 def versions() -> dict[str, str]:
-    """Of Python, of the packages that matter and are there, and of this repository."""
-    found = {"python": platform.python_version(), "revision": _revision()}
-    for package in _PACKAGES:
-        try:
+    """Return the versions of Python, of this repository, and of the packages that the service uses."""
+    return {"revision": _revision(), **package_versions(_PACKAGES)}
+
+
+def package_versions(packages: Iterable[str]) -> dict[str, str]:
+    """Return the versions of Python and of those packages that are installed."""
+    found = {"python": platform.python_version()}
+    for package in packages:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return found
 
 
 def machine() -> dict[str, Any]:
-    """The processor, the cores that may be used, the memory, the system, and how busy it was before."""
+    """Return the processor, the number of usable cores, the memory, the system, and the load of the last minute."""
     return {
         "processor": _processor(),
         "num_cores": len(os.sched_getaffinity(0)),
-        "memory_bytes": psutil.virtual_memory().total,
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "load_average": os.getloadavg()[0],
     }
@@ -61,7 +64,7 @@ def _processor() -> str:
 
 
 def _revision() -> str:
-    """The commit that is checked out, with a + if files differ from it; empty outside of a repository."""
+    """Return the checked-out commit, with a + if files differ from it; empty outside of a repository."""
     command = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603

@@ -1,4 +1,4 @@
-"""The workloads that are compared to a bare loop: an environment, an agent, and a call."""
+"""Workloads that sample usual environments (w1, w2, w3): environment, agent and call of each."""
 
 from __future__ import annotations
 
@@ -9,40 +9,39 @@ from typing import Any, Literal
 
 import rollserve
 from benchmarks.service.agents import mlp_agent
-from rollserve.agents import Agent
 
-__all__ = ["SAMPLING", "SamplingWorkload"]
+__all__ = ["SAMPLING", "SamplingSpec"]
 
 
 @dataclass(frozen=True)
-class SamplingWorkload:
-    """What is sampled.
+class SamplingSpec:
+    """A workload that samples.
 
     Attributes:
-        title: what it is, in a few words.
-        env: the environment, its vectorization and how many rows each worker has.
-        agent: what acts.
-        call: whether whole episodes are asked for, or fragments.
-        num_steps: how many steps a call asks for.
-        options: other options of the call.
+        title: the workload in a few words.
+        env: environment, with its vectorization and number of rows.
+        agent: agent that acts.
+        call: `samples` for whole episodes, or `fragments`.
+        num_steps: number of steps of a call.
+        options: further options of the call.
     """
 
     title: str
     env: rollserve.EnvSpec
-    agent: Agent
+    agent: rollserve.Agent
     call: Literal["samples", "fragments"]
     num_steps: int
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def num_rows(self) -> int:
-        """How many rows each worker has."""
-        assert self.env.num_rows is not None  # noqa: S101  # all workloads say it
+        """Number of rows of each worker."""
+        assert self.env.num_rows is not None  # noqa: S101  # set in each workload below
         return self.env.num_rows
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All of it, as JSON has it."""
+        """The workload as a JSON object."""
         agent: dict[str, Any] = {"kind": "random"}
         if isinstance(self.agent, rollserve.MlpAgent):
             agent = {"kind": "mlp", "layer_sizes": self.agent.layer_sizes, "head": self.agent.head}
@@ -63,37 +62,37 @@ _ATARI_WRAPPERS = (
 )
 
 
-def _native(num_rows: int) -> SamplingWorkload:
+def _native_cartpole(num_rows: int) -> SamplingSpec:
     env = rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=num_rows)
     title = f"CartPole-v1, MLP, {num_rows} native rows, fragments"
-    return SamplingWorkload(title, env, _CARTPOLE_AGENT, "fragments", 1 << 21)
+    return SamplingSpec(title, env, _CARTPOLE_AGENT, "fragments", 1 << 21)
 
 
-def _pong(title: str, options: Mapping[str, Any]) -> SamplingWorkload:
+def _pong(columns: str, options: Mapping[str, Any]) -> SamplingSpec:
     env = rollserve.EnvSpec("ALE/Pong-v5", {"frameskip": 1}, _ATARI_WRAPPERS, vectorization="rows", num_rows=8)
-    title = f"ALE/Pong-v5, 84x84x4 uint8, random actions, 8 rows, whole episodes, {title}"
-    return SamplingWorkload(title, env, rollserve.RandomAgent(), "samples", 20_000, options)
+    title = f"ALE/Pong-v5, 84x84x4 uint8, random actions, 8 rows, whole episodes, {columns}"
+    return SamplingSpec(title, env, rollserve.RandomAgent(), "samples", 20_000, options)
 
 
 SAMPLING = {
-    "w1-native-256": _native(256),
-    "w1-native-512": _native(512),
-    "w1-rows": SamplingWorkload(
+    "w1-native-256": _native_cartpole(256),
+    "w1-native-512": _native_cartpole(512),
+    "w1-rows": SamplingSpec(
         "CartPole-v1, MLP, 64 rows one by one, whole episodes",
         rollserve.EnvSpec("CartPole-v1", vectorization="rows", num_rows=64),
         _CARTPOLE_AGENT,
         "samples",
         200_000,
     ),
-    "w2-rows": SamplingWorkload(
+    "w2-rows": SamplingSpec(
         "HalfCheetah-v5, MLP, 16 rows one by one, whole episodes",
         rollserve.EnvSpec("HalfCheetah-v5", vectorization="rows", num_rows=16),
         _CHEETAH_AGENT,
         "samples",
         64_000,
     ),
-    "w2-envpool": SamplingWorkload(
-        "HalfCheetah-v5, MLP, 64 rows of EnvPool's, fragments",
+    "w2-envpool": SamplingSpec(
+        "HalfCheetah-v5, MLP, 64 EnvPool rows, fragments",
         rollserve.EnvSpec("HalfCheetah-v5", vectorization="envpool", num_rows=64),
         _CHEETAH_AGENT,
         "fragments",
@@ -102,4 +101,4 @@ SAMPLING = {
     "w3-pong": _pong("plain columns", {"frames_once": False}),
     "w3-pong-once-lz4": _pong("frames once, lz4", {"compression": "lz4"}),
 }
-"""By name."""
+"""Workloads by name."""

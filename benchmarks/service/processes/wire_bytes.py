@@ -1,4 +1,4 @@
-"""A client that counts the bytes of the messages that come to it."""
+"""A client that counts the bytes of the messages it receives."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ __all__ = ["CountingSampler"]
 
 
 class CountingSampler(grpc.UnaryStreamClientInterceptor):
-    """Makes a sampler whose streams it counts.
+    """A sampler, and the number of bytes of its streamed messages.
 
     Attributes:
-        sampler: as `rollserve.connect` gives it.
-        num_wire_bytes: how many bytes its streamed messages had; may be set to 0.
+        sampler: sampler as `rollserve.connect` returns it.
+        num_wire_bytes: number of bytes since the caller last set it to 0.
     """
 
     def __init__(self, address: str) -> None:
+        # `rollserve.connect` takes no interceptors.
         channel = grpc.insecure_channel(address, options=channel_options(DEFAULT_MESSAGE_BYTES))
         intercepted = grpc.intercept_channel(channel, self)
         reception = Reception.of(DEFAULT_MESSAGE_BYTES, None)
@@ -31,13 +32,11 @@ class CountingSampler(grpc.UnaryStreamClientInterceptor):
         self.num_wire_bytes = 0
 
     def intercept_unary_stream(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
-        """Called by gRPC for each call."""
+        """Return the call, whose messages are counted. gRPC calls this for each stream."""
         return _CountedCall(continuation(details, request), self)
 
 
 class _CountedCall(Iterator[Any]):
-    """A call whose messages are counted."""
-
     def __init__(self, call: Any, counter: CountingSampler) -> None:
         self._call = call
         self._counter = counter

@@ -1,35 +1,27 @@
-"""Processes that do what lines of JSON on their standard input say, and answer with lines of JSON."""
+"""Child processes that are driven by commands: lines of JSON on standard input, answered by lines of JSON."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Self
 
-__all__ = ["REPOSITORY", "Child", "answer_commands", "one_thread"]
+from benchmarks.shared.processes import claim_stdout, one_thread
 
-REPOSITORY = Path(__file__).parents[2]
+__all__ = ["Child", "answer_commands"]
+
 _END_SECONDS = 30.0
-
-
-def one_thread() -> dict[str, str]:
-    """The environment of this process, in which BLAS has one thread, as it has in workers."""
-    paths = [str(REPOSITORY), os.environ.get("PYTHONPATH")]
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    return {**os.environ, **dict.fromkeys(names, "1"), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 class Child:
     """A process that runs a module which calls `answer_commands`.
 
     Attributes:
-        pid: the number of the process.
+        pid: id of the process.
     """
 
     def __init__(self, module: str, *arguments: str) -> None:
@@ -46,7 +38,7 @@ class Child:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        assert self._process.stdin is not None  # noqa: S101  # it is a pipe
+        assert self._process.stdin is not None  # noqa: S101  # a pipe
         with contextlib.suppress(OSError):
             self._process.stdin.close()
         try:
@@ -55,39 +47,38 @@ class Child:
             self._process.kill()
             self._process.wait()
 
-    def tell(self, command: str, **arguments: Any) -> None:
-        """Has it do something; `answer` waits for what comes of it."""
-        assert self._process.stdin is not None  # noqa: S101  # it is a pipe
+    def send(self, command: str, **arguments: Any) -> None:
+        """Send a command, whose answer `receive` returns."""
+        assert self._process.stdin is not None  # noqa: S101  # a pipe
         self._process.stdin.write(json.dumps([command, arguments]) + "\n")
         self._process.stdin.flush()
 
-    def answer(self) -> dict[str, Any]:
-        """What came of the command.
+    def receive(self) -> dict[str, Any]:
+        """Return the answer to the oldest command that has none yet.
 
         Raises:
-            RuntimeError: it failed.
+            RuntimeError: the command failed, or the process ended.
         """
-        assert self._process.stdout is not None  # noqa: S101  # it is a pipe
+        assert self._process.stdout is not None  # noqa: S101  # a pipe
         line = self._process.stdout.readline()
-        answer: dict[str, Any] = json.loads(line) if line else {"error": "the process ended"}
+        answer: dict[str, Any] = json.loads(line) if line else {"error": "the process ended without an answer"}
         if "error" in answer:
             raise RuntimeError(answer["error"])
         return answer
 
     def ask(self, command: str, **arguments: Any) -> dict[str, Any]:
-        """`tell`, then `answer`."""
-        self.tell(command, **arguments)
-        return self.answer()
+        """Send a command and return its answer; raises as `receive`."""
+        self.send(command, **arguments)
+        return self.receive()
 
 
 def answer_commands(commands: Mapping[str, Callable[..., Mapping[str, Any]]]) -> None:
-    """Does what comes on standard input, until its end. Whatever is printed meanwhile goes to standard error."""
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    """Answer commands from standard input until its end. Prints of the commands go to standard error."""
+    output = claim_stdout()
     for line in sys.stdin:
         command, arguments = json.loads(line)
         try:
             answer = dict(commands[command](**arguments))
         except Exception:
             answer = {"error": traceback.format_exc()}
-        print(json.dumps(answer), file=answers, flush=True)
+        print(json.dumps(answer), file=output, flush=True)
