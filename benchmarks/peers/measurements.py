@@ -1,4 +1,4 @@
-"""What came of one who was measured."""
+"""Measurements of Rollserve and of its peers."""
 
 from __future__ import annotations
 
@@ -7,24 +7,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["ROLLSERVE", "SPEED", "Line", "best_of", "ratio"]
+from benchmarks.shared.report import medians
+
+__all__ = ["ROLLSERVE", "SPEED", "Measurement", "best_of", "ratio"]
 
 ROLLSERVE = "Rollserve"
+"""Name of the service itself, beside the titles of the peers."""
 SPEED = "steps_per_second"
+"""Name of the figure that measurements are ranked by."""
 
 
 @dataclass
-class Line:
-    """The figures of one way to do a workload.
+class Measurement:
+    """Figures of one way to do a workload.
 
     Attributes:
-        workload: what was done.
-        who: the peer, or ROLLSERVE.
-        kind: `Kind` of the peer, or "service".
-        title: which way, in a few words.
-        settings: what it was measured with.
-        versions: of the packages that matter.
-        rounds: of each round the figures, whose names end with their units.
+        workload: name of the workload.
+        who: title of the peer, or ROLLSERVE.
+        kind: `Kind` of the peer, or "service" for Rollserve.
+        title: the way in a few words.
+        settings: sizes and options of the measurement.
+        versions: versions of the packages involved.
+        rounds: figures of each round; the end of a figure's name is its unit.
         failure: why there are no figures; empty if there are.
     """
 
@@ -39,16 +43,16 @@ class Line:
 
     @property
     def medians(self) -> dict[str, float]:
-        """Of each figure the median of the rounds."""
-        return {name: statistics.median(round_[name] for round_ in self.rounds) for name in self.rounds[0]}
+        """Median of each figure over the rounds."""
+        return medians(self.rounds)
 
     @property
     def speed(self) -> float:
-        """The median of the steps per second; 0 of those that failed."""
+        """Median of the steps per second; 0 after a failure."""
         return 0.0 if self.failure or not self.rounds else self.medians[SPEED]
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, as JSON has it."""
+        """Return the measurement as a JSON object."""
         return {
             "workload": self.workload,
             "who": self.who,
@@ -62,12 +66,13 @@ class Line:
         }
 
 
-def best_of(lines: Iterable[Line], kinds: Sequence[str]) -> Line | None:
-    """The fastest of some kinds, if any has figures."""
-    having = [line for line in lines if line.kind in kinds and line.speed]
-    return max(having, key=lambda line: line.speed, default=None)
+def best_of(measurements: Iterable[Measurement], kinds: Sequence[str]) -> Measurement | None:
+    """Return the fastest measurement of some kinds, or None if none of them has figures."""
+    candidates = [each for each in measurements if each.kind in kinds and each.speed]
+    return max(candidates, key=lambda each: each.speed, default=None)
 
 
-def ratio(line: Line, to: Line) -> float:
-    """How many times as fast as another one it is: the median of the rounds' ratios."""
-    return statistics.median(one[SPEED] / other[SPEED] for one, other in zip(line.rounds, to.rounds, strict=False))
+def ratio(measurement: Measurement, reference: Measurement) -> float:
+    """Return how many times as fast as the reference a measurement is: the median of the rounds' ratios."""
+    rounds = zip(measurement.rounds, reference.rounds, strict=False)
+    return statistics.median(figures[SPEED] / reference_figures[SPEED] for figures, reference_figures in rounds)

@@ -1,4 +1,4 @@
-"""Those who are measured in turns."""
+"""Participants: Rollserve and its peers, each measured round by round."""
 
 from __future__ import annotations
 
@@ -11,127 +11,143 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from benchmarks.peers.catalogue import MALLOC_RETAINS, PEERS, Entry
-from benchmarks.peers.environments import SetUpError
-from benchmarks.peers.lines import ROLLSERVE, SPEED, Line
-from benchmarks.service.bulk import measure_bulk
-from benchmarks.service.children import one_thread
-from benchmarks.service.machine import versions
+from benchmarks.peers.catalogue import MALLOC_RETAINS, PEERS, Variant
+from benchmarks.peers.measurements import ROLLSERVE, SPEED, Measurement
+from benchmarks.peers.virtual_environments import InstallError
 from benchmarks.service.results import Options
-from benchmarks.service.sampling import measure_sampling
-from benchmarks.service.workloads import SAMPLING
+from benchmarks.service.workloads.bulk import measure_bulk
+from benchmarks.service.workloads.sampling import measure_sampling
+from benchmarks.service.workloads.specs import SAMPLING
+from benchmarks.shared.machine import versions
+from benchmarks.shared.processes import one_thread
 
-__all__ = ["PeerTurn", "RollserveTurn", "Turn", "rollserve_turns"]
+__all__ = ["Participant", "PeerParticipant", "RollserveParticipant", "rollserve_participants"]
 
 _TIME_LIMIT_SECONDS = 240
+_REPORTED = ("steps", "seconds", "trainer_peak_bytes", "all_peak_bytes")
 
 
-class Turn(Protocol):
-    """One who is measured."""
+class Participant(Protocol):
+    """Rollserve or a peer, with its settings for a workload."""
 
     @property
-    def lines(self) -> list[Line]:
-        """What came of it so far."""
+    def measurements(self) -> list[Measurement]:
+        """All measurements so far, of each way that the participant does the workload."""
 
-    def take(self) -> None:
-        """Adds a round to the lines; failures stand in them."""
+    def measure_round(self) -> None:
+        """Add a round to the measurements. Failures are recorded there; after one, nothing is measured."""
 
 
 @dataclass
-class PeerTurn:
-    """A peer, which is measured in a process of its own in each round, if it has an interpreter."""
+class PeerParticipant:
+    """A peer. Each round runs in a process of its own."""
 
     workload: str
-    entry: Entry
-    python: Path | SetUpError
+    variant: Variant
+    python: Path | InstallError
     seconds: float
-    lines: list[Line] = field(init=False)
+    measurements: list[Measurement] = field(init=False)
 
     def __post_init__(self) -> None:
-        peer = PEERS[self.entry.peer]
-        self.lines = [Line(self.workload, peer.title, peer.kind, self.entry.title, self.entry.settings)]
-        if isinstance(self.python, SetUpError):
-            self.lines[0].failure = str(self.python)
+        peer = PEERS[self.variant.peer]
+        self.measurements = [
+            Measurement(self.workload, peer.title, peer.kind, self.variant.title, self.variant.settings)
+        ]
+        if isinstance(self.python, InstallError):
+            self.measurements[0].failure = str(self.python)
 
-    def take(self) -> None:
-        """See Turn."""
-        (line,) = self.lines
-        if line.failure:
+    def measure_round(self) -> None:
+        """Run the peer once."""
+        (measurement,) = self.measurements
+        if measurement.failure:
             return
         try:
-            report = self._report()
+            report = self._run()
         except (OSError, RuntimeError, ValueError) as error:
-            line.failure = str(error)
+            measurement.failure = str(error)
             return
-        line.versions = report["versions"]
-        line.rounds.append(
-            {
-                SPEED: report["steps"] / report["seconds"],
-                **{name: report[name] for name in ("steps", "seconds", "trainer_peak_bytes", "all_peak_bytes")},
-            }
-        )
+        measurement.versions = report["versions"]
+        speed = report["steps"] / report["seconds"]
+        measurement.rounds.append({SPEED: speed, **{name: report[name] for name in _REPORTED}})
 
-    def _report(self) -> dict[str, dict[str, str]]:
-        module = f"benchmarks.peers.runs.{self.entry.peer}"
-        command = [str(self.python), "-m", module, self.workload, str(self.seconds), json.dumps(self.entry.settings)]
-        variables = {**one_thread(), "RAY_USAGE_STATS_ENABLED": "0", **self.entry.variables}
-        with tempfile.TemporaryDirectory(prefix="rollserve-bench-") as folder:  # for what it leaves about
-            output, errors = _output(command, variables, folder)
+    def _run(self) -> dict[str, Any]:
+        """Return the report of the peer's module in `runs`.
+
+        Raises:
+            RuntimeError: the module failed or took too long.
+        """
+        module, settings = f"benchmarks.peers.runs.{self.variant.peer}", json.dumps(self.variant.settings)
+        command = [str(self.python), "-m", module, self.workload, str(self.seconds), settings]
+        variables = {**one_thread(), "RAY_USAGE_STATS_ENABLED": "0", **self.variant.variables}
+        with tempfile.TemporaryDirectory(prefix="rollserve-bench-") as folder:  # some peers write files
+            output, errors = _run_command(command, variables, folder)
         if not output:
-            last = [text for text in errors.splitlines() if text.strip()]
-            raise RuntimeError(f"did not run: {last[-1] if last else 'it ended without a word'}")
-        report: dict[str, dict[str, str]] = json.loads(output)
+            lines = [line for line in errors.splitlines() if line.strip()]
+            raise RuntimeError(f"did not run: {lines[-1] if lines else 'it ended without a message'}")
+        report: dict[str, Any] = json.loads(output)
         return report
 
 
 @dataclass
-class RollserveTurn:
-    """Rollserve, by a workload of `benchmarks.service`: a server and a client, both started anew in each round."""
+class RollserveParticipant:
+    """Rollserve, by a workload of `benchmarks.service`. Each round starts a server and a client.
+
+    Attributes:
+        workload: name of the workload here.
+        name: name of the workload in `benchmarks.service`.
+        options: sizes of the workload.
+        variables: environment variables of all processes.
+        measurements: measurements of all results of the workload.
+        note: end of the measurements' titles.
+    """
 
     workload: str
     name: str
     options: Options
     variables: Mapping[str, str] = field(default_factory=dict)
-    lines: list[Line] = field(default_factory=list)
+    measurements: list[Measurement] = field(default_factory=list)
     note: str = ""
 
-    def take(self) -> None:
-        """See Turn."""
-        if any(line.failure for line in self.lines):
+    def measure_round(self) -> None:
+        """Run the workload once."""
+        if any(measurement.failure for measurement in self.measurements):
             return
         measure = measure_sampling if self.name in SAMPLING else measure_bulk
         try:
-            with _environment(self.variables):
+            with _environment_variables(self.variables):
                 results = measure(self.name, self.options)
-        except Exception as error:  # as of peers: the others are to be measured all the same
-            self.lines = self.lines or [Line(self.workload, ROLLSERVE, "service", self.name, {})]
-            self.lines[0].failure = f"{type(error).__name__}: {error}"
+        except Exception as error:  # the peers are still measured
+            self.measurements = self.measurements or [
+                Measurement(self.workload, ROLLSERVE, "service", self.name, settings={})
+            ]
+            self.measurements[0].failure = f"{type(error).__name__}: {error}"
             return
-        self.lines = self.lines or [
-            Line(self.workload, ROLLSERVE, "service", result.title + self.note, result.settings, versions())
+        self.measurements = self.measurements or [
+            Measurement(self.workload, ROLLSERVE, "service", result.title + self.note, result.settings, versions())
             for result in results
         ]
-        for line, result in zip(self.lines, results, strict=True):
-            line.rounds.append({**result.medians, "trainer_peak_bytes": result.medians["client_peak_bytes"]})
+        for measurement, result in zip(self.measurements, results, strict=True):
+            trainer_peak = result.medians["client_peak_bytes"]
+            measurement.rounds.append({**result.medians, "trainer_peak_bytes": trainer_peak})
 
 
-def rollserve_turns(workload: str, options: Options) -> list[RollserveTurn]:
-    """All ways in which Rollserve does a workload."""
+def rollserve_participants(workload: str, options: Options) -> list[RollserveParticipant]:
+    """Return all ways in which Rollserve does a workload."""
     if workload == "w4":
         return [
-            RollserveTurn(workload, "w4-bulk", options),
-            RollserveTurn(workload, "w4-bulk", options, MALLOC_RETAINS, note=", MALLOC_ set"),
+            RollserveParticipant(workload, "w4-bulk", options),
+            RollserveParticipant(workload, "w4-bulk", options, MALLOC_RETAINS, note=", MALLOC_ set"),
         ]
-    return [RollserveTurn(workload, name, options) for name in SAMPLING if name.startswith(workload)]
+    return [RollserveParticipant(workload, name, options) for name in SAMPLING if name.startswith(workload)]
 
 
-def _output(command: Sequence[str], variables: Mapping[str, str], folder: str) -> tuple[str, str]:
-    """What a command prints, and what it prints on standard error.
+def _run_command(command: Sequence[str], variables: Mapping[str, str], folder: str) -> tuple[str, str]:
+    """Run a command in a folder; return its standard output and standard error.
 
     Raises:
-        RuntimeError: it took too long.
+        RuntimeError: the command took too long.
     """
     process = subprocess.Popen(  # noqa: S603  # modules of this package
         command,
@@ -148,12 +164,12 @@ def _output(command: Sequence[str], variables: Mapping[str, str], folder: str) -
         raise RuntimeError(f"took more than {_TIME_LIMIT_SECONDS} s") from None
     finally:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # what it left behind
+            os.killpg(process.pid, signal.SIGKILL)  # children may outlive their parent
 
 
 @contextlib.contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Processes that are started in the block have these variables in their environment."""
+def _environment_variables(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables for the processes that the block starts."""
     before = dict(os.environ)
     os.environ.update(variables)
     try:

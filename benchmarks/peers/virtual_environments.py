@@ -1,4 +1,4 @@
-"""Virtual environments of the peers' own."""
+"""Virtual environments of the peers, in `.venv-peers`."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import venv
 from pathlib import Path
 
 from benchmarks.peers.catalogue import PEERS
-from benchmarks.service.children import REPOSITORY
+from benchmarks.shared.processes import REPOSITORY
 
-__all__ = ["SetUpError", "python_of"]
+__all__ = ["InstallError", "python_of"]
 
 _ENVIRONMENTS = REPOSITORY / ".venv-peers"
 _REQUIREMENTS = Path(__file__).parent / "requirements"
 _TIME_LIMIT_SECONDS = 1800
 
 
-class SetUpError(Exception):
+class InstallError(Exception):
     """A peer could not be installed."""
 
 
 def python_of(peer: str) -> Path:
-    """The interpreter that has a peer, which is installed first if it is not there as its requirements say.
+    """Return the interpreter that has a peer. Installs the peer first, unless its requirements are installed already.
 
     Raises:
-        SetUpError: it could not be installed; says why, and where all that was said is.
+        InstallError: the installation failed; the message has the reason and the log's path.
     """
     if not PEERS[peer].own_environment:
         return Path(sys.executable)
@@ -41,12 +41,12 @@ def python_of(peer: str) -> Path:
 
 
 def _install(requirements: Path, python: Path, log: Path) -> None:
-    """What is built from source is built with the versions that are required, too."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python)]
+    # The constraint also holds for the environments in which pip builds packages from source.
     options = ["install", "--quiet", "--build-constraint", str(requirements), "--requirement", str(requirements)]
     with log.open("w") as output:
         try:
-            subprocess.run(  # noqa: S603  # this project's files
+            subprocess.run(  # noqa: S603  # requirements of this package
                 [*pip, *options],
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -58,12 +58,12 @@ def _install(requirements: Path, python: Path, log: Path) -> None:
         except subprocess.TimeoutExpired:
             reason = f"took more than {_TIME_LIMIT_SECONDS} s"
         except subprocess.CalledProcessError:
-            reason = _reason(log.read_text())
-    raise SetUpError(f"not installed: {reason} ({log.relative_to(REPOSITORY)})")
+            reason = _error_line(log.read_text())
+    raise InstallError(f"not installed: {reason} ({log.relative_to(REPOSITORY)})")
 
 
-def _reason(output: str) -> str:
-    """The line that says most of what went wrong."""
+def _error_line(output: str) -> str:
+    """Return the first line of pip's output that names an error, or the first line at all."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if "Error:" in line or line.lower().startswith("error:")]
-    return (errors or lines or ["nothing was said"])[0]
+    return (errors or lines or ["pip printed nothing"])[0]

@@ -1,64 +1,62 @@
-"""How much the rows of a native vector environment wait for the last one of their block, and how fast they are.
+"""How long do the rows of a native vector environment wait for the last row of their block, and how fast are they?
 
-    python benchmarks/idle_rows.py [--workers N]
+    python -m benchmarks.studies.idle_rows [--workers N]
 
-CartPole-v1 with agents whose mean return is about 20, 200 and 500. A block ends when each of its rows has run its share
-of episodes; a row that has done so goes on with the others, in vain. Many episodes of each row make that little: their
-lengths add up to nearly the same.
+CartPole-v1 with agents whose mean return is about 20, 200 and 500. A block ends when each row has run its share of
+episodes; until then, rows that are done keep stepping, and these idle steps are discarded. With many episodes for each
+row there are few of them, because the sums of the rows' episode lengths are nearly equal.
 """
 
 from __future__ import annotations
 
 import argparse
-import tempfile
 import time
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
-from surplus import agent_with_return
 
 import rollserve
-from rollserve_server.local import local_server
+from benchmarks.studies.graded_agents import MEAN_RETURNS, agent_with_return
+from benchmarks.studies.server import add_workers, cartpole_server
 
-ROWS = (16, 64, 256)
-EPISODES_PER_ROW = (1, 2, 4, 8, 16, 32)
-MAX_STEPS = 8_000_000
+NUM_ROWS = (16, 64, 256)
+NUM_EPISODES_PER_ROW = (1, 2, 4, 8, 16, 32)
+MAX_BLOCK_STEPS = 4_000_000
+NUM_EPISODES_OF_A_ROW = 32
+"""Number of episodes of each row, in all calls of a measurement together."""
 
 
-def measured(sampler: rollserve.Sampler, num_rows: int, num_episodes: int) -> tuple[float, float]:
-    """The share of steps made in vain in whole blocks, and delivered steps per second."""
-    env = rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=num_rows, num_episodes_per_row=num_episodes)
+def measure(sampler: rollserve.Sampler, num_rows: int, num_episodes_per_row: int) -> tuple[float, float]:
+    """Return the share of idle steps in calls for whole blocks, and the delivered steps per second."""
+    env = rollserve.EnvSpec(
+        "CartPole-v1", vectorization="native", num_rows=num_rows, num_episodes_per_row=num_episodes_per_row
+    )
     sampler.update_env(env)
-    idle = simulated = delivered = 0
+    num_idle = num_simulated = num_delivered = 0
     began = time.perf_counter()
-    for _ in range(max(1, 32 // num_episodes)):
-        batch = sampler.obtain_exact_episodes(num_rows * num_episodes)
-        if batch.account is not None:
-            idle += batch.account.num_idle_steps
-            simulated += batch.account.num_simulated_steps
-            delivered += batch.num_steps
-    return idle / simulated, delivered / (time.perf_counter() - began)
+    for _ in range(max(1, NUM_EPISODES_OF_A_ROW // num_episodes_per_row)):
+        batch = sampler.obtain_exact_episodes(num_rows * num_episodes_per_row)
+        assert batch.account is not None  # noqa: S101  # the batch of a whole call has one
+        num_idle += batch.account.num_idle_steps
+        num_simulated += batch.account.num_simulated_steps
+        num_delivered += batch.num_steps
+    return num_idle / num_simulated, num_delivered / (time.perf_counter() - began)
 
 
 def main() -> None:
-    """Measures, and prints a table."""
-    parser = argparse.ArgumentParser(description="Measure how much rows wait for each other.")
-    parser.add_argument("--workers", default="2", help="how many workers (default: %(default)s)")
-    options = parser.parse_args()
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description="Measure how long rows of a vector environment wait for each other.")
+    add_workers(parser)
+    arguments = parser.parse_args()
     table = Table("mean return", "rows", "episodes per row", "idle", "steps/s")
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        local_server("--env", "CartPole-v1", "--workers", options.workers, log=Path(folder) / "log") as server,
-        rollserve.connect(server.address) as sampler,
-    ):
-        for wanted in (20, 200, 500):
+    with cartpole_server(arguments.workers) as (_, sampler):
+        for target in MEAN_RETURNS:
             sampler.update_env(rollserve.EnvSpec("CartPole-v1", vectorization="rows"))
-            _, mean = agent_with_return(sampler, wanted)
-            for num_rows in ROWS:
-                for num_episodes in EPISODES_PER_ROW:
-                    if num_rows * num_episodes * mean <= MAX_STEPS / 2:
-                        idle, speed = measured(sampler, num_rows, num_episodes)
+            _, mean = agent_with_return(sampler, target)
+            for num_rows in NUM_ROWS:
+                for num_episodes in NUM_EPISODES_PER_ROW:
+                    if num_rows * num_episodes * mean <= MAX_BLOCK_STEPS:
+                        idle, speed = measure(sampler, num_rows, num_episodes)
                         table.add_row(f"{mean:.0f}", f"{num_rows}", f"{num_episodes}", f"{idle:.1%}", f"{speed:,.0f}")
     Console().print(table)
 
