@@ -44,19 +44,19 @@ check: $(READY) ## look for mistakes: format, lint, types, protos
 	diff $(VENV)/generated/rollserve/reasons.py client/src/rollserve/reasons.py
 	diff $(VENV)/generated/errors.md docs/errors.md
 
-chaos: $(READY) ## have everything fail for ten minutes, and compare all that comes; SECONDS=60 OPTIONS='--seed 3'
+chaos: $(READY) ## inject random faults for ten minutes, and compare every result; SECONDS=60 OPTIONS='--seed 3'
 	PYTHONPATH=tests $(BIN)/python -m faults.chaos --seconds $(or $(SECONDS),600) $(OPTIONS)
 
-soak: $(READY) ## look for an hour at what grows under a steady load; SECONDS=600 for less
+soak: $(READY) ## load a server for an hour, and report what grows; SECONDS=600 for less
 	PYTHONPATH=tests $(BIN)/python -m faults.soak --seconds $(or $(SECONDS),3600) $(OPTIONS)
 
-fuzz: $(READY) ## send a hundred thousand requests that nobody should send; COUNT=1000 for fewer
+fuzz: $(READY) ## send a hundred thousand malformed requests; COUNT=1000 for fewer
 	PYTHONPATH=tests $(BIN)/python -m faults.fuzzing --count $(or $(COUNT),100000) $(OPTIONS)
 
-bench: $(READY) ## measure the whole service, in minutes; WORKLOADS=w1,w5 for a part
+bench: $(READY) ## measure the whole service, in some minutes; WORKLOADS=w1,w5 for a part
 	$(BIN)/python -m benchmarks.service $(if $(WORKLOADS),--workloads $(WORKLOADS)) $(OPTIONS)
 
-bench-peers: $(READY) ## measure other libraries beside it, half an hour; PEERS=torchrl,rllib for a part
+bench-peers: $(READY) ## compare with other libraries, in half an hour; PEERS=torchrl,rllib for a part
 	$(BIN)/python -m benchmarks.peers $(if $(PEERS),--peers $(PEERS)) $(if $(WORKLOADS),--workloads $(WORKLOADS)) $(OPTIONS)
 
 protos: ## generate the Python classes of the protos, and the table of error reasons

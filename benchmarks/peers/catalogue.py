@@ -1,4 +1,4 @@
-"""Workloads, peers, and the settings of each peer: the fastest of those that were tried."""
+"""Workloads, peers, and the settings of each peer: of all settings tried, the fastest."""
 
 from __future__ import annotations
 

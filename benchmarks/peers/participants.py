@@ -34,7 +34,7 @@ class Participant(Protocol):
 
     @property
     def measurements(self) -> list[Measurement]:
-        """All measurements so far, of each way that the participant does the workload."""
+        """Measurements so far, one for each way in which the participant does the workload."""
 
     def measure_round(self) -> None:
         """Add a round to the measurements. Failures are recorded there; after one, nothing is measured."""

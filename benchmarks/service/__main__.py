@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def _measure(names: Sequence[str], options: Options) -> tuple[list[Result], dict[str, str]]:
-    """Return the results of the workloads, and the errors of those that failed by name."""
+    """Return the results of the workloads, and the errors of failed workloads by name."""
     results: list[Result] = []
     failures = {}
     for name in names:

@@ -23,7 +23,7 @@ def arrays_of(column: Any) -> list[np.ndarray]:
 
 
 def num_bytes(batch: rollserve.EpisodeBatch) -> int:
-    """Return the number of bytes of the columns, without those that have one number for each segment."""
+    """Return the number of bytes of a batch's observations, actions, rewards and infos."""
     return sum(array.nbytes for name in _LARGE_COLUMNS for array in arrays_of(getattr(batch, name)))
 
 

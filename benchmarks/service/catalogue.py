@@ -1,4 +1,4 @@
-"""All workloads of the service by name. A new kind of workload is a module in `workloads` and a line here."""
+"""Workloads of the service by name. A new kind of workload is a module in `workloads` and a line here."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def check_sample(sample: rollserve.EpisodeBatch, spec: SamplingSpec) -> list[str
 
 
 def check_log_probs(sample: rollserve.EpisodeBatch, agent: rollserve.MlpAgent) -> str:
-    """Compare the sample's log-probabilities with those of the agent's parameters; return what holds.
+    """Compare the sample's log-probabilities with what the agent's parameters give; return what holds.
 
     Raises:
         CheckError: the log-probabilities differ.

@@ -140,7 +140,7 @@ def measure(
 
 
 def check_equal(returns: Mapping[str, np.ndarray]) -> None:
-    """Compare the returns of the first members in one call with those of `evaluate`.
+    """Compare the first members' returns from one call for all with the returns from `evaluate`.
 
     Raises:
         RuntimeError: the returns differ.

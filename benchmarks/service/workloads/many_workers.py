@@ -19,7 +19,7 @@ _SLEEPING = rollserve.EnvSpec(
 _NUM_ROW_STEPS = 90
 _NUM_CHECKED_STEPS = 10 * Sleeping.num_steps
 _SERVER_OPTIONS = ("--worker-num-cpus", "0", "--start-seconds", "170")
-"""Options with which any number of workers starts on any number of cores."""
+"""Options that let any number of workers start on any number of cores."""
 
 
 def measure_many_workers(name: str, options: Options) -> list[Result]:
