@@ -41,13 +41,14 @@ class RayCluster:
     environment: Mapping[str, str]
     process: psutil.Process
 
-    def actors(self, kind: str = "") -> set[int]:
-        """The ids of the processes of Ray's actors, or those of one class."""
+    def actors(self, *kinds: str) -> set[int]:
+        """The ids of the processes of a sampler's actors, or only those of some classes."""
+        titles = tuple(f"ray::{kind}" for kind in kinds or ("WorkerActor", "JournalActor"))
         found = set()
         for each in self.process.children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 command = each.cmdline()
-                if command and command[0].startswith(f"ray::_{kind}"):
+                if command and command[0].startswith(titles):
                     found.add(each.pid)
         return found
 

@@ -14,19 +14,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from pools import CARTPOLE, adds_up, pool_of, sample, until
+from pools import CARTPOLE, adds_up, lose_worker, pool_of, sample, sample_request, until
+from support import raises
 from test_cli import run
 from test_interleavings import NATIVE, ROWS
 from unreliable import MortalBackend, Places
 
 import rollserve
+from rollserve import Reason
 from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import InvalidValueError, WorkerLostError
 from rollserve_server.local import LocalServer
-from rollserve_server.pool import Backend, Beginning, Fragments, InProcessBackend, Pool, SampleRequest
+from rollserve_server.pool import Backend, Beginning, Fragments, InProcessBackend, Pool
 from rollserve_server.pool.backends.ray.backend import RayBackend
 
-MODULES: dict[str, Any] = {"allowed_modules": frozenset({"sample_envs"})}
+MODULES: dict[str, Any] = {"allow_module": ("sample_envs",)}
 _LONG_SECONDS = 60.0
 SEED = 5
 
@@ -99,7 +101,7 @@ class Follower:
 async def truth_of(env: rollserve.EnvSpec, num_workers: int, num_row_steps: int, num_rows: int = 2) -> dict[int, Steps]:
     """What the rows of a pool make after so many steps."""
     stride = num_workers * num_rows
-    async with pool_of(InProcessBackend(), env, num_workers=num_workers, num_rows=num_rows, **MODULES) as pool:
+    async with pool_of(InProcessBackend(), env, workers=num_workers, rows=num_rows, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         return steps_of_rows(await sample(pool, Fragments(num_row_steps * stride), seed=SEED), stride)
 
@@ -133,7 +135,7 @@ class Calls:
 
 
 @pytest.mark.parametrize("num_deaths", [0, 3])
-@pytest.mark.parametrize("options", [{}, {"window_bytes": 3000}], ids=["", "full"])
+@pytest.mark.parametrize("options", [{}, {"call_window_bytes": 3000}], ids=["", "full"])
 @pytest.mark.parametrize("env", [NATIVE, ROWS], ids=["blocks", "rows"])
 async def test_each_row_makes_each_of_its_steps_once(
     env: rollserve.EnvSpec, options: dict[str, Any], num_deaths: int
@@ -141,7 +143,7 @@ async def test_each_row_makes_each_of_its_steps_once(
     truth = await truth_of(env, 4, 40 * 12 + 1)  # and what the last steps show
     num_missing = 0
     for seed in range(2):
-        async with pool_of(MortalBackend(seed, num_deaths), env, num_workers=4, **options) as pool:
+        async with pool_of(MortalBackend(seed, num_deaths), env, workers=4, **options) as pool:
             await pool.update_agent([RandomSpec()])
             calls = Calls(pool, truth)
             for call in range(12):
@@ -158,7 +160,7 @@ def places(tmp_path: Path) -> Places:
 async def test_a_slow_worker_is_not_waited_for(backend: Backend, places: Places) -> None:
     env = places.env(step_seconds=0.2)
     truth = await truth_of(env, 3, 400)
-    async with pool_of(backend, env, num_workers=3, num_rows=2, **MODULES) as pool:
+    async with pool_of(backend, env, workers=3, rows=2, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         calls = Calls(pool, truth)
         assert (await calls(20)).num_missing_steps == 0
@@ -176,28 +178,29 @@ async def test_a_slow_worker_is_not_waited_for(backend: Backend, places: Places)
 async def test_a_worker_that_is_given_up_is_not_waited_for(fraction: float) -> None:
     """As long as the others are enough."""
     truth = await truth_of(ROWS, 4, 200)
-    async with pool_of(InProcessBackend(), ROWS, num_workers=4, worker_restarts_per_hour=1) as pool:
+    async with pool_of(InProcessBackend(), ROWS, workers=4, worker_restarts_per_hour=1) as pool:
         await pool.update_agent([RandomSpec()])
         calls = Calls(pool, truth)
         await calls(20)
         for _ in range(2):
             await until(lambda: pool.status().workers[3].healthy)
-            pool._workers.lose(3, pool._workers[3].handle)
+            lose_worker(pool, 3)
         await until(lambda: pool.status().workers[3].given_up)
         if fraction == 1:
-            with pytest.raises(WorkerLostError, match="worker 3 was lost and is given up for now"):
+            with raises(WorkerLostError, reason=Reason.WORKER_LOST, match="worker 3 "):
                 await calls(40)
             return
         for _ in range(3):
             account = await calls(40, fraction)
             assert account.workers[3].num_missing_steps > 0
-        with pytest.raises(WorkerLostError, match="worker 3 was lost and is given up for now"):
+        with raises(WorkerLostError, reason=Reason.WORKER_LOST, match="worker 3 "):
             await calls(40, 1.0)
+        assert pool.status().workers[3].given_up
 
 
 async def test_a_worker_that_is_stopped_brings_nothing(ray_backend: RayBackend) -> None:
     truth = await truth_of(ROWS, 2, 1000)
-    async with pool_of(ray_backend, ROWS, num_workers=2, num_rows=2) as pool:
+    async with pool_of(ray_backend, ROWS, workers=2, rows=2) as pool:
         await pool.update_agent([RandomSpec()])
         calls = Calls(pool, truth)
         await calls(20)
@@ -217,7 +220,7 @@ async def test_a_worker_that_is_stopped_brings_nothing(ray_backend: RayBackend) 
 async def test_rows_that_stopped_come_back_after_a_kill(ray_backend: RayBackend, places: Places) -> None:
     env = places.env(step_seconds=0.2, most_steps=300)
     truth = await truth_of(env, 2, 1000)
-    async with pool_of(ray_backend, env, num_workers=2, num_rows=2, **MODULES) as pool:
+    async with pool_of(ray_backend, env, workers=2, rows=2, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         calls = Calls(pool, truth)
         for worker in (0, 1):
@@ -234,12 +237,12 @@ async def test_rows_that_stopped_come_back_after_a_kill(ray_backend: RayBackend,
 async def test_a_call_that_is_cancelled_has_not_happened(backend: Backend, places: Places) -> None:
     env = places.env(step_seconds=0.1)
     truth = await truth_of(env, 2, 500)
-    async with pool_of(backend, env, num_workers=2, num_rows=2, **MODULES) as pool:
+    async with pool_of(backend, env, workers=2, rows=2, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         calls = Calls(pool, truth)
         with places.slow(pool, 1):
             await calls(50, 0.5)
-            request = SampleRequest(calls.request(100, 0.5), 1 << 22, seed=SEED)
+            request = sample_request(calls.request(100, 0.5), 1 << 22, seed=SEED)
             async with contextlib.aclosing(pool.sample(request)) as items:
                 async for item in items:
                     if isinstance(item, Beginning):
@@ -252,17 +255,17 @@ async def test_a_call_that_is_cancelled_has_not_happened(backend: Backend, place
 
 
 async def test_no_steps_can_be_left_out_of_what_does_not_come_again() -> None:
-    async with pool_of(InProcessBackend(), CARTPOLE, num_workers=2, num_rows=2) as pool:
+    async with pool_of(InProcessBackend(), CARTPOLE, workers=2, rows=2) as pool:
         await pool.update_agent([RandomSpec()])
-        with pytest.raises(InvalidValueError, match=r"none beside fragments\.fraction_of_workers"):
+        with raises(InvalidValueError, field="fragments.skip_step_count", reason=Reason.INVALID_VALUE):
             await sample(pool, Fragments(40, 4, fraction_of_workers=0.5))
         assert (await sample(pool, Fragments(40, 4, fraction_of_workers=1.0))).num_steps == 36
 
 
 @pytest.mark.parametrize("fraction", [0.0, -0.5, 1.01, float("nan"), float("inf")])
 def test_fractions_that_are_none(sampler: rollserve.Sampler, fraction: float) -> None:
-    expected = r"fragments\.fraction_of_workers.*over 0 and up to 1"
-    with pytest.raises(rollserve.InvalidArgumentError, match=expected):
+    expected = {"field": "fragments.fraction_of_workers", "reason": Reason.INVALID_VALUE}
+    with raises(rollserve.InvalidArgumentError, **expected):
         sampler.obtain_fragments(80, fraction_of_workers=fraction)
     with pytest.raises(TypeError, match="fraction_of_workers"):
         sampler.obtain_fragments(80, fraction_of_workers="half")  # type: ignore[arg-type]

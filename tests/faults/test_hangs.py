@@ -16,15 +16,16 @@ import pytest
 from charges import lay
 from pools import adds_up, evaluate, evaluate_population, pool_of, sample, until
 from raw_calls import serving
-from support import equal, server_environment
+from support import equal, raises, server_environment
 
 import rollserve
+from rollserve import Reason
 from rollserve_server.agents import InstalledFactory, MlpSpec, PythonSource, RandomSpec
 from rollserve_server.errors import WorkerLostError
 from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Pool, Target
 from rollserve_server.pool.backends.ray.backend import RayBackend
 
-MODULES: dict[str, Any] = {"allowed_modules": frozenset({"sample_envs"})}
+MODULES: dict[str, Any] = {"allow_module": ("sample_envs",)}
 LIMITS: dict[str, Any] = {"step_seconds": 1.0, "reset_seconds": 3.0}
 
 
@@ -34,7 +35,7 @@ def hanging(folder: Path) -> rollserve.EnvSpec:
 
 @asynccontextmanager
 async def hanging_pool(backend: Backend, folder: Path, **changes: Any) -> AsyncIterator[Pool]:
-    async with pool_of(backend, hanging(folder), num_rows=2, **{**LIMITS, **MODULES, **changes}) as pool:
+    async with pool_of(backend, hanging(folder), rows=2, **{**LIMITS, **MODULES, **changes}) as pool:
         await pool.update_agent([RandomSpec()])
         yield pool
 
@@ -63,8 +64,8 @@ async def test_an_environment_hangs(backend: Backend, tmp_path: Path, where: str
         lay(tmp_path, where)
         check(await sample(pool, AtLeast(2000), seed=1), expected)
         (text,) = failures(pool)
-        assert f"hung: a {where} of episode " in text
-        assert text.endswith(f"took more than {1 if where == 'step' else 3} s")
+        assert f" {where} of episode " in text
+        assert text.endswith(f" {1 if where == 'step' else 3} s")
 
 
 @pytest.mark.parametrize("target", [Exactly(40), Fragments(800)], ids=["exactly", "fragments"])
@@ -98,7 +99,7 @@ async def test_code_hangs_that_lets_no_other_thread_run(ray_backend: RayBackend,
         lay(tmp_path, "native step")
         check(await sample(pool, AtLeast(2000), seed=1), expected)
         (text,) = failures(pool)
-        assert text.endswith("hung: it gave no sign of life for 3 s")
+        assert text.endswith(" 3 s")  # which is not the time that a step may take
 
 
 async def test_a_process_is_stopped(ray_backend: RayBackend, tmp_path: Path) -> None:
@@ -131,10 +132,8 @@ async def test_an_agent_hangs(backend: Backend, tmp_path: Path, where: str, monk
             check(batch, expected)
         assert np.array_equal(batch.observations, expected.observations)
         (text,) = failures(pool)
-        taken = (
-            "an action of the agent took more than 1 s" if where == "action" else "making an agent took more than 3 s"
-        )
-        assert text.endswith(f"hung: {taken}")
+        assert where in text
+        assert text.endswith(f" {1 if where == 'action' else 3} s")
 
 
 async def test_evaluations(backend: Backend, tmp_path: Path) -> None:
@@ -173,9 +172,8 @@ async def test_an_environment_hangs_when_it_is_made(backend: Backend, tmp_path: 
         if count == 1:
             assert (await pool.update_env([update])).version == 2
         else:
-            with pytest.raises(WorkerLostError, match="hung: making an environment took more than 3 s") as info:
+            with raises(WorkerLostError, reason=Reason.WORKER_HUNG, match=r"environment.* 3 s"):
                 await pool.update_env([update])
-            assert info.value.reason == "WORKER_HUNG"
             assert pool.status().env_version == 1
         assert len(failures(pool)) == count
         batch = await sample(pool, Exactly(10), seed=1)
@@ -187,7 +185,7 @@ async def test_an_environment_hangs_when_it_is_made(backend: Backend, tmp_path: 
 async def test_what_is_slow_is_left_alone(backend: Backend) -> None:
     """A step of all rows takes far longer than a step of one may."""
     env = rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": 0.4, "length": 1})
-    async with pool_of(backend, env, num_workers=1, num_rows=6, **LIMITS, **MODULES) as pool:
+    async with pool_of(backend, env, workers=1, rows=6, **LIMITS, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         batch = await sample(pool, Exactly(6))
         assert batch.account is not None
@@ -199,11 +197,8 @@ async def test_what_is_slow_is_left_alone(backend: Backend) -> None:
 async def test_what_hangs_again_and_again_fails_the_call(tmp_path: Path, target: Target) -> None:
     async with hanging_pool(InProcessBackend(), tmp_path, num_workers=1, unit_retries=1) as pool:
         lay(tmp_path, "step", 2)
-        with pytest.raises(
-            WorkerLostError, match=r"worker 0 hung: a step of episode \d+ took more than 1 s; it ran"
-        ) as info:
+        with raises(WorkerLostError, reason=Reason.WORKER_HUNG, match=r"worker 0 .*step of episode \d+ .* 1 s\b"):
             await sample(pool, target, seed=1)
-        assert info.value.reason == "WORKER_HUNG"
         batch = await sample(pool, target, seed=1)
         assert batch.account is not None
         assert adds_up(batch.account)
@@ -212,9 +207,7 @@ async def test_what_hangs_again_and_again_fails_the_call(tmp_path: Path, target:
 async def test_fragments_that_hang_again_and_again(tmp_path: Path) -> None:
     async with hanging_pool(InProcessBackend(), tmp_path, num_workers=1, unit_retries=0) as pool:
         lay(tmp_path, "step")
-        with pytest.raises(
-            WorkerLostError, match=r"hung: a step of episode \d+ took more than 1 s; 0 workers were lost"
-        ):
+        with raises(WorkerLostError, reason=Reason.WORKER_HUNG, match=r"step of episode \d+ .* 1 s\b.*\b0\b"):
             await sample(pool, Fragments(100), seed=1)  # type: ignore[arg-type]
         assert (await sample(pool, Fragments(100), seed=1)).num_steps == 100  # type: ignore[arg-type]
 
@@ -226,7 +219,6 @@ def test_clients_do_not_ask_again_for_what_hangs_again_and_again(tmp_path: Path)
     limits = ("--backend", "in-process", "--step-seconds", "1", "--unit-retries", "0", "--rows", "2")
     with serving(tmp_path, *options, *limits) as (_, sampler):
         lay(folder, "step", 4)
-        with pytest.raises(rollserve.UnavailableError, match="hung: a step of episode") as caught:
+        with raises(rollserve.UnavailableError, reason=Reason.WORKER_HUNG, match=r"step of episode \d"):
             sampler.obtain_samples(200, timeout=30)
-        assert caught.value.reason == "WORKER_HUNG"
         assert sampler.status().counters.num_worker_restarts == 1

@@ -6,9 +6,11 @@ What can only be caused by those who may change the machine is left out elsewher
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import os
+import re
 import resource
 import shutil
 import socket
@@ -23,9 +25,10 @@ import psutil
 import pytest
 from pools import adds_up, pool_of, sample
 from ray_clusters import PATIENT, free_port
-from support import equal, server_environment
+from support import equal, raises, server_environment
 
 import rollserve
+from rollserve import Reason
 from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import WorkerLostError
 from rollserve_server.local import LocalServer, local_server
@@ -98,7 +101,7 @@ async def test_a_worker_that_the_kernel_ends_for_memory_is_replaced(
     flag = tmp_path / "flag"
     kwargs = {"flag": str(flag), "group": str(small_group)}
     env = rollserve.EnvSpec("sample_envs:Greedy", kwargs)
-    async with pool_of(ray_backend, env, allowed_modules=frozenset({"sample_envs"})) as pool:
+    async with pool_of(ray_backend, env, allow_module=("sample_envs",)) as pool:
         await pool.update_agent([RandomSpec()])
         reference = await sample(pool, AtLeast(400), seed=5)
         flag.touch()
@@ -116,11 +119,10 @@ async def test_an_episode_that_takes_the_memory_of_every_worker_fails_its_call(
     flag = tmp_path / "flag"
     kwargs = {"flag": str(flag), "group": str(small_group), "goes_on": True}
     env = rollserve.EnvSpec("sample_envs:Greedy", kwargs)
-    async with pool_of(ray_backend, env, num_workers=1, allowed_modules=frozenset({"sample_envs"})) as pool:
+    async with pool_of(ray_backend, env, workers=1, allow_module=("sample_envs",)) as pool:
         await pool.update_agent([RandomSpec()])
         flag.touch()
-        expected = r"the kernel has ended a process of this machine because memory was short; it ran episode \d+, which"
-        with pytest.raises(WorkerLostError, match=expected):
+        with raises(WorkerLostError, reason=Reason.WORKER_LOST_AGAIN, match=r"kernel.* memory .*episode \d"):
             await sample(pool, AtLeast(400), seed=5)
         flag.unlink()
         assert (await sample(pool, AtLeast(400), seed=5)).num_steps >= 400
@@ -133,7 +135,7 @@ def test_a_worker_that_ray_ends_for_memory_is_told_of() -> None:
         RAY_memory_monitor_refresh_ms="50",
     )
     assert shown.returncode == 1, shown.stderr
-    assert "worker 0 is lost: Ray ended it because its machine was short of memory" in shown.stderr
+    assert re.search(r"worker 0 .*\bRay\b.* memory\b", shown.stderr), shown.stderr
 
 
 # The object store
@@ -158,7 +160,8 @@ def test_a_full_object_store_ends_calls_and_nothing_else(tmp_path: Path) -> None
         errors = list(errors_of(streams, num_messages=1))  # after which no client takes any, and the store fills
         errors += errors_of(streams, num_messages=1000)
         assert errors
-        assert all(error.reason == "OBJECT_STORE_FULL" and "--object-store-bytes" in error.message for error in errors)
+        assert {error.reason for error in errors} == {Reason.OBJECT_STORE_FULL}
+        assert all("--object-store-bytes" in error.message for error in errors)
         slow.close()
 
         def has_room_again() -> bool:  # Ray takes a moment
@@ -204,7 +207,7 @@ def test_a_log_that_cannot_be_written_stops_nothing() -> None:
         with rollserve.connect(f"127.0.0.1:{port_file.read_text().strip()}") as sampler:
             sampler.update_agent(rollserve.RandomAgent())
             assert sampler.obtain_samples(100).num_steps >= 100
-            with pytest.raises(rollserve.InvalidArgumentError):  # which is logged
+            with raises(rollserve.InvalidArgumentError, reason=Reason.ENV_NOT_FOUND):  # which is logged
                 sampler.update_env("Nope-v0")
             assert sampler.status().policy_version == 1
         process.terminate()
@@ -218,7 +221,7 @@ def test_a_port_file_that_does_not_fit_on_the_disk(tmp_path: Path) -> None:
     path = tmp_path / "port"
     shown = run(SERVER, *LIGHT, "--port-file", path, before=without_room)
     assert shown.returncode == 1
-    assert f"cannot serve error='port_file: {path} came, a file that can be written was expected" in shown.stderr
+    assert re.search(f"cannot serve error='port_file: .*{path}.*{os.strerror(errno.EFBIG)}", shown.stderr)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -228,14 +231,13 @@ def test_no_room_for_ray_on_the_disk(full: bool, tmp_path: Path) -> None:
     folder.mkdir()
     if full:
         shown = run(*in_namespace(f"{folder}={MIB}"), SERVER, "--env", "CartPole-v1", RAY_TMPDIR=str(folder))
-        expected = f"Ray's folder {folder}/ray has {MIB} bytes, at least {16 * MIB} bytes were expected"
+        expected = str(16 * MIB)
     else:
         (folder / "ray").touch()
         shown = run(SERVER, "--env", "CartPole-v1", RAY_TMPDIR=str(folder))
-        expected = f"Ray's folder {folder}/ray cannot be written to: File exists"
+        expected = os.strerror(errno.EEXIST)
     assert shown.returncode == 1
-    assert expected in shown.stderr
-    assert "RAY_TMPDIR" in shown.stderr
+    assert re.search(f"cannot serve .*{folder}/ray.*{expected}.*RAY_TMPDIR", shown.stderr), shown.stderr
 
 
 # Ports and files
@@ -255,7 +257,7 @@ def test_a_port_that_is_taken_leaves_nothing_behind(tmp_path: Path) -> None:
                 processes.update(psutil.Process(process.pid).children(recursive=True))
             time.sleep(0.1)
     assert process.returncode == 1
-    assert "is the port in use?" in (tmp_path / "log").read_text().splitlines()[-1]
+    assert "cannot serve error='listen: " in (tmp_path / "log").read_text().splitlines()[-1]
     assert len(processes) > 2
     assert_gone(processes)
 
@@ -371,7 +373,7 @@ def test_a_cluster_that_is_lost_ends_the_server(own: bool, request: pytest.Fixtu
         assert time.monotonic() - began < 30  # Ray itself waits for 60 s
     assert_gone(started)
     text = log.read_text()
-    assert "backend lost error='the cluster of Ray is lost: its " in text
+    assert re.search("backend lost error=.*Ray", text), text
     assert "Traceback" not in text
 
 

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -17,27 +18,33 @@ import numpy as np
 import psutil
 import pytest
 from cutting_proxy import cutting_proxy
-from pools import CARTPOLE, adds_up, calls_of, evaluate, evaluate_population, kill_one, pool_of, sample, until
-from support import equal, server_environment
+from pools import (
+    CARTPOLE,
+    adds_up,
+    calls_of,
+    evaluate,
+    evaluate_population,
+    kill_one,
+    num_running,
+    pool_of,
+    sample,
+    set_start_seconds,
+    until,
+)
+from support import equal, raises, server_environment
 
 import rollserve
+from rollserve import Reason
 from rollserve_server.agents import MlpSpec, RandomSpec
 from rollserve_server.errors import InvalidValueError, NotReadyError, OverLimitError, WorkerLostError
 from rollserve_server.local import LocalServer, local_server
-from rollserve_server.pool import (
-    AtLeast,
-    Backend,
-    Exactly,
-    Fragments,
-    InProcessBackend,
-    Pool,
-    Target,
-)
+from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Pool, Target
 from rollserve_server.pool.backends.ray.backend import RayBackend
-from rollserve_server.sampling import Worker, WorkerConfig
+from rollserve_server.sampling import Worker
+from rollserve_server.settings import WorkerSettings
 
 ROLLSERVE = Path(sys.executable).with_name("rollserve")
-MODULES = {"allowed_modules": frozenset({"sample_envs"})}
+MODULES = {"allow_module": ("sample_envs",)}
 RAGGED = rollserve.EnvSpec("sample_envs:Ragged")
 NATIVE = rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=4, num_episodes_per_row=2)
 NUM_ROWS = 2
@@ -113,7 +120,7 @@ def calls(pool: Pool, num_workers: int) -> list[Callable[[], Coroutine[Any, Any,
 
 async def expected_of(num_workers: int) -> list[Any]:
     """What those calls bring that nothing disturbs."""
-    async with pool_of(InProcessBackend(), RAGGED, num_workers=num_workers, num_rows=NUM_ROWS, **MODULES) as pool:
+    async with pool_of(InProcessBackend(), RAGGED, workers=num_workers, rows=NUM_ROWS, **MODULES) as pool:
         await pool.update_agent([mlp()])
         return [await call() for call in calls(pool, num_workers)]
 
@@ -124,11 +131,11 @@ async def test_calls_of_all_kinds_keep_the_workers_that_they_began_with(
 ) -> None:
     expected = {num_workers: await expected_of(num_workers) for num_workers in (before, after)}
     env = watched(tmp_path, step_seconds=0.001)
-    async with pool_of(backend, env, num_workers=before, num_rows=NUM_ROWS, **MODULES) as pool:
+    async with pool_of(backend, env, workers=before, rows=NUM_ROWS, **MODULES) as pool:
         await pool.update_agent([mlp()])
         processes = process_ids(pool)
         running = [asyncio.create_task(call()) for call in calls(pool, before)]
-        await until(lambda: pool._num_calls() == len(running))
+        await until(lambda: num_running(pool) == len(running))
         assert await pool.resize(after) == before
         if after < before:
             assert sizes_of(pool) == (after, before - after)
@@ -153,7 +160,7 @@ async def test_calls_of_all_kinds_keep_the_workers_that_they_began_with(
 @pytest.mark.parametrize("env", [CARTPOLE, NATIVE], ids=["rows", "native"])
 async def test_the_own_sequence_goes_on_through_any_number_of_workers(backend: Backend, env: rollserve.EnvSpec) -> None:
     """Also what was sampled ahead is accounted for, whoever had it."""
-    async with pool_of(backend, env, num_workers=2) as pool, pool_of(InProcessBackend(), env) as other:
+    async with pool_of(backend, env, workers=2) as pool, pool_of(InProcessBackend(), env) as other:
         for each in (pool, other):
             await each.update_agent([RandomSpec()])
         begun = calls_of(pool)
@@ -164,7 +171,7 @@ async def test_the_own_sequence_goes_on_through_any_number_of_workers(backend: B
         assert account_of(batches[-1]).num_superseded_steps >= account_of(batches[-1]).num_prefetched_steps > 0
         await pool.resize(3)  # while they hold what that call left
         running = asyncio.create_task(sample(pool, AtLeast(8000)))
-        await until(lambda: pool._num_running == 1)
+        await until(lambda: num_running(pool) == 1)
         await pool.resize(2)  # while a call runs
         batches += [await running, await sample(pool, AtLeast(300))]
         accounts = [account_of(batch) for batch in batches]
@@ -177,27 +184,26 @@ async def test_the_own_sequence_goes_on_through_any_number_of_workers(backend: B
 
 
 async def test_fragments_begin_anew_and_old_sequences_are_told_of_it(backend: Backend) -> None:
-    async with pool_of(backend, CARTPOLE, num_workers=2, num_rows=2) as pool:
+    async with pool_of(backend, CARTPOLE, workers=2, rows=2) as pool:
         await pool.update_agent([RandomSpec()])
         first, second = [await sample(pool, Fragments(80)) for _ in range(2)]
         await sample(pool, Fragments(80), seed=5)
         assert account_of(second).seed == account_of(first).seed
         running = asyncio.create_task(sample(pool, Fragments(20_000)))
-        await until(lambda: pool._num_running == 1)
+        await until(lambda: num_running(pool) == 1)
         await pool.resize(3)
         assert account_of(await running).seed == account_of(first).seed
-        with pytest.raises(
-            NotReadyError, match=r"20 came, but there is no such sequence now.*number of workers"
-        ) as caught:
+        with raises(
+            NotReadyError, field="fragments.row_step_count", reason=Reason.ROW_STEP_COUNT, match=r"\b20\b.*workers"
+        ):
             await sample(pool, Fragments(120, row_step_count=20), seed=5)
-        assert (caught.value.reason, caught.value.field) == ("ROW_STEP_COUNT", "fragments.row_step_count")
         third, fourth = [await sample(pool, Fragments(120)) for _ in range(2)]
         assert account_of(third).seed != account_of(first).seed
         assert (account_of(third).row_step_count, account_of(fourth).row_step_count) == (0, 20)
         assert account_of(third).num_carried_steps == 0
         # The same request from the beginning brings what any pool of this size brings.
         batch = await sample(pool, Fragments(120), seed=5)
-    async with pool_of(InProcessBackend(), CARTPOLE, num_workers=3, num_rows=2) as other:
+    async with pool_of(InProcessBackend(), CARTPOLE, workers=3, rows=2) as other:
         await other.update_agent([RandomSpec()])
         assert equal(batch, await sample(other, Fragments(120), seed=5))
 
@@ -208,27 +214,25 @@ async def test_calls_that_count_on_a_number_of_workers(backend: Backend) -> None
         exact = await sample(pool, Exactly(5), seed=1, num_workers=2)
         await pool.resize(1)
         for target in (Exactly(5), AtLeast(5), Fragments(4)):
-            with pytest.raises(NotReadyError, match="2 came, but there are 1 workers now") as caught:
+            with raises(NotReadyError, field="options.worker_count", reason=Reason.WORKER_COUNT):
                 await sample(pool, target, seed=1, num_workers=2)  # type: ignore[arg-type]
-            assert (caught.value.reason, caught.value.field) == ("WORKER_COUNT", "options.worker_count")
         await pool.resize(2)
         assert equal(exact, await sample(pool, Exactly(5), seed=1, num_workers=2))
 
 
 async def test_workers_that_differ_stay_as_many_as_they_are(backend: Backend) -> None:
-    async with pool_of(backend, RAGGED, num_rows=NUM_ROWS, **MODULES) as pool:
+    async with pool_of(backend, RAGGED, rows=NUM_ROWS, **MODULES) as pool:
         await pool.update_agent([mlp(1), mlp(2)], per_worker=True)
         before = await sample(pool, AtLeast(200), seed=3)
         evaluated = await evaluate(pool, 10)
         for num_workers in (1, 3):
-            with pytest.raises(NotReadyError, match="workers have agents of their own") as caught:
+            with raises(NotReadyError, reason=Reason.WORKERS_DIFFER, match="agents"):
                 await pool.resize(num_workers)
-            assert caught.value.reason == "WORKERS_DIFFER"
         assert await pool.resize(2) == 2  # there is nothing to do
         assert equal(before, await sample(pool, AtLeast(200), seed=3))
         await pool.update_agent([mlp(1)])
         await pool.update_env([RAGGED, rollserve.EnvSpec("sample_envs:Ragged", {"most": 7})], per_worker=True)
-        with pytest.raises(NotReadyError, match="workers have environments of their own"):
+        with raises(NotReadyError, reason=Reason.WORKERS_DIFFER, match="environments"):
             await pool.resize(1)
         assert sizes_of(pool) == (2, 0)
         await pool.update_env([RAGGED])
@@ -238,10 +242,9 @@ async def test_workers_that_differ_stay_as_many_as_they_are(backend: Backend) ->
             lambda: sample(pool, AtLeast(200), seed=3, policy_version=1, env_version=1),
             lambda: evaluate(pool, 10, policy_version=1),
         ):
-            with pytest.raises(NotReadyError, match="one for each of 2 workers, and there are 3 now") as caught:
+            with raises(NotReadyError, field="options.policy_version", reason=Reason.WORKER_COUNT):
                 await call()
-            assert (caught.value.reason, caught.value.field) == ("WORKER_COUNT", "options.policy_version")
-        assert len(pool.agent_versions.parameters(1, 1)[1]) == len(pool.agent_versions.parameters(2, 2)[1])
+        assert len(pool.agents.parameters(1, 1)[1]) == len(pool.agents.parameters(2, 2)[1])
         await pool.resize(2)
         assert equal(before, await sample(pool, AtLeast(200), seed=3, policy_version=1, env_version=1))
         assert (await evaluate(pool, 10, policy_version=1, env_version=1)).outcomes == evaluated.outcomes
@@ -262,7 +265,7 @@ class Cramped:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
-    def create_worker(self, worker_index: int, config: WorkerConfig) -> Any:
+    def create_worker(self, worker_index: int, config: WorkerSettings) -> Any:
         if worker_index < self.num_places:
             return self._backend.create_worker(worker_index, config)
         self.num_waiting += 1
@@ -285,20 +288,19 @@ class _Waiting:
 async def test_without_room_nothing_changes(backend: Backend, tmp_path: Path) -> None:
     cramped: Any = Cramped(backend, 3)
     env = watched(tmp_path)
-    async with pool_of(cramped, env, num_rows=NUM_ROWS, max_workers=5, start_seconds=20, **MODULES) as pool:
+    async with pool_of(cramped, env, rows=NUM_ROWS, max_workers=5, start_seconds=20, **MODULES) as pool:
         await pool.update_agent([mlp()])
         before = [await sample(pool, target, seed=3) for target in (AtLeast(200), Exactly(5))]
         kept = await sample(pool, Fragments(80))
-        pool._workers._start_seconds = 1.0 if isinstance(backend, InProcessBackend) else 4.0
+        set_start_seconds(pool, 1.0 if isinstance(backend, InProcessBackend) else 4.0)
         resizing = asyncio.create_task(pool.resize(4))
         await until(lambda: cramped.num_waiting == 1)
         # Meanwhile everything goes on, with those that are there.
         assert all(equal(*pair) for pair in zip(before, [await again(pool, batch) for batch in before], strict=True))
-        with pytest.raises(WorkerLostError, match=r"worker [23] did not start within .* s: is there room for it"):
+        with raises(WorkerLostError, reason=Reason.WORKER_LOST, match=r"worker [23] .* [14] s\b"):
             await resizing
-        with pytest.raises(OverLimitError, match="6 came, but the server is set to have at most 5") as caught:
+        with raises(OverLimitError, field="worker_count", reason=Reason.TOO_MANY_WORKERS, match=r"\b5\b"):
             await pool.resize(6)
-        assert (caught.value.reason, caught.value.field) == ("TOO_MANY_WORKERS", "worker_count")
         cancelled = asyncio.create_task(pool.resize(4))
         await until(lambda: cramped.num_waiting == 1)
         cancelled.cancel()
@@ -309,7 +311,7 @@ async def test_without_room_nothing_changes(backend: Backend, tmp_path: Path) ->
         await until(lambda: owners(tmp_path) <= process_ids(pool))
         after = await sample(pool, Fragments(80))
         assert (account_of(after).seed, account_of(after).row_step_count) == (account_of(kept).seed, 20)
-        pool._workers._start_seconds = 60
+        set_start_seconds(pool, 60)
         cramped.num_places = 4
         assert await pool.resize(4) == 2
         assert equal(before[0], await sample(pool, AtLeast(200), seed=3))
@@ -323,7 +325,7 @@ async def again(pool: Pool, batch: rollserve.EpisodeBatch) -> rollserve.EpisodeB
 
 
 async def test_changes_and_updates_come_one_after_the_other(backend: Backend) -> None:
-    async with pool_of(backend, RAGGED, num_rows=NUM_ROWS, **MODULES) as pool:
+    async with pool_of(backend, RAGGED, rows=NUM_ROWS, **MODULES) as pool:
         await pool.update_agent([mlp(1)])
         expected = await sample(pool, AtLeast(300), seed=3)
         short = rollserve.EnvSpec("sample_envs:Ragged", {"most": 4})
@@ -345,17 +347,17 @@ async def test_changes_and_updates_come_one_after_the_other(backend: Backend) ->
         assert (status.policy_version, status.env_version) == (2, 2)
         assert (await sample(pool, AtLeast(100), seed=3)).lengths.max() <= 5
         assert equal(expected, await sample(pool, AtLeast(300), seed=3, policy_version=1, env_version=1))
-        with pytest.raises(InvalidValueError, match="one for each of the 2 workers"):
+        with raises(InvalidValueError, field="per_worker.updates", reason=Reason.INVALID_VALUE, match=r"\b2\b"):
             await pool.update_agent([mlp(1)] * 3, per_worker=True)
 
 
 async def test_any_sizes_while_clients_sample(backend: Backend) -> None:
     source = random.Random(3)
-    async with pool_of(InProcessBackend(), RAGGED, num_workers=1, num_rows=3, **MODULES) as pool:
+    async with pool_of(InProcessBackend(), RAGGED, workers=1, rows=3, **MODULES) as pool:
         await pool.update_agent([mlp(1)])
         expected = [await sample(pool, AtLeast(1500), seed=seed) for seed in range(3)]
         outcomes = (await evaluate(pool, 60)).outcomes
-    async with pool_of(backend, RAGGED, num_workers=2, num_rows=3, **MODULES) as pool:
+    async with pool_of(backend, RAGGED, workers=2, rows=3, **MODULES) as pool:
         await pool.update_agent([mlp(1)])
         processes = process_ids(pool)
         over = asyncio.Event()
@@ -391,7 +393,7 @@ async def test_any_sizes_while_clients_sample(backend: Backend) -> None:
 async def test_workers_that_are_killed_while_the_number_changes(ray_backend: RayBackend, tmp_path: Path) -> None:
     env, source = watched(tmp_path, step_seconds=0.001), random.Random(5)
     expected = {num_workers: await expected_of(num_workers) for num_workers in (2, 3)}
-    async with pool_of(ray_backend, env, num_workers=2, num_rows=NUM_ROWS, **MODULES) as pool:
+    async with pool_of(ray_backend, env, workers=2, rows=NUM_ROWS, **MODULES) as pool:
         await pool.update_agent([mlp()])
         processes = process_ids(pool)
         resizing = asyncio.create_task(pool.resize(3))
@@ -406,7 +408,7 @@ async def test_workers_that_are_killed_while_the_number_changes(ray_backend: Ray
 
         # One that is to leave while calls that need just this one go on.
         running = [asyncio.create_task(call()) for call in calls(pool, 3)[:3]]
-        await until(lambda: pool._num_running == 3)
+        await until(lambda: num_running(pool) == 3)
         await pool.resize(1)
         assert sizes_of(pool) == (1, 2)
         leaving = next(worker for worker in pool.status().workers if worker.index == 2)
@@ -436,7 +438,7 @@ async def test_a_worker_that_came_first_and_died_before_the_last_one_came(
     last_may_come, first_came = asyncio.Event(), asyncio.Event()
     create = ray_backend.create_worker
 
-    def create_slowly(index: int, config: WorkerConfig) -> Any:
+    def create_slowly(index: int, config: WorkerSettings) -> Any:
         handle = create(index, config)
         call = handle.call
 
@@ -447,13 +449,13 @@ async def test_a_worker_that_came_first_and_died_before_the_last_one_came(
             if index == 2 and method is Worker.identity:
                 await last_may_come.wait()
                 if not succeeds:
-                    raise WorkerLostError("worker 2 did not come", 2)
+                    raise WorkerLostError("lost by design", 2)
             return answer
 
         monkeypatch.setattr(handle, "call", call_later)
         return handle
 
-    async with pool_of(ray_backend, watched(tmp_path), num_workers=1, num_rows=NUM_ROWS, **MODULES) as pool:
+    async with pool_of(ray_backend, watched(tmp_path), workers=1, rows=NUM_ROWS, **MODULES) as pool:
         await pool.update_agent([mlp()])
         monkeypatch.setattr(ray_backend, "create_worker", create_slowly)
         resizing = asyncio.create_task(pool.resize(3))
@@ -464,7 +466,7 @@ async def test_a_worker_that_came_first_and_died_before_the_last_one_came(
         await asyncio.sleep(1)  # for Ray to tell of it
         last_may_come.set()
         if not succeeds:
-            with pytest.raises(WorkerLostError, match="did not come"):
+            with raises(WorkerLostError, match="lost by design"):
                 await resizing
             assert sizes_of(pool) == (1, 0)
             return
@@ -481,8 +483,8 @@ async def test_how_many_workers_clients_may_ask_for(monkeypatch: pytest.MonkeyPa
     backend = InProcessBackend()
     monkeypatch.setattr(backend, "default_num_workers", lambda: 1, raising=False)
     for num_workers, most in ((None, 4), (2, 4), (6, 6)):
-        async with pool_of(backend, CARTPOLE, num_workers=num_workers) as pool:
-            with pytest.raises(OverLimitError, match=f"the server is set to have at most {most}"):
+        async with pool_of(backend, CARTPOLE, workers=num_workers) as pool:
+            with raises(OverLimitError, field="worker_count", reason=Reason.TOO_MANY_WORKERS, match=rf"\b{most}\b"):
                 await pool.resize(most + 1)
             await pool.resize(1)
             assert await pool.resize(most) == 1
@@ -490,7 +492,7 @@ async def test_how_many_workers_clients_may_ask_for(monkeypatch: pytest.MonkeyPa
 
 
 async def test_calls_are_served_while_many_workers_are_added() -> None:
-    async with pool_of(InProcessBackend(), CARTPOLE, num_workers=1, max_workers=400) as pool:
+    async with pool_of(InProcessBackend(), CARTPOLE, workers=1, max_workers=400) as pool:
         await pool.update_agent([RandomSpec()])
         resizing = asyncio.create_task(pool.resize(400))
         await sample(pool, AtLeast(10))
@@ -546,16 +548,16 @@ def test_over_the_wire(tmp_path: Path) -> None:
 
 def check_refusals(sampler: rollserve.Sampler) -> None:
     for num_workers in (0, 10_001):
-        with pytest.raises(rollserve.InvalidArgumentError, match=f"worker_count: {num_workers} came, a number from 1"):
+        with raises(rollserve.InvalidArgumentError, field="worker_count", reason=Reason.INVALID_VALUE):
             sampler.resize(num_workers)
-    with pytest.raises(rollserve.LimitError, match="worker_count: 4 came, but the server is set to have at most 3"):
+    with raises(rollserve.LimitError, field="worker_count", reason=Reason.TOO_MANY_WORKERS):
         sampler.resize(4)
-    with pytest.raises(rollserve.InvalidArgumentError):
+    with raises(rollserve.InvalidArgumentError, field="num_workers"):
         sampler.resize(-1)
     with pytest.raises(TypeError):
         sampler.resize("3")  # type: ignore[arg-type]
     for call in (sampler.obtain_exact_episodes, sampler.obtain_samples, sampler.obtain_fragments):
-        with pytest.raises(rollserve.PreconditionError, match="2 came, but there are 3 workers now"):
+        with raises(rollserve.PreconditionError, field="options.worker_count", reason=Reason.WORKER_COUNT):
             call(12, expected_num_workers=2)
     assert sampler.status().num_workers == 3
 
@@ -582,10 +584,8 @@ def check_resumption(server: LocalServer, sampler: rollserve.Sampler) -> None:
                 assert stream.end().num_resumptions == 1
                 assert equal(batch, sampler.obtain_samples(150_000, seed=2))
             else:
-                text = f"{before} came, but there are {after} workers now"
-                with pytest.raises(rollserve.PreconditionError, match=text) as caught:
+                with raises(rollserve.PreconditionError, field="options.worker_count", reason=Reason.WORKER_COUNT):
                     list(stream)
-                assert caught.value.reason == "WORKER_COUNT"
 
 
 async def resize_async(address: str, num_workers: int) -> int:
@@ -597,7 +597,4 @@ def test_a_start_with_more_than_clients_may_ask_for() -> None:
     command = [sys.executable, "-m", "rollserve_server", "--env", "CartPole-v1", "--workers", "4", "--max-workers", "3"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1
-    assert (
-        "max_workers (from --max-workers): at least 4, the number of workers, was expected, but '3' came"
-        in ended.stderr
-    )
+    assert re.search(r"max_workers \(from --max-workers\): .*\b4\b.*\b3\b", ended.stderr), ended.stderr

@@ -10,7 +10,7 @@ import psutil
 
 __all__ = ["Usage", "family", "gone", "name_of", "usage_of"]
 
-_ACTORS = {"ray::_Actor": "worker", "ray::_JournalActor": "journal"}
+_ACTORS = {"ray::WorkerActor": "worker", "ray::JournalActor": "journal"}
 
 
 @dataclasses.dataclass(frozen=True)

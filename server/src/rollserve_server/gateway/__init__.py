@@ -1,6 +1,6 @@
-"""The gRPC side of the server: translates messages, maps errors to statuses, forwards bytes."""
+"""The gRPC side of the server: translates requests for the pool, forwards sampled bytes, maps errors to statuses."""
 
+from rollserve_server.gateway.requests.reader import DEFAULT_SAMPLER
 from rollserve_server.gateway.server import Gateway
-from rollserve_server.gateway.service import DEFAULT_SAMPLER
 
 __all__ = ["DEFAULT_SAMPLER", "Gateway"]

@@ -1,4 +1,4 @@
-"""Options of gRPC's server: limits of connections, and how it notices that a client is gone."""
+"""Options of gRPC's server: limits of connections, and how gRPC notices that a client is gone."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 __all__ = ["channel_options"]
 
 _FOREVER = 2**31 - 1
-"""Milliseconds that gRPC takes for no limit."""
+"""Number of milliseconds that gRPC takes for no limit."""
 _MIN_PING_SECONDS = 5.0
-"""Time between a client's pings; gRPC closes the connection of a client that pings more often."""
+"""Least time between the pings of a client; gRPC closes the connection of a client that pings more often."""
 
 
 def channel_options(settings: GatewaySettings) -> list[tuple[str, int]]:
-    """Return the options, by the names that gRPC has for them."""
+    """Return the options of gRPC's server, by gRPC's names."""
     limits = settings.clients
     return [
         ("grpc.max_receive_message_length", settings.max_request_bytes),
@@ -29,7 +29,7 @@ def channel_options(settings: GatewaySettings) -> list[tuple[str, int]]:
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", _milliseconds(_MIN_PING_SECONDS)),
-        # With it, a connection takes megabytes of requests into memory before anything reads them.
+        # Off: with the probe, a connection moves megabytes of requests into memory before anything reads them.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.max_connection_idle_ms", _milliseconds(limits.max_connection_idle_seconds)),
         ("grpc.max_connection_age_ms", _milliseconds(limits.max_connection_age_seconds)),
@@ -38,5 +38,5 @@ def channel_options(settings: GatewaySettings) -> list[tuple[str, int]]:
 
 
 def _milliseconds(seconds: float) -> int:
-    """Return a limit in milliseconds; 0 seconds are no limit."""
+    """Return a limit in milliseconds; 0 seconds mean no limit."""
     return min(round(seconds * 1000), _FOREVER) or _FOREVER

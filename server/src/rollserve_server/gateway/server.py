@@ -1,4 +1,4 @@
-"""The gRPC server: where it listens, health, reflection, and its end."""
+"""The gRPC server: its services, where it listens, and its end."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 import grpc
 import grpc.aio
 
-from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve.errors import mismatch
 from rollserve_server.errors import StoppingError
 from rollserve_server.gateway.channel import channel_options
 from rollserve_server.gateway.health import HEALTH_SERVICE, Health
 from rollserve_server.gateway.reflection import REFLECTION_SERVICE, Reflection
 from rollserve_server.gateway.requests.intake import Intake
-from rollserve_server.gateway.rpcs import OpenRpcs
-from rollserve_server.gateway.service import SamplerService
+from rollserve_server.gateway.requests.reader import RequestReader
+from rollserve_server.gateway.rpcs.open_rpcs import OpenRpcs
+from rollserve_server.gateway.service import SAMPLER_SERVICE, SamplerService
 from rollserve_server.gateway.shared_memory import Rings
 
 if TYPE_CHECKING:
@@ -27,17 +28,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Gateway"]
 
-_log = logging.getLogger(__name__)
-
 _FLUSH_SECONDS = 1.0
-"""How long clients have to hear that their calls have ended."""
+"""How long the statuses of ended RPCs may take to reach their clients."""
 _ACCEPTED_SECONDS = 0.2
-"""How long calls that have come have to be begun with: gRPC cancels those that stand in its queue when it stops."""
+"""How long gRPC may take to start the RPCs in its queue; when the server stops, it cancels those left there."""
 
-_SERVICE = pb.DESCRIPTOR.services_by_name["SamplerService"].full_name
-
-
-# gRPC logs a traceback when a client goes away while a message is being sent to it, which is the client's right.
+# gRPC logs a traceback when a client leaves while a message is being sent to it, which is the client's right.
 logging.getLogger("grpc._cython.cygrpc").addFilter(lambda record: "ExecuteBatchError" not in record.getMessage())
 
 
@@ -45,7 +41,7 @@ class Gateway:
     """Serves samplers over gRPC.
 
     Attributes:
-        port: where it listens, after `start`.
+        port: port where the server listens, after `start`.
     """
 
     def __init__(
@@ -54,12 +50,12 @@ class Gateway:
         """Prepare to serve samplers.
 
         Args:
-            settings: where to listen, and how much clients may take.
-            pools: the samplers by name.
-            allowed_paths: files and folders that requests may name in arguments of environments.
+            settings: where to listen, and limits for clients.
+            pools: the pools by the names of their samplers.
+            allowed_paths: files and folders that arguments of environments and agents may name.
 
         Raises:
-            OSError: there is no shared memory on this system.
+            OSError: the settings ask for shared memory, which this system does not have.
         """
         self._settings = settings
         self._pools = pools
@@ -68,45 +64,47 @@ class Gateway:
         self._rpcs = OpenRpcs(limits.client_stall_seconds)
         intake = Intake(settings.max_request_bytes, limits.max_pending_request_bytes)
         rings = Rings(settings.shared_memory_bytes)
-        service = SamplerService(pools, allowed_paths, rings, self._rpcs, intake)
-        self._health = Health(("", _SERVICE), self._rpcs, intake)
-        reflection = Reflection((_SERVICE, HEALTH_SERVICE, REFLECTION_SERVICE), self._rpcs, intake)
+        service = SamplerService(self._rpcs, intake, RequestReader(pools, allowed_paths), rings)
+        self._health = Health(("", SAMPLER_SERVICE), self._rpcs, intake)
+        reflection = Reflection((SAMPLER_SERVICE, HEALTH_SERVICE, REFLECTION_SERVICE), self._rpcs, intake)
         self._server.add_generic_rpc_handlers((service.handler(), self._health.handler(), reflection.handler()))
         self.port = 0
 
     async def start(self) -> None:
-        """Begins to serve.
+        """Start to listen and to serve.
 
         Raises:
-            OSError: it cannot listen there.
+            OSError: the server cannot listen there.
         """
+        address = self._settings.listen
         try:
-            self.port = self._server.add_insecure_port(self._settings.listen)
+            self.port = self._server.add_insecure_port(address)
         except RuntimeError as error:
-            raise OSError(f"listen: {self._settings.listen}: cannot listen there: is the port in use?") from error
+            text = mismatch("an address to listen at", address, "is the port in use?")
+            raise OSError(f"listen: {text}") from error
         await self._server.start()
-        self._health.begin()
+        self._health.start_serving()
 
     async def stop(self, *, at_once: bool = False) -> None:
-        """Takes no more calls, tells so, and ends when those that run have ended or the grace is over.
+        """Stop serving: accept no more calls, wait for the running ones, and end what is left after the grace period.
 
-        Calls that wait for their turn are ended at once, those that run longer than the grace then.
+        Queued calls end at once. Health reports at once that the server does not serve.
 
         Args:
-            at_once: whether there is no grace.
+            at_once: whether there is no grace period.
         """
         grace = 0.0 if at_once else self._settings.grace_seconds
-        self._health.end()
+        self._health.stop_serving()
         for pool in self._pools.values():
-            pool.drain(StoppingError("the server is stopping: it begins no more calls"))
+            pool.drain(StoppingError("the server is stopping and starts no more calls"))
         if grace:
             await asyncio.sleep(_ACCEPTED_SECONDS)
-        # Takes no more connections and calls from now on.
+        # From here on gRPC accepts no more connections and RPCs.
         stopping = asyncio.create_task(self._server.stop(grace + _FLUSH_SECONDS))
         try:
             await self._rpcs.wait_until_none(grace)
-            self._rpcs.end(StoppingError(f"the server is stopping, and has waited {grace:g} s for the call to end"))
-            # Whoever watches its health goes on doing so.
+            self._rpcs.end(StoppingError(f"the server is stopping, and the call has not ended within {grace:g} s"))
+            # Watchers of health never end by themselves.
             await asyncio.wait({stopping}, timeout=_FLUSH_SECONDS)
             await self._server.stop(None)
         finally:

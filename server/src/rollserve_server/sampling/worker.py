@@ -93,7 +93,7 @@ class Worker:
         """Makes rows of environments, beside those that are there, and looks at what they do.
 
         Free rows of another version, of the same kind and as many, that differ in nothing but their tasks or the
-        options of resets are changed in place, and those beside them made anew. VersionHistory below 0 are for
+        options of resets are changed in place, and those beside them made anew. Versions below 0 are for
         evaluations: nothing passes between them and the others.
 
         Raises:

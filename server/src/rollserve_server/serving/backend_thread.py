@@ -1,4 +1,4 @@
-"""The thread that starts and ends the backend, and what is known of its loss."""
+"""The thread that starts and ends the backend, and the watch for its loss."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ _LAST_SECONDS = 5.0
 
 
 class BackendThread:
-    """A thread of its own for the backend: what Ray starts ends with the thread that started it.
+    """A thread of its own for the backend: whatever Ray starts ends with the thread that started it.
 
-    Ray's functions cannot be interrupted, and may wait long for what is out of reach or gone. The process does not have
-    to
-    wait with them: when it ends, all that Ray has started for it ends, too.
+    Ray's functions cannot be interrupted, and may wait long for a cluster that is gone or out of reach. The process
+    need not wait for them: when it ends, everything that Ray started for it ends, too.
     """
 
     def __init__(self) -> None:
@@ -42,7 +41,7 @@ class BackendThread:
         return self._last is not None and not self._last.done()
 
     def call(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> asyncio.Future[_T]:
-        """Call a function in the thread, after the calls before."""
+        """Call a function in the thread, after all earlier calls."""
         self._last = future = self._executor.submit(function, *args, **kwargs)
         return asyncio.wrap_future(future)
 
@@ -66,7 +65,7 @@ def watch_backend(backend: Backend) -> asyncio.Future[str]:
         timer = threading.Timer(_LAST_SECONDS, _end_at_once)
         timer.daemon = True
         timer.start()
-        with contextlib.suppress(RuntimeError):  # the loop has ended
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(settle, reason)
 
     backend.watch(report)

@@ -21,15 +21,15 @@ __all__ = ["make_backend", "make_gateway", "start_pool", "warn_of_settings"]
 _log = logging.getLogger(__name__)
 
 _SETTING_NAMES = {"": "env", "id": "env", "kwargs_json": "env_kwargs"}
-"""Settings by fields of the environment that errors of a pool's start are about; other fields have the setting's
-name."""
+"""Names of settings, by the fields of the environment in errors of the pool's start. Other fields have the names of
+their settings."""
 
 
 def make_backend(settings: Settings) -> Backend:
-    """Return the backend; it has started what it needs."""
+    """Start the backend."""
     if settings.process.backend == "in-process":
         return InProcessBackend()
-    # Imported only where it is used: importing Ray takes about a second.
+    # Imported here because importing Ray takes about a second.
     from rollserve_server.pool.backends.ray.backend import RayBackend
 
     pool = settings.pool
@@ -39,10 +39,10 @@ def make_backend(settings: Settings) -> Backend:
 
 
 async def start_pool(backend: Backend, settings: Settings) -> Pool:
-    """Return the pool, started. Errors about its environment name the settings that it comes from."""
+    """Start the pool. Errors about its environment name the settings at fault."""
     module = module_of(settings.environment.env)
     pool_settings = settings.pool
-    if module:  # clients may go on with what the operator has named
+    if module:  # clients may request the operator's own environment again
         allow = pool_settings.allow
         allow = allow.model_copy(update={"allow_module": (*allow.allow_module, module)})
         pool_settings = pool_settings.model_copy(update={"allow": allow})
@@ -59,7 +59,7 @@ def make_gateway(settings: Settings, pool: Pool) -> Gateway:
     """Return the gateway, not started.
 
     Raises:
-        OSError: there is no shared memory on this system.
+        OSError: the settings ask for shared memory, which this system does not have.
     """
     allowed_paths = (*settings.pool.allow.allow_path, *paths_in(_env_spec(settings)))
     return Gateway(settings.gateway, {DEFAULT_SAMPLER: pool}, allowed_paths)

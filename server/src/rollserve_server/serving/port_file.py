@@ -17,9 +17,10 @@ __all__ = ["port_file"]
 
 @contextlib.contextmanager
 def port_file(path: Path | None) -> Iterator[Callable[[int], None]]:
-    """Keep the file only while somebody listens at the port that it names.
+    """Yield the function that writes the port into the file, and remove the file at the end of the block.
 
-    Yields the function that writes it, whole, so that whoever sees the file sees all of it.
+    An earlier server's file is removed at once. The file appears with all of its content. Without a path, the function
+    does nothing.
 
     Raises:
         OSError: the file cannot be written.
@@ -36,7 +37,7 @@ def port_file(path: Path | None) -> Iterator[Callable[[int], None]]:
 
     try:
         with _naming(path):
-            path.unlink(missing_ok=True)  # left by an earlier server
+            path.unlink(missing_ok=True)  # of an earlier server
             unfinished.write_text("none\n")  # so that a full disk shows now
             unfinished.unlink()
         yield write

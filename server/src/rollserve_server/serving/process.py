@@ -1,4 +1,4 @@
-"""The server as a whole: starts what the settings ask for, serves until a signal comes, and ends it all."""
+"""The server as a process: starts backend, pool and gateway, serves until a signal, and closes them in order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 _CONNECT_SECONDS = 1.0
 _CLOSE_SECONDS = 3.0
-"""How long Ray may go on connecting to a cluster, or leaving one, when the server is to stop."""
+"""How long Ray may go on connecting to a cluster, and leaving one, after a signal."""
 
 
 def run(settings: Settings) -> int:
@@ -46,7 +46,7 @@ def run(settings: Settings) -> int:
         asyncio.run(_serve(settings, thread))
         _log.info("ended")
     except (DomainError, OSError) as error:
-        _log.error("cannot serve", extra={"error": str(error)})  # the text says all, so no traceback
+        _log.error("cannot serve", extra={"error": str(error)})  # the text says all: no traceback
         status = 1
     if thread.is_busy:
         logging.shutdown()
@@ -61,7 +61,7 @@ async def _serve(settings: Settings, thread: BackendThread) -> None:
         is_stopped = await stopping.comes_before(starting)
         stopping.listen()
         if is_stopped:
-            # A cluster of our own has to be complete before it can be ended; connecting to another one just stops.
+            # The server's own cluster has to be complete before it can be ended. Connecting to another one just stops.
             await asyncio.wait({starting}, timeout=_CONNECT_SECONDS if settings.ray.ray_address else None)
             if not starting.done():
                 return
@@ -85,7 +85,7 @@ async def _serve_with(
     backend_lost, sampler_lost = watch_backend(backend), asyncio.create_task(pool.lost())
     lost = asyncio.create_task(_first_of(backend_lost, sampler_lost))
     keep_workers = settings.ray.keep_workers
-    keep = pool.is_taken_over or keep_workers  # a sampler that was there stays as it was until this server serves it
+    keep = pool.is_taken_over or keep_workers  # a sampler that was taken over is kept, until this server serves it
     try:
         await gateway.start()
         write_port(gateway.port)
@@ -94,16 +94,16 @@ async def _serve_with(
         fields = {"listen": f"{host}:{gateway.port}", "workers": len(status.workers), "seed": status.seed}
         _log.info("serving", extra=fields)
         if not await stopping.comes_before(lost):
-            keep = True  # for the server that has it now, or that gets at it again
+            keep = True  # another server has the workers now, or will have them
             raise SamplerLostError(lost.result())
         _log.info("stopping", extra={"grace_seconds": settings.gateway.grace_seconds})
     finally:
         is_lost, is_backend_lost = lost.done(), backend_lost.done()
         for future in (lost, backend_lost, sampler_lost):
             future.cancel()
-        # Calls cannot go on without backend and sampler.
+        # Without backend or sampler no call can go on.
         await stopping.unless_stopped(asyncio.create_task(gateway.stop(at_once=is_lost)))
-        if not is_backend_lost:  # else no worker would answer
+        if not is_backend_lost:  # a lost backend's workers do not answer
             await pool.close(keep=keep)
 
 

@@ -1,4 +1,4 @@
-"""Signals: the first asks for an orderly end, the next for one at once."""
+"""Signals: the first one ends the server in order, the next one at once."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _T = TypeVar("_T")
 
 
 class Stopping:
-    """Waits for SIGTERM or SIGINT beside whatever the server is doing."""
+    """Waits for SIGTERM and SIGINT beside other work of the server."""
 
     def __init__(self) -> None:
         self._signalled = asyncio.Event()
         self.listen()
 
     def listen(self) -> None:
-        """Handle the signals, also if something else has taken them over since."""
+        """Handle the signals from now on, also if something else, such as Ray, has set handlers since."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled.set)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 
-from rollserve.environments import kwargs_from_json
+from rollserve._codec.json_arguments import kwargs_from_json
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
