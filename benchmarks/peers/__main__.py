@@ -53,7 +53,7 @@ def main() -> int:
                 participant.measure_round()
                 _log_round(participant, log)
             measurements = [*earlier, *(each for one in participants for each in one.measurements)]
-            # After each round, because all of them take half an hour.
+            # The report grows with each round, because all rounds take half an hour.
             report |= {"results": [each.to_json() for each in measurements], "ratios": ratios(measurements)}
             write_report(report, arguments.json)
     save_chart(measurements, arguments.chart)

@@ -1,4 +1,4 @@
-"""The data plane: calls whose observations are ready in memory, so that moving them is all that takes time.
+"""The data plane: calls whose observations are ready in memory, so that only moving them takes time.
 
 A call is measured on two routes: from workers through the gateway to a client, and from a gateway that has recorded the
 messages to a client, which is the last leg of the first route.
