@@ -56,10 +56,10 @@ soak: $(READY) ## watch for an hour what grows under a steady load; SECONDS=600 
 fuzz: $(READY) ## send a hundred thousand malformed requests; COUNT=1000 for fewer
 	PYTHONPATH=tests $(BIN)/python -m faults.fuzzing --count $(or $(COUNT),100000) $(OPTIONS)
 
-bench: $(READY) ## measure the whole service, in minutes; WORKLOADS=w1,w5 for a part
+bench: $(READY) ## measure the whole service, in some minutes; WORKLOADS=w1,w5 for a part
 	$(BIN)/python -m benchmarks.service $(if $(WORKLOADS),--workloads $(WORKLOADS)) $(OPTIONS)
 
-bench-peers: $(READY) ## measure other libraries beside it, half an hour; PEERS=torchrl,rllib for a part
+bench-peers: $(READY) ## compare with other libraries, in half an hour; PEERS=torchrl,rllib for a part
 	$(BIN)/python -m benchmarks.peers $(if $(PEERS),--peers $(PEERS)) $(if $(WORKLOADS),--workloads $(WORKLOADS)) $(OPTIONS)
 
 protos: ## generate the Python classes of the protos, and the table of error reasons

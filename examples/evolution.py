@@ -1,11 +1,11 @@
-"""An evolution strategy learns CartPole-v1 through Rollserve, with nothing but the public client and numpy.
+"""Train an agent for CartPole-v1 with an evolution strategy, through Rollserve's public client and numpy alone.
 
     python examples/evolution.py                            # starts a server of its own
-    python examples/evolution.py --server HOST:PORT         # uses the one that is there
+    python examples/evolution.py --server HOST:PORT         # uses a running server
 
-Each generation tries numbers around those of the agent, in pairs, and goes to where the returns are (Salimans et al.,
-"Evolution Strategies as a Scalable Alternative to Reinforcement Learning", 2017). Exits with 0 only if 100 episodes
-come to a mean return of 475.
+Each generation evaluates parameters around the agent's own, in pairs of opposite directions, and moves the agent to
+where returns are higher (Salimans et al., "Evolution Strategies as a Scalable Alternative to Reinforcement Learning",
+2017). The exit status is 0 if the mean return of 100 episodes reaches 475, else 1.
 """
 
 from __future__ import annotations
@@ -22,51 +22,58 @@ import numpy as np
 import rollserve
 
 ENV = rollserve.EnvSpec("CartPole-v1", vectorization="rows")
-NUM_GENERATIONS, NUM_PAIRS, NUM_EPISODES = 40, 32, 2
-NOISE, RATE = 0.3, 0.3
+MAX_GENERATIONS, NUM_PAIRS, NUM_EPISODES = 40, 32, 2
+NOISE_SCALE, LEARNING_RATE = np.float32(0.3), np.float32(0.3)
 TRAINED_RETURN, SOLVED_RETURN = 250.0, 475.0
 
 
 def evolve(sampler: rollserve.Sampler, seed: int) -> None:
-    """Improves the agent that is there."""
+    """Train the sampler's agent until an evaluation reaches SOLVED_RETURN, for at most MAX_GENERATIONS."""
     env = sampler.update_env(ENV)
     agent = rollserve.MlpAgent.initial(env.observation_space, env.action_space, hidden_sizes=(16,), seed=seed)
     sampler.update_agent(agent)
     centre = {name: np.array(value) for name, value in agent.parameters.items()}
     source = np.random.default_rng(seed)
-    for generation in range(NUM_GENERATIONS):
+    for generation in range(MAX_GENERATIONS):
+        # Parameters of 64 members, (64, *shape) each: the centre plus noise, and the centre minus the same noise.
         noise = {name: source.standard_normal((NUM_PAIRS, *value.shape), np.float32) for name, value in centre.items()}
-        both = {name: np.concatenate([value, -value]) for name, value in noise.items()}
-        members = {name: value + np.float32(NOISE) * both[name] for name, value in centre.items()}
+        members = {
+            name: value + NOISE_SCALE * np.concatenate([noise[name], -noise[name]]) for name, value in centre.items()
+        }
+
+        # All members in one call, with the same episodes: (64, 2) returns.
         result = sampler.evaluate_population(members, NUM_EPISODES, deterministic=True, seed=generation)
+
+        # Move towards the better member of each pair, weighted by the difference of their ranks.
         ranks = result.mean_returns.argsort().argsort() / (2 * NUM_PAIRS - 1) - 0.5
         weights = ((ranks[:NUM_PAIRS] - ranks[NUM_PAIRS:]) / NUM_PAIRS).astype(np.float32)
         for name, value in centre.items():
-            value += np.float32(RATE / NOISE) * np.tensordot(weights, noise[name], axes=1)
-        best, mean = result.mean_returns.max(), result.returns.mean()
-        print(f"generation {generation + 1:>2}: mean return {mean:5.1f}, best {best:5.1f}", flush=True)
+            value += LEARNING_RATE / NOISE_SCALE * np.tensordot(weights, noise[name], axes=1)
         sampler.update_agent(centre)
+
+        mean, best = result.returns.mean(), result.mean_returns.max()
+        print(f"generation {generation + 1:>2}: mean return {mean:5.1f}, best {best:5.1f}", flush=True)
         if mean >= TRAINED_RETURN and sampler.evaluate(20, deterministic=True).return_summary.mean >= SOLVED_RETURN:
             break
 
 
 @contextlib.contextmanager
-def server_address(given: str | None) -> Iterator[str]:
-    """The address of the server that was named, or of one that runs for as long as the block."""
-    if given is not None:
-        yield given
+def server_address(address: str | None) -> Iterator[str]:
+    """Yield the address of a running server, or run a server of its own for as long as the block."""
+    if address is not None:
+        yield address
         return
-    from rollserve_server.local import local_server  # a trainer elsewhere has no server
+    from rollserve_server.local import local_server  # here, because a trainer needs the client alone
 
     with tempfile.TemporaryDirectory() as folder, local_server("--env", ENV.id, log=Path(folder) / "log") as server:
         yield server.address
 
 
 def main() -> int:
-    """Runs the example; returns its exit status."""
-    parser = argparse.ArgumentParser(description=f"Learn {ENV.id} with an evolution strategy.")
-    parser.add_argument("--server", metavar="HOST:PORT", help="a server that is there; else one is started")
-    parser.add_argument("--seed", type=int, default=0, help="of the noise (default: %(default)s)")
+    """Run the example; return its exit status."""
+    parser = argparse.ArgumentParser(description=f"Train an agent for {ENV.id} with an evolution strategy.")
+    parser.add_argument("--server", metavar="HOST:PORT", help="address of a running server (default: start one)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the noise (default: %(default)s)")
     options = parser.parse_args()
     with server_address(options.server) as address, rollserve.connect(address) as sampler:
         evolve(sampler, options.seed)

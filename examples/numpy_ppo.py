@@ -1,7 +1,7 @@
-"""Proximal policy optimization (Schulman et al., https://arxiv.org/abs/1707.06347) in numpy, gradients by hand.
+"""Proximal policy optimization (Schulman et al., https://arxiv.org/abs/1707.06347) in numpy, with gradients by hand.
 
-A module of the trainer in cartpole.py, which is what to run; by itself it does nothing. Small enough to read in one go:
-two perceptrons, Adam, generalized advantage estimation, and the clipped objective for a categorical policy.
+The learner of cartpole.py, which is the program to run. Two perceptrons, Adam, generalized advantage estimation, and
+the clipped objective for a categorical policy.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import rollserve
 
 
 class Perceptron:
-    """Layers of tanh and a linear one at the end, with parameters named as the server wants them."""
+    """Hidden layers of tanh and a linear last layer, with parameters named as `rollserve.MlpAgent` expects them."""
 
     def __init__(self, parameters: dict[str, np.ndarray]) -> None:
         self.parameters = parameters
@@ -24,7 +24,7 @@ class Perceptron:
 
     @classmethod
     def initial(cls, sizes: tuple[int, ...], last_scale: float, seed: int) -> Perceptron:
-        """Normal weights of variance 1 / inputs, the last layer's scaled by `last_scale`."""
+        """Return a perceptron with normal weights of variance 1 / inputs; the last layer's are times `last_scale`."""
         generator = np.random.default_rng(seed)
         parameters = {}
         for layer, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
@@ -34,7 +34,7 @@ class Perceptron:
         return cls(parameters)
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        """The output, (B, outputs). Remembers what `backward` needs."""
+        """Return the output (B, outputs) for inputs (B, inputs), which are kept for `backward`."""
         self._inputs = []
         for layer in range(self._num_layers):
             self._inputs.append(x)
@@ -44,19 +44,19 @@ class Perceptron:
         return x
 
     def backward(self, gradient: np.ndarray) -> dict[str, np.ndarray]:
-        """The gradient by each parameter, from the one by the output of the last `forward`."""
+        """Return the gradient of each parameter, from the gradient (B, outputs) of the last output of `forward`."""
         gradients = {}
         for layer in reversed(range(self._num_layers)):
             inputs = self._inputs[layer]
             gradients[f"{layer}/weight"] = gradient.T @ inputs
             gradients[f"{layer}/bias"] = gradient.sum(axis=0)
-            # The inputs are the tanh of the layer before, whose derivative is 1 - tanh².
+            # The inputs are tanh of the previous layer, whose derivative is 1 - tanh².
             gradient = (gradient @ self.parameters[f"{layer}/weight"]) * (1 - inputs**2)
         return gradients
 
 
 class Adam:
-    """Kingma and Ba, https://arxiv.org/abs/1412.6980, with the gradient's norm limited."""
+    """The optimizer of Kingma and Ba, https://arxiv.org/abs/1412.6980, with a limit on the gradient's norm."""
 
     def __init__(self, parameters: dict[str, np.ndarray], max_norm: float = 0.5) -> None:
         self._max_norm = max_norm
@@ -65,7 +65,7 @@ class Adam:
         self._num_updates = 0
 
     def update(self, parameters: dict[str, np.ndarray], gradients: dict[str, np.ndarray], rate: float) -> None:
-        """Moves the parameters in place."""
+        """Update the parameters in place."""
         self._num_updates += 1
         norm = np.sqrt(sum(float((gradient**2).sum()) for gradient in gradients.values()))
         scale = min(1.0, self._max_norm / (norm + 1e-8))
@@ -82,10 +82,19 @@ class Ppo:
     """A learner for Discrete actions.
 
     Attributes:
-        observation_size: how many numbers an observation has.
-        num_actions: how many actions there are.
-        policy: from observations to logits.
-        value: from observations to the expected discounted return.
+        observation_size: number of elements of an observation.
+        num_actions: number of actions.
+        hidden_sizes: sizes of the hidden layers of both networks.
+        discount: discount factor, gamma.
+        gae_lambda: lambda of generalized advantage estimation.
+        clip: largest difference from 1 of a probability's ratio that the objective rewards.
+        entropy_bonus: weight of the policy's entropy in the objective.
+        learning_rate: learning rate of Adam.
+        num_epochs: number of passes over a batch.
+        minibatch_size: number of steps of each gradient.
+        seed: seed of the initial parameters and of the minibatches.
+        policy: network from observations to logits.
+        value: network from observations to expected discounted returns.
     """
 
     observation_size: int
@@ -111,38 +120,37 @@ class Ppo:
         self._generator = np.random.default_rng(self.seed)
 
     def agent(self) -> rollserve.MlpAgent:
-        """The policy as the server takes it. Its parameters are the learner's own arrays."""
+        """Return the policy as an agent for the server. Its parameters are the learner's own arrays."""
         return rollserve.MlpAgent(self.policy.parameters, head="categorical")
 
     def learn(self, batch: rollserve.EpisodeBatch, rate: float = 1.0) -> None:
-        """Improves policy and value by a batch of whole episodes that the policy has sampled.
+        """Improve policy and value with a batch of whole episodes.
 
         Args:
-            batch: the episodes.
-            rate: a factor for the learning rate.
+            batch: episodes sampled with the current policy.
+            rate: factor of the learning rate.
         """
         advantages, targets = self._advantages(batch)
         advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
         old_log_probs = batch.agent_infos["log_prob"]
         for _ in range(self.num_epochs):
             order = self._generator.permutation(batch.num_steps)
-            for chosen in np.array_split(order, max(batch.num_steps // self.minibatch_size, 1)):
-                observations = batch.observations[chosen]
-                self._improve_policy(
-                    observations, batch.actions[chosen], advantages[chosen], old_log_probs[chosen], rate
-                )
-                self._improve_value(observations, targets[chosen], rate)
+            for steps in np.array_split(order, max(batch.num_steps // self.minibatch_size, 1)):
+                observations = batch.observations[steps]
+                self._improve_policy(observations, batch.actions[steps], advantages[steps], old_log_probs[steps], rate)
+                self._improve_value(observations, targets[steps], rate)
 
     def _advantages(self, batch: rollserve.EpisodeBatch) -> tuple[np.ndarray, np.ndarray]:
-        """Generalized advantage estimates and value targets, (T,) each.
+        """Return generalized advantage estimates and value targets, (T,) each.
 
-        The value of the last observation counts where an episode was truncated, and not where it terminated.
+        A truncated episode continues with the value of its last observation; a terminated one ends with 0.
         """
         values = self.value.forward(batch.observations)[:, 0]
         next_values = self.value.forward(batch.next_observations)[:, 0]
         ends = np.cumsum(batch.lengths) - 1
         next_values[ends[batch.terminated]] = 0.0
         deltas = batch.rewards + self.discount * next_values - values
+        # One row per episode, padded with 0, so that all episodes are summed up at once from their ends.
         padded = np.zeros(batch.valids.shape)
         padded[batch.valids] = deltas
         for step in reversed(range(padded.shape[1] - 1)):
@@ -166,10 +174,10 @@ class Ppo:
         ratios = np.exp(log_probs[rows, actions] - old_log_probs)
         # The objective min(r A, clip(r) A) has no gradient where the clipped term is the smaller one.
         active = np.where(advantages > 0, ratios < 1 + self.clip, ratios > 1 - self.clip)
-        by_log_prob = -(active * ratios * advantages)
+        log_prob_gradient = -(active * ratios * advantages)
         one_hot = np.zeros_like(probs)
         one_hot[rows, actions] = 1.0
-        gradient = by_log_prob[:, np.newaxis] * (one_hot - probs)
+        gradient = log_prob_gradient[:, np.newaxis] * (one_hot - probs)
         entropies = -(probs * log_probs).sum(axis=1, keepdims=True)
         gradient += self.entropy_bonus * probs * (log_probs + entropies)
         gradients = self.policy.backward((gradient / len(actions)).astype(np.float32))

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 import rollserve
-from benchmarks.peers.catalogue import Entry, entries_of
-from benchmarks.peers.lines import Line
+from benchmarks.peers.catalogue import Variant, variants_of
+from benchmarks.peers.measurements import Measurement
+from benchmarks.peers.participants import PeerParticipant
 from benchmarks.peers.table import print_table, ratios
-from benchmarks.peers.turns import PeerTurn
 from benchmarks.service.agents import mlp_agent
+from benchmarks.service.batches import sample_segments
 from benchmarks.service.checks import check_sample
 from benchmarks.service.results import CheckError
-from benchmarks.service.segments import spread_segments
-from benchmarks.service.workloads import SAMPLING
+from benchmarks.service.workloads.specs import SAMPLING
 
 REPOSITORY = Path(__file__).parents[1]
 WORKLOADS = {"w1-rows", "w5-round-trips"}
@@ -71,7 +71,7 @@ def test_the_benchmark_checks_what_was_moved(sampler: rollserve.Sampler, name: s
     workload = SAMPLING[name]
     sampler.update_env(dataclasses.replace(workload.env, num_rows=4))
     sampler.update_agent(workload.agent)
-    sample = spread_segments(sampler.obtain_samples(1000), 200)
+    sample = sample_segments(sampler.obtain_samples(1000), 200)
     assert 100 < sample.num_steps < 400
     assert check_sample(sample, workload)
     for column in ("observations", "last_observations", "actions"):
@@ -116,23 +116,25 @@ def test_the_benchmark_of_peers_writes_figures_ratios_and_a_chart(tmp_path: Path
 
 @pytest.mark.parametrize("workload", ["w2", "w3"])
 def test_peers_that_need_nothing_more_are_measured(workload: str) -> None:
-    for entry in entries_of(workload, 1, 1):
-        if entry.peer in ("gymnasium", "envpool"):
-            turn = PeerTurn(workload, entry, Path(sys.executable), seconds=0.01)
-            turn.take()
-            (line,) = turn.lines
-            assert not line.failure
-            assert line.speed == line.rounds[0]["steps"] / line.rounds[0]["seconds"] > 0
+    for variant in variants_of(workload, 1, 1):
+        if variant.peer in ("gymnasium", "envpool"):
+            participant = PeerParticipant(workload, variant, Path(sys.executable), seconds=0.01)
+            participant.measure_round()
+            (measurement,) = participant.measurements
+            assert not measurement.failure
+            (figures,) = measurement.rounds
+            assert measurement.speed == figures["steps"] / figures["seconds"] > 0
 
 
 def test_peers_that_cannot_be_measured_are_in_the_table_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
-    turn = PeerTurn("w1", Entry("gymnasium", "as it is not", {"speed": "highest"}), Path(sys.executable), seconds=0.01)
-    turn.take()
-    assert "unexpected keyword argument 'speed'" in turn.lines[0].failure
-    measured = Line("w1", "Rollserve", "service", "as it is", {})
+    variant = Variant("gymnasium", "as it is not", {"speed": "highest"})
+    participant = PeerParticipant("w1", variant, Path(sys.executable), seconds=0.01)
+    participant.measure_round()
+    assert "unexpected keyword argument 'speed'" in participant.measurements[0].failure
+    measured = Measurement("w1", "Rollserve", "service", "as it is", {})
     measured.rounds.append({"steps_per_second": 1e6, "trainer_peak_bytes": 1e8})
-    print_table([measured, *turn.lines])
+    print_table([measured, *participant.measurements])
     table = capsys.readouterr().out
     assert "as it is not" in table
     assert "'speed'" in table
-    assert ratios([measured, *turn.lines]) == []
+    assert ratios([measured, *participant.measurements]) == []

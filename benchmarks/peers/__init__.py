@@ -1,1 +1,1 @@
-"""Rollserve beside what others collect experience with: `make bench-peers`."""
+"""Benchmark of Rollserve and of its peers: other libraries that collect experience. `make bench-peers` runs it."""

@@ -1,4 +1,4 @@
-"""Which peers there are, and what each is measured with: what made it fastest of what was tried."""
+"""Workloads, peers, and the settings of each peer: of all settings tried, the fastest."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["MALLOC_RETAINS", "PEERS", "WORKLOADS", "Entry", "Kind", "Peer", "entries_of"]
+__all__ = ["MALLOC_RETAINS", "PEERS", "WORKLOADS", "Kind", "Peer", "Variant", "variants_of"]
 
 WORKLOADS = {
     "w1": "CartPole-v1, MLP 4-64-64-2, categorical",
@@ -14,10 +14,10 @@ WORKLOADS = {
     "w3": "ALE/Pong-v5, 84x84x4 uint8, random actions",
     "w4": "566 MB of random bytes, 1 MiB a step",
 }
-"""What is measured, by name."""
+"""Titles of the workloads by name."""
 
 Kind = Literal["library", "loop", "transport"]
-"""Whether a peer collects by itself, or its environments are stepped by a plain loop in the trainer's process."""
+"""Part of the work that a peer does: collecting, stepping environments for a loop, or moving ready data."""
 
 MALLOC_RETAINS = {
     "MALLOC_ARENA_MAX": "1",
@@ -25,16 +25,16 @@ MALLOC_RETAINS = {
     "MALLOC_TOP_PAD_": str(64 << 20),
     "MALLOC_TRIM_THRESHOLD_": str((1 << 31) - 1),
 }
-"""Environment variables with which glibc keeps large blocks rather than giving them back."""
+"""Environment variables that make glibc keep large blocks instead of returning them to the system."""
 
 
 @dataclass(frozen=True)
 class Peer:
-    """One that is compared to.
+    """A library that Rollserve is compared with.
 
     Attributes:
-        title: what it is called.
-        kind: what it does of the whole.
+        title: the library's name.
+        kind: part of the work that it does.
         own_environment: whether it needs a virtual environment of its own.
     """
 
@@ -53,18 +53,18 @@ PEERS = {
     "envpool": Peer("EnvPool", "loop", own_environment=False),
     "arrow_flight": Peer("Arrow Flight", "transport"),
 }
-"""By name, which is that of the module in `runs` and of the file in `requirements`."""
+"""Peers by name. The module in `runs` and the file in `requirements` have the same name."""
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One way to measure a peer.
+class Variant:
+    """A way to measure a peer.
 
     Attributes:
-        peer: its name.
-        title: which way, in a few words.
-        settings: what its module takes.
-        variables: of the environment of its processes.
+        peer: name of the peer.
+        title: the way in a few words.
+        settings: arguments of `collecting` in the peer's module.
+        variables: environment variables of the peer's processes.
     """
 
     peer: str
@@ -73,8 +73,14 @@ class Entry:
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
-def entries_of(workload: str, num_workers: int, num_bulk_steps: int) -> list[Entry]:
-    """All ways to measure a workload with so many processes, or threads, that sample."""
+def variants_of(workload: str, num_workers: int, num_bulk_steps: int) -> list[Variant]:
+    """Return all ways to measure the peers in a workload.
+
+    Args:
+        workload: name of the workload.
+        num_workers: number of processes or threads that sample.
+        num_bulk_steps: number of steps of 1 MiB in w4.
+    """
     match workload:
         case "w1":
             return _cartpole(num_workers)
@@ -87,10 +93,10 @@ def entries_of(workload: str, num_workers: int, num_bulk_steps: int) -> list[Ent
                 *_envpool(16, num_workers),
             ]
         case _:
-            return _flight(num_bulk_steps)
+            return _arrow_flight(num_bulk_steps)
 
 
-def _cartpole(num_workers: int) -> list[Entry]:
+def _cartpole(num_workers: int) -> list[Variant]:
     return [
         _rllib("vector_entry_point", num_workers, 256),
         _torchrl("sync", num_workers, 256),
@@ -105,7 +111,7 @@ def _cartpole(num_workers: int) -> list[Entry]:
     ]
 
 
-def _cheetah(num_workers: int) -> list[Entry]:
+def _cheetah(num_workers: int) -> list[Variant]:
     return [
         _rllib("sync", num_workers, 32),
         _torchrl("sync", num_workers, 32),
@@ -120,56 +126,56 @@ def _cheetah(num_workers: int) -> list[Entry]:
     ]
 
 
-def _rllib(rows: str, num_workers: int, num_rows: int) -> Entry:
+def _rllib(rows: str, num_workers: int, num_rows: int) -> Variant:
     settings = {"call": "async", "rows": rows, "num_workers": num_workers, "num_rows": num_rows}
-    kind = " native" if rows == "vector_entry_point" else ""
-    title = f"EnvRunnerGroup, asynchronous, {num_workers} x {num_rows}{kind} rows"
-    return Entry("rllib", title, {**settings, "num_fragment_steps": 32})
+    native = " native" if rows == "vector_entry_point" else ""
+    title = f"EnvRunnerGroup, asynchronous, {num_workers} x {num_rows}{native} rows"
+    return Variant("rllib", title, {**settings, "num_fragment_steps": 32})
 
 
-def _torchrl(collector: str, num_workers: int, num_rows: int) -> Entry:
+def _torchrl(collector: str, num_workers: int, num_rows: int) -> Variant:
     settings = {"collector": collector, "rows": "gymnasium", "num_workers": num_workers, "num_rows": num_rows}
     title = f"Multi{collector.title()}Collector, {num_workers} x {num_rows} rows of SyncVectorEnv"
-    return Entry("torchrl", title, {**settings, "num_fragment_steps": 64})
+    return Variant("torchrl", title, {**settings, "num_fragment_steps": 64})
 
 
-def _stable_baselines3(vectorization: str, num_rows: int) -> Entry:
+def _stable_baselines3(vectorization: str, num_rows: int) -> Variant:
     title = f"PPO.collect_rollouts, {num_rows} rows of {vectorization.title()}VecEnv"
     settings = {"vectorization": vectorization, "num_rows": num_rows, "num_fragment_steps": 64}
-    return Entry("stable_baselines3", title, settings)
+    return Variant("stable_baselines3", title, settings)
 
 
-def _tianshou(vectorization: str, num_rows: int) -> Entry:
+def _tianshou(vectorization: str, num_rows: int) -> Variant:
     title = f"Collector, {num_rows} rows of {vectorization.title()}VectorEnv"
-    return Entry("tianshou", title, {"vectorization": vectorization, "num_rows": num_rows, "num_fragment_steps": 64})
+    return Variant("tianshou", title, {"vectorization": vectorization, "num_rows": num_rows, "num_fragment_steps": 64})
 
 
-def _pufferlib(backend: str, num_workers: int, num_rows: int) -> Entry:
+def _pufferlib(backend: str, num_workers: int, num_rows: int) -> Variant:
     settings = {"backend": backend, "num_workers": num_workers, "num_rows": num_rows}
-    return Entry("pufferlib", f"{backend.title()}, {num_workers} x {num_rows // num_workers} rows", settings)
+    return Variant("pufferlib", f"{backend.title()}, {num_workers} x {num_rows // num_workers} rows", settings)
 
 
-def _gymnasium(vectorization: str, num_rows: int) -> Entry:
+def _gymnasium(vectorization: str, num_rows: int) -> Variant:
     titles = {"native": "native vector env", "sync": "SyncVectorEnv", "async": "AsyncVectorEnv"}
     settings = {"vectorization": vectorization, "num_rows": num_rows}
-    return Entry("gymnasium", f"{titles[vectorization]}, {num_rows} rows, plain loop", settings)
+    return Variant("gymnasium", f"{titles[vectorization]}, {num_rows} rows, plain loop", settings)
 
 
-def _envpool(num_rows: int, num_threads: int) -> list[Entry]:
+def _envpool(num_rows: int, num_threads: int) -> list[Variant]:
     return [
-        Entry(
+        Variant(
             "envpool",
-            f"{way}, {num_rows} rows, {num_threads} threads, plain loop",
+            f"{mode}, {num_rows} rows, {num_threads} threads, plain loop",
             {"num_rows": num_rows, "batch_size": batch_size, "num_threads": num_threads},
         )
-        for way, batch_size in (("synchronous", num_rows), ("asynchronous", num_rows // 2))
+        for mode, batch_size in (("synchronous", num_rows), ("asynchronous", num_rows // 2))
     ]
 
 
-def _flight(num_steps: int) -> list[Entry]:
+def _arrow_flight(num_steps: int) -> list[Variant]:
     settings = {"num_steps": num_steps, "batch_bytes": 2 << 20}
     return [
-        Entry("arrow_flight", f"DoGet, 2 MB batches {kept}{retains}", {**settings, "keep": keep}, variables)
+        Variant("arrow_flight", f"DoGet, 2 MB batches {kept}{retains}", {**settings, "keep": keep}, variables)
         for keep, kept in (("copy", "into one array"), ("views", "as they are"))
         for retains, variables in (("", {}), (", MALLOC_ set", MALLOC_RETAINS))
     ]

@@ -1,78 +1,75 @@
-"""The figures as a table."""
+"""Figures of Rollserve and its peers as tables."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from benchmarks.peers.catalogue import WORKLOADS
-from benchmarks.peers.lines import ROLLSERVE, Line, best_of, ratio
+from benchmarks.peers.catalogue import WORKLOADS, Kind
+from benchmarks.peers.measurements import ROLLSERVE, Measurement, best_of, ratio
+from benchmarks.shared.report import wide_console
 
 __all__ = ["print_table", "ratios"]
 
-_LEAST_WIDTH = 150
-_GROUPS = {"library": ("library",), "loop": ("loop",), "transport": ("transport",)}
+_MIN_WIDTH = 150
 
 
-def ratios(lines: Sequence[Line]) -> list[dict[str, Any]]:
-    """For each workload, and each kind of peer that has figures: how many times as fast as its best Rollserve is."""
-    found = []
+def ratios(measurements: Sequence[Measurement]) -> list[dict[str, Any]]:
+    """Return how many times as fast as the best peer of each kind Rollserve's best way is, for each workload."""
+    rows = []
     for workload in WORKLOADS:
-        of_workload = [line for line in lines if line.workload == workload]
-        own = best_of(of_workload, ("service",))
-        for kind in _GROUPS:
-            best = best_of(of_workload, (kind,))
-            if own and best:
-                names = {"rollserve": own.title, "peer": best.who, "peer_title": best.title}
-                found.append({"workload": workload, "kind": kind, **names, "ratio": ratio(own, best)})
-    return found
+        candidates = [each for each in measurements if each.workload == workload]
+        own = best_of(candidates, ("service",))
+        for kind in get_args(Kind):
+            peer = best_of(candidates, (kind,))
+            if own and peer:
+                titles = {"rollserve": own.title, "peer": peer.who, "peer_title": peer.title}
+                rows.append({"workload": workload, "kind": kind, **titles, "ratio": ratio(own, peer)})
+    return rows
 
 
-def print_table(lines: Sequence[Line]) -> None:
-    """Prints the medians of all lines, the fastest first, and the ratios to the best peers."""
-    console = Console()
-    if console.width < _LEAST_WIDTH:
-        console = Console(width=_LEAST_WIDTH)
+def print_table(measurements: Sequence[Measurement]) -> None:
+    """Print the medians of all measurements, the fastest first, and the ratios to the best peers."""
+    console = wide_console(_MIN_WIDTH)
     for workload, title in WORKLOADS.items():
-        of_workload = [line for line in lines if line.workload == workload]
-        if of_workload:
-            console.print(_table(f"{workload}: {title}; medians", of_workload))
-    for found in ratios(lines):
+        shown = [each for each in measurements if each.workload == workload]
+        if shown:
+            console.print(_table(f"{workload}: {title}; medians", shown))
+    for row in ratios(measurements):
         console.print(
-            f"{found['workload']}: Rollserve ({found['rollserve']}) is {found['ratio']:.3g} times as fast as the best "
-            f"{found['kind']}, {found['peer']} ({found['peer_title']})",
+            f"{row['workload']}: Rollserve ({row['rollserve']}) is {row['ratio']:.3g} times as fast as the best "
+            f"{row['kind']}, {row['peer']} ({row['peer_title']})",
             highlight=False,
         )
 
 
-def _table(title: str, lines: Sequence[Line]) -> Table:
+def _table(title: str, measurements: Sequence[Measurement]) -> Table:
     table = Table("who", "kind", "how", title=title, title_justify="left")
-    bulk = lines[0].workload == "w4"
+    bulk = measurements[0].workload == "w4"
     for heading in ("MB/s" if bulk else "steps/s", "Rollserve\nto it", "peak MB of\nthe trainer"):
         table.add_column(heading, justify="right")
-    own = best_of(lines, ("service",))
-    for line in sorted(lines, key=lambda line: -line.speed):
-        how = f"{line.title}\n{escape(line.failure)}" if line.failure else line.title
-        table.add_row(line.who, line.kind, how, *_cells(line, own), style=_style(line))
+    own = best_of(measurements, ("service",))
+    for each in sorted(measurements, key=lambda each: -each.speed):
+        how = f"{each.title}\n{escape(each.failure)}" if each.failure else each.title
+        table.add_row(each.who, each.kind, how, *_cells(each, own), style=_style(each))
     return table
 
 
-def _cells(line: Line, own: Line | None) -> list[str]:
-    if not line.speed:
+def _cells(measurement: Measurement, own: Measurement | None) -> list[str]:
+    if not measurement.speed:
         return ["-", "-", "-"]
-    speed = line.speed * (1 << 20) / 1e6 if line.workload == "w4" else line.speed
+    speed = measurement.speed * (1 << 20) / 1e6 if measurement.workload == "w4" else measurement.speed
     return [
         f"{speed:,.0f}",
-        f"{ratio(own, line):.3g}" if own else "-",
-        f"{line.medians['trainer_peak_bytes'] / 1e6:,.0f}",
+        f"{ratio(own, measurement):.3g}" if own else "-",
+        f"{measurement.medians['trainer_peak_bytes'] / 1e6:,.0f}",
     ]
 
 
-def _style(line: Line) -> str:
-    if line.failure:
+def _style(measurement: Measurement) -> str:
+    if measurement.failure:
         return "red"
-    return "bold" if line.who == ROLLSERVE else ""
+    return "bold" if measurement.who == ROLLSERVE else ""

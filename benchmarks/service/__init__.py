@@ -1,1 +1,1 @@
-"""The benchmark of the whole service: workers, gateway and a client in a process of its own. `make bench` runs it."""
+"""Benchmark of the whole service: workers, gateway, and a client in a process of its own. `make bench` runs it."""

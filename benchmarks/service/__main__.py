@@ -1,108 +1,82 @@
-"""Measures the whole service: `python -m benchmarks.service`, or `make bench`.
+"""Measure the whole service: `python -m benchmarks.service`, or `make bench`.
 
 Prints a table, and writes all figures to a JSON file and a chart to a PNG file. Takes some minutes and no network.
-Exits with 1 if what was moved in a workload is not what it should be; that one has no figures then.
+Exits with 1 if a workload failed, for example because its calls delivered wrong data; such a workload has no figures.
 
-All figures are medians of rounds, in each of which the service and what it is compared to take turns. "Of bare" is the
-median of the rounds' ratios to the bare loop (see `bare.py`); where an environment sleeps, to that sleep alone. The
-result of a call is timed whole, as one batch in a client process of its own; the latency to the first message is of
-another call, message by message. CPU time is of all workers together, memory of the largest process of its kind.
+All figures are medians of rounds. In each round, the service and what it is compared with are measured in turns. "Of
+bare" is the median of the rounds' ratios to the bare loop (see `processes/bare_loop.py`); where an environment sleeps,
+to that sleep alone. A call is timed as a whole, for one batch in a client process of its own; the latency of the first
+message is from another call, message by message. CPU time is the sum over all workers, memory is the largest process
+of its kind.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Console
 
-from benchmarks.service.bulk import measure_bulk
+from benchmarks.service.catalogue import WORKLOADS
 from benchmarks.service.chart import save_chart
-from benchmarks.service.choosing import add_choice
-from benchmarks.service.growth import measure_growth, measure_slow_client
-from benchmarks.service.machine import machine, versions
 from benchmarks.service.results import Options, Result
-from benchmarks.service.sampling import measure_sampling
-from benchmarks.service.small import measure_round_trips, measure_updates
-from benchmarks.service.stacks import measure_stacks
 from benchmarks.service.table import print_table
-from benchmarks.service.workloads import SAMPLING
+from benchmarks.shared.command_line import add_measurement_options, add_names
+from benchmarks.shared.report import new_report, write_report
 
 __all__: list[str] = []
 
-_MEASURES: dict[str, Callable[[str, Options], list[Result]]] = {
-    **dict.fromkeys(SAMPLING, measure_sampling),
-    "w4-bulk": measure_bulk,
-    "w4-stacks": measure_stacks,
-    "w5-round-trips": measure_round_trips,
-    "w5-update": measure_updates,
-    "w6-workers": measure_growth,
-    "w6-slow-client": measure_slow_client,
-}
 _WORKER_COUNTS = (1, 4, 16, 64)
 
 
 def main() -> int:
-    """Measures what is asked for; returns the exit status."""
-    arguments = _parsed()
+    """Measure the workloads of the command line; return the exit status."""
+    arguments = _parse_arguments()
     console = Console(stderr=True)
     options = Options(
         num_workers=arguments.workers,
         num_rounds=arguments.rounds,
         scale=arguments.scale,
-        worker_counts=[count for count in _WORKER_COUNTS if count <= arguments.most_workers],
+        worker_counts=[count for count in _WORKER_COUNTS if count <= arguments.max_workers],
         log=lambda line: console.print(line, highlight=False),
     )
-    report: dict[str, Any] = {
-        "began": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": machine(),
-        "versions": versions(),
-        "settings": {name: value for name, value in vars(arguments).items() if name not in ("json", "chart")},
-        "failures": {},
-    }
-    results = _measured(arguments.workloads, options, report["failures"])
-    report["results"] = [result.to_json() for result in results]
-    arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+    report = new_report(arguments)
+    results, failures = _measure(arguments.workloads, options)
+    report |= {"failures": failures, "results": [result.to_json() for result in results]}
+    write_report(report, arguments.json)
     if results:
         save_chart(results, arguments.chart)
         print_table(results)
     console.print(f"figures in {arguments.json}, chart in {arguments.chart}", highlight=False)
-    return 1 if report["failures"] else 0
+    return 1 if failures else 0
 
 
-def _measured(names: list[str], options: Options, failures: dict[str, str]) -> list[Result]:
-    """The results of these workloads; says why others have none."""
-    results = []
+def _measure(names: Sequence[str], options: Options) -> tuple[list[Result], dict[str, str]]:
+    """Return the results of the workloads, and the errors of failed workloads by name."""
+    results: list[Result] = []
+    failures = {}
     for name in names:
         began = time.perf_counter()
         options.log(f"{name} …")
         try:
-            results += _MEASURES[name](name, options)
-        except Exception as error:  # the others are to be measured all the same
+            results += WORKLOADS[name](name, options)
+        except Exception as error:  # the other workloads are still measured
             failures[name] = f"{type(error).__name__}: {error}"
             options.log(traceback.format_exc())
         options.log(f"{name}: {time.perf_counter() - began:.0f} s")
-    return results
+    return results, failures
 
 
-def _parsed() -> argparse.Namespace:
+def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.service", description="Measure the whole service.")
-    add_choice(parser, "--workloads", _MEASURES)
-    cores = len(os.sched_getaffinity(0))
-    parser.add_argument("--workers", type=int, default=cores, help="how many workers (default: %(default)s, the cores)")
-    parser.add_argument("--rounds", type=int, default=3, help="of which the median counts (default: %(default)s)")
-    parser.add_argument("--scale", type=float, default=1.0, help="multiplies all sizes (default: %(default)s)")
-    parser.add_argument("--most-workers", type=int, default=64, help="of w6-workers (default: %(default)s)")
-    parser.add_argument("--json", type=Path, default=Path("bench.json"), help="(default: %(default)s)")
-    parser.add_argument("--chart", type=Path, default=Path("bench.png"), help="(default: %(default)s)")
+    add_names(parser, "--workloads", WORKLOADS)
+    add_measurement_options(parser, file_name="bench")
+    parser.add_argument(
+        "--max-workers", type=int, default=64, help="largest number of workers of w6-workers (default: %(default)s)"
+    )
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""The figures as a chart."""
+"""Figures of the service as a chart."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
+from matplotlib.figure import Figure
 
 from benchmarks.service.results import Result
 
@@ -19,40 +19,37 @@ _NUM_COLUMNS = 2
 
 
 def save_chart(results: Sequence[Result], path: Path) -> None:
-    """Draws what there are figures for into a PNG file."""
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt  # after the choice of how to draw
-
+    """Draw all panels that have figures into a PNG file."""
     panels: list[tuple[Callable[[Any, Sequence[Result]], None], list[Result]]] = [
-        (_draw_speed, _with(results, "ratio_to_bare")),
-        (_draw_cpu, _with(results, "bare_cpu_seconds_per_million_steps")),
+        (_draw_speed, _having(results, "ratio_to_bare")),
+        (_draw_cpu, _having(results, "bare_cpu_seconds_per_million_steps")),
         (_draw_data_plane, [result for result in results if result.workload.startswith("w4")]),
-        (_draw_latency, _with(results, "p50_seconds")),
-        (_draw_growth, _with(results, "ratio_to_sleep")),
-        (_draw_memory, _with(results, "megabytes_per_second")),
+        (_draw_latency, _having(results, "p50_seconds")),
+        (_draw_worker_counts, _having(results, "ratio_to_sleep")),
+        (_draw_memory, _having(results, "megabytes_per_second")),
     ]
-    panels = [(draw, having) for draw, having in panels if having]
+    panels = [(draw, shown) for draw, shown in panels if shown]
     num_rows = -(-len(panels) // _NUM_COLUMNS)
-    size = (13, 3.6 * num_rows)
-    figure, all_axes = plt.subplots(num_rows, _NUM_COLUMNS, figsize=size, layout="constrained", squeeze=False)
+    figure = Figure(figsize=(13, 3.6 * num_rows), layout="constrained")
+    all_axes = figure.subplots(num_rows, _NUM_COLUMNS, squeeze=False)
     for axes, panel in zip(all_axes.flat, [*panels, None], strict=False):
         if panel is None:
             axes.set_axis_off()
         else:
-            panel[0](axes, panel[1])
+            draw, shown = panel
+            draw(axes, shown)
             axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=120)
-    plt.close(figure)
 
 
-def _with(results: Sequence[Result], figure: str) -> list[Result]:
+def _having(results: Sequence[Result], figure: str) -> list[Result]:
     return [result for result in results if figure in result.medians]
 
 
 def _draw_speed(axes: Any, results: Sequence[Result]) -> None:
     ratios = [result.medians["ratio_to_bare"] for result in results]
     labels = [f" {result.medians['steps_per_second']:,.0f}" for result in results]
-    _bars(axes, results, ratios, labels)
+    _draw_bars(axes, results, ratios, labels)
     axes.axvline(1, color="black", linewidth=0.8, linestyle="--")
     axes.set_title("steps/s at the client; as a share of the bare loop")
 
@@ -72,28 +69,28 @@ def _draw_cpu(axes: Any, results: Sequence[Result]) -> None:
 
 def _draw_data_plane(axes: Any, results: Sequence[Result]) -> None:
     rates = [result.medians["megabytes_per_second"] / 1e3 for result in results]
-    _bars(axes, results, rates, [f" {rate:.2f}" for rate in rates])
-    axes.set_title("observations that cost nothing, GB/s at the client")
+    _draw_bars(axes, results, rates, [f" {rate:.2f}" for rate in rates])
+    axes.set_title("observations that take no time to make, GB/s at the client")
 
 
 def _draw_latency(axes: Any, results: Sequence[Result]) -> None:
-    places = np.arange(len(results))
+    positions = np.arange(len(results))
     for offset, name, colour in ((-0.2, "p50", _PLAIN), (0.2, "p99", "#a9bedb")):
         values = [result.medians[f"{name}_seconds"] * 1e3 for result in results]
-        bars = axes.barh(places + offset, values, 0.4, color=colour, label=name)
+        bars = axes.barh(positions + offset, values, 0.4, color=colour, label=name)
         axes.bar_label(bars, [f" {value:.1f}" for value in values], fontsize="small")
-    axes.set_yticks(places, _names(results))
+    axes.set_yticks(positions, _names(results))
     axes.invert_yaxis()
     axes.margins(x=0.15)
     axes.legend(frameon=False, fontsize="small")
     axes.set_title("small calls, ms")
 
 
-def _draw_growth(axes: Any, results: Sequence[Result]) -> None:
+def _draw_worker_counts(axes: Any, results: Sequence[Result]) -> None:
     counts = [result.settings["num_workers"] for result in results]
     rates = [result.medians["steps_per_second"] for result in results]
-    most = [rate / result.medians["ratio_to_sleep"] for rate, result in zip(rates, results, strict=True)]
-    axes.plot(counts, most, color="black", linewidth=0.8, linestyle="--", label="sleeping alone")
+    bounds = [rate / result.medians["ratio_to_sleep"] for rate, result in zip(rates, results, strict=True)]
+    axes.plot(counts, bounds, color="black", linewidth=0.8, linestyle="--", label="sleeping alone")
     axes.plot(counts, rates, color=_PLAIN, marker="o", label="at the client")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
@@ -105,22 +102,20 @@ def _draw_growth(axes: Any, results: Sequence[Result]) -> None:
 
 
 def _draw_memory(axes: Any, results: Sequence[Result]) -> None:
-    places = np.arange(len(results))
-    groups = ("workers", "gateway", "client")
-    for number, group in enumerate(groups):
+    positions = np.arange(len(results))
+    for number, group in enumerate(("workers", "gateway", "client")):
         values = [result.medians.get(f"{group}_growth_bytes", 0) / 1e6 for result in results]
         label = "a worker" if group == "workers" else group
-        axes.barh(places + (number - 1) * 0.27, values, 0.27, color=_COLOURS[group], label=label)
-    axes.plot(
-        [result.medians["num_bytes"] / 1e6 for result in results], places, "k|", markersize=14, label="the result"
-    )
-    axes.set_yticks(places, _names(results), fontsize="small")
+        axes.barh(positions + (number - 1) * 0.27, values, 0.27, color=_COLOURS[group], label=label)
+    sizes = [result.medians["num_bytes"] / 1e6 for result in results]
+    axes.plot(sizes, positions, "k|", markersize=14, label="the result")
+    axes.set_yticks(positions, _names(results), fontsize="small")
     axes.invert_yaxis()
     axes.legend(frameon=False, fontsize="small")
     axes.set_title("memory over idle, MB")
 
 
-def _bars(axes: Any, results: Sequence[Result], values: Sequence[float], labels: Sequence[str]) -> None:
+def _draw_bars(axes: Any, results: Sequence[Result], values: Sequence[float], labels: Sequence[str]) -> None:
     bars = axes.barh(_names(results), values, color=_PLAIN)
     axes.bar_label(bars, labels, fontsize="small")
     axes.invert_yaxis()

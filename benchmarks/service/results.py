@@ -1,34 +1,46 @@
-"""What comes of a measurement."""
+"""Options and results of a measurement, and checks of the data that calls deliver."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["CheckError", "Options", "Result", "check"]
+from benchmarks.shared.report import medians
+
+__all__ = ["CheckError", "Options", "Result", "check", "check_num_steps"]
 
 
 class CheckError(Exception):
-    """What was moved is not what it should be, so that its speed does not count."""
+    """Delivered data is wrong, so that its speed does not count."""
 
 
-def check(holds: object, text: str) -> None:
-    """Raises CheckError with the text unless it holds."""
-    if not holds:
-        raise CheckError(text)
+def check(condition: object, message: str) -> None:
+    """Raise a CheckError with the message unless the condition holds."""
+    if not condition:
+        raise CheckError(message)
+
+
+def check_num_steps(got: int, requested: int, *, exact: bool = True) -> str:
+    """Compare the number of delivered steps with the request; return what holds.
+
+    Raises:
+        CheckError: a call delivered fewer steps than requested, or more although `exact` is set.
+    """
+    bound = "exactly" if exact else "at least"
+    check(got == requested if exact else got >= requested, f"num_steps: expected {bound} {requested}, got {got}")
+    return f"{bound} as many steps as requested"
 
 
 @dataclass(frozen=True)
 class Options:
-    """How all workloads are measured.
+    """Sizes that hold for all workloads.
 
     Attributes:
-        num_workers: how many workers, and plain processes beside them.
-        num_rounds: how often each measurement is repeated, in turns with what it is compared to.
-        scale: what the sizes of all workloads are multiplied by.
-        worker_counts: how many workers the workload that grows has.
+        num_workers: number of workers, and of the bare loop's processes.
+        num_rounds: number of rounds; in each, the service and what it is compared with are measured in turns.
+        scale: factor of all sizes.
+        worker_counts: numbers of workers of w6-workers.
         log: called with a line for each thing that begins.
     """
 
@@ -39,20 +51,20 @@ class Options:
     log: Callable[[str], None]
 
     def scaled(self, size: int, multiple_of: int = 1) -> int:
-        """A workload's size: at least 1, and a multiple of a number."""
+        """Return a size times `scale`, rounded to a multiple of a number; at least that number."""
         return max(round(size * self.scale / multiple_of), 1) * multiple_of
 
 
 @dataclass
 class Result:
-    """The figures of one workload.
+    """Figures of one workload.
 
     Attributes:
-        workload: its name.
-        title: what it is, in a few words.
-        settings: what it was measured with.
-        rounds: of each round the figures, whose names end with their units.
-        checks: what was found to hold for the data that was moved.
+        workload: name of the workload.
+        title: the workload in a few words.
+        settings: sizes and options of the measurement.
+        rounds: figures of each round; the end of a figure's name is its unit.
+        checks: properties that were found to hold for the delivered data.
     """
 
     workload: str
@@ -63,11 +75,11 @@ class Result:
 
     @property
     def medians(self) -> dict[str, float]:
-        """Of each figure the median of the rounds."""
-        return {name: statistics.median(round_[name] for round_ in self.rounds) for name in self.rounds[0]}
+        """Median of each figure over the rounds."""
+        return medians(self.rounds)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, as JSON has it."""
+        """Return the result as a JSON object."""
         return {
             "workload": self.workload,
             "title": self.title,

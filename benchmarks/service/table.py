@@ -1,24 +1,24 @@
-"""The figures as a table."""
+"""Figures of the service as a table."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.service.results import Result
+from benchmarks.shared.report import wide_console
 
 __all__ = ["print_table"]
 
-_LEAST_WIDTH = 170
-_NONE = "-"
+_MIN_WIDTH = 170
+_MISSING = "-"
 _LARGE_BYTES = 1e8
-"""Of results that memory is compared to."""
+"""Size of results that the client's memory is compared with; for smaller ones, noise prevails."""
 
 
 def print_table(results: Sequence[Result]) -> None:
-    """Prints the medians of all results."""
+    """Print the medians of all results."""
     table = Table("workload", "steps/s", "MB/s", "of bare", title="medians", title_justify="left")
     table.add_column("CPU s per million steps\nworkers / gateway / Ray / client")
     table.add_column("peak MB of a\nworker / gateway / client")
@@ -28,10 +28,7 @@ def print_table(results: Sequence[Result]) -> None:
         column.justify = "right"
     for result in results:
         table.add_row(f"[bold]{result.workload}[/bold]\n{result.title}", *_cells(result.medians))
-    console = Console()
-    if console.width < _LEAST_WIDTH:
-        console = Console(width=_LEAST_WIDTH)
-    console.print(table)
+    wide_console(_MIN_WIDTH).print(table)
 
 
 def _cells(figures: Mapping[str, float]) -> list[str]:
@@ -42,10 +39,10 @@ def _cells(figures: Mapping[str, float]) -> list[str]:
     return [
         _number(figures.get("steps_per_second")),
         _number(figures.get("megabytes_per_second")),
-        _NONE if ratio is None else f"{ratio:.2f}",
+        _MISSING if ratio is None else f"{ratio:.2f}",
         " / ".join(map(_number, cpu)),
         " / ".join(_number(None if peak is None else peak / 1e6) for peak in peaks),
-        _NONE if first is None else f"{first * 1e3:.0f} ms",
+        _MISSING if first is None else f"{first * 1e3:.0f} ms",
         "\n".join(_notes(figures)),
     ]
 
@@ -58,7 +55,7 @@ def _notes(figures: Mapping[str, float]) -> list[str]:
     if "wire_bytes_per_byte" in figures:
         notes.append(f"on the wire {figures['wire_bytes_per_byte']:.1%}")
     if "ratio_to_sent" in figures:
-        notes.append(f"{figures['ratio_to_sent']:.2f} of what is sent")
+        notes.append(f"{figures['ratio_to_sent']:.2f} x sent through gRPC")
     if "ratio_to_raw" in figures:
         notes.append(f"{figures['ratio_to_raw']:.2f} x raw, {figures['stream_ratio_to_raw']:.2f} x as a stream")
     if "ratio_to_leg" in figures:
@@ -75,5 +72,5 @@ def _notes(figures: Mapping[str, float]) -> list[str]:
 
 def _number(value: float | None) -> str:
     if value is None:
-        return _NONE
+        return _MISSING
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""Arrow Flight: a server in a process of its own answers DoGet with batches that it has ready in memory."""
+"""Arrow Flight: a server in a process of its own answers DoGet with batches that are ready in memory."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import numpy as np
 import pyarrow
 from pyarrow import flight
 
-from benchmarks.peers.runs.common import run
+from benchmarks.peers.runs.common.measuring import run
 
 _STEP_BYTES = 1 << 20
 
 
 @contextlib.contextmanager
 def collecting(workload: str, num_steps: int, batch_bytes: int, keep: str) -> Iterator[Callable[[], int]]:
-    """Gets so many steps of 1 MiB at once, and keeps the batches as they are, or copies them into one array."""
+    """Start a server with `num_steps` steps of 1 MiB; `keep` says whether to copy batches into one array ("copy")."""
     command = [sys.executable, "-m", "benchmarks.peers.runs.arrow_flight", "serve", str(num_steps), str(batch_bytes)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:  # noqa: S603  # this module
         client = flight.connect(f"grpc://127.0.0.1:{server.stdout.readline().strip()}")
         expected = _result(num_steps)
-        came = _copied(client, expected.size) if keep == "copy" else np.concatenate(_viewed(client))
-        if not np.array_equal(came, expected):
-            raise ValueError("something else came than the server has")
-        del expected, came
+        result = _copied(client, expected.size) if keep == "copy" else np.concatenate(_viewed(client))
+        if not np.array_equal(result, expected):
+            raise ValueError("the received bytes differ from the server's")
+        del expected, result
 
         def collect() -> int:
             if keep == "copy":
@@ -57,7 +57,7 @@ def _result(num_steps: int) -> np.ndarray:
 
 
 class _Server(flight.FlightServerBase):
-    """Has one result."""
+    """A server with one result."""
 
     def __init__(self, num_steps: int, batch_bytes: int) -> None:
         super().__init__("grpc://127.0.0.1:0")
@@ -66,7 +66,7 @@ class _Server(flight.FlightServerBase):
         self._batches = [pyarrow.record_batch([pyarrow.array(part)], ["bytes"]) for part in parts]
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.RecordBatchStream:
-        """All of it."""
+        """Return the result as a stream of batches."""
         reader = pyarrow.RecordBatchReader.from_batches(self._batches[0].schema, self._batches)
         return flight.RecordBatchStream(reader)
 

@@ -1,4 +1,4 @@
-"""Vector environments of gymnasium's own, stepped by a plain loop in the trainer's process."""
+"""gymnasium: its vector environments, stepped by a plain loop in the trainer's process."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 import gymnasium
 
-from benchmarks.peers.runs.common import TrainerSide, envs, run
-
-_NUM_CALL_STEPS = 16
+from benchmarks.peers.runs.common.environments import env_factories
+from benchmarks.peers.runs.common.measuring import run
+from benchmarks.peers.runs.common.trainer import NUM_CALL_STEPS, TrainerSide
 
 
 @contextlib.contextmanager
 def collecting(workload: str, vectorization: str, num_rows: int) -> Iterator[Callable[[], int]]:
-    """So many rows, stepped as the vectorization says."""
+    """Set up a vector environment: native, SyncVectorEnv ("sync") or AsyncVectorEnv ("async")."""
     env = _vector_env(workload, vectorization, num_rows)
     observations, _ = env.reset(seed=0)
     trainer = TrainerSide(workload, observations)
@@ -23,9 +23,9 @@ def collecting(workload: str, vectorization: str, num_rows: int) -> Iterator[Cal
     def collect() -> int:
         nonlocal observations
         num_steps = 0
-        for _ in range(_NUM_CALL_STEPS):
+        for _ in range(NUM_CALL_STEPS):
             observations, *results, _ = env.step(trainer.act(observations))
-            num_steps += trainer.keep(*results)
+            num_steps += trainer.store(*results)
         return num_steps
 
     yield collect
@@ -37,10 +37,10 @@ def _vector_env(workload: str, vectorization: str, num_rows: int) -> Any:
         case "native":
             return gymnasium.make_vec("CartPole-v1", num_rows, "vector_entry_point")
         case "sync":
-            # The columns are copies already.
-            return gymnasium.vector.SyncVectorEnv(envs(workload, num_rows), copy=False)
+            # Without copies: the trainer's columns are copies already.
+            return gymnasium.vector.SyncVectorEnv(env_factories(workload, num_rows), copy=False)
         case _:
-            return gymnasium.vector.AsyncVectorEnv(envs(workload, num_rows), copy=False)
+            return gymnasium.vector.AsyncVectorEnv(env_factories(workload, num_rows), copy=False)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""RLlib's env runners, the new stack: fragments of episodes, fetched to the driver and turned into arrays there."""
+"""RLlib: fragments of episodes from its env runners (new stack), fetched to the driver and made arrays there."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
 
-from benchmarks.peers.runs.common import HIDDEN_SIZES, one_env, run
+from benchmarks.peers.runs.common.environments import make_env
+from benchmarks.peers.runs.common.measuring import run
+from benchmarks.peers.runs.common.policy import HIDDEN_SIZES
 
-_MOST_REQUESTS = 2
+_MAX_REQUESTS = 2
 _WAIT_SECONDS = 0.02
 
 
@@ -24,23 +26,28 @@ _WAIT_SECONDS = 0.02
 def collecting(
     workload: str, call: str, rows: str, num_workers: int, num_rows: int, num_fragment_steps: int
 ) -> Iterator[Callable[[], int]]:
-    """With the call "async" each runner has requests waiting, as IMPALA has it; else all are waited for, as for PPO."""
-    passed_on = {name: os.environ[name] for name in ("PYTHONPATH", "OMP_NUM_THREADS") if name in os.environ}
+    """Set up a group of env runners.
+
+    With the call "async", each runner has up to two requests in flight, as in IMPALA; with "sync", each call waits for
+    all runners, as in PPO.
+    """
+    variables = {name: os.environ[name] for name in ("PYTHONPATH", "OMP_NUM_THREADS") if name in os.environ}
     ray.init(
         num_cpus=num_workers + 1,
         include_dashboard=False,
         logging_level=logging.ERROR,
         log_to_driver=False,
         object_store_memory=1 << 30,
-        runtime_env={"env_vars": passed_on},
+        runtime_env={"env_vars": variables},
     )
     group = EnvRunnerGroup(config=_config(workload, rows, num_workers, num_rows, num_fragment_steps))
 
     def collect() -> int:
         if call == "sync":
-            return sum(map(_take, group.foreach_env_runner(_sample, local_env_runner=False)))
+            return sum(map(_to_arrays, group.foreach_env_runner(_sample, local_env_runner=False)))
         group.foreach_env_runner_async(_sample)
-        return sum(_take(found) for _, found in group.fetch_ready_async_reqs(timeout_seconds=_WAIT_SECONDS))
+        ready = group.fetch_ready_async_reqs(timeout_seconds=_WAIT_SECONDS)
+        return sum(_to_arrays(episodes) for _, episodes in ready)
 
     yield collect
     group.stop()
@@ -52,7 +59,7 @@ def _config(workload: str, rows: str, num_workers: int, num_rows: int, num_fragm
     if rows == "vector_entry_point":
         name = "CartPole-v1"
     else:
-        tune.register_env(name, lambda _: one_env(workload))
+        tune.register_env(name, lambda _: make_env(workload))
     model = DefaultModelConfig(fcnet_hiddens=list(HIDDEN_SIZES), fcnet_activation="tanh", vf_share_layers=False)
     return (
         PPOConfig()
@@ -61,7 +68,7 @@ def _config(workload: str, rows: str, num_workers: int, num_rows: int, num_fragm
             num_env_runners=num_workers,
             num_envs_per_env_runner=num_rows,
             rollout_fragment_length=num_fragment_steps,
-            max_requests_in_flight_per_env_runner=_MOST_REQUESTS,
+            max_requests_in_flight_per_env_runner=_MAX_REQUESTS,
             **options,
         )
         .rl_module(model_config=model)
@@ -73,8 +80,8 @@ def _sample(runner: Any) -> Any:
     return runner.sample()
 
 
-def _take(episodes: Any) -> int:
-    """Turns all columns into arrays; returns the number of steps."""
+def _to_arrays(episodes: Any) -> int:
+    """Make arrays of all columns; return the number of steps."""
     num_steps = 0
     for episode in episodes:
         episode.to_numpy()

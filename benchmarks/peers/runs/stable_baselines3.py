@@ -1,4 +1,4 @@
-"""What PPO of Stable-Baselines3 collects into its buffer of arrays. Its policy gives a value, too."""
+"""Stable-Baselines3: rollouts of PPO in its buffer of arrays. The policy computes values, too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
-from benchmarks.peers.runs.common import HIDDEN_SIZES, envs, run
+from benchmarks.peers.runs.common.environments import env_factories
+from benchmarks.peers.runs.common.measuring import run
+from benchmarks.peers.runs.common.policy import HIDDEN_SIZES
 
 _VECTOR_ENVS = {"dummy": DummyVecEnv, "subproc": partial(SubprocVecEnv, start_method="spawn")}
 
@@ -19,9 +21,9 @@ _VECTOR_ENVS = {"dummy": DummyVecEnv, "subproc": partial(SubprocVecEnv, start_me
 def collecting(
     workload: str, vectorization: str, num_rows: int, num_fragment_steps: int
 ) -> Iterator[Callable[[], int]]:
-    """So many rows, and so many steps of each in a rollout."""
+    """Set up PPO with rollouts of `num_fragment_steps` steps of each row."""
     torch.set_num_threads(1)
-    env = _VECTOR_ENVS[vectorization](envs(workload, num_rows))
+    env = _VECTOR_ENVS[vectorization](env_factories(workload, num_rows))
     num_steps = num_rows * num_fragment_steps
     network = {"net_arch": list(HIDDEN_SIZES), "activation_fn": torch.nn.Tanh}
     model = PPO("MlpPolicy", env, n_steps=num_fragment_steps, batch_size=num_steps, device="cpu", policy_kwargs=network)

@@ -1,4 +1,4 @@
-"""Tianshou's collector, which fills a buffer of arrays."""
+"""Tianshou: its collector, which fills a buffer of arrays."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from tianshou.utils.net.discrete import DiscreteActor
 from tianshou.utils.torch_utils import policy_within_training_step
 from torch.distributions import Independent, Normal
 
-from benchmarks.peers.runs.common import HIDDEN_SIZES, envs, one_env, run
+from benchmarks.peers.runs.common.environments import env_factories, make_env
+from benchmarks.peers.runs.common.measuring import run
+from benchmarks.peers.runs.common.policy import HIDDEN_SIZES
 
 _VECTOR_ENVS = {"dummy": DummyVectorEnv, "shmem": ShmemVectorEnv}
 
 
 def _policy(workload: str) -> Any:
-    env = one_env(workload)
+    env = make_env(workload)
     shape = env.observation_space.shape
     network = Net(state_shape=shape, hidden_sizes=list(HIDDEN_SIZES), activation=torch.nn.Tanh)
     if workload == "w1":
@@ -40,10 +42,10 @@ def _policy(workload: str) -> Any:
 def collecting(
     workload: str, vectorization: str, num_rows: int, num_fragment_steps: int
 ) -> Iterator[Callable[[], int]]:
-    """So many rows, and so many steps of each in a call."""
+    """Set up a collector whose calls make `num_fragment_steps` steps of each row."""
     torch.set_num_threads(1)
     torch.distributions.Distribution.set_default_validate_args(False)
-    env = _VECTOR_ENVS[vectorization](envs(workload, num_rows))
+    env = _VECTOR_ENVS[vectorization](env_factories(workload, num_rows))
     policy = _policy(workload)
     num_steps = num_rows * num_fragment_steps
     collector = Collector(policy, env, VectorReplayBuffer(2 * num_steps, num_rows), raise_on_nan_in_buffer=False)

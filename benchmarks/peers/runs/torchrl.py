@@ -1,4 +1,4 @@
-"""TorchRL's collectors of several processes; every batch is copied into arrays of numpy."""
+"""TorchRL: its collectors with several processes. Each batch is copied into numpy arrays."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from torchrl.collectors import MultiAsyncCollector, MultiSyncCollector
 from torchrl.envs import GymWrapper, SerialEnv
 from torchrl.modules import MLP, ProbabilisticActor
 
-from benchmarks.peers.runs.common import HIDDEN_SIZES, envs, one_env, run
+from benchmarks.peers.runs.common.environments import env_factories, make_env
+from benchmarks.peers.runs.common.measuring import run
+from benchmarks.peers.runs.common.policy import HIDDEN_SIZES
 
 _COLUMNS = ("observation", "action", "action_log_prob", ("next", "reward"), ("next", "terminated"), ("next", "done"))
 
 
 class _Gaussian(nn.Module):
-    """Means from a network, and a standard deviation that does not depend on the observation."""
+    """Policy with means from a network, and standard deviations that do not depend on the observation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,12 +52,12 @@ def _policy(workload: str) -> ProbabilisticActor:
 
 
 def _env(workload: str, rows: str, num_rows: int) -> Any:
-    """The rows of one worker."""
+    """Return the rows of one worker."""
     if rows == "one by one":
-        return SerialEnv(num_rows, lambda: GymWrapper(one_env(workload), categorical_action_encoding=True))
-    # TorchRL takes none of gymnasium's native vector environments: those begin anew in the step after an episode's end.
+        return SerialEnv(num_rows, lambda: GymWrapper(make_env(workload), categorical_action_encoding=True))
+    # TorchRL accepts no native vector environments of gymnasium: those reset in the step after an episode's end.
     mode = gymnasium.vector.AutoresetMode.DISABLED
-    env = gymnasium.vector.SyncVectorEnv(envs(workload, num_rows), autoreset_mode=mode)
+    env = gymnasium.vector.SyncVectorEnv(env_factories(workload, num_rows), autoreset_mode=mode)
     return GymWrapper(env, categorical_action_encoding=True)
 
 
@@ -63,17 +65,17 @@ def _env(workload: str, rows: str, num_rows: int) -> Any:
 def collecting(
     workload: str, collector: str, rows: str, num_workers: int, num_rows: int, num_fragment_steps: int
 ) -> Iterator[Callable[[], int]]:
-    """So many rows of each worker, and so many steps of each row in a batch."""
+    """Set up a collector, sync or async, whose batches have `num_fragment_steps` steps of each row."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     make = [partial(_env, workload, rows, num_rows)] * num_workers
     num_steps = num_rows * num_fragment_steps
     options = {"policy": _policy(workload), "total_frames": -1, "device": "cpu", "num_threads": 1, "num_sub_threads": 1}
     if collector == "sync":
-        made = MultiSyncCollector(make, frames_per_batch=num_steps * num_workers, cat_results="stack", **options)
+        running = MultiSyncCollector(make, frames_per_batch=num_steps * num_workers, cat_results="stack", **options)
     else:
-        made = MultiAsyncCollector(make, frames_per_batch=num_steps, **options)
-    batches = iter(made)
+        running = MultiAsyncCollector(make, frames_per_batch=num_steps, **options)
+    batches = iter(running)
 
     def collect() -> int:
         batch = next(batches)
@@ -82,7 +84,7 @@ def collecting(
         return int(batch.numel())
 
     yield collect
-    made.shutdown()
+    running.shutdown()
 
 
 if __name__ == "__main__":

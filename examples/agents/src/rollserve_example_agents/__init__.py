@@ -1,1 +1,1 @@
-"""Agents for Rollserve's server, as an example of those that are installed beside it."""
+"""Example agents that are installed beside Rollserve's server."""

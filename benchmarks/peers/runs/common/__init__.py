@@ -1,0 +1,1 @@
+"""Parts that all peers' programs share."""

@@ -1,0 +1,28 @@
+"""Workloads of the service by name. A new kind of workload is a module in `workloads` and a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from benchmarks.service.results import Options, Result
+from benchmarks.service.workloads.agent_updates import measure_updates
+from benchmarks.service.workloads.bulk import measure_bulk
+from benchmarks.service.workloads.many_workers import measure_many_workers
+from benchmarks.service.workloads.round_trips import measure_round_trips
+from benchmarks.service.workloads.sampling import measure_sampling
+from benchmarks.service.workloads.slow_client import measure_slow_client
+from benchmarks.service.workloads.specs import SAMPLING
+from benchmarks.service.workloads.stacks import measure_stacks
+
+__all__ = ["WORKLOADS"]
+
+WORKLOADS: dict[str, Callable[[str, Options], list[Result]]] = {
+    **dict.fromkeys(SAMPLING, measure_sampling),
+    "w4-bulk": measure_bulk,
+    "w4-stacks": measure_stacks,
+    "w5-round-trips": measure_round_trips,
+    "w5-update": measure_updates,
+    "w6-workers": measure_many_workers,
+    "w6-slow-client": measure_slow_client,
+}
+"""Functions that measure workloads, called with the workload's name."""

@@ -1,0 +1,130 @@
+"""The timed client, a process of its own: `python -m benchmarks.service.processes.client HOST:PORT`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+import rollserve
+from benchmarks.service.agents import mlp_agent
+from benchmarks.service.batches import arrays_of, num_bytes, observations_checksum, sample_segments
+from benchmarks.service.processes.wire_bytes import CountingSampler
+from benchmarks.shared.commands import answer_commands
+
+__all__: list[str] = []
+
+_OBTAIN = {"samples": "obtain_samples", "fragments": "obtain_fragments"}
+_STREAM = {"samples": "stream_samples", "fragments": "stream_fragments"}
+
+
+class _Client:
+    """Carries out commands, and keeps the last batch until the next call."""
+
+    def __init__(self, address: str) -> None:
+        self._sampler = rollserve.connect(address)
+        self._sharing_sampler = rollserve.connect(address, shared_memory=True)
+        self._counting = CountingSampler(address)
+        self._batch: rollserve.EpisodeBatch | None = None
+
+    def hello(self) -> dict[str, Any]:
+        """Answer, as soon as this process is ready."""
+        return {}
+
+    def obtain(self, call: str, num_steps: int, shared_memory: bool = False, **options: Any) -> dict[str, Any]:
+        """Time a call that returns one batch."""
+        self._batch = None  # so that its memory is free for the next one
+        method = getattr(self._sharing_sampler if shared_memory else self._sampler, _OBTAIN[call])
+        began = time.perf_counter()
+        batch = self._batch = method(num_steps, **options)
+        seconds = time.perf_counter() - began
+        assert batch.account is not None  # noqa: S101  # the batch of a whole call has one
+        if int(batch.lengths.sum()) != batch.num_steps:
+            raise ValueError(f"lengths: expected a sum of {batch.num_steps}, got {batch.lengths.sum()}")
+        return {
+            "seconds": seconds,
+            "num_steps": batch.num_steps,
+            "num_simulated_steps": batch.account.num_simulated_steps,
+            "num_bytes": num_bytes(batch),
+            "shared_message_bytes": batch.account.shared_message_bytes,
+        }
+
+    def checksum(self) -> dict[str, Any]:
+        """Report the checksum of the last batch's observations."""
+        return {"checksum": observations_checksum(self._last_batch())}
+
+    def save_sample(self, path: str, num_steps: int) -> dict[str, Any]:
+        """Save segments with about `num_steps` steps from the last batch to a file."""
+        sample_segments(self._last_batch(), num_steps).save(path)
+        return {}
+
+    def stream(self, call: str, num_steps: int, pause_seconds: float = 0.0, **options: Any) -> dict[str, Any]:
+        """Time a call message by message, with a pause after each, and count the bytes of its messages.
+
+        Only with a pause is the checksum of the observations computed: it takes time.
+        """
+        self._batch = None
+        self._counting.num_wire_bytes = 0
+        num_received_steps = num_received_bytes = checksum = 0
+        first_message_seconds = None
+        began = time.perf_counter()
+        for batch in getattr(self._counting.sampler, _STREAM[call])(num_steps, **options):
+            first_message_seconds = first_message_seconds or time.perf_counter() - began
+            num_received_steps += batch.num_steps
+            num_received_bytes += num_bytes(batch)
+            if pause_seconds:
+                time.sleep(pause_seconds)
+                checksum = observations_checksum(batch, checksum)
+        return {
+            "seconds": time.perf_counter() - began,
+            "first_message_seconds": first_message_seconds,
+            "num_steps": num_received_steps,
+            "num_bytes": num_received_bytes,
+            "num_wire_bytes": self._counting.num_wire_bytes,
+            "checksum": checksum,
+        }
+
+    def round_trips(self, num_calls: int, num_workers: int, num_episode_steps: int) -> dict[str, Any]:
+        """Time calls for one episode from each worker, whose observations are the numbers of their steps."""
+        steps = np.tile(np.arange(num_episode_steps, dtype=np.float32), num_workers)
+        expected = np.tile(steps[:, np.newaxis], 4)
+        latencies = []
+        for _ in range(num_calls):
+            began = time.perf_counter()
+            batch = self._sampler.obtain_exact_episodes(1)
+            latencies.append(time.perf_counter() - began)
+            if not np.array_equal(arrays_of(batch.observations)[0], expected):
+                raise ValueError(f"observations: expected the numbers of steps, got {batch.observations}")
+        return {"latencies": latencies}
+
+    def updates(self, num_updates: int, layer_sizes: list[int]) -> dict[str, Any]:
+        """Time updates of the agent's parameters, after one update of the whole agent."""
+        version = self._sampler.update_agent(mlp_agent(layer_sizes, "categorical"))
+        latencies = []
+        for seed in range(1, num_updates + 1):
+            parameters = mlp_agent(layer_sizes, "categorical", seed).parameters
+            began = time.perf_counter()
+            new_version = self._sampler.update_agent(parameters)
+            latencies.append(time.perf_counter() - began)
+            version += 1
+            if new_version != version:
+                raise ValueError(f"policy_version: expected {version}, got {new_version}")
+        self._batch = self._sampler.obtain_exact_episodes(1)
+        return {"latencies": latencies}
+
+    def _last_batch(self) -> rollserve.EpisodeBatch:
+        assert self._batch is not None  # noqa: S101  # commands about the last batch follow a call
+        return self._batch
+
+
+def main() -> None:
+    """Answer commands until the end of standard input."""
+    client = _Client(sys.argv[1])
+    names = ("hello", "obtain", "checksum", "save_sample", "stream", "round_trips", "updates")
+    answer_commands({name: getattr(client, name) for name in names})
+
+
+if __name__ == "__main__":
+    main()

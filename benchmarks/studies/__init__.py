@@ -1,0 +1,1 @@
+"""Studies: each module answers one question by measurement, and prints a table."""
