@@ -1,4 +1,4 @@
-"""One action of an agent in all rows, with errors located in a row."""
+"""An action of an agent in all rows, with errors located in a row."""
 
 from __future__ import annotations
 

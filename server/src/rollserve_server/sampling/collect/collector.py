@@ -34,6 +34,14 @@ class Collector(ABC):
     """
 
     def __init__(self, root_seed: int, envs: RowEnvs | VectorEnvs, agent: Agent, num_retries: int) -> None:
+        """Start without episodes.
+
+        Args:
+            root_seed: root seed of the sequence.
+            envs: environments that nothing else uses.
+            agent: agent that acts.
+            num_retries: how often an episode may run again whose environment failed.
+        """
         self.attempts = Attempts(num_retries)
         self.num_simulated_steps = self.num_idle_steps = 0
         self._root_seed = root_seed

@@ -30,7 +30,7 @@ class RecurrentStates:
             num_rows: M.
             specs: the agent's states.
             previous: for each row, the states of an agent, perhaps another one. They are taken over where their names,
-                dtypes and shapes are those of `specs`.
+                dtypes and shapes match `specs`.
         """
         self._specs = specs
         self._num_rows = num_rows

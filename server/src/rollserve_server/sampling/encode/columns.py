@@ -111,7 +111,12 @@ def step_column_name(group: str, key: InfoKey, *, all_states: bool) -> tuple[str
 
 
 def episode_info_columns(infos: Sequence[Mapping[InfoKey, Any]], keys: Iterable[ColumnKey]) -> Iterator[Column]:
-    """Yield columns of the infos of resets, given those of each segment's episode and the keys of the columns."""
+    """Yield columns of the infos of resets.
+
+    Args:
+        infos: infos of the reset of each segment's episode.
+        keys: keys of the columns; other groups are ignored.
+    """
     for name, same_name in keys_by_name(key for key in keys if key[0] == "episode_infos").items():
         column, mask = empty_info_column(len(infos), same_name)
         for row, row_infos in enumerate(infos):

@@ -21,7 +21,7 @@ _MIN_BYTES = 1 << 10
 """Size below which a column is never compressed: the gain is not worth the time."""
 
 _SAMPLE_BYTES = 16 << 10
-"""Size of the sample of a large column that is compressed first, so that columns that do not shrink take little time."""
+"""Size of the sample of a large column that is compressed first: it takes little time if the column does not shrink."""
 
 _MAX_KEPT_SHARE = 0.9
 """Share of its bytes that a compressed column may have at most; otherwise the column is sent plain."""

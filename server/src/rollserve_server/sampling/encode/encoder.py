@@ -43,15 +43,15 @@ __all__ = ["Encoder", "Encoding"]
 _FIELDS = {field.name: field.number for field in EpisodeBatch.DESCRIPTOR.fields}
 _BATCH = field_number(ObtainSamplesResponse.DESCRIPTOR, "batch")
 if field_number(ObtainExactEpisodesResponse.DESCRIPTOR, "batch") != _BATCH:
-    raise AssertionError("the responses of both sampling calls have the same fields")
+    raise AssertionError("expected the same number of the field `batch` in the responses of both sampling calls")
 
 _MAX_SHRINKAGE = 4
-"""Factor by which a message that gets smaller may hold more than others at most: beyond it, nothing is gained."""
+"""Upper bound for how many times more plain data messages hold because they shrink: beyond it, nothing is gained."""
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """What messages say besides their segments, and how columns are written.
+    """Values that messages hold besides their segments, and the format of their columns.
 
     Attributes:
         policy_version: version of the agent that acted.
@@ -65,7 +65,7 @@ class Encoding:
 
 
 class Encoder:
-    """Encodes the messages of one sequence, and remembers which columns get smaller by which encoding."""
+    """Encodes the messages of one sequence, and remembers which encodings make which columns smaller."""
 
     def __init__(self) -> None:
         self._compressor = Compressor()

@@ -1,4 +1,4 @@
-"""A record of which columns gain from an encoding, so that useless attempts are rare."""
+"""A record of attempts to make columns smaller, so that useless attempts are rare."""
 
 from __future__ import annotations
 

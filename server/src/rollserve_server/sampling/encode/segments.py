@@ -1,4 +1,4 @@
-"""Segments: which steps of which episodes go into which message."""
+"""Segments of episodes, and how they are distributed over messages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Segment(NamedTuple):
 
     @property
     def last_observations(self) -> Sequence[np.ndarray]:
-        """For each leaf of the observation space, the observation after the segment's last step."""
+        """Observation after the segment's last step, for each leaf of the observation space."""
         if self.ends:
             return self.episode.last_observations
         (following,) = Segment(self.episode, self.stop, self.stop + 1).pieces()

@@ -26,7 +26,7 @@ __all__ = ["TableContent"]
 
 
 class TableContent:
-    """A slice of a table whose infos of one name have one key; a `Content`. Its columns refer to those of the table."""
+    """A slice of a table whose infos of one name have one key; a `Content`. Its columns refer to the table's."""
 
     def __init__(self, content: TableSlice) -> None:
         self._fragments = content.fragments

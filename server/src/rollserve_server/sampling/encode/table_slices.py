@@ -1,4 +1,4 @@
-"""Slices of fragment tables: which steps of a table go into which message."""
+"""Slices of fragment tables, one for each message."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def cut_table(
 
 
 def _with_open_end(segments: FragmentTable) -> FragmentTable:
-    """Return the segments with a last one that goes on: its last observation is that of its episode's next step."""
+    """Return the segments with a last one that goes on: its last observation is the next one of its episode."""
     terminated, truncated = segments.terminated.copy(), segments.truncated.copy()
     terminated[-1] = truncated[-1] = False
     columns, rows, stops = segments.columns, segments.rows[-1:], segments.stops[-1:]

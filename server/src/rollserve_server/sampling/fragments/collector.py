@@ -44,7 +44,17 @@ class FragmentCollector(ABC):
     outbox: Outbox
     _envs: RowEnvs | VectorEnvs
 
-    def __init__(self, sequence: RowSequenceSpec, states: Sequence[RowState], num_retries: int) -> None:
+    def __init__(
+        self, sequence: RowSequenceSpec, envs: RowEnvs | VectorEnvs, states: Sequence[RowState], num_retries: int
+    ) -> None:
+        """Begin with rows that have to be restored.
+
+        Args:
+            sequence: the row sequence.
+            envs: environments that nothing else uses.
+            states: states to restore the rows from.
+            num_retries: how often an episode may run again whose environment failed.
+        """
         self.attempts = Attempts(num_retries)
         self.num_repeated_steps = 0
         self.is_stranded = False
@@ -52,6 +62,7 @@ class FragmentCollector(ABC):
         self.num_rows = len(states)
         self.num_broken_off = 0
         self._sequence = sequence
+        self._envs = envs
         self._infos = InfoReader()
         self._agent: Agent
         self._recurrent_states = RecurrentStates(len(states), ())
@@ -79,7 +90,7 @@ class FragmentCollector(ABC):
     def set_agent(self, agent: Agent) -> None:
         """Let another agent act from the next call on.
 
-        Episodes go on, and so do their recurrent states if those of both agents have the same names, dtypes and shapes.
+        Episodes go on, and so do their recurrent states if they have the same names, dtypes and shapes in both agents.
         """
         self._agent = agent
         previous = self._initial_states or self._recurrent_states.copies()
@@ -121,8 +132,8 @@ class FragmentCollector(ABC):
     def step(self) -> None:
         """Step all rows, which have been restored.
 
-        Fragments of episodes that end go to the outbox, in the order of the rows; after the call's last step, those of
-        the other rows do, too.
+        Fragments of episodes that end go to the outbox, in the order of the rows. After the call's last step, fragments
+        of all other rows do, too.
 
         Raises:
             EnvFailedError: an environment failed too often; or it failed once, and the row `is_stranded`.

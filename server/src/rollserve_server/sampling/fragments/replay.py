@@ -40,7 +40,7 @@ def replay_row(envs: RowEnvs, row: int, actions: Sequence[np.ndarray], num_steps
 
 
 def joint_actions(envs: VectorEnvs, logs: Sequence[Sequence[np.ndarray]], num_steps: int) -> Iterator[list[np.ndarray]]:
-    """Yield the actions of all rows, (M, *A) for each leaf, step by step, given those of each row (num_steps, *A)."""
+    """Yield the actions of all rows, (M, *A) for each leaf, step by step, given each row's actions (num_steps, *A)."""
     leaves = zip(envs.action_leaves, zip(*logs, strict=True), strict=True)
     columns = [np.stack(log).astype(leaf.dtype, copy=False) for leaf, log in leaves]
     for step in range(num_steps):

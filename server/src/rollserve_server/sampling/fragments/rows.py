@@ -42,16 +42,7 @@ class RowFragmentCollector(FragmentCollector):
     def __init__(
         self, sequence: RowSequenceSpec, envs: RowEnvs, states: Sequence[RowState], num_retries: int = 0
     ) -> None:
-        """Begin with rows that have to be restored.
-
-        Args:
-            sequence: the row sequence.
-            envs: environments that nothing else uses.
-            states: states to restore the rows from.
-            num_retries: how often an episode may run again whose environment failed.
-        """
-        super().__init__(sequence, states, num_retries)
-        self._envs = envs
+        super().__init__(sequence, envs, states, num_retries)
         self._seeds = EpisodeGenerator()
         self._positions = [_Position(state.reset_index, state.episode_index) for state in states]
         # For each row: the steps since its environment's reset, 0 before it, and the steps of its episode.
@@ -272,7 +263,7 @@ class RowFragmentCollector(FragmentCollector):
 
 @dataclass(eq=False, slots=True)
 class _Position:
-    """Where a row stands.
+    """Position of a row in its sequence.
 
     Attributes:
         reset_index: index of the episode that its environment was reset for, or will be.

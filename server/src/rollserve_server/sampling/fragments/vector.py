@@ -47,16 +47,7 @@ class VectorFragmentCollector(FragmentCollector):
     def __init__(
         self, sequence: RowSequenceSpec, envs: VectorEnvs, states: Sequence[RowState], num_retries: int = 0
     ) -> None:
-        """Begin with rows that have to be restored.
-
-        Args:
-            sequence: the row sequence.
-            envs: environment that nothing else uses.
-            states: states to restore the rows from.
-            num_retries: how often the environment may be replaced after it failed.
-        """
-        super().__init__(sequence, states, num_retries)
-        self._envs = envs
+        super().__init__(sequence, envs, states, num_retries)
         self.outbox: TableOutbox = TableOutbox(self._infos)
         self._columns: StepColumns
         # For each row: its episode, and the infos that the episode began with.

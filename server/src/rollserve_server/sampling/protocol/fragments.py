@@ -39,7 +39,7 @@ class RowSequenceSpec:
         env_version: version of the environment.
         max_episode_length: number of steps after which an episode is truncated; None for the environment's own limit.
         soft_horizon: whether an episode that reaches `max_episode_length` ends without a reset of its environment.
-        stride: number of rows of all workers, by which episode indices rise from one episode of a row to the next.
+        stride: number of rows of all workers. Indices rise by it from one episode of a row to the next.
     """
 
     work_id: int
@@ -52,7 +52,7 @@ class RowSequenceSpec:
 
 @dataclass(frozen=True)
 class RowState:
-    """Where a row stands between two calls. A reset and the actions restore it.
+    """Position of a row between two calls. A reset and the actions restore it.
 
     Attributes:
         reset_index: index of the episode that the environment was reset for, or will be if it has made no steps.
@@ -73,7 +73,7 @@ class RowState:
 
 @dataclass(frozen=True)
 class RowProgress:
-    """Where a row stands at the end of a call.
+    """Position of a row at the end of a call.
 
     Attributes:
         reset_index, episode_index, first_step, num_steps, recurrent_state: as in `RowState`.
@@ -91,7 +91,7 @@ class RowProgress:
 
 @dataclass(frozen=True)
 class FragmentAssignment:
-    """What a worker does in one fragment call.
+    """Instructions for a worker in one fragment call.
 
     Attributes:
         call_id: the pool's number for the call. It rises from call to call, and no work has the same.
@@ -153,9 +153,9 @@ class FragmentReport:
         dropped_infos: number of values of infos that were dropped, by name.
         failure: error after which the pool has to close the work; None if there was none.
         env_failures: errors of environments, each reported once.
-        is_stranded: whether the failure is that of a row which failed in the middle of the call and could not be
-            restored. The rows' states at the beginning of the call are still valid.
-        num_row_steps: number of steps that each row makes in the call; below that of the assignment once
+        is_stranded: whether the order failed because a row could not be restored after its environment failed in the
+            middle of the call. The rows' states at the beginning of the call are still valid.
+        num_row_steps: number of steps that each row makes in the call; below the assignment's number once
             `enough_row_steps` has shortened the call.
     """
 

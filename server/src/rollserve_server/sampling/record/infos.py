@@ -79,7 +79,7 @@ class InfoReader:
         and counted:
 
         - values that are no numbers, truth values or arrays of them,
-        - values whose names begin with `_`, as those of masks do,
+        - values whose names begin with `_`, as names of masks do,
         - values with the name of an earlier one, such as `a/b` and the `b` in a mapping `a`,
         - values that raise errors when they are read, and mappings that contain themselves.
 
@@ -227,7 +227,7 @@ def _array(value: Any) -> np.ndarray | None:
 
 
 def _is_numeric(dtype: np.dtype) -> bool:
-    """Whether the dtype is one of the numbers or truth values of the wire format."""
+    """Return whether the wire format has the dtype, among numbers and truth values."""
     return dtype.kind in "biuf" and dtype.itemsize <= 8
 
 

@@ -96,7 +96,7 @@ class StepColumns:
         return self._columns[key].reshape(-1, *key[1].shape)
 
     def infos(self, key: InfoKey, places: NDArray[np.int64]) -> tuple[np.ndarray, NDArray[np.bool_]]:
-        """Return the values of an info at the places, and a mask of those that exist; the others are 0."""
+        """Return the values of an info at the places, and a mask of the places that have one; other values are 0."""
         column, mask = (part.reshape(-1, *part.shape[2:]) for part in self._infos[key])
         present = mask[places]
         if present.all():

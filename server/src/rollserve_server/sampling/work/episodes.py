@@ -34,7 +34,7 @@ _MAX_EARLY_BYTES = 64 << 10
 
 
 class EpisodeWork:
-    """Samples episodes of a sequence, keeps the finished ones, and writes those that are claimed.
+    """Samples episodes of a sequence, keeps the finished ones, and writes claimed ones.
 
     Attributes:
         spec: the sequence.
@@ -155,7 +155,7 @@ class EpisodeWork:
         return awaited if before is None else min(awaited, before)
 
     def _deliver(self, claims: Sequence[Claim], order: Order) -> tuple[list[Parcel], NDArray[np.uint8]]:
-        """Write the claims, or discard them, and release those that are complete."""
+        """Write the claims, or discard them, and release complete ones."""
         if order.columns is None:
             parcels, buffer = [self._discard(claim) for claim in claims], np.empty(0, np.uint8)
         else:

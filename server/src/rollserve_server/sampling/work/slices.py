@@ -16,7 +16,7 @@ _T_co = TypeVar("_T_co", covariant=True)
 
 
 class _Collector(Protocol[_T_co]):
-    """What a slice needs of a collector."""
+    """Methods and attributes of collectors that a slice needs."""
 
     @property
     def attempts(self) -> Attempts: ...

@@ -25,7 +25,7 @@ _MAX_BUILT_AGENTS = 4
 
 
 class AgentKey(NamedTuple):
-    """Identity of an agent that works can share: its version, that of its environment, and how it acts."""
+    """Identity of an agent that works can share: its version, its environment's version, and how freely it acts."""
 
     policy_version: int
     env_version: int
@@ -33,7 +33,7 @@ class AgentKey(NamedTuple):
 
 
 class InstalledAgents:
-    """All installed versions of the agent."""
+    """Installed versions of the agent."""
 
     def __init__(self) -> None:
         self._specs: dict[int, AgentSpec] = {}

@@ -24,7 +24,7 @@ _AnyRows = TypeVar("_AnyRows", bound=RowEnvs | VectorEnvs)
 
 
 class InstalledEnvs:
-    """All installed versions of the environment. Versions below 0 are environments of evaluations."""
+    """Installed versions of the environment. Versions below 0 are environments of evaluations."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
@@ -82,7 +82,7 @@ class InstalledEnvs:
 
 
 class InstalledEnv:
-    """One installed version of the environment.
+    """An installed version of the environment.
 
     Attributes:
         free: rows that no work uses.

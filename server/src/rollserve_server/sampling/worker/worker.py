@@ -97,7 +97,7 @@ class Worker:
     def retain(self, env_versions: Collection[int], policy_versions: Collection[int]) -> None:
         """Evict all other versions.
 
-        Of the retained environments, only the newest and those of evaluations keep rows that no work uses.
+        Only the newest retained environment and environments of evaluations keep rows that no work uses.
         """
         self._envs.retain(env_versions)
         self._agents.retain(policy_versions)
