@@ -1,1 +1,1 @@
-"""Plain values that the pool and its workers exchange: descriptions, orders and reports. All of them can be pickled."""
+"""Plain values that the pool and its workers exchange: descriptions, orders and reports, all of which can be pickled."""
