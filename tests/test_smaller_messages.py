@@ -21,9 +21,10 @@ from rollserve_server.local import LocalServer
 from rollserve_server.sampling import ColumnFormat
 from rollserve_server.sampling.encode.encoder import Encoder, Encoding
 from rollserve_server.sampling.encode.segments import cut_into_messages
-from rollserve_server.sampling.record import episodes as episodes_module
-from rollserve_server.sampling.record.episodes import Episode, Recorder
+from rollserve_server.sampling.record import recorder as recorder_module
+from rollserve_server.sampling.record.episodes import Episode
 from rollserve_server.sampling.record.infos import InfoKey, InfoReader
+from rollserve_server.sampling.record.recorder import Recorder
 
 LZ4, ZSTD = tensor_pb2.COMPRESSION_LZ4, tensor_pb2.COMPRESSION_ZSTD
 FORMATS = [ColumnFormat(compression, once) for compression in (None, LZ4, ZSTD) for once in (False, True)]
@@ -76,10 +77,10 @@ class Stacks:
 def test_stacks_come_out_as_they_were(
     lengths: list[int], num_odd: int, seed: int, limit: int, format_: ColumnFormat, block_steps: int
 ) -> None:
-    with mock.patch.object(episodes_module, "_MAX_BUFFER_STEPS", block_steps):
+    with mock.patch.object(recorder_module, "_MAX_BUFFER_STEPS", block_steps):
         stacks = Stacks(lengths, min(num_odd, sum(lengths)), seed)
     encoder, batches = Encoder(), []
-    for segments in cut_into_messages(stacks.episodes, limit, 0, encoder.goal_bytes):
+    for segments in cut_into_messages(stacks.episodes, limit, 0, encoder.fill_bytes):
         message = encoder.encode(segments, Encoding(1, None, format_))
         assert message.num_bytes <= message.num_raw_bytes <= limit
         buffer = np.empty(message.num_bytes, np.uint8)

@@ -18,8 +18,9 @@ from rollserve_server.agents import RandomSpec
 from rollserve_server.pool import AtLeast, Exactly, Fragments, InProcessBackend, Target
 from rollserve_server.pool.calls.claims import Claims, PendingDelivery
 from rollserve_server.pool.plan.plan import PlannedClaim
-from rollserve_server.sampling.protocol.episodes import Message, Parcel
-from rollserve_server.sampling.work import episodes as stream_work
+from rollserve_server.sampling import Message, Parcel
+from rollserve_server.sampling.work import claims as work_claims
+from rollserve_server.sampling.work import episodes as work_episodes
 
 FULL: dict[str, Any] = {"worker_buffer_bytes": 4000, "call_window_bytes": 3000}
 _CALLS = 2
@@ -29,8 +30,8 @@ _LONG_SECONDS = 10.0
 @pytest.fixture
 def small_parcels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most claims come in several parcels: of some a part is lost that others follow."""
-    monkeypatch.setattr(stream_work, "_PARCELS_BYTES", 1)
-    monkeypatch.setattr(stream_work, "_EARLY_BYTES", -1)  # what is written early comes in one
+    monkeypatch.setattr(work_claims, "_PARCELS_BYTES", 1)
+    monkeypatch.setattr(work_episodes, "_MAX_EARLY_BYTES", -1)  # what is written early comes in one
 
 
 async def check_calls(

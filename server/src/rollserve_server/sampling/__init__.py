@@ -1,34 +1,28 @@
-"""What a worker does: episodes by index, collected in rows and written as messages. Knows neither Ray nor gRPC."""
+"""The workers: each samples episodes in rows of environments and writes them as messages, without Ray and gRPC."""
 
-from rollserve_server.sampling.collect.recurrent_state import RecurrentState
 from rollserve_server.sampling.encode.compression import COMPRESSIONS
+from rollserve_server.sampling.protocol.descriptions import EnvDescription, WorkerIdentity
 from rollserve_server.sampling.protocol.episodes import (
     EARLY,
-    PLAIN,
     Claim,
-    ColumnFormat,
-    EnvDescription,
-    EpisodeFailure,
     EpisodeRange,
-    Message,
     Order,
-    Outcome,
     Parcel,
     Report,
     SequenceSpec,
-    WorkerIdentity,
-    WorkOrder,
 )
 from rollserve_server.sampling.protocol.fragments import (
     FragmentAssignment,
     FragmentOrder,
     FragmentReport,
+    RecurrentState,
     RowProgress,
     RowSequenceSpec,
     RowState,
 )
+from rollserve_server.sampling.protocol.orders import PLAIN, ColumnFormat, EpisodeFailure, Message, Outcome, WorkOrder
 from rollserve_server.sampling.protocol.populations import Population, PopulationOrder, PopulationReport
-from rollserve_server.sampling.worker import Worker
+from rollserve_server.sampling.worker.worker import Worker
 
 __all__ = [
     "COMPRESSIONS",

@@ -52,7 +52,7 @@ class EvaluationCall(EpisodeCall):
 
     def _next_order(self, worker: int, handle: WorkerHandle) -> Order | None:
         order = super()._next_order(worker, handle)
-        return order and dataclasses.replace(order, tell_outcomes=True)
+        return order and dataclasses.replace(order, report_outcomes=True)
 
     def _take_report(self, worker: int, sent: InFlight[Order, Report], report: Report) -> None:
         # Of an episode that ran again, the outcome that counts belongs to the run that is delivered.

@@ -195,7 +195,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
             num_row_steps=state.num_row_steps,
             num_skipped_steps=state.num_skipped,
             max_message_bytes=messages.max_message_bytes,
-            tell_actions=self._reports_actions,
+            report_actions=self._reports_actions,
             columns=messages.columns,
         )
 

@@ -143,7 +143,7 @@ class Versions:
         Raises:
             DomainError: the worker cannot take a version, or its environments differ from those of the others.
         """
-        env_versions, policy_versions = await worker.call(Worker.held)
+        env_versions, policy_versions = await worker.call(Worker.installed_versions)
         names = {("env", version) for version in env_versions} | {("agent", version) for version in policy_versions}
         held = {name: value for name, value in self._required().items() if name in names}
         # After an update that failed, another one may come under the same number: compare the values, too.

@@ -1,4 +1,4 @@
-"""An agent's step, with what goes wrong in it."""
+"""An action of an agent in all rows, with errors located in a row."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def act(
     states: Sequence[np.ndarray],
     rows: Callable[[], Sequence[int]],
 ) -> tuple[Sequence[np.ndarray], Mapping[str, np.ndarray]]:
-    """`Agent.act`.
+    """Return the agent's actions and infos for M rows, and update its states; see `Agent.act`.
 
     Args:
-        agent: what acts.
-        observations: see there.
-        noise: see there.
-        states: see there.
-        rows: those that count; asked only when something went wrong. What happens in others does not matter.
+        agent: the agent.
+        observations: for each leaf of the observation space (M, *O).
+        noise: (M, K), random numbers of the rows' actions.
+        states: for each of the agent's states (M, *S).
+        rows: returns the rows in use; called only after an error. Errors in other rows are ignored.
 
     Raises:
-        AgentFailedError: the agent failed, or what it gave for one of the rows is of no use. It has a row.
+        AgentFailedError: the agent raised an error, or its output for a row in use is invalid. The error has the row.
     """
     activity = current_activity()
     activity.begin(Phase.ACTION)

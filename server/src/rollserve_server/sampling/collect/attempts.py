@@ -1,36 +1,36 @@
-"""What may raise errors and is tried again: episodes of environments, and environments."""
+"""Attempts at episodes whose environments may raise errors, and their errors."""
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from typing import TYPE_CHECKING, TypeVar
 
-from rollserve_server.errors import DomainError, EnvFailedError, shorten
-from rollserve_server.sampling.protocol.episodes import EpisodeFailure
+from rollserve_server.errors import EpisodeFailedError, shorten
+from rollserve_server.sampling.protocol.orders import EpisodeFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
-    from rollserve_server.errors import EpisodeFailedError
+__all__ = ["Attempts", "with_episode"]
 
-__all__ = ["Attempts", "made_again", "tried"]
+_Failed = TypeVar("_Failed", bound=EpisodeFailedError)
 
-_T = TypeVar("_T")
+_MAX_FINAL_CHARACTERS = 1000
+"""Length to which the text of a final error is shortened: environments may raise errors with texts of any length."""
 
-_MOST_TEXT, _MOST_PASSING_TEXT = 1000, 256
-"""Characters of an error's text, of one that is final and of another: environments may say anything."""
+_MAX_PASSING_CHARACTERS = 256
+"""Length to which the text of an error is shortened whose episode runs again."""
 
 
 class Attempts:
-    """Counts them, and says which episodes may run again. Those that went well are forgotten.
+    """Failed attempts at work units, which run again until they have failed too often.
 
     Attributes:
-        num_failures: how many attempts have failed.
+        num_failures: number of attempts that have failed.
     """
 
     def __init__(self, num_retries: int) -> None:
-        """Takes how often an episode may run again."""
+        """Start without failures; a unit may run again `num_retries` times."""
         self.num_failures = 0
         self._num_retries = num_retries
         self._num_failed: Counter[int] = Counter()
@@ -38,13 +38,13 @@ class Attempts:
         self._num_lost_steps = 0
 
     def fail(self, key: int, indices: Iterable[int], error: EpisodeFailedError, num_lost_steps: int = 0) -> bool:
-        """Takes in that an attempt has failed; returns whether there may be another.
+        """Record a failed attempt; return whether another attempt is allowed.
 
         Args:
-            key: a name for what is run as one.
-            indices: the episodes of it that have not ended.
-            error: what happened, and where.
-            num_lost_steps: how many of their steps are thrown away.
+            key: number of the unit.
+            indices: indices of the unit's episodes that have not ended.
+            error: the error, with the episode in its text.
+            num_lost_steps: number of the episodes' steps that are thrown away.
         """
         self.num_failures += 1
         self._num_failed[key] += 1
@@ -52,45 +52,24 @@ class Attempts:
         is_final = num_attempts > self._num_retries
         if is_final:
             del self._num_failed[key]
-        most = _MOST_TEXT if is_final else _MOST_PASSING_TEXT
-        self._failures.append(EpisodeFailure(tuple(indices), num_attempts, is_final, shorten(error.message, most)))
+        max_characters = _MAX_FINAL_CHARACTERS if is_final else _MAX_PASSING_CHARACTERS
+        text = shorten(error.message, max_characters)
+        self._failures.append(EpisodeFailure(tuple(indices), num_attempts, is_final, text))
         self._num_lost_steps += num_lost_steps
         return not is_final
 
     def succeed(self, key: int) -> None:
-        """Takes in that it has gone well."""
+        """Forget the failed attempts at a unit, which has succeeded."""
         self._num_failed.pop(key, None)
 
     def take(self) -> tuple[tuple[EpisodeFailure, ...], int]:
-        """What has failed, and how many steps were thrown away, since this was last asked."""
+        """Return the failures, and the number of steps thrown away for them, since the last call."""
         taken = tuple(self._failures), self._num_lost_steps
         self._failures, self._num_lost_steps = [], 0
         return taken
 
 
-def tried(make: Callable[[], _T], num_retries: int) -> _T:
-    """What `make` returns.
-
-    Args:
-        make: makes environments.
-        num_retries: how often to try again if it raises an error.
-
-    Raises:
-        DomainError: that of the last attempt.
-    """
-    for _ in range(num_retries):
-        with contextlib.suppress(DomainError):
-            return make()
-    return make()
-
-
-def made_again(make: Callable[[], _T], num_retries: int) -> _T:
-    """Like `tried`, for environments of a kind that could be made before.
-
-    Raises:
-        EnvFailedError: every attempt has failed.
-    """
-    try:
-        return tried(make, num_retries)
-    except DomainError as error:
-        raise EnvFailedError(f"it could be made before, and not again: {error.text}") from error
+def with_episode(error: _Failed, index: int, env_seed: int, num_steps: int) -> _Failed:
+    """Return the error with the episode that it was raised in, after `num_steps` steps."""
+    where = f"episode {index} (environment seed {env_seed}), after {num_steps} steps"
+    return type(error)(f"{where}: {error.message}", error.row, index)

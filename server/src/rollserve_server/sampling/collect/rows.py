@@ -1,47 +1,35 @@
-"""The loop that everything is fast or slow by: rows of environments, one agent, and a queue of episodes to run."""
+"""The loop that speed depends on most: environments stepped row by row, one agent, and a queue of episodes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rollserve_server.errors import EnvFailedError, EpisodeFailedError
 from rollserve_server.sampling.collect.acting import act
-from rollserve_server.sampling.collect.attempts import Attempts
+from rollserve_server.sampling.collect.attempts import with_episode
+from rollserve_server.sampling.collect.collector import Collector
 from rollserve_server.sampling.collect.noise import RowNoise
-from rollserve_server.sampling.collect.recurrent_state import RowStates
-from rollserve_server.sampling.collect.waiting import Waiting, WaitingForAnyRow, WaitingForTheirRows
-from rollserve_server.sampling.record.episodes import Episode, Recorder
-from rollserve_server.sampling.record.infos import InfoKey, InfoReader
+from rollserve_server.sampling.collect.waiting import Waiting, WaitingForAnyRow, WaitingForOwnRow
+from rollserve_server.sampling.record.episodes import Episode
 
 if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from rollserve_server.agents import Agent
-    from rollserve_server.envs import RowEnvs, VectorEnvs
+    from rollserve_server.envs import RowEnvs
     from rollserve_server.sampling.protocol.episodes import EpisodeRange
-    from rollserve_server.sampling.record.episodes import ColumnKey
 
-__all__ = ["RowCollector", "column_keys", "located"]
-
-_Failed = TypeVar("_Failed", bound=EpisodeFailedError)
+__all__ = ["RowCollector"]
 
 
-class RowCollector:
-    """Runs episodes of one stream in rows of environments, each up to its end or a number of steps.
+class RowCollector(Collector):
+    """Runs each episode in a row of its own, up to its end or a number of steps.
 
-    Any row may run any episode, unless their environments differ: then the episode of index i runs in row i modulo
-    their number. So an episode's content is a function of the root seed, its index, the agent and the environments.
-
-    Attributes:
-        num_simulated_steps: steps made so far.
-        num_idle_steps: those of them that are thrown away; always 0.
-        attempts: which episodes failed, and so run again, in any row, or not.
+    Any row may run any episode, unless the rows' environments differ: then episode i runs in row i modulo M. Either
+    way, an episode is a function of the root seed, its index, the agent and the environments.
     """
-
-    num_idle_steps = 0
 
     def __init__(
         self,
@@ -51,72 +39,50 @@ class RowCollector:
         max_episode_length: int | None = None,
         num_retries: int = 0,
     ) -> None:
-        self.attempts = Attempts(num_retries)
-        self._root_seed = root_seed
+        super().__init__(root_seed, envs, agent, num_retries)
         self._max_episode_length = max_episode_length
         self._envs = envs
-        self._agent = agent
         self._noise = RowNoise(envs.num_rows, agent)
-        self._recurrent_states = RowStates(envs.num_rows, agent.states)
-        self._infos = InfoReader()
-        self._recorder = Recorder(envs.num_rows, column_keys(envs, agent), self._infos)
-        self._observations = self._recorder.columns("observations")
-        self._actions = self._recorder.columns("actions")
-        self._rewards = self._recorder.columns("rewards")
-        self._agent_infos = self._recorder.columns("agent_infos")
-        self._states = self._recorder.columns("states")
-        kind = WaitingForTheirRows if envs.rows_differ else WaitingForAnyRow
+        kind = WaitingForOwnRow if envs.rows_differ else WaitingForAnyRow
         self._waiting: Waiting = kind(envs.num_rows)
         self._steps_left = np.zeros(envs.num_rows, np.int64)
         self._running: dict[int, Episode] = {}
+        # Row and index of the last episode that has begun.
         self._beginning = (0, 0)
-        self.num_simulated_steps = 0
 
     @property
     def num_waiting(self) -> int:
-        """How many episodes wait for a row."""
+        """Number of episodes that wait for a row."""
         return len(self._waiting)
 
     @property
     def num_running(self) -> int:
-        """How many episodes have a row."""
+        """Number of episodes that have a row."""
         return len(self._running)
 
-    def episode_of(self, row: int) -> int | None:
-        """The index of the episode that a row runs, or begins."""
+    def episode_index(self, row: int) -> int | None:
+        """Return the index of the episode that a row runs or begins; None if it has none."""
         episode = self._running.get(row)
         if episode is not None:
             return episode.index
         beginning, index = self._beginning
         return index if row == beginning else None
 
-    @property
-    def dropped_infos(self) -> Counter[str]:
-        """By name, how many values of infos had no place in a column. The caller may clear it."""
-        return self._infos.dropped
-
     def enqueue(self, ranges: Iterable[EpisodeRange]) -> None:
-        """Has the episodes run, beginning with the lowest index as rows are free."""
+        """Add episodes, which begin when rows are free, the lowest index first."""
         for episodes in ranges:
             for index in episodes.indices:
                 self._waiting.add(index)
 
     def begin(self, before: int | None = None) -> bool:
-        """Begins waiting episodes in rows that are free, up to one whose environment fails.
-
-        Args:
-            before: only those of lower indices; None for all.
-
-        Returns:
-            Whether there is anything to be stepped.
-        """
+        """Begin waiting episodes in free rows, up to one whose environment fails; return whether rows have episodes."""
         while (taken := self._waiting.take(before)) is not None:
             row, index = self._beginning = taken
             env_seed = self._noise.begin(row, self._root_seed, index)
             try:
                 info = self._envs.reset(row, env_seed)
             except EnvFailedError as error:
-                self._retry(row, index, located(error, index, env_seed, 0))
+                self._retry(row, index, with_episode(error, index, env_seed, 0))
                 break
             episode = self._running[row] = Episode(index, env_seed, self._infos.read_copies(info))
             self._recorder.begin(row, episode)
@@ -125,11 +91,7 @@ class RowCollector:
         return bool(self._running)
 
     def step(self) -> list[Episode]:
-        """Steps all rows that have an episode; returns the episodes that ended.
-
-        Raises:
-            AgentFailedError: the agent failed.
-        """
+        """Step all rows that have an episode, and return the episodes that ended."""
         envs, recorder = self._envs, self._recorder
         rows = sorted(self._running)
         states = self._recurrent_states.columns
@@ -138,7 +100,7 @@ class RowCollector:
         try:
             actions, agent_infos = act(self._agent, envs.observations, self._noise.next(), states, lambda: rows)
         except EpisodeFailedError as error:
-            raise self._located(error) from error
+            raise self._with_episode(error) from error
         recorder.write(self._observations, envs.observations)
         infos = envs.step(rows, actions)
         self.num_simulated_steps += len(rows) - len(envs.failures)
@@ -158,12 +120,8 @@ class RowCollector:
         recorder.advance()
         return finished
 
-    def release(self, episode: Episode) -> None:
-        """Forgets a finished episode: its columns may be overwritten."""
-        self._recorder.release(episode)
-
     def cancel(self, index: int) -> int:
-        """Forgets an episode that waits or runs; returns how many steps it had."""
+        """Forget an episode that waits or runs, and return the number of its steps."""
         row = next((row for row, episode in self._running.items() if episode.index == index), None)
         if self._waiting.remove(index) or row is None:
             return 0
@@ -183,36 +141,17 @@ class RowCollector:
         return episode
 
     def _abandon(self, error: EpisodeFailedError) -> None:
-        """Throws away what the episode of a row has so far, whose environment failed."""
-        located_error, num_steps = self._located(error), self._recorder.length(error.row)
+        """Throw away the steps of the row whose environment failed."""
+        located, num_steps = self._with_episode(error), self._recorder.length(error.row)
         self._recorder.abandon(error.row)
-        self._retry(error.row, self._running.pop(error.row).index, located_error, num_steps)
+        self._retry(error.row, self._running.pop(error.row).index, located, num_steps)
 
     def _retry(self, row: int, index: int, error: EpisodeFailedError, num_lost_steps: int = 0) -> None:
-        """Has an episode, which had a row, wait for one again, unless it has failed too often."""
+        """Free the row of a failed episode, which waits for a row again unless it has failed too often."""
         self._waiting.free(row)
         if self.attempts.fail(index, [index], error, num_lost_steps):
             self._waiting.add(index)
 
-    def _located(self, error: EpisodeFailedError) -> EpisodeFailedError:
+    def _with_episode(self, error: EpisodeFailedError) -> EpisodeFailedError:
         episode = self._running[error.row]
-        return located(error, episode.index, episode.env_seed, self._recorder.length(error.row))
-
-
-def column_keys(envs: RowEnvs | VectorEnvs, agent: Agent) -> Iterator[ColumnKey]:
-    """The columns that every step has."""
-    for leaf in envs.observation_leaves:
-        yield "observations", InfoKey(leaf.name, leaf.dtype, leaf.shape)
-    for leaf in envs.action_leaves:
-        yield "actions", InfoKey(leaf.name, leaf.dtype, leaf.shape)
-    yield "rewards", InfoKey("", np.dtype(np.float64), ())
-    for info in agent.infos:
-        yield "agent_infos", InfoKey(info.name, info.dtype, info.shape)
-    for name, initial in agent.states:
-        yield "states", InfoKey(name, initial.dtype, initial.shape)
-
-
-def located(error: _Failed, index: int, env_seed: int, num_steps: int) -> _Failed:
-    """The error with the episode that it happened in, which had so many steps."""
-    where = f"episode {index} (environment seed {env_seed}), after {num_steps} steps"
-    return type(error)(f"{where}: {error.message}", error.row, index)
+        return with_episode(error, episode.index, episode.env_seed, self._recorder.length(error.row))

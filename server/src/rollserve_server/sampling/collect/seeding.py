@@ -1,8 +1,8 @@
-"""Random numbers that are a function of a root seed and an episode's index alone.
+"""Random numbers that are a function of a root seed and an episode's index only.
 
 Philox is a counter-based generator (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): the root
-seed and a purpose are its key, the index is one word of its counter. Every episode so has 2**64 streams of 2**128
-numbers of its own, and going to one costs less than a microsecond.
+seed and a purpose are its key, and the index is one word of its counter. So every episode has 2**64 streams of 2**128
+numbers each, and moving to a stream takes less than 1 µs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ class _Purpose(enum.IntEnum):
 
 
 class EpisodeGenerator:
-    """A generator that can be set to the beginning of any episode's stream."""
+    """A generator that can be moved to any stream of any episode.
+
+    Attributes:
+        actions: generator of action noise.
+    """
 
     def __init__(self) -> None:
         self._bits = np.random.Philox(0)
@@ -36,15 +40,15 @@ class EpisodeGenerator:
         self.actions = np.random.Generator(self._bits)
 
     def begin(self, root_seed: int, episode_index: int, part: int = 0) -> int:
-        """Sets `actions` to the beginning of the episode's stream of action noise.
+        """Move `actions` to the beginning of a stream of an episode.
 
         Args:
-            root_seed: of the sequence of episodes.
-            episode_index: which episode.
-            part: which part of its stream; all of them are as long as anybody draws.
+            root_seed: root seed of the sequence.
+            episode_index: index of the episode.
+            part: number of the stream among the episode's streams of action noise.
 
         Returns:
-            The seed for the environment's reset, from 0 to 2**31 - 1: what every environment can take.
+            The seed for the environment's reset, from 0 to 2**31 - 1, the range that every environment accepts.
         """
         self._set(root_seed, episode_index, _Purpose.ENV_SEED)
         env_seed = int(self._bits.random_raw()) >> 33
@@ -55,7 +59,7 @@ class EpisodeGenerator:
         state = self._state["state"]
         state["key"][0] = root_seed
         state["key"][1] = purpose
-        # Drawing counts up the lower words.
+        # Drawing increments the two lower words.
         state["counter"][2] = episode_index
         state["counter"][3] = part
-        self._bits.state = self._state  # type: ignore[assignment]  # numpy keeps its type for itself
+        self._bits.state = self._state  # type: ignore[assignment]  # numpy does not publish its type

@@ -9,15 +9,12 @@ import numpy as np
 
 from rollserve_server.errors import AgentFailedError, EnvFailedError, EpisodeFailedError
 from rollserve_server.sampling.collect.acting import act
-from rollserve_server.sampling.collect.attempts import Attempts
+from rollserve_server.sampling.collect.collector import Collector
 from rollserve_server.sampling.collect.noise import BlockNoise
-from rollserve_server.sampling.collect.recurrent_state import RowStates
-from rollserve_server.sampling.collect.rows import column_keys
-from rollserve_server.sampling.record.episodes import Episode, Recorder
-from rollserve_server.sampling.record.infos import NO_INFOS, InfoReader
+from rollserve_server.sampling.record.episodes import Episode
+from rollserve_server.sampling.record.infos import NO_INFOS
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Iterable, Mapping
     from typing import Any
 
@@ -28,74 +25,47 @@ if TYPE_CHECKING:
 __all__ = ["VectorCollector"]
 
 
-class VectorCollector:
-    """Runs blocks of episodes of one stream, one block after the other.
+class VectorCollector(Collector):
+    """Runs blocks of episodes, one block after the other.
 
-    Which episodes a row runs is fixed when its block begins: neither speed nor shortness decides. A row that has run
-    its share goes on with the others, and what it does then is thrown away, as are episodes that are not wanted.
-
-    Attributes:
-        num_simulated_steps: steps made so far.
-        num_idle_steps: those of them that are thrown away because rows had to go on with the others.
-        attempts: which blocks failed, and so run again, or not.
+    The beginning of a block determines which row runs which episodes; neither speed nor length changes it. A row that
+    has run its episodes goes on with the others, and its further steps are thrown away, like episodes of the block that
+    are not requested.
     """
 
     def __init__(self, root_seed: int, envs: VectorEnvs, agent: Agent, num_retries: int = 0) -> None:
-        self.attempts = Attempts(num_retries)
-        self._root_seed = root_seed
+        super().__init__(root_seed, envs, agent, num_retries)
         self._envs = envs
-        self._agent = agent
         self._noise = BlockNoise(envs.num_rows, agent)
-        self._recurrent_states = RowStates(envs.num_rows, agent.states)
-        self._reader = InfoReader()
-        self._recorder = Recorder(envs.num_rows, column_keys(envs, agent), self._reader)
-        self._observations = self._recorder.columns("observations")
-        self._actions = self._recorder.columns("actions")
-        self._rewards = self._recorder.columns("rewards")
-        self._agent_infos = self._recorder.columns("agent_infos")
-        self._states = self._recorder.columns("states")
-        # Of each block that waits: its lowest episode that is wanted, where it begins, and all that are wanted.
+        # For each block that waits: its lowest requested episode, its first episode, and all requested episodes.
         self._queue: list[tuple[int, int, set[int]]] = []
         self._block_start = self._env_seed = 0
         self._unfinished: set[int] = set()
-        # Of each row: the episode that it runs, and whether it is recorded.
+        # For each row: the episode that it runs, and whether the episode is recorded.
         self._indices = np.zeros(envs.num_rows, np.int64)
         self._recording = np.zeros(envs.num_rows, np.bool_)
-        self.num_simulated_steps = self.num_idle_steps = 0
 
     @property
     def num_waiting(self) -> int:
-        """How many portions of blocks wait for the rows."""
+        """Number of ranges of episodes that wait for their block to run."""
         return len(self._queue)
 
     @property
     def num_running(self) -> int:
-        """How many episodes of the block that has the rows are wanted and have not ended."""
+        """Number of requested episodes of the running block that have not ended."""
         return len(self._unfinished)
 
-    def episode_of(self, row: int) -> int:
-        """The index of the first episode of the block that is run, or begun."""
+    def episode_index(self, row: int) -> int:
+        """Return the index of the first episode of the block that runs or begins."""
         return self._block_start
 
-    @property
-    def dropped_infos(self) -> Counter[str]:
-        """By name, how many values of infos had no place in a column. The caller may clear it."""
-        return self._reader.dropped
-
     def enqueue(self, ranges: Iterable[EpisodeRange]) -> None:
-        """Has the episodes run, those of the lowest index first."""
+        """Add episodes, which run in the order of their lowest indices."""
         for episodes in ranges:
             heapq.heappush(self._queue, (episodes.indices.start, episodes.block_start, set(episodes.indices)))
 
     def begin(self, before: int | None = None) -> bool:
-        """Begins the next block if the one before is done or has to wait.
-
-        Args:
-            before: step, and begin, only for the sake of an episode of a lower index; None for all.
-
-        Returns:
-            Whether there is anything to be stepped; not if the environment fails.
-        """
+        """Begin the next block if the running one is done or has to wait; return whether a block runs."""
         if self._unfinished and (before is None or min(self._unfinished) < before):
             return True
         if not self._queue or (before is not None and self._queue[0][0] >= before):
@@ -114,11 +84,7 @@ class VectorCollector:
         return True
 
     def step(self) -> list[Episode]:
-        """Steps all rows; returns the wanted episodes that ended.
-
-        Raises:
-            AgentFailedError: the agent failed.
-        """
+        """Step all rows, and return the requested episodes that ended."""
         envs, recorder = self._envs, self._recorder
         recorder.write(self._observations, envs.observations)
         states = self._recurrent_states.columns
@@ -131,7 +97,7 @@ class VectorCollector:
             recorder.write(self._agent_infos, agent_infos.values())
             infos = envs.step(actions)
         except AgentFailedError as error:
-            raise self._located(error) from error
+            raise self._with_block(error) from error
         except EnvFailedError as error:
             self._retry(error)
             return []
@@ -151,18 +117,15 @@ class VectorCollector:
             self._begin_episodes(infos)
         return finished
 
-    def release(self, episode: Episode) -> None:
-        """Forgets a finished episode: its columns may be overwritten."""
-        self._recorder.release(episode)
-
     def cancel(self, index: int) -> int:
-        """Forgets an episode that waits or runs; returns how many steps of it were made for its own sake."""
+        """Forget an episode that waits or runs, and return the number of its recorded steps."""
         for entry in self._queue:
-            if index in entry[2]:
+            _, block_start, indices = entry
+            if index in indices:
                 self._queue.remove(entry)
                 heapq.heapify(self._queue)
-                if left := entry[2] - {index}:
-                    heapq.heappush(self._queue, (min(left), entry[1], left))
+                if left := indices - {index}:
+                    heapq.heappush(self._queue, (min(left), block_start, left))
                 return 0
         rows = np.flatnonzero(self._recording & (self._indices == index)).tolist()
         self._unfinished.discard(index)
@@ -173,19 +136,19 @@ class VectorCollector:
         return num_steps
 
     def _set_aside(self) -> None:
-        """Has the block, which has worked ahead, wait for others: what of it is not finished is run again later."""
+        """Put the running block, which has worked ahead, back into the queue; its unfinished episodes run again."""
         self.num_idle_steps += self._abandon()
         heapq.heappush(self._queue, (min(self._unfinished), self._block_start, self._unfinished))
 
     def _retry(self, error: EnvFailedError) -> None:
-        """Has the block, whose environment failed, wait to be run again, unless it has failed too often."""
-        located_error, unfinished = self._located(error), self._unfinished
+        """Put the block, whose environment failed, back into the queue, unless it has failed too often."""
+        located, unfinished = self._with_block(error), self._unfinished
         self._unfinished = set()
-        if self.attempts.fail(self._block_start, sorted(unfinished), located_error, self._abandon()):
+        if self.attempts.fail(self._block_start, sorted(unfinished), located, self._abandon()):
             heapq.heappush(self._queue, (min(unfinished), self._block_start, unfinished))
 
     def _abandon(self) -> int:
-        """Throws away what of the block is not finished; returns how many steps that are."""
+        """Throw away the steps of unfinished episodes, and return their number."""
         rows = self._recording_rows()
         num_steps = sum(map(self._recorder.length, rows))
         for row in rows:
@@ -194,13 +157,13 @@ class VectorCollector:
         return num_steps
 
     def _begin_episodes(self, infos: Mapping[str, Any]) -> None:
-        """Has rows that begin an episode record it, if it is wanted."""
+        """Record the episodes that rows begin, if they are requested."""
         fresh = np.flatnonzero(self._envs.fresh).tolist()
         self._recurrent_states.begin(fresh)
         episodes = {row: index for row in fresh if (index := int(self._indices[row])) in self._unfinished}
         reset_infos = self._envs.reset_infos(infos, list(episodes))
         for row, index in episodes.items():
-            info = self._reader.read_copies(reset_infos[row]) if row in reset_infos else NO_INFOS
+            info = self._infos.read_copies(reset_infos[row]) if row in reset_infos else NO_INFOS
             self._recorder.begin(row, Episode(index, self._env_seed, info))
             self._recording[row] = True
 
@@ -220,10 +183,10 @@ class VectorCollector:
         rows: list[int] = np.flatnonzero(self._recording).tolist()
         return rows
 
-    def _located(self, error: EpisodeFailedError) -> EpisodeFailedError:
+    def _with_block(self, error: EpisodeFailedError) -> EpisodeFailedError:
         index = min(self._unfinished)
         where = f"the block of episode {index} (environment seed {self._env_seed})"
-        if isinstance(error, AgentFailedError):  # it concerns one episode
+        if isinstance(error, AgentFailedError):  # an agent fails in a single row
             num_steps = self._recorder.length(error.row)
             where = f"{where}, episode {self._indices[error.row]}, after {num_steps} steps"
         return type(error)(f"{where}: {error.message}", error.row, index)

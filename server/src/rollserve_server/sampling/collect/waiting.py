@@ -1,43 +1,43 @@
-"""Episodes that wait for a row, and rows that wait for an episode."""
+"""Queues that match episodes with free rows."""
 
 from __future__ import annotations
 
 import heapq
 from typing import Protocol
 
-__all__ = ["Waiting", "WaitingForAnyRow", "WaitingForTheirRows"]
+__all__ = ["Waiting", "WaitingForAnyRow", "WaitingForOwnRow"]
 
 
 class Waiting(Protocol):
-    """Brings together episodes and rows. All rows are free at first."""
+    """Episodes that wait for a row, and rows that are free. At first, all rows are free."""
 
     def __len__(self) -> int:
-        """How many episodes wait."""
+        """Return the number of episodes that wait."""
         ...
 
     def add(self, index: int) -> None:
-        """Has an episode wait."""
+        """Add an episode."""
         ...
 
     def free(self, row: int) -> None:
-        """Takes in that a row is free again."""
+        """Mark a row as free."""
         ...
 
     def remove(self, index: int) -> bool:
-        """Has an episode wait no more; returns whether it did."""
+        """Remove an episode; return whether it was waiting."""
         ...
 
     def take(self, before: int | None) -> tuple[int, int] | None:
-        """A free row and the index of the lowest episode for it, both of which wait no more; None if there are none.
+        """Remove a free row and the lowest episode for it, and return them; None if there is no such pair.
 
         Args:
-            before: only an episode of a lower index; None for any.
+            before: upper bound for the episode's index, exclusive; None for no bound.
         """
         ...
 
 
 class WaitingForAnyRow:
-    """Any row may run any episode: they all have the same environment. See Waiting."""
+    """`Waiting` where any row may run any episode, because all rows have the same environment."""
 
     def __init__(self, num_rows: int) -> None:
         self._free = list(reversed(range(num_rows)))
@@ -47,39 +47,39 @@ class WaitingForAnyRow:
         return len(self._indices)
 
     def add(self, index: int) -> None:
-        """See Waiting."""
+        """Add an episode."""
         heapq.heappush(self._indices, index)
 
     def free(self, row: int) -> None:
-        """See Waiting."""
+        """Mark a row as free."""
         self._free.append(row)
 
     def remove(self, index: int) -> bool:
-        """See Waiting."""
+        """Remove an episode; return whether it was waiting."""
         return _remove(self._indices, index)
 
     def take(self, before: int | None) -> tuple[int, int] | None:
-        """See Waiting."""
+        """Remove a free row and the lowest episode below `before`, and return them, or None."""
         if self._free and self._indices and (before is None or self._indices[0] < before):
             return self._free.pop(), heapq.heappop(self._indices)
         return None
 
 
-class WaitingForTheirRows:
-    """The episode of index i runs in row i modulo their number: the rows' environments differ. See Waiting."""
+class WaitingForOwnRow:
+    """`Waiting` where episode i runs in row i modulo the number of rows, because the rows' environments differ."""
 
     def __init__(self, num_rows: int) -> None:
         self._free = set(range(num_rows))
         self._indices: list[list[int]] = [[] for _ in range(num_rows)]
         self._num_waiting = 0
-        # Of each free row the lowest index, beside what was so once: see `_is_next`.
+        # The lowest index of each free row, among outdated entries: see `_is_next`.
         self._next: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
         return self._num_waiting
 
     def add(self, index: int) -> None:
-        """See Waiting."""
+        """Add an episode."""
         row = index % len(self._indices)
         heapq.heappush(self._indices[row], index)
         self._num_waiting += 1
@@ -87,13 +87,13 @@ class WaitingForTheirRows:
             heapq.heappush(self._next, (index, row))
 
     def free(self, row: int) -> None:
-        """See Waiting."""
+        """Mark a row as free."""
         self._free.add(row)
         if self._indices[row]:
             heapq.heappush(self._next, (self._indices[row][0], row))
 
     def remove(self, index: int) -> bool:
-        """See Waiting."""
+        """Remove an episode; return whether it was waiting."""
         row = index % len(self._indices)
         waited = _remove(self._indices[row], index)
         self._num_waiting -= waited
@@ -102,7 +102,7 @@ class WaitingForTheirRows:
         return waited
 
     def take(self, before: int | None) -> tuple[int, int] | None:
-        """See Waiting."""
+        """Remove the lowest episode below `before` whose row is free, and return the row and its index, or None."""
         while self._next and not self._is_next(*self._next[0]):
             heapq.heappop(self._next)
         if not self._next or (before is not None and self._next[0][0] >= before):
@@ -114,12 +114,12 @@ class WaitingForTheirRows:
         return row, index
 
     def _is_next(self, index: int, row: int) -> bool:
-        """Whether the row is free, and the episode the lowest that waits for it."""
+        """Return whether the row is free, and the episode is the lowest that waits for it."""
         return row in self._free and self._indices[row][:1] == [index]
 
 
 def _remove(heap: list[int], index: int) -> bool:
-    """Takes an index out of a heap; returns whether it was there."""
+    """Remove an index from a heap; return whether the heap had it."""
     if index not in heap:
         return False
     heap.remove(index)

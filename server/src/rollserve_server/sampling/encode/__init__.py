@@ -1,1 +1,1 @@
-"""Segments of episodes as serialized messages."""
+"""Segments of episodes, encoded as messages: the responses of sampling calls, byte for byte as the client gets them."""

@@ -1,4 +1,4 @@
-"""Columns made smaller without loss, where that is possible."""
+"""Lossless compression of columns that shrink by it."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ import zstandard
 
 from rollserve.v1.tensor_pb2 import COMPRESSION_LZ4, COMPRESSION_ZSTD, Compression
 from rollserve_server.sampling.encode.fields import CompressedRows, Gathered, Rows
-from rollserve_server.sampling.encode.payoff import Payoffs
+from rollserve_server.sampling.encode.payoffs import Payoffs
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
 __all__ = ["COMPRESSIONS", "Compressor"]
 
-_LEAST_BYTES = 1 << 10
-"""Below this a column is not worth the time."""
-_SLICE_BYTES = 16 << 10
-"""How much of a large column is tried at first: what does not shrink costs microseconds so."""
-_MOST_KEPT = 0.9
-"""What share of its bytes a column may keep to come compressed."""
+_MIN_BYTES = 1 << 10
+"""Size below which a column is never compressed: the gain is not worth the time."""
+
+_SAMPLE_BYTES = 16 << 10
+"""Size of the sample of a large column that is compressed first: it takes little time if the column does not shrink."""
+
+_MAX_KEPT_SHARE = 0.9
+"""Share of its bytes that a compressed column may have at most; otherwise the column is sent plain."""
 
 
 def _lz4(data: memoryview) -> bytes:
@@ -38,12 +40,13 @@ _COMPRESS: dict[Compression.ValueType, Callable[[memoryview], bytes]] = {
     COMPRESSION_LZ4: _lz4,
     COMPRESSION_ZSTD: _zstd,
 }
+
 COMPRESSIONS = frozenset(_COMPRESS)
-"""Those that there are."""
+"""Codecs that this server supports."""
 
 
 class Compressor:
-    """Compresses the columns of one stream that shrink by it, and remembers which do not."""
+    """Compresses the columns of one sequence that shrink by it, and remembers which do not."""
 
     def __init__(self) -> None:
         self._payoffs = Payoffs()
@@ -51,23 +54,23 @@ class Compressor:
     def compress(
         self, key: Hashable, rows: Rows | Gathered, compression: Compression.ValueType
     ) -> Rows | Gathered | CompressedRows:
-        """The rows, compressed if that takes a tenth off them.
+        """Return the rows, compressed if that takes at least a tenth off their size.
 
         Args:
-            key: names the column among those of the stream.
-            rows: what it holds in this message.
-            compression: how.
+            key: identity of the column within the sequence.
+            rows: content of the column in this message.
+            compression: codec.
         """
         key = key, compression
-        if rows.num_bytes < _LEAST_BYTES or not self._payoffs.is_due(key):
+        if rows.num_bytes < _MIN_BYTES or not self._payoffs.is_due(key):
             return rows
         data, shrink = rows.contiguous().data, _COMPRESS[compression]
-        if not self._payoffs.has_helped(key) and len(data) > 2 * _SLICE_BYTES:
-            middle = data[len(data) // 2 :][:_SLICE_BYTES]
-            if len(shrink(middle)) > _MOST_KEPT * len(middle):
-                self._payoffs.tell(key, helped=False)
+        if not self._payoffs.has_helped(key) and len(data) > 2 * _SAMPLE_BYTES:
+            sample = data[len(data) // 2 :][:_SAMPLE_BYTES]
+            if len(shrink(sample)) > _MAX_KEPT_SHARE * len(sample):
+                self._payoffs.record(key, helped=False)
                 return rows
         compressed = shrink(data)
-        helped = len(compressed) <= _MOST_KEPT * len(data)
-        self._payoffs.tell(key, helped=helped)
+        helped = len(compressed) <= _MAX_KEPT_SHARE * len(data)
+        self._payoffs.record(key, helped=helped)
         return CompressedRows(rows, compression, compressed) if helped else rows

@@ -1,4 +1,4 @@
-"""Observations that are stacks of the last frames, told by their bytes, as frames that stand there once each."""
+"""Observations that are stacks of the last frames, recognized by their bytes, as frames that are written once each."""
 
 from __future__ import annotations
 
@@ -17,32 +17,33 @@ if TYPE_CHECKING:
     from rollserve_server.sampling.encode.tables import FragmentTable
     from rollserve_server.sampling.record.infos import InfoKey
 
-__all__ = ["frames_of", "frames_of_table", "may_be_stack"]
+__all__ = ["frames_of_segments", "frames_of_table", "may_be_stack"]
 
-_LEAST_BYTES = 1 << 10
-"""Of an observation: smaller ones are not worth the time."""
+_MIN_BYTES = 1 << 10
+"""Size of an observation below which frames are not looked for: the gain is not worth the time."""
 
 _NUM_COMPARED = 64
-"""Of observations that have to be gathered, how many are at once."""
+"""Number of observations that are gathered and compared at a time."""
 
 
 def may_be_stack(key: InfoKey) -> bool:
-    """Whether observations of that shape may be stacks that are worth it."""
-    return len(key.shape) > 0 and key.shape[0] > 1 and key.dtype.itemsize * math.prod(key.shape) >= _LEAST_BYTES
+    """Return whether observations of this shape may be stacks of frames, and are large enough to look."""
+    return len(key.shape) > 0 and key.shape[0] > 1 and key.dtype.itemsize * math.prod(key.shape) >= _MIN_BYTES
 
 
-def frames_of(segments: Sequence[Segment], key: InfoKey, position: int) -> Rows | None:
-    """The frames of the segments' observations, or None unless each has all of the frame before's but the first.
+def frames_of_segments(segments: Sequence[Segment], key: InfoKey, position: int) -> Rows | None:
+    """Return the frames of the segments' observations.
 
-    Nothing is taken on trust: every byte that is left out has been compared to the one that it is equal to.
+    Every byte that is left out has been compared with the byte that replaces it.
 
     Args:
-        segments: whose observations.
-        key: which leaf of the observation space.
-        position: where it stands among the leaves.
+        segments: segments whose observations are examined.
+        key: key of the observations' leaf.
+        position: position of the leaf in the observation space.
 
     Returns:
-        As in FrameStack: of each segment the first observation's frames, and the newest of each following one.
+        For each segment all frames of its first observation, and the newest frame of each following observation, as in
+        `FrameStack`; None if any observation does not begin with the frames of the one before it, without the oldest.
     """
     frames: list[np.ndarray] = []
     for segment in segments:
@@ -58,22 +59,14 @@ def frames_of(segments: Sequence[Segment], key: InfoKey, position: int) -> Rows 
 
 
 def frames_of_table(table: FragmentTable, key: InfoKey, position: int) -> Rows | None:
-    """As `frames_of`, of the fragments of a table."""
+    """Return the frames of the observations of a table's fragments; see `frames_of_segments`."""
     column = _words(table.columns.column(("observations", key)))
     last = _words(np.asarray(table.last_observations[position], key.dtype))
-    places, ends = table.places, np.cumsum(table.lengths)
-    is_last = np.zeros(len(places), np.bool_)
-    is_last[ends - 1] = True
-    if not np.array_equal(column[places[ends - 1], 1:], last[:, :-1]):
+    if not _table_overlaps(table, column, last):
         return None
-    before = np.flatnonzero(~is_last)
-    for start in range(0, len(before), _NUM_COMPARED):
-        pair = before[start : start + _NUM_COMPARED]
-        if not np.array_equal(column[places[pair], 1:], column[places[pair + 1], :-1]):
-            return None
-    num_frames = key.shape[0]
+    places, ends, num_frames = table.places, np.cumsum(table.lengths), key.shape[0]
     frames = np.empty((len(places) + len(table) * num_frames, column.shape[2]), column.dtype)
-    # Of each fragment: the first observation's frames, the newest of each following one, and of the last one.
+    # For each fragment: all frames of its first observation, then the newest of each following one and of the last.
     first = ends - table.lengths + np.arange(len(table)) * num_frames
     frames[first[:, np.newaxis] + np.arange(num_frames)] = column[places[ends - table.lengths]]
     is_first = np.zeros(len(places), np.bool_)
@@ -84,8 +77,25 @@ def frames_of_table(table: FragmentTable, key: InfoKey, position: int) -> Rows |
     return Rows.of(frames.view(key.dtype).reshape(-1, *key.shape[1:]))
 
 
+def _table_overlaps(
+    table: FragmentTable, column: NDArray[np.unsignedinteger], last: NDArray[np.unsignedinteger]
+) -> bool:
+    """Return whether each observation in a table begins with the frames of the one before it."""
+    places, ends = table.places, np.cumsum(table.lengths)
+    if not np.array_equal(column[places[ends - 1], 1:], last[:, :-1]):
+        return False
+    is_last = np.zeros(len(places), np.bool_)
+    is_last[ends - 1] = True
+    before = np.flatnonzero(~is_last)
+    for start in range(0, len(before), _NUM_COMPARED):
+        compared = before[start : start + _NUM_COMPARED]
+        if not np.array_equal(column[places[compared], 1:], column[places[compared + 1], :-1]):
+            return False
+    return True
+
+
 def _overlap(columns: Sequence[np.ndarray]) -> Iterator[bool]:
-    """Whether each observation continues the one before it, in the order in which it is cheapest to find out."""
+    """Yield whether observations begin with the frames of those before them, the cheapest comparisons first."""
     before: NDArray[np.unsignedinteger] | None = None
     for column in columns:
         words = _words(column)
@@ -97,7 +107,7 @@ def _overlap(columns: Sequence[np.ndarray]) -> Iterator[bool]:
 
 
 def _words(column: np.ndarray) -> NDArray[np.unsignedinteger]:
-    """The frames of a column (T, K, *F) as (T, K, words), as wide as they can be: compared are bits, not numbers."""
+    """Return the frames of a column (T, K, *F) as (T, K, words) of the widest fitting integers, to compare bits."""
     frames = np.ascontiguousarray(column).reshape(*column.shape[:2], -1)
     num_bytes = frames.shape[2] * frames.itemsize
     return frames.view(f"u{math.gcd(num_bytes, 8)}")

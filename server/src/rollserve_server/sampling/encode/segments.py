@@ -1,86 +1,79 @@
-"""Which steps of which episodes go into which message."""
+"""Segments of episodes, and how they are distributed over messages."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from rollserve import Reason
-from rollserve_server.errors import OverLimitError
-from rollserve_server.sampling.record.episodes import Episode, Piece
+from rollserve_server.sampling.encode.sizes import FILL_BYTES, Sizes
+from rollserve_server.sampling.record.columns import Piece
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from rollserve_server.sampling.record.episodes import ColumnKey
+    from rollserve_server.sampling.record.columns import ColumnKey
+    from rollserve_server.sampling.record.episodes import Episode
 
-__all__ = ["GOAL_BYTES", "STATE_PREFIX", "Segment", "Sizes", "cut_into_messages", "info_keys"]
-
-GOAL_BYTES = 2 << 20
-"""What a message is filled up to: of 1 to 4 MiB, this takes the least CPU time through gRPC on both sides."""
-STATE_PREFIX = "state/"
-"""Before the name of a state that is told with each step, among the agent's infos."""
-_GOAL_STEPS = 16
-"""But for steps so large that it would be a waste to have a last observation beside every few of them."""
-_HEADER_BYTES = 64
-"""More than a column's type, shape and lengths take without its name, and more than all headers of a segment."""
-_NUM_HEADERS = 8
+__all__ = ["Segment", "cut_into_messages", "info_keys"]
 
 
 class Segment(NamedTuple):
-    """Steps of an episode, from `start` up to `stop`."""
+    """Consecutive steps of an episode, from `start` up to `stop`."""
 
     episode: Episode
     start: int
     stop: int
 
     @property
+    def length(self) -> int:
+        """Number of steps."""
+        return self.stop - self.start
+
+    @property
     def ends(self) -> bool:
-        """Whether it holds the episode's last step."""
+        """Whether the segment holds the episode's last step."""
         return self.stop == self.episode.length
 
     @property
     def last_observations(self) -> Sequence[np.ndarray]:
-        """For each leaf, the observation after the segment's last step."""
+        """Observation after the segment's last step, for each leaf of the observation space."""
         if self.ends:
             return self.episode.last_observations
         (following,) = Segment(self.episode, self.stop, self.stop + 1).pieces()
-        columns = following.buffer.columns.items()
-        return [column[following.row, following.start] for (group, _), column in columns if group == "observations"]
+        return [column[following.row, following.start] for column in following.buffer.group("observations")]
 
     def pieces(self) -> list[Piece]:
-        """Where the steps stand."""
+        """Return the pieces of column buffers that hold the steps."""
         pieces = self.episode.pieces
         if self.start == 0 and self.ends:
             return pieces
-        begin, wanted = 0, []
+        begin, selected = 0, []
         for piece in pieces:
             end = begin + piece.stop - piece.start
             start, stop = max(self.start, begin), min(self.stop, end)
             if start < stop:
                 offset = piece.start - begin
-                wanted.append(Piece(piece.buffer, piece.row, start + offset, stop + offset))
+                selected.append(Piece(piece.buffer, piece.row, start + offset, stop + offset))
             begin = end
-        return wanted
+        return selected
 
 
 def cut_into_messages(
     episodes: Sequence[Episode],
     max_message_bytes: int,
     first_step: int = 0,
-    goal_bytes: Callable[[], int] = lambda: GOAL_BYTES,
+    fill_bytes: Callable[[], int] = lambda: FILL_BYTES,
     *,
     all_states: bool = False,
 ) -> Iterator[Sequence[Segment]]:
-    """The segments of each message, in order. An episode too long for a message is cut, and goes on in the next.
+    """Yield the segments of each message, in order. An episode too long for one message goes on in the next.
 
     Args:
-        episodes: finished episodes of one stream.
-        max_message_bytes: the size that no message may exceed.
-        first_step: of the first episode, the step to begin with.
-        goal_bytes: asked before each message for how much it is to hold; it holds more where steps are very large.
-        all_states: whether states of each step are written too.
+        episodes: finished episodes of one sequence.
+        max_message_bytes: size that no message may exceed.
+        first_step: step of the first episode to begin with.
+        fill_bytes: returns the preferred size of the next message, which is exceeded where steps are very large.
+        all_states: whether recurrent states are written for each step, too.
 
     Raises:
         OverLimitError: a single step does not fit into a message.
@@ -88,18 +81,18 @@ def cut_into_messages(
     for group in _groups_of_one_shape(episodes):
         keys = {*group[0].pieces[0].buffer.columns, *info_keys(group)}
         sizes = Sizes.of(keys, all_states=all_states)
-        yield from _cut(group, sizes, max_message_bytes, first_step, goal_bytes)
+        yield from _cut(group, sizes, max_message_bytes, first_step, fill_bytes)
         first_step = 0
 
 
 def info_keys(episodes: Sequence[Episode]) -> set[ColumnKey]:
-    """The infos of environments that any of the episodes has a value of."""
+    """Return the keys of all infos that any of the episodes has."""
     keys: set[ColumnKey] = {("episode_infos", key) for episode in episodes for key in episode.reset_infos}
     return keys | {("env_infos", key) for episode in episodes for key in episode.env_infos}
 
 
 def _groups_of_one_shape(episodes: Sequence[Episode]) -> Iterator[Sequence[Episode]]:
-    """Consecutive episodes whose infos of one name have one shape. Nearly always that is all of them."""
+    """Group consecutive episodes whose infos of one name have one shape; nearly always, one group holds all."""
     keys = info_keys(episodes)
     names = {(group, key.name) for group, key in keys}
     if len(names) == len({(group, key.name, key.shape) for group, key in keys}):
@@ -108,61 +101,22 @@ def _groups_of_one_shape(episodes: Sequence[Episode]) -> Iterator[Sequence[Episo
     members: list[Episode] = []
     shapes: dict[tuple[str, str], tuple[int, ...]] = {}
     for episode in episodes:
-        its_shapes = {(group, key.name): key.shape for group, key in info_keys([episode])}
-        if any(shapes.get(name, shape) != shape for name, shape in its_shapes.items()):
+        new_shapes = {(group, key.name): key.shape for group, key in info_keys([episode])}
+        if any(shapes.get(name, shape) != shape for name, shape in new_shapes.items()):
             yield members
             members, shapes = [], {}
         members.append(episode)
-        shapes |= its_shapes
+        shapes |= new_shapes
     yield members
 
 
-class Sizes(NamedTuple):
-    """How many bytes a message takes at most by itself, and for each segment and each step in it."""
-
-    message: int
-    segment: int
-    step: int
-
-    @classmethod
-    def of(cls, keys: Iterable[ColumnKey], *, all_states: bool) -> Sizes:
-        """Those of messages with these columns; for `all_states` see ColumnFormat."""
-        message, segment, step = _HEADER_BYTES * (_NUM_HEADERS + 1), _HEADER_BYTES, 0
-        for group, key in keys:
-            of_segments = group in ("observations", "episode_infos", "states")
-            of_steps = group != "episode_infos" and (group != "states" or all_states)
-            num_columns = 1 + of_segments + (group in ("env_infos", "episode_infos"))  # last ones and masks
-            prefix = len(STATE_PREFIX) * (group == "states")
-            header = _HEADER_BYTES + 10 * len(key.shape) + prefix + len(key.name.encode()) + 1
-            row = key.dtype.itemsize * math.prod(key.shape)
-            mask = group in ("env_infos", "episode_infos")
-            message += header * num_columns
-            segment += (row + mask) * of_segments
-            step += (row + mask) * of_steps
-        return cls(message, segment, step)
-
-    def room(self, limit: int, goal: int) -> int:
-        """How many bytes of segments and steps a message is to have.
-
-        Args:
-            limit: how many bytes it may have in all.
-            goal: how many it is to have; more where steps are very large.
-
-        Raises:
-            OverLimitError: a single step does not fit.
-        """
-        smallest = sum(self)
-        if smallest > limit:
-            text = f"{limit} came, but a message with a single step takes {smallest} bytes"
-            raise OverLimitError(text, reason=Reason.MESSAGE_TOO_SMALL, field="options.max_message_bytes")
-        return min(limit, max(goal, smallest + _GOAL_STEPS * self.step)) - self.message
-
-
 def _cut(
-    episodes: Sequence[Episode], sizes: Sizes, limit: int, first_step: int, goal_bytes: Callable[[], int]
+    episodes: Sequence[Episode], sizes: Sizes, limit: int, first_step: int, fill_bytes: Callable[[], int]
 ) -> Iterator[list[Segment]]:
+    """Yield the segments of each message; see `cut_into_messages`."""
+
     def whole_room() -> int:
-        return sizes.room(limit, goal_bytes())
+        return sizes.room(limit, fill_bytes())
 
     segments: list[Segment] = []
     room = whole_room()

@@ -1,1 +1,1 @@
-"""Rows that go on from call to call, and the fragments they make."""
+"""Rows that run episodes one after the other, from fragment call to fragment call, and their fragments."""

@@ -1,4 +1,4 @@
-"""What the environments of rows were given since their resets, from call to call."""
+"""The actions of rows since the resets of their environments, from call to call."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ if TYPE_CHECKING:
 
 __all__ = ["ActionHistory"]
 
-_MOST_BYTES = 64 << 20
-"""How much the actions of calls before may take: the oldest are forgotten."""
+_MAX_BYTES = 64 << 20
+"""Memory that the actions of earlier calls may take; beyond it, the oldest are forgotten."""
 
 
 class ActionHistory:
-    """The actions of M rows, with which environments that fail can be brought to where they stood.
+    """The actions of M rows, from which environments that failed are restored.
 
-    They stand where the calls have written them: nothing is copied until it is asked for.
+    The history refers to the arrays that the calls write: nothing is copied before it is needed.
     """
 
     def __init__(self, states: Sequence[RowState]) -> None:
-        """Begins with what rows are made from."""
+        """Begin with the actions of the states that the rows are restored from."""
         self._before = [[np.array(column) for column in state.actions] for state in states]
         self._calls: deque[Sequence[np.ndarray]] = deque()
         self._num_forgotten = self._num_bytes = 0
-        # Of each row: in which call its environment was reset, and at which step of it.
+        # For each row: the call in which its environment was reset, and the step of that call.
         self._reset_calls, self._reset_steps = np.zeros((2, len(states)), np.int64)
 
     def begin_call(self, columns: Sequence[np.ndarray]) -> None:
-        """Takes where the call's actions will stand: for each leaf (T, M, *A); nothing if they are not kept."""
+        """Begin a call, given for each leaf the array (T, M, *A) of its actions; empty if they are not kept."""
         if not columns:
             return
         self._calls.append(columns)
         self._num_bytes += sum(column.nbytes for column in columns)
         oldest = self._reset_calls.min()
-        while len(self._calls) > 1 and (self._num_forgotten < oldest or self._num_bytes > _MOST_BYTES):
+        while len(self._calls) > 1 and (self._num_forgotten < oldest or self._num_bytes > _MAX_BYTES):
             self._num_bytes -= sum(column.nbytes for column in self._calls.popleft())
             self._num_forgotten += 1
 
     def shorten(self, columns: Sequence[np.ndarray]) -> None:
-        """Takes where the call's actions stand instead, which has fewer steps; nothing if they are not kept."""
+        """Replace the call's arrays by shorter ones; empty if they are not kept."""
         if not columns:
             return
         before = self._calls.pop()
@@ -54,22 +54,22 @@ class ActionHistory:
         self._num_bytes += sum(column.nbytes for column in columns) - sum(column.nbytes for column in before)
 
     def reset(self, rows: int | NDArray[np.int64], step: int) -> None:
-        """Takes in that rows were reset before a step of the call."""
+        """Forget the rows' actions so far: they were reset before this step of the call."""
         self._reset_calls[rows] = self._num_forgotten + len(self._calls) - 1
         self._reset_steps[rows] = step
         for row in np.atleast_1d(rows).tolist():
             self._before[row] = []
 
     def since_reset(self, row: int, step: int, num_steps: int) -> list[np.ndarray] | None:
-        """What a row was given since its reset, before a step of the call.
+        """Return a row's actions from its reset up to a step of the call.
 
         Args:
-            row: which row.
-            step: before which step.
-            num_steps: how many actions those are.
+            row: index of the row.
+            step: number of the step, exclusive.
+            num_steps: number of actions that there must be.
 
         Returns:
-            For each leaf (num_steps, *A), or None if they are not known any more.
+            For each leaf (num_steps, *A); None if some of the actions are forgotten.
         """
         first = int(self._reset_calls[row]) - self._num_forgotten
         if not self._calls or first < 0:

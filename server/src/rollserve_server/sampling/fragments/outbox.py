@@ -1,4 +1,4 @@
-"""Fragments of a call that are made and wait to be written, in the order of their delivery."""
+"""Outboxes: finished fragments of a call that wait to be written, in the order of their delivery."""
 
 from __future__ import annotations
 
@@ -8,25 +8,27 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve_server.sampling.encode.encoder import EncodedMessage, Encoder, Encoding
+from rollserve_server.sampling.encode.encoder import Encoder, Encoding
 from rollserve_server.sampling.encode.segments import cut_into_messages
-from rollserve_server.sampling.encode.tables import FragmentsOfStep, FragmentTable, cut_table
+from rollserve_server.sampling.encode.table_slices import cut_table
+from rollserve_server.sampling.encode.tables import EndingFragments, FragmentTable
 
 if TYPE_CHECKING:
+    from rollserve_server.sampling.encode.messages import EncodedMessage
     from rollserve_server.sampling.record.episodes import Episode
     from rollserve_server.sampling.record.infos import InfoReader
 
 __all__ = ["EpisodeOutbox", "Outbox", "TableOutbox"]
 
-_ENOUGH_BYTES = 1 << 20
-"""How much has to be there before it is written, unless it is the end: many fragments are to share a message."""
+_MIN_BYTES = 1 << 20
+"""Size of waiting fragments from which messages are written before the call's end, so that many share a message."""
 
 
 class Outbox(ABC):
-    """What all kinds have in common.
+    """Finished fragments that wait to be written.
 
     Attributes:
-        num_bytes: about how much memory the fragments take that are not written.
+        num_bytes: approximate memory of the fragments that are not written.
     """
 
     def __init__(self) -> None:
@@ -37,53 +39,53 @@ class Outbox(ABC):
         self._num_steps_to_skip = 0
 
     def begin_call(self, num_skipped_steps: int) -> None:
-        """Begins a call, of whose first steps so many are to be left out."""
+        """Begin a call whose first `num_skipped_steps` steps are not written."""
         self._num_steps_to_skip = num_skipped_steps
 
     def next_message(
-        self, encoding: Encoding, max_message_bytes: int, enough_bytes: int, *, is_end: bool
+        self, encoding: Encoding, max_message_bytes: int, buffer_bytes: int, *, is_end: bool
     ) -> EncodedMessage | None:
-        """The next message, or None if there is not enough for one, or at the call's end nothing at all.
+        """Return the next message; None if too few fragments wait for one, or, at the call's end, none.
 
-        It refers to the columns: it has to be written before any more steps are made.
+        The message refers to the columns, so it has to be written before the next step.
 
         Args:
-            encoding: what it says beside its fragments.
-            max_message_bytes: the size that it may not exceed.
-            enough_bytes: what is enough in any case.
+            encoding: how to write it.
+            max_message_bytes: size that it may not exceed.
+            buffer_bytes: size of waiting fragments that is enough in any case.
             is_end: whether all steps of the call are made.
 
         Raises:
             OverLimitError: a single step does not fit into a message.
         """
         message = next(self._messages, None)
-        enough = self._waiting_bytes >= min(_ENOUGH_BYTES, enough_bytes)
-        if message is None and self._waiting_bytes and (enough or is_end):
+        is_enough = self._waiting_bytes >= min(_MIN_BYTES, buffer_bytes)
+        if message is None and self._waiting_bytes and (is_enough or is_end):
             self._waiting_bytes = 0
             self._messages = self._take_messages(encoding, max_message_bytes)
             message = next(self._messages, None)
         return message
 
     def discard(self) -> tuple[int, int]:
-        """Throws away all fragments that wait.
+        """Throw away all waiting fragments.
 
         Returns:
-            How many steps they have, but for those to be left out, and how many episodes end with them.
+            The number of their steps, without skipped ones, and the number of episodes that end with them.
         """
         self._waiting_bytes = 0
         return self._discard_waiting()
 
     @abstractmethod
     def forget_written(self) -> None:
-        """Takes in that all messages so far are written."""
+        """Release the memory of fragments whose messages have been written."""
 
     @abstractmethod
     def _take_messages(self, encoding: Encoding, max_message_bytes: int) -> Iterator[EncodedMessage]:
-        """The messages of all fragments that wait, which then wait no more."""
+        """Return the messages of all waiting fragments, which wait no longer."""
 
     @abstractmethod
     def _discard_waiting(self) -> tuple[int, int]:
-        """See `discard`."""
+        """Throw away all waiting fragments; see `discard`."""
 
     def _hold(self, num_bytes: int) -> None:
         self.num_bytes += num_bytes
@@ -91,17 +93,17 @@ class Outbox(ABC):
 
 
 class EpisodeOutbox(Outbox):
-    """Fragments one by one."""
+    """An outbox for fragments that were recorded one by one."""
 
     def __init__(self, release: Callable[[Episode], None]) -> None:
-        """Takes what is to be told of each fragment that is written, or left out."""
+        """Start empty; `release` is called with each fragment that is written or skipped."""
         super().__init__()
         self._release = release
         self._waiting: list[Episode] = []
         self._written: list[Episode] = []
 
     def add(self, fragment: Episode) -> None:
-        """Has a fragment wait, unless all of it is to be left out."""
+        """Add a fragment, unless all its steps are skipped."""
         if not self._waiting and self._num_steps_to_skip >= fragment.length:
             self._num_steps_to_skip -= fragment.length
             self._release(fragment)
@@ -110,7 +112,7 @@ class EpisodeOutbox(Outbox):
             self._hold(fragment.num_bytes)
 
     def forget_written(self) -> None:
-        """See Outbox."""
+        """Release the memory of fragments whose messages have been written."""
         for fragment in self._written:
             self._release(fragment)
             self.num_bytes -= fragment.num_bytes
@@ -128,34 +130,34 @@ class EpisodeOutbox(Outbox):
         num_skipped, self._num_steps_to_skip = self._num_steps_to_skip, 0
         self._written += fragments
         self.forget_written()
-        num_ended = sum(fragment.terminated or fragment.truncated for fragment in fragments)
+        num_ended = sum(fragment.ended for fragment in fragments)
         return sum(fragment.length for fragment in fragments) - num_skipped, num_ended
 
     def _encode(
         self, fragments: Sequence[Episode], encoding: Encoding, max_message_bytes: int, first_step: int
     ) -> Iterator[EncodedMessage]:
-        goal_bytes, all_states = self._encoder.goal_bytes, encoding.columns.all_states
-        for segments in cut_into_messages(fragments, max_message_bytes, first_step, goal_bytes, all_states=all_states):
+        fill_bytes, all_states = self._encoder.fill_bytes, encoding.columns.all_states
+        for segments in cut_into_messages(fragments, max_message_bytes, first_step, fill_bytes, all_states=all_states):
             self._written += [segment.episode for segment in segments if segment.ends]
             yield self._encoder.encode(segments, encoding)
 
 
 class TableOutbox(Outbox):
-    """Fragments in tables."""
+    """An outbox for fragments of rows that are stepped together, which are written as tables."""
 
     def __init__(self, infos: InfoReader) -> None:
-        """Takes what reads infos whose types differ from step to step."""
+        """Start empty; `infos` reads infos again whose dtypes or shapes differ from step to step."""
         super().__init__()
         self._infos = infos
-        self._waiting: list[FragmentsOfStep] = []
+        self._waiting: list[EndingFragments] = []
 
-    def add(self, fragments: FragmentsOfStep) -> None:
-        """Has fragments wait, which have the same columns as those that wait already."""
+    def add(self, fragments: EndingFragments) -> None:
+        """Add fragments, which have the same columns as the waiting ones."""
         self._waiting.append(fragments)
         self._hold(fragments.num_bytes)
 
     def forget_written(self) -> None:
-        """See Outbox. The columns are there until the next call."""
+        """Do nothing: the columns stay until the next call."""
 
     def _take_messages(self, encoding: Encoding, max_message_bytes: int) -> Iterator[EncodedMessage]:
         table = FragmentTable.of(self._waiting)
@@ -172,26 +174,26 @@ class TableOutbox(Outbox):
         return int(table.lengths.sum()) - num_skipped, int((table.terminated | table.truncated).sum())
 
     def _without_skipped(self, table: FragmentTable) -> FragmentTable:
-        """Those of which anything is to be written."""
+        """Return the fragments whose steps are not all skipped."""
         if not self._num_steps_to_skip:
             return table
         ends = np.cumsum(table.lengths)
         num_skipped = int(np.searchsorted(ends, self._num_steps_to_skip, "right"))
         if num_skipped:
             self._num_steps_to_skip -= int(ends[num_skipped - 1])
-            self.num_bytes -= table.part(0, num_skipped).num_bytes
-        return table.part(num_skipped, len(table))
+            self.num_bytes -= table.select(0, num_skipped).num_bytes
+        return table.select(num_skipped, len(table))
 
     def _encode(self, table: FragmentTable, encoding: Encoding, max_message_bytes: int) -> Iterator[EncodedMessage]:
         if not len(table):
             return
         first_step, self._num_steps_to_skip = self._num_steps_to_skip, 0
-        limits = max_message_bytes, first_step, self._encoder.goal_bytes
+        limits = max_message_bytes, first_step, self._encoder.fill_bytes
         all_states = encoding.columns.all_states
         if table.is_uniform:
-            for part in cut_table(table, *limits, all_states=all_states):
-                self.num_bytes -= part.num_bytes
-                yield self._encoder.encode_part(part, encoding)
+            for content in cut_table(table, *limits, all_states=all_states):
+                self.num_bytes -= content.num_bytes
+                yield self._encoder.encode_table(content, encoding)
             return
         for segments in cut_into_messages(table.episodes(self._infos), *limits, all_states=all_states):
             yield self._encoder.encode(segments, encoding)

@@ -1,8 +1,9 @@
-"""Rows of environments that run episodes one after the other, from call to call."""
+"""Fragments of rows whose environments are stepped one by one."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,14 +11,17 @@ import numpy as np
 
 from rollserve_server.errors import AgentFailedError, EnvFailedError, EpisodeFailedError
 from rollserve_server.sampling.collect.acting import act
+from rollserve_server.sampling.collect.attempts import with_episode
+from rollserve_server.sampling.collect.collector import column_keys
 from rollserve_server.sampling.collect.noise import RowNoise
-from rollserve_server.sampling.collect.rows import column_keys, located
 from rollserve_server.sampling.collect.seeding import EpisodeGenerator
+from rollserve_server.sampling.fragments.collector import FragmentCollector
 from rollserve_server.sampling.fragments.outbox import EpisodeOutbox
-from rollserve_server.sampling.fragments.recording import FragmentRecording
+from rollserve_server.sampling.fragments.replay import DivergedError, is_same, replay_row
 from rollserve_server.sampling.protocol.fragments import RowProgress, RowState
-from rollserve_server.sampling.record.episodes import Episode, Recorder
+from rollserve_server.sampling.record.episodes import Episode
 from rollserve_server.sampling.record.infos import NO_INFOS
+from rollserve_server.sampling.record.recorder import Recorder
 
 if TYPE_CHECKING:
     from rollserve_server.agents import Agent
@@ -25,82 +29,74 @@ if TYPE_CHECKING:
     from rollserve_server.sampling.protocol.fragments import RowSequenceSpec
     from rollserve_server.sampling.record.infos import InfoKey
 
-__all__ = ["FragmentRows"]
+__all__ = ["RowFragmentCollector"]
 
 _Failed = TypeVar("_Failed", bound=EpisodeFailedError)
 
 
-class FragmentRows(FragmentRecording):
-    """Steps M rows, all of them at once, and records the fragments that they make.
-
-    A row whose episode ends begins the next one of its own with the next step.
-    """
+class RowFragmentCollector(FragmentCollector):
+    """Steps M rows one by one, all in every step. A row whose episode ends begins its next one with the next step."""
 
     _envs: RowEnvs
 
     def __init__(
         self, sequence: RowSequenceSpec, envs: RowEnvs, states: Sequence[RowState], num_retries: int = 0
     ) -> None:
-        """Takes environments for itself, and the states that its rows are to be brought to by `restore`.
-
-        And how often the environment of an episode is made anew if it raises an error.
-        """
-        super().__init__(sequence, states, num_retries)
-        self._envs = envs
+        super().__init__(sequence, envs, states, num_retries)
         self._seeds = EpisodeGenerator()
-        self._rows = [_Row(state.reset_index, state.episode_index) for state in states]
-        # Of each row: the steps since its environment's reset, 0 before it, and those of its episode.
+        self._positions = [_Position(state.reset_index, state.episode_index) for state in states]
+        # For each row: the steps since its environment's reset, 0 before it, and the steps of its episode.
         self._env_steps = np.zeros(len(states), np.int64)
         self._episode_steps = np.zeros(len(states), np.int64)
+        # For each row: the step of the call before which its environment was reset.
+        self._reset_steps = np.zeros(len(states), np.int64)
         self._restoring = self._restore(states)
         self._noise: RowNoise
         self._recorder: Recorder
         self.outbox: EpisodeOutbox = EpisodeOutbox(lambda fragment: self._recorder.release(fragment))
-        # Of each row: at which of the call's steps its last reset was.
-        self._reset_steps = np.zeros(len(states), np.int64)
 
     @property
     def step_bytes(self) -> int:
-        """See FragmentRecording."""
+        """Bytes that the columns of one row's step take, without infos."""
         return self._recorder.step_bytes
 
-    def episode_of(self, row: int) -> int:
-        """See FragmentRecording."""
-        return self._rows[row].episode_index
+    def episode_index(self, row: int) -> int:
+        """Return the index of the episode that a row runs or begins."""
+        return self._positions[row].episode_index
 
     def set_agent(self, agent: Agent) -> None:
-        """See FragmentRecording."""
+        """Let another agent act from the next call on."""
         super().set_agent(agent)
         self._recorder = Recorder(self.num_rows, column_keys(self._envs, agent), self._infos)
         groups = ("observations", "actions", "rewards", "agent_infos", "states")
         self._columns = {group: self._recorder.columns(group) for group in groups}
         self._noise = RowNoise(self.num_rows, agent)
-        for row in self._rows:
-            row.has_noise = False
+        for position in self._positions:
+            position.has_noise = False
 
-    def begin_call(self, num_steps: int, *, tell_actions: bool) -> None:
-        """See FragmentRecording."""
-        super().begin_call(num_steps, tell_actions=tell_actions)
+    def begin_call(self, num_steps: int, *, report_actions: bool) -> None:
+        """Begin a call."""
+        super().begin_call(num_steps, report_actions=report_actions)
         self._reset_steps[:] = 0
 
     def restore(self) -> int:
-        """Makes one step of a row; see FragmentRecording."""
+        """Make one step that restores a row, and return 1; 0 once all rows are restored."""
         return next(self._restoring, 0)
 
     def step(self) -> None:
-        """See FragmentRecording."""
+        """Step all rows."""
         envs, recorder, columns = self._envs, self._recorder, self._columns
         self.num_repeated_steps = 0
-        for number, row in enumerate(self._rows):
-            if not row.is_open:
-                self._open(number, row)
+        for row, position in enumerate(self._positions):
+            if not position.is_open:
+                self._open(row, position)
         rows, states = range(self.num_rows), self._recurrent_states.columns
         if states:
             recorder.write(columns["states"], states)
         try:
             actions, agent_infos = act(self._agent, envs.observations, self._noise.next(), states, lambda: rows)
         except AgentFailedError as error:
-            raise self._located(error) from error
+            raise self._with_episode(error) from error
         recorder.write(columns["observations"], envs.observations)
         infos = envs.step(rows, actions)
         if envs.failures:
@@ -108,206 +104,174 @@ class FragmentRows(FragmentRecording):
         recorder.write(columns["actions"], actions)
         recorder.write(columns["rewards"], (envs.rewards,))
         recorder.write(columns["agent_infos"], agent_infos.values())
-        for number, info in infos:
-            recorder.write_infos(number, info)
+        for row, info in infos:
+            recorder.write_infos(row, info)
         self._keep_actions(actions)
         self._step += 1
         self._env_steps += 1
         self._episode_steps += 1
         self._end_episodes()
         if self._step == self._num_steps:
-            for number, row in enumerate(self._rows):
-                if row.is_open:
-                    self._finish(number, terminated=False, truncated=False)
+            for row, position in enumerate(self._positions):
+                if position.is_open:
+                    self._finish(row, terminated=False, truncated=False)
         recorder.advance()
 
     def progress(self) -> list[RowProgress]:
-        """See FragmentRecording."""
-        recurrent_states = self._recurrent_states.recurrent_states()
+        """Return where the rows stand at the end of a call."""
+        recurrent_states = self._recurrent_states.copies()
         return [
             RowProgress(
-                row.reset_index,
-                row.episode_index,
-                int(self._env_steps[number] - self._episode_steps[number]),
-                int(self._env_steps[number]),
-                self._actions_since_reset(number) if self._tells_actions else None,
-                recurrent_states[number],
+                position.reset_index,
+                position.episode_index,
+                int(self._env_steps[row] - self._episode_steps[row]),
+                int(self._env_steps[row]),
+                self._actions_since_reset(row) if self._reports_actions else None,
+                recurrent_states[row],
             )
-            for number, row in enumerate(self._rows)
+            for row, position in enumerate(self._positions)
         ]
 
-    def _open(self, number: int, row: _Row) -> None:
-        """Begins a fragment: with an episode, or where the row's episode was cut."""
-        if not row.has_noise:
-            self._noise.begin(number, self._stream.root_seed, row.episode_index, int(self._episode_steps[number]))
-            row.has_noise = True
-        if not self._env_steps[number]:
-            row.env_seed = self._seeds.begin(self._stream.root_seed, row.reset_index)
-            row.reset_infos = self._infos.read_copies(self._reset(number, row))
-            self._reset_steps[number] = self._step
-            self._history.reset(number, self._step)
-        first_step = int(self._episode_steps[number])
+    def _open(self, row: int, position: _Position) -> None:
+        """Begin a fragment, at the start of an episode or where the row's last fragment ended."""
+        if not position.has_noise:
+            self._noise.begin(row, self._sequence.root_seed, position.episode_index, int(self._episode_steps[row]))
+            position.has_noise = True
+        if not self._env_steps[row]:
+            position.env_seed = self._seeds.begin(self._sequence.root_seed, position.reset_index)
+            info = self._begun(lambda: self._envs.reset(row, position.env_seed), position.episode_index)
+            position.reset_infos = self._infos.read_copies(info)
+            self._reset_steps[row] = self._step
+            self._history.reset(row, self._step)
+        first_step = int(self._episode_steps[row])
         if not first_step:
-            self._recurrent_states.begin(number)
-        fragment = Episode(row.episode_index, row.env_seed, row.reset_infos, first_step=first_step)
-        self._recorder.begin(number, fragment)
-        row.is_open = True
-
-    def _reset(self, number: int, row: _Row) -> Mapping[str, Any]:
-        """Begins an episode in a row; returns the environment's infos, and raises as `step`."""
-        while True:
-            try:
-                return self._envs.reset(number, row.env_seed)
-            except EnvFailedError as error:
-                self._retry(self._located(error), row.episode_index)
+            self._recurrent_states.begin(row)
+        fragment = Episode(position.episode_index, position.env_seed, position.reset_infos, first_step=first_step)
+        self._recorder.begin(row, fragment)
+        position.is_open = True
 
     def _step_again(
         self, failures: Sequence[EnvFailedError], actions: Sequence[np.ndarray]
     ) -> list[tuple[int, Mapping[str, Any]]]:
-        """Steps rows whose environments failed, in others that are brought to where they stood.
-
-        Returns and raises as `step` of environments and of rows.
-        """
+        """Repeat the step of rows whose environments failed, in fresh environments; return the rows' infos."""
         envs = self._envs
         infos: list[tuple[int, Mapping[str, Any]]] = []
         for failure in failures:
-            number, error = failure.row, failure
+            row, error = failure.row, failure
             while True:
-                error = self._located(error)
-                self._retry(error, self._rows[number].episode_index)
+                error = self._with_episode(error)
+                self._retry(error, self._positions[row].episode_index)
                 try:
-                    self._bring_back(number, error)
+                    self._recover(row, error)
                 except EnvFailedError as another:
                     if self.is_stranded:
                         raise
                     error = another
                     continue
-                infos += envs.step((number,), actions)
+                infos += envs.step((row,), actions)
                 if not envs.failures:
                     break
                 error = envs.failures[0]
         return infos
 
-    def _bring_back(self, number: int, error: EnvFailedError) -> None:
-        """Brings a row, whose environment failed, to where it stood before the current step.
+    def _recover(self, row: int, error: EnvFailedError) -> None:
+        """Restore a row whose environment failed, up to the current step.
 
         Raises:
-            EnvFailedError: the environment failed again; or it does not come there, `is_stranded`, and the error is the
-                one of before.
+            EnvFailedError: the environment failed again; or the row cannot be restored and `is_stranded`, and this is
+                the given error.
         """
-        row, num_steps = self._rows[number], int(self._env_steps[number])
-        given = self._history.since_reset(number, self._step, num_steps)
-        if given is None:
+        position, num_steps = self._positions[row], int(self._env_steps[row])
+        actions = self._history.since_reset(row, self._step, num_steps)
+        if actions is None:
             self._strand(error)
-        first_step = num_steps - int(self._episode_steps[number])
-        shown = [column[number] for column in self._recorder.last_written("observations")]
+        first_step = num_steps - int(self._episode_steps[row])
+        recorded = [column[row] for column in self._recorder.last_written("observations")]
+        state = RowState(position.reset_index, position.episode_index, first_step, num_steps, actions)
         try:
-            state = RowState(row.reset_index, row.episode_index, first_step, num_steps, given)
-            self.num_repeated_steps += sum(self._replay(number, state))
-        except _OtherwiseEndedError:
+            self.num_repeated_steps += sum(self._replay(row, state))
+        except DivergedError:
             self._strand(error)
-        now = [column[number] for column in self._envs.observations]
-        if any(one.tobytes() != other.tobytes() for one, other in zip(now, shown, strict=True)):
+        if not is_same([column[row] for column in self._envs.observations], recorded):
             self._strand(error)
 
     def _end_episodes(self) -> None:
-        """Ends the episodes that are over with the current step."""
-        envs, limit = self._envs, self._stream.max_episode_length
+        """End the episodes that are over after the current step."""
+        envs, limit = self._envs, self._sequence.max_episode_length
         over = envs.terminated | envs.truncated
-        # A limit that the environment ends at by itself is no other end.
+        # Where the environment ends the episode in the step that reaches the limit, its end counts.
         cut = ~over & (self._episode_steps == limit) if limit is not None else np.zeros_like(over)
-        for number in np.flatnonzero(over | cut).tolist():
-            row = self._rows[number]
-            truncated = bool(envs.truncated[number] or cut[number])
-            self._finish(number, terminated=bool(envs.terminated[number]), truncated=truncated)
-            self._episode_steps[number] = 0
-            self.attempts.succeed(row.episode_index)
-            row.episode_index += self._stream.stride
-            row.has_noise = False
-            if over[number] or not self._stream.soft_horizon:
-                row.reset_index = row.episode_index
-                self._env_steps[number] = 0
+        for row in np.flatnonzero(over | cut).tolist():
+            position = self._positions[row]
+            truncated = bool(envs.truncated[row] or cut[row])
+            self._finish(row, terminated=bool(envs.terminated[row]), truncated=truncated)
+            self._episode_steps[row] = 0
+            self.attempts.succeed(position.episode_index)
+            position.episode_index += self._sequence.stride
+            position.has_noise = False
+            if over[row] or not self._sequence.soft_horizon:
+                position.reset_index = position.episode_index
+                self._env_steps[row] = 0
             else:
-                row.reset_infos = NO_INFOS
+                position.reset_infos = NO_INFOS
 
-    def _finish(self, number: int, *, terminated: bool, truncated: bool) -> None:
-        self._rows[number].is_open = False
-        self.outbox.add(self._recorder.finish(number, terminated, truncated, self._last_observations(number)))
+    def _finish(self, row: int, *, terminated: bool, truncated: bool) -> None:
+        self._positions[row].is_open = False
+        self.outbox.add(self._recorder.finish(row, terminated, truncated, self._last_observations(row)))
 
     def _cut(self) -> None:
-        for number, row in enumerate(self._rows):
-            if row.is_open:
-                row.is_open = False
-                self.outbox.add(self._recorder.cut(number, self._last_observations(number)))
+        for row, position in enumerate(self._positions):
+            if position.is_open:
+                position.is_open = False
+                self.outbox.add(self._recorder.cut(row, self._last_observations(row)))
 
-    def _last_observations(self, number: int) -> Sequence[np.ndarray]:
-        return tuple(column[number].copy() for column in self._envs.observations)
+    def _last_observations(self, row: int) -> Sequence[np.ndarray]:
+        return tuple(column[row].copy() for column in self._envs.observations)
 
-    def _actions_since_reset(self, number: int) -> Sequence[np.ndarray]:
-        start = self._reset_steps[number] if self._env_steps[number] else self._step
-        return [column[start : self._step, number] for column in self._actions_made]
+    def _actions_since_reset(self, row: int) -> Sequence[np.ndarray]:
+        start = self._reset_steps[row] if self._env_steps[row] else self._step
+        return [column[start : self._step, row] for column in self._call_actions]
 
     def _restore(self, states: Sequence[RowState]) -> Iterator[int]:
-        """Makes the states' steps again; says with each iteration how many it made."""
-        for number, state in enumerate(states):
-            if state.num_steps:
-                stands = yield from self._stands_again(number, state)
-                if stands:
-                    self._env_steps[number] = state.num_steps
-                    self._episode_steps[number] = state.num_steps - state.first_step
-                else:
-                    self.num_broken_off += 1
-                    row = self._rows[number]
-                    row.episode_index += self._stream.stride
-                    row.reset_index = row.episode_index
-
-    def _stands_again(self, number: int, state: RowState) -> Generator[int, None, bool]:
-        """Brings a row to where it stood, as often as it may fail; returns whether it stands there."""
-        while True:
-            try:
-                yield from self._replay(number, state)
-            except EnvFailedError as error:
-                if not self.attempts.fail(state.episode_index, [state.episode_index], self._located(error)):
-                    return False
-            except _OtherwiseEndedError:
-                return False
+        """Restore one row after the other. Yields 1 after each step."""
+        for row, state in enumerate(states):
+            if not state.num_steps:
+                continue
+            index = state.episode_index
+            is_restored = yield from self._restored(functools.partial(self._replay, row, state), index, index)
+            if is_restored:
+                self._env_steps[row] = state.num_steps
+                self._episode_steps[row] = state.num_steps - state.first_step
             else:
-                return True
+                self.num_broken_off += 1
+                position = self._positions[row]
+                position.episode_index += self._sequence.stride
+                position.reset_index = position.episode_index
 
-    def _replay(self, number: int, state: RowState) -> Iterator[int]:
-        row, envs = self._rows[number], self._envs
-        row.env_seed = self._seeds.begin(self._stream.root_seed, state.reset_index)
-        info = envs.reset(number, row.env_seed)
-        row.reset_infos = self._infos.read_copies(info) if state.first_step == 0 else NO_INFOS
-        for step in range(state.num_steps):
-            envs.step((number,), self._repeated(state.actions, step))
-            if envs.failures:
-                raise envs.failures[0]
-            yield 1
-            if envs.terminated[number] or envs.truncated[number]:
-                raise _OtherwiseEndedError
+    def _replay(self, row: int, state: RowState) -> Iterator[int]:
+        """Reset a row and repeat the state's steps. Yields 1 after each step."""
+        position = self._positions[row]
+        position.env_seed = self._seeds.begin(self._sequence.root_seed, state.reset_index)
+        info = self._envs.reset(row, position.env_seed)
+        position.reset_infos = self._infos.read_copies(info) if state.first_step == 0 else NO_INFOS
+        yield from replay_row(self._envs, row, state.actions, state.num_steps)
 
-    def _repeated(self, actions: Sequence[np.ndarray], step: int) -> list[np.ndarray]:
-        """The actions of a step as if they were those of all rows."""
-        leaves = zip(self._envs.action_leaves, actions, strict=True)
-        return [np.broadcast_to(log[step].astype(leaf.dtype), (self.num_rows, *leaf.shape)) for leaf, log in leaves]
-
-    def _located(self, error: _Failed) -> _Failed:
-        row = self._rows[error.row]
-        return located(error, row.episode_index, row.env_seed, int(self._episode_steps[error.row]))
+    def _with_episode(self, error: _Failed) -> _Failed:
+        position = self._positions[error.row]
+        return with_episode(error, position.episode_index, position.env_seed, int(self._episode_steps[error.row]))
 
 
 @dataclass(eq=False, slots=True)
-class _Row:
-    """A row.
+class _Position:
+    """Position of a row in its sequence.
 
     Attributes:
-        reset_index: the episode that its environment was reset for, or is to be.
-        episode_index: the episode that it runs, or begins with the next step.
-        env_seed: what its environment was reset with.
+        reset_index: index of the episode that its environment was reset for, or will be.
+        episode_index: index of the episode that it runs, or begins with the next step.
+        env_seed: seed of its environment's reset.
         reset_infos: the environment's infos of the reset that began the episode.
         is_open: whether a fragment of it is being recorded.
-        has_noise: whether the noise stands where the episode does.
+        has_noise: whether the noise is at the episode's current step.
     """
 
     reset_index: int
@@ -316,7 +280,3 @@ class _Row:
     reset_infos: Mapping[InfoKey, Any] = field(default_factory=lambda: NO_INFOS)
     is_open: bool = False
     has_noise: bool = False
-
-
-class _OtherwiseEndedError(Exception):
-    """An episode that was made again has ended where it had gone on."""

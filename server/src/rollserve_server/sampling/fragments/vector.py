@@ -1,20 +1,23 @@
-"""Rows that are stepped together, and run episodes one after the other, from call to call."""
+"""Fragments of rows that are stepped together."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from rollserve_server.errors import AgentFailedError, EnvFailedError, EpisodeFailedError
 from rollserve_server.sampling.collect.acting import act
+from rollserve_server.sampling.collect.attempts import with_episode
+from rollserve_server.sampling.collect.collector import column_keys
 from rollserve_server.sampling.collect.noise import BlockNoise
-from rollserve_server.sampling.collect.rows import column_keys, located
 from rollserve_server.sampling.collect.seeding import EpisodeGenerator
-from rollserve_server.sampling.encode.tables import FragmentsOfStep
+from rollserve_server.sampling.encode.tables import EndingFragments
+from rollserve_server.sampling.fragments.collector import FragmentCollector
 from rollserve_server.sampling.fragments.outbox import TableOutbox
-from rollserve_server.sampling.fragments.recording import FragmentRecording
+from rollserve_server.sampling.fragments.replay import is_same, joint_actions
 from rollserve_server.sampling.protocol.fragments import RowProgress
 from rollserve_server.sampling.record.infos import NO_INFOS
 from rollserve_server.sampling.record.step_columns import StepColumns
@@ -27,16 +30,16 @@ if TYPE_CHECKING:
     from rollserve_server.sampling.protocol.fragments import RowSequenceSpec, RowState
     from rollserve_server.sampling.record.infos import InfoKey
 
-__all__ = ["VectorFragmentRows"]
+__all__ = ["VectorFragmentCollector"]
 
 _Failed = TypeVar("_Failed", bound=EpisodeFailedError)
 
 
-class VectorFragmentRows(FragmentRecording):
-    """Steps M rows of one environment, which begin anew by themselves, and records the fragments that they make.
+class VectorFragmentCollector(FragmentCollector):
+    """Steps M rows of one vector environment with same-step resets.
 
-    Together they are one block for as long as they go on: all that they do is a function of the seed of the episode
-    that the first of them began with, and of their actions since then.
+    All that the rows do, from their joint reset on, is one block: a function of the seed of the episode that the first
+    row began with, and of the actions since then.
     """
 
     _envs: VectorEnvs
@@ -44,69 +47,64 @@ class VectorFragmentRows(FragmentRecording):
     def __init__(
         self, sequence: RowSequenceSpec, envs: VectorEnvs, states: Sequence[RowState], num_retries: int = 0
     ) -> None:
-        """Takes an environment for itself, and the states that its rows are to be brought to by `restore`.
-
-        And how often the environment is made anew if it raises an error.
-        """
-        super().__init__(sequence, states, num_retries)
-        self._envs = envs
+        super().__init__(sequence, envs, states, num_retries)
         self.outbox: TableOutbox = TableOutbox(self._infos)
         self._columns: StepColumns
-        # Of each row: its episode, and the infos that it began with.
+        # For each row: its episode, and the infos that the episode began with.
         self._indices = np.array([state.episode_index for state in states])
         self._reset_infos: list[Mapping[InfoKey, Any]] = [NO_INFOS] * len(states)
         self._has_reset_infos = False
-        # Of each row: at which of the call's steps its fragment began, and how many steps its episode has before that.
+        # For each row: the step of the call at which its fragment began, and the steps of its episode before that.
         self._starts = np.zeros(len(states), np.int64)
         self._first_steps = np.zeros(len(states), np.int64)
-        # Of the block: the episode that it was begun for, its seed, and the steps since then.
+        # Of the block: its first episode, the seed of its reset, the steps since then, and the step of the call at
+        # which it began.
         self._block_start = states[0].reset_index
         self._env_seed = 0
         self._block_steps = 0
+        self._begin_step = 0
         self._restoring = self._restore(states)
         self._noise: BlockNoise
         self._has_noise = False
-        # At which of the call's steps the block began.
-        self._begin_step = 0
 
     @property
     def step_bytes(self) -> int:
-        """See FragmentRecording."""
+        """Bytes that the columns of one row's step take, with infos."""
         num_bytes: int = self._columns.step_bytes + self._columns.info_step_bytes
         return num_bytes
 
-    def episode_of(self, row: int) -> int:
-        """See FragmentRecording."""
+    def episode_index(self, row: int) -> int:
+        """Return the index of the episode that a row runs or begins."""
         return int(self._indices[row])
 
     def set_agent(self, agent: Agent) -> None:
-        """See FragmentRecording."""
+        """Let another agent act from the next call on."""
         super().set_agent(agent)
         self._columns = StepColumns(self.num_rows, 0, column_keys(self._envs, agent))
         self._noise = BlockNoise(self.num_rows, agent)
         self._has_noise = False
 
-    def begin_call(self, num_steps: int, *, tell_actions: bool) -> None:
-        """See FragmentRecording."""
+    def begin_call(self, num_steps: int, *, report_actions: bool) -> None:
+        """Begin a call."""
         self._first_steps = self._episode_steps
         self._starts[:] = 0
-        super().begin_call(num_steps, tell_actions=tell_actions)
-        if not self._columns.begin_anew(num_steps):
+        super().begin_call(num_steps, report_actions=report_actions)
+        if not self._columns.clear(num_steps):
             self._columns = StepColumns(self.num_rows, num_steps, self._columns.keys)
         self._begin_step = 0
 
     def restore(self) -> int:
-        """Makes a step of all rows; see FragmentRecording."""
+        """Make a step of all rows that restores them, and return M; 0 once they are restored."""
         return next(self._restoring, 0)
 
     def step(self) -> None:
-        """See FragmentRecording."""
+        """Step all rows."""
         envs, columns, step = self._envs, self._columns, self._step
         self.num_repeated_steps = 0
         if not self._block_steps:
             self._begin_block()
         if not self._has_noise:
-            self._noise.begin(self._stream.root_seed, self._block_start, self._block_steps)
+            self._noise.begin(self._sequence.root_seed, self._block_start, self._block_steps)
             self._has_noise = True
             self._recurrent_states.begin(np.flatnonzero(self._episode_steps == 0))
         states = self._recurrent_states.columns
@@ -116,7 +114,7 @@ class VectorFragmentRows(FragmentRecording):
             noise = self._noise.next(self._indices)
             actions, agent_infos = act(self._agent, envs.observations, noise, states, lambda: range(self.num_rows))
         except AgentFailedError as error:
-            raise self._located(error) from error
+            raise self._with_episode(error) from error
         columns.write("actions", step, actions)
         columns.write("agent_infos", step, agent_infos.values())
         infos = self._step_envs(actions)
@@ -132,95 +130,85 @@ class VectorFragmentRows(FragmentRecording):
             self._cut()
 
     def progress(self) -> list[RowProgress]:
-        """See FragmentRecording."""
-        made = [column[self._begin_step : self._step].swapaxes(0, 1) for column in self._actions_made]
+        """Return where the rows stand at the end of a call."""
+        made = [column[self._begin_step : self._step].swapaxes(0, 1) for column in self._call_actions]
         actions = [np.ascontiguousarray(column) for column in made]
         first_steps = (self._block_steps - self._episode_steps).tolist()
-        recurrent_states = self._recurrent_states.recurrent_states()
+        recurrent_states = self._recurrent_states.copies()
         return [
             RowProgress(
                 self._block_start,
                 index,
-                first_steps[number],
+                first_steps[row],
                 self._block_steps,
-                [column[number] for column in actions] if self._tells_actions else None,
-                recurrent_states[number],
+                [column[row] for column in actions] if self._reports_actions else None,
+                recurrent_states[row],
             )
-            for number, index in enumerate(self._indices.tolist())
+            for row, index in enumerate(self._indices.tolist())
         ]
 
     @property
     def _episode_steps(self) -> NDArray[np.int64]:
-        """(M,), how many steps each row's episode has so far."""
+        """(M,), the number of steps that each row's episode has so far."""
         return self._first_steps + (self._step - self._starts)
 
     def _begin_block(self) -> None:
         self._block_start = int(self._indices[0])
         self._begin_step = self._step
         self._has_noise = False
-        self._env_seed = EpisodeGenerator().begin(self._stream.root_seed, self._block_start)
-        self._take_reset_infos(self._begin_envs(), np.arange(self.num_rows))
+        self._env_seed = EpisodeGenerator().begin(self._sequence.root_seed, self._block_start)
+        infos = self._begun(lambda: self._envs.begin(self._env_seed), self._block_start)
+        self._take_reset_infos(infos, np.arange(self.num_rows))
         self._history.reset(np.arange(self.num_rows), self._step)
 
-    def _begin_envs(self) -> Mapping[str, Any]:
-        """Begins an episode in every row; returns the environment's infos, and raises as `step`."""
-        while True:
-            try:
-                return self._envs.begin(self._env_seed)
-            except EnvFailedError as error:
-                self._retry(self._located(error), self._block_start)
-
     def _step_envs(self, actions: Sequence[np.ndarray]) -> Mapping[str, Any]:
-        """Steps the environment, and if it fails another one that is brought to where it stood.
-
-        Returns the environment's infos, and raises as `step`.
-        """
+        """Step the environment, or after a failure a fresh one that is restored first; return its infos."""
         failure = None
         while True:
             try:
                 if failure is not None:
-                    self._bring_back(failure)
+                    self._recover(failure)
                 return self._envs.step(actions)
             except EnvFailedError as error:
                 if self.is_stranded:
                     raise
-                failure = self._located(error)
+                failure = self._with_episode(error)
             self._retry(failure, self._block_start)
 
-    def _bring_back(self, error: EnvFailedError) -> None:
-        """Brings all rows, whose environment failed, to where they stood before the current step.
+    def _recover(self, error: EnvFailedError) -> None:
+        """Restore all rows, whose environment failed, up to the current step.
 
         Raises:
-            EnvFailedError: the environment failed again; or it does not come there, `is_stranded`, and the error is the
-                one of before.
+            EnvFailedError: the environment failed again; or the rows cannot be restored and `is_stranded`, and this is
+                the given error.
         """
         num_steps = self._block_steps
-        logs = [self._history.since_reset(number, self._step, num_steps) for number in range(self.num_rows)]
+        logs = [self._history.since_reset(row, self._step, num_steps) for row in range(self.num_rows)]
         known = [log for log in logs if log is not None]
         if len(known) < len(logs):
             self._strand(error)
         self._envs.begin(self._env_seed)
-        for actions in self._logged(known, num_steps):
+        for actions in joint_actions(self._envs, known, num_steps):
             self._envs.step(actions)
             self.num_repeated_steps += self.num_rows
-        shown = self._columns.written("observations", self._step)
-        if any(one.tobytes() != other.tobytes() for one, other in zip(self._envs.observations, shown, strict=True)):
+        if not is_same(self._envs.observations, self._columns.written("observations", self._step)):
             self._strand(error)
 
     def _take_reset_infos(self, infos: Mapping[str, Any], rows: NDArray[np.int64]) -> None:
-        of_rows = self._envs.reset_infos(infos, rows)
-        if of_rows or self._has_reset_infos:
+        """Keep the infos of rows that have just been reset."""
+        by_row = self._envs.reset_infos(infos, rows)
+        if by_row or self._has_reset_infos:
             self._has_reset_infos = True
-            for number in rows.tolist():
-                self._reset_infos[number] = self._infos.read_copies(of_rows[number]) if number in of_rows else NO_INFOS
+            for row in rows.tolist():
+                self._reset_infos[row] = self._infos.read_copies(by_row[row]) if row in by_row else NO_INFOS
 
     def _end_episodes(self, infos: Mapping[str, Any]) -> None:
-        """Ends the episodes that are over with the current step."""
+        """End the episodes that are over after the current step."""
         envs = self._envs
         truncated = envs.truncated
         rows = over = np.flatnonzero(envs.fresh)
-        if self._stream.soft_horizon:  # any other limit is the environment's own
-            cut = ~envs.fresh & (self._episode_steps == self._stream.max_episode_length)
+        if self._sequence.soft_horizon:  # any other limit is the environment's own
+            cut = ~envs.fresh & (self._episode_steps == self._sequence.max_episode_length)
             truncated = truncated | cut
             rows = np.flatnonzero(envs.fresh | cut)
         if not len(rows):
@@ -229,11 +217,11 @@ class VectorFragmentRows(FragmentRecording):
         self._finish(rows, envs.terminated[rows], truncated[rows])
         self._starts[rows] = self._step
         self._first_steps[rows] = 0
-        self._indices[rows] += self._stream.stride
+        self._indices[rows] += self._sequence.stride
         self._recurrent_states.begin(rows)
         if self._has_reset_infos:
-            for number in set(rows.tolist()).difference(over.tolist()):
-                self._reset_infos[number] = NO_INFOS
+            for row in set(rows.tolist()).difference(over.tolist()):
+                self._reset_infos[row] = NO_INFOS
         self._take_reset_infos(infos, over)
 
     def _cut(self) -> None:
@@ -242,8 +230,8 @@ class VectorFragmentRows(FragmentRecording):
         self._finish(going_on, never, never)
 
     def _finish(self, rows: NDArray[np.int64], terminated: NDArray[np.bool_], truncated: NDArray[np.bool_]) -> None:
-        """Ends the fragments of rows with the current step."""
-        fragments = FragmentsOfStep(
+        """End the fragments of rows with the step before the current one."""
+        fragments = EndingFragments(
             self._step,
             self._columns,
             self._env_seed,
@@ -259,40 +247,30 @@ class VectorFragmentRows(FragmentRecording):
         self.outbox.add(fragments)
 
     def _restore(self, states: Sequence[RowState]) -> Iterator[int]:
-        """Makes the states' steps again; says with each iteration how many it made."""
+        """Restore all rows together, because none can be restored alone. Yields M after each step."""
         num_steps = {state.num_steps for state in states}
         if num_steps == {0}:
             return
-        stands = False
+        is_restored = False
         if len(num_steps) == 1:
-            stands = (yield from self._made_again(states)) and all(map(self._stands, range(self.num_rows), states))
-        if not stands:
-            # Of rows that are stepped together none can be brought back alone.
+            first = min(state.episode_index for state in states)
+            is_replayed = yield from self._restored(functools.partial(self._replay, states), self._block_start, first)
+            is_restored = is_replayed and all(map(self._is_restored, range(self.num_rows), states))
+        if not is_restored:
             going_on = np.array([state.num_steps > 0 for state in states])
             self.num_broken_off += int(going_on.sum())
-            self._indices[going_on] += self._stream.stride
+            self._indices[going_on] += self._sequence.stride
             self._first_steps[:] = 0
             self._block_steps = 0
 
-    def _made_again(self, states: Sequence[RowState]) -> Generator[int, None, bool]:
-        """Makes the states' steps again, as often as that may fail; returns whether it went well."""
-        while True:
-            try:
-                yield from self._replay(states)
-            except EnvFailedError as error:
-                first = min(state.episode_index for state in states)
-                if not self.attempts.fail(self._block_start, [first], self._located(error)):
-                    return False
-            else:
-                return True
-
     def _replay(self, states: Sequence[RowState]) -> Iterator[int]:
+        """Reset all rows and repeat the states' steps. Yields M after each step."""
         envs = self._envs
-        self._env_seed = EpisodeGenerator().begin(self._stream.root_seed, self._block_start)
+        self._env_seed = EpisodeGenerator().begin(self._sequence.root_seed, self._block_start)
         self._first_steps[:] = 0
         self._block_steps = 0
         self._take_reset_infos(envs.begin(self._env_seed), np.arange(self.num_rows))
-        for actions in self._logged([state.actions for state in states], states[0].num_steps):
+        for actions in joint_actions(envs, [state.actions for state in states], states[0].num_steps):
             infos = envs.step(actions)
             self._first_steps += 1
             over = np.flatnonzero(envs.fresh)
@@ -301,22 +279,18 @@ class VectorFragmentRows(FragmentRecording):
             self._block_steps += 1
             yield self.num_rows
 
-    def _logged(self, logs: Sequence[Sequence[np.ndarray]], num_steps: int) -> Iterator[list[np.ndarray]]:
-        """The actions of all rows, (M, *A) for each leaf, step by step, from those of each row (num_steps, *A)."""
-        leaves = zip(self._envs.action_leaves, zip(*logs, strict=True), strict=True)
-        columns = [np.stack(log).astype(leaf.dtype, copy=False) for leaf, log in leaves]
-        for step in range(num_steps):
-            yield [column[:, step] for column in columns]
+    def _is_restored(self, row: int, state: RowState) -> bool:
+        """Return whether a replayed row stands where the state says, and set the steps of its episode.
 
-    def _stands(self, number: int, state: RowState) -> bool:
-        """Whether a row has come to where it stood; after a soft horizon, its episode began after the last reset."""
-        num_steps, since_reset = state.num_steps - state.first_step, int(self._first_steps[number])
+        After a soft horizon, the episode began later than the environment's last reset.
+        """
+        num_steps, since_reset = state.num_steps - state.first_step, int(self._first_steps[row])
         if num_steps != since_reset:
-            self._reset_infos[number] = NO_INFOS
-        self._first_steps[number] = num_steps
-        return num_steps == since_reset or (self._stream.soft_horizon and num_steps < since_reset)
+            self._reset_infos[row] = NO_INFOS
+        self._first_steps[row] = num_steps
+        return num_steps == since_reset or (self._sequence.soft_horizon and num_steps < since_reset)
 
-    def _located(self, error: _Failed) -> _Failed:
-        # An environment's error is one of all rows, and told of the first episode.
+    def _with_episode(self, error: _Failed) -> _Failed:
+        # An environment fails in all rows at once; its error names the first episode.
         row = error.row if isinstance(error, AgentFailedError) else int(self._indices.argmin())
-        return located(error, int(self._indices[row]), self._env_seed, int(self._episode_steps[row]))
+        return with_episode(error, int(self._indices[row]), self._env_seed, int(self._episode_steps[row]))

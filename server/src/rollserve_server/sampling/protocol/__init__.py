@@ -1,1 +1,1 @@
-"""What passes between the pool and its workers: plain values that can be pickled."""
+"""Plain values that the pool and its workers exchange: descriptions, orders and reports. All can be pickled."""

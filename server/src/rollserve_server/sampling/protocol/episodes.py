@@ -1,85 +1,32 @@
-"""What passes between the pool and its workers: plain values that can be pickled."""
+"""Orders for whole episodes of a sequence, and reports about them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from rollserve_server.agents import DEFAULT_EXPLORATION
+from rollserve_server.sampling.protocol.orders import PLAIN, WorkOrder
 
 if TYPE_CHECKING:
-    from gymnasium import Space
-
-    from rollserve import Reproducibility
-    from rollserve.v1.tensor_pb2 import Compression
     from rollserve_server.agents import Exploration
     from rollserve_server.errors import DomainError
+    from rollserve_server.sampling.protocol.orders import ColumnFormat, EpisodeFailure, Message, Outcome
 
-__all__ = [
-    "EARLY",
-    "PLAIN",
-    "Claim",
-    "ColumnFormat",
-    "EnvDescription",
-    "EpisodeFailure",
-    "EpisodeRange",
-    "Message",
-    "Order",
-    "Outcome",
-    "Parcel",
-    "Report",
-    "SequenceSpec",
-    "WorkOrder",
-    "WorkerIdentity",
-]
-
-R = TypeVar("R")
-
-
-class WorkOrder(Generic[R]):
-    """What a worker is asked to do for a while, and answers with an R: the base of all kinds of orders."""
-
-
-@dataclass(frozen=True)
-class WorkerIdentity:
-    """Where a worker runs."""
-
-    process_id: int
-    host: str
-
-
-@dataclass(frozen=True)
-class EnvDescription:
-    """What a worker found out about an environment.
-
-    Attributes:
-        observation_space: of one row.
-        action_space: of one row.
-        max_episode_steps: the step limit that it is known to have, or None.
-        reproducibility: what of it comes again, as far as a quick look can tell.
-        num_rows: how many rows a worker steps at once for each stream.
-        num_episodes_per_row: if they are stepped together: how many episodes of each make a block; else None.
-    """
-
-    observation_space: Space[Any]
-    action_space: Space[Any]
-    max_episode_steps: int | None
-    reproducibility: Reproducibility
-    num_rows: int
-    num_episodes_per_row: int | None = None
+__all__ = ["EARLY", "Claim", "EpisodeRange", "Order", "Parcel", "Report", "SequenceSpec"]
 
 
 @dataclass(frozen=True)
 class SequenceSpec:
-    """A sequence of episodes: each is a function of the values below and its index.
+    """A sequence of episodes. Each episode is a function of its index and of all values below except `work_id`.
 
     Attributes:
-        work_id: the pool's name for it; it comes only once.
-        root_seed: from 0 to 2**64 - 1.
-        policy_version: which agent acts.
-        env_version: which environment it acts in.
-        max_episode_length: how many steps an episode may have, or None for what the environment allows.
+        work_id: the pool's number for the work, never used twice.
+        root_seed: root seed of the sequence, from 0 to 2**64 - 1.
+        policy_version: version of the agent that acts.
+        env_version: version of the environment.
+        max_episode_length: number of steps after which an episode is truncated; None for the environment's own limit.
         exploration: how freely the agent acts.
     """
 
@@ -91,15 +38,28 @@ class SequenceSpec:
     exploration: Exploration = DEFAULT_EXPLORATION
 
 
-@dataclass(frozen=True)
-class Claim:
-    """Finished episodes of one worker, consecutive in their indices, that a call is to deliver.
+class EpisodeRange(NamedTuple):
+    """Episodes to run.
 
     Attributes:
-        claim_id: the call's name for it.
-        start: the index of the first episode.
-        stop: one more than the index of the last.
-        first_step: of the first episode, the step to go on with: those before it have been delivered.
+        indices: indices of the episodes.
+        block_start: where rows are stepped together, the index of the first episode of their block. Row r of M rows
+            runs the episodes with the indices block_start + r, block_start + r + M, and so on.
+    """
+
+    indices: range
+    block_start: int
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Finished episodes of one worker, with consecutive indices, that a call delivers next.
+
+    Attributes:
+        claim_id: the call's number for the claim, or `EARLY`.
+        start: index of the first episode.
+        stop: index of the last episode, plus 1.
+        first_step: number of steps of the first episode that were delivered before and are not written again.
     """
 
     claim_id: int
@@ -108,64 +68,33 @@ class Claim:
     first_step: int = 0
 
 
-class EpisodeRange(NamedTuple):
-    """Episodes to run.
-
-    Attributes:
-        indices: which.
-        block_start: where rows are stepped together: the index of the first episode of the block that they are of. The
-            next belongs to the second row, and so on, and behind the last row it is the first one's turn again. Row r
-            so runs the episodes whose indices are r above this one's, modulo the number of rows.
-    """
-
-    indices: range
-    block_start: int
-
-
-@dataclass(frozen=True)
-class ColumnFormat:
-    """How columns may be written.
-
-    Attributes:
-        compression: how those may be compressed that shrink by it; None for not at all.
-        frames_once: whether observations that are stacks of frames may be written with each frame once.
-        all_states: whether what the agent remembered is written for each step, and not for the segments alone.
-    """
-
-    compression: Compression.ValueType | None = None
-    frames_once: bool = False
-    all_states: bool = False
-
-
-PLAIN = ColumnFormat()
-"""As every client takes them."""
-
 EARLY = -1
-"""The name of a claim that nobody has made yet."""
+"""Claim id of episodes that a worker writes before any call has claimed them."""
 
 
 @dataclass(frozen=True)
 class Order(WorkOrder["Report"]):
-    """A slice of work.
+    """A slice of work on a sequence of episodes.
 
     Attributes:
-        sequence: what to work on.
+        sequence: the sequence to work on.
         begin: episodes to begin when rows are free, the lowest index first.
-        begin_again: the same for episodes that were lost, and that a claim waits for: however full the buffer is.
-        before: step rows that are stepped together only for the sake of episodes of lower indices; None for all.
-        deliver: claims to write messages for; one that does not fit into a parcel is to be named again.
-        max_message_bytes: the size that no message may exceed.
-        bind_worker: whether the messages tell the worker's index.
-        seconds: how long to step environments at most; unless 0, at least one step of each row that has an episode.
-        columns: how their columns may be written; None to throw them away: of each claim then comes one message without
-            any bytes.
-        early: whether to write what it has of the stream without being asked, if that has ended then and is small: as a
-            claim named EARLY, whose episodes are kept.
-        release: claims of episodes that were written early, and are delivered: they need not be kept any more.
-        is_whole: whether these are all episodes that the worker is to run of the stream: it forgets the stream once it
+        begin_again: lost episodes that a claim waits for. They begin like others, but also when the buffer is full.
+        before: upper bound: rows are stepped only for the sake of episodes with lower indices; None for no bound. Rows
+            that are stepped together take the others along.
+        deliver: claims to write. The pool repeats a claim in later orders until a parcel completes it.
+        max_message_bytes: size that no message may exceed.
+        bind_worker: whether messages hold the worker's index.
+        seconds: upper bound for the time to step environments. Unless it is 0, every row with an episode makes at least
+            one step.
+        columns: how columns may be written. None discards them: each claim is reported as one message without bytes.
+        early: whether to write the whole sequence without a claim, if all its episodes are finished and small. Their
+            claim id is `EARLY`, and the worker keeps them until `release`.
+        release: claims of episodes that were written early and have been delivered; the worker forgets them.
+        is_whole: whether the sequence has no other episodes for this worker. The worker then closes the work once it
             has written them early.
-        tell_outcomes: whether to tell what the episodes came to that end.
-        cancel: episodes to forget first, as far as it has them: others run, or have run, elsewhere.
+        report_outcomes: whether to report the outcomes of episodes that end.
+        cancel: episodes to forget first, if the worker has them, because they run or have run elsewhere.
     """
 
     sequence: SequenceSpec
@@ -180,58 +109,8 @@ class Order(WorkOrder["Report"]):
     early: bool = False
     release: tuple[Claim, ...] = ()
     is_whole: bool = False
-    tell_outcomes: bool = False
+    report_outcomes: bool = False
     cancel: tuple[range, ...] = ()
-
-
-class Outcome(NamedTuple):
-    """What an episode came to.
-
-    Attributes:
-        episode_index: which episode.
-        total_reward: the sum of its rewards, added up in the order of its steps.
-        length: how many steps it has.
-        terminated, truncated: how it ended.
-    """
-
-    episode_index: int
-    total_reward: float
-    length: int
-    terminated: bool
-    truncated: bool
-
-
-class EpisodeFailure(NamedTuple):
-    """An environment has raised an error.
-
-    Attributes:
-        indices: the episodes that it happened in: several where rows are stepped together.
-        num_attempts: how often they have failed, this time included.
-        is_final: whether they are given up; else they run again, in an environment that is made anew.
-        text: what happened, and where.
-    """
-
-    indices: tuple[int, ...]
-    num_attempts: int
-    is_final: bool
-    text: str
-
-
-@dataclass(frozen=True)
-class Message:
-    """A finished message in a parcel's buffer.
-
-    Attributes:
-        offset: its first byte.
-        size: how many bytes.
-        num_steps: how many steps it holds.
-        num_episodes: how many episodes end in it.
-    """
-
-    offset: int
-    size: int
-    num_steps: int
-    num_episodes: int
 
 
 @dataclass(frozen=True)
@@ -239,11 +118,11 @@ class Parcel:
     """Messages of one claim, in order.
 
     Attributes:
-        claim_id: which claim.
-        messages: where they stand in the buffer that comes with the report.
-        start: the index of the episode, and its step, that the first of them begins with.
-        stop: the same for what comes after the last of them.
-        complete: whether these are the claim's last.
+        claim_id: id of the claim.
+        messages: the messages, in the buffer of the report.
+        start: episode index and step that the first message begins with.
+        stop: episode index and step that come after the last message.
+        complete: whether these are the last messages of the claim.
     """
 
     claim_id: int
@@ -255,22 +134,22 @@ class Parcel:
 
 @dataclass(frozen=True)
 class Report:
-    """What came of an order.
+    """Answer to an `Order`.
 
     Attributes:
-        finished: of each episode that ended: its index, steps and approximate bytes.
-        parcels: what was written, claim by claim.
-        num_simulated_steps: steps made.
-        num_idle_steps: of these, those of rows that only had to go on with the others.
-        sampling_seconds: time spent on that.
-        encoding_seconds: time spent writing messages.
-        dropped_infos: how many values of infos were dropped, by name.
-        failure: what went wrong, after which the stream is to be closed.
-        is_closed: whether the worker has forgotten the stream.
-        outcomes: of the episodes that ended, if the order wants them.
-        env_failures: errors of environments, which end no more than the episodes that they happened in.
-        num_lost_steps: steps thrown away, which were made earlier or now: of episodes whose environments failed, that
-            were dropped, and such as had been delivered before their episode ran again.
+        finished: index, number of steps and approximate bytes of each episode that ended.
+        parcels: messages that were written, claim by claim.
+        num_simulated_steps: number of steps that rows made.
+        num_idle_steps: number of those steps that rows made only because they are stepped together with others.
+        sampling_seconds: time spent on steps.
+        encoding_seconds: time spent on writing messages.
+        dropped_infos: number of values of infos that were dropped, by name.
+        failure: error after which the pool has to close the work; None if there was none.
+        is_closed: whether the worker has closed the work.
+        outcomes: outcomes of the episodes that ended, if the order asks for them.
+        env_failures: errors of environments, which affect no other episodes than those they name.
+        num_lost_steps: number of steps that were thrown away, made now or earlier: steps of episodes whose environments
+            failed, of cancelled episodes, and steps that had been delivered before their episode ran again.
     """
 
     finished: tuple[tuple[int, int, int], ...]

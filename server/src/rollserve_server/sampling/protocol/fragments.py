@@ -1,4 +1,4 @@
-"""What passes between the pool and its workers for calls that sample fragments: plain values that can be pickled."""
+"""Orders for fragments of a row sequence, and reports about them."""
 
 from __future__ import annotations
 
@@ -6,30 +6,40 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rollserve_server.sampling.protocol.episodes import WorkOrder
+import numpy as np
+
+from rollserve_server.sampling.protocol.orders import WorkOrder
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from rollserve_server.agents import Exploration
     from rollserve_server.errors import DomainError
-    from rollserve_server.sampling.collect.recurrent_state import RecurrentState
-    from rollserve_server.sampling.protocol.episodes import ColumnFormat, EpisodeFailure, Message
+    from rollserve_server.sampling.protocol.orders import ColumnFormat, EpisodeFailure, Message
 
-__all__ = ["FragmentAssignment", "FragmentOrder", "FragmentReport", "RowProgress", "RowSequenceSpec", "RowState"]
+__all__ = [
+    "FragmentAssignment",
+    "FragmentOrder",
+    "FragmentReport",
+    "RecurrentState",
+    "RowProgress",
+    "RowSequenceSpec",
+    "RowState",
+]
+
+RecurrentState = tuple[tuple[str, np.ndarray], ...]
+"""Recurrent state of an agent in one row: names and arrays (*S)."""
 
 
 @dataclass(frozen=True)
 class RowSequenceSpec:
-    """Episodes that the rows of a worker run, one after the other.
+    """Episodes that each row of a worker runs one after the other.
 
     Attributes:
-        work_id: the pool's name for it; it comes only once, also among streams of whole episodes.
-        root_seed: of the sequence of episodes, from 0 to 2**64 - 1.
-        env_version: which environment they run in.
-        max_episode_length: how many steps an episode may have, or None for what the environment allows.
-        soft_horizon: whether an episode that reaches that length ends without a reset of its environment.
-        stride: how many rows all workers have together: what an episode's index rises by in a row.
+        work_id: the pool's number for the work, never used twice, for any kind of work.
+        root_seed: root seed of the sequence, from 0 to 2**64 - 1.
+        env_version: version of the environment.
+        max_episode_length: number of steps after which an episode is truncated; None for the environment's own limit.
+        soft_horizon: whether an episode that reaches `max_episode_length` ends without a reset of its environment.
+        stride: number of rows of all workers. Indices rise by it from one episode of a row to the next.
     """
 
     work_id: int
@@ -42,15 +52,15 @@ class RowSequenceSpec:
 
 @dataclass(frozen=True)
 class RowState:
-    """Where a row stands between two calls. It is made again by a reset and the actions.
+    """Position of a row between two calls. A reset and the actions restore it.
 
     Attributes:
-        reset_index: the episode that the environment was reset for, or is to be if it has made no steps.
-        episode_index: the episode that it runs. Another one only after a soft horizon.
-        first_step: how many steps the environment made since its reset before that episode began.
-        num_steps: how many steps it made since its reset.
-        actions: for each leaf of the action space (num_steps, *A), what it was given.
-        recurrent_state: what the agent remembers of its episode.
+        reset_index: index of the episode that the environment was reset for, or will be if it has made no steps.
+        episode_index: index of the episode that the row runs. It differs from `reset_index` only after a soft horizon.
+        first_step: number of steps that the environment had made since its reset when the episode began.
+        num_steps: number of steps that the environment has made since its reset.
+        actions: for each leaf of the action space (num_steps, *A), the actions since the reset.
+        recurrent_state: the agent's recurrent state in the episode.
     """
 
     reset_index: int
@@ -63,11 +73,12 @@ class RowState:
 
 @dataclass(frozen=True)
 class RowProgress:
-    """Where a row stands at the end of a call.
+    """Position of a row at the end of a call.
 
     Attributes:
-        reset_index, episode_index, first_step, num_steps, memory: see RowState.
-        new_actions: those of the call since the environment's last reset; None if nobody wants to know.
+        reset_index, episode_index, first_step, num_steps, recurrent_state: as in `RowState`.
+        new_actions: for each leaf of the action space, the actions of the call since the environment's last reset; None
+            unless the assignment asks for them.
     """
 
     reset_index: int
@@ -80,17 +91,17 @@ class RowProgress:
 
 @dataclass(frozen=True)
 class FragmentAssignment:
-    """A worker's part in a call.
+    """Instructions for a worker in one fragment call.
 
     Attributes:
-        call_id: the pool's name for the call.
-        policy_version: which agent acts.
-        exploration: how freely it acts.
-        num_row_steps: how many steps each row makes.
-        num_skipped_steps: how many of the worker's steps, in the order of their delivery, are not delivered.
-        max_message_bytes: the size that no message may exceed.
-        tell_actions: whether the rows' actions are wanted.
-        columns: how columns may be written; None to throw away what would be.
+        call_id: the pool's number for the call. It rises from call to call, and no work has the same.
+        policy_version: version of the agent that acts.
+        exploration: how freely the agent acts.
+        num_row_steps: number of steps that each row makes.
+        num_skipped_steps: number of the worker's steps that are not delivered, from the first in delivery order.
+        max_message_bytes: size that no message may exceed.
+        report_actions: whether to report the rows' actions.
+        columns: how columns may be written; None discards them.
     """
 
     call_id: int
@@ -99,22 +110,23 @@ class FragmentAssignment:
     num_row_steps: int
     num_skipped_steps: int
     max_message_bytes: int
-    tell_actions: bool
+    report_actions: bool
     columns: ColumnFormat | None
 
 
 @dataclass(frozen=True)
 class FragmentOrder(WorkOrder["FragmentReport"]):
-    """A slice of work.
+    """A slice of work on a row sequence.
 
     Attributes:
-        sequence: which rows.
-        assignment: what they are to do.
-        states: what the rows are to be made from; None if the worker has them from the call or order before.
-        write_bytes: about how much may be written.
-        seconds: how long to step environments at most; unless 0, at least one step of each row that has any left.
-        enough_row_steps: how many steps of each row are enough, so that the call ends there, or with those that are
-            made; None for all of the part.
+        sequence: the row sequence to work on.
+        assignment: what the rows do in the call.
+        states: states to restore the rows from; None if the worker has the rows from an earlier order.
+        write_bytes: number of bytes to write, exceeded by less than one message.
+        seconds: upper bound for the time to step environments. Unless it is 0, the rows make at least one step if any
+            is left.
+        enough_row_steps: number of steps of each row that are enough: the rows stop there, or with the steps they have
+            made if those are more; None for all steps of the assignment.
     """
 
     sequence: RowSequenceSpec
@@ -127,23 +139,24 @@ class FragmentOrder(WorkOrder["FragmentReport"]):
 
 @dataclass(frozen=True)
 class FragmentReport:
-    """What came of an order.
+    """Answer to a `FragmentOrder`.
 
     Attributes:
-        messages: what was written, in order; where it stands in the buffer that comes with the report.
-        rows: once everything is made and written, where the rows stand, or nothing if they stand where they stood; None
-            before, and in later reports.
-        num_simulated_steps: steps made.
-        num_restoring_steps: how many of them brought rows to where they stood.
-        num_broken_off: how many rows could not be brought there, and have begun their next episodes.
+        messages: messages that were written, in order, in the buffer of the report.
+        rows: where the rows stand, once all steps of the call are made and written; empty if they made none. None
+            before that, and in later reports.
+        num_simulated_steps: number of steps that rows made.
+        num_restoring_steps: number of those steps that restored rows.
+        num_broken_off: number of rows that could not be restored and have begun their next episodes.
         sampling_seconds: time spent on steps.
-        encoding_seconds: time spent writing messages.
-        dropped_infos: how many values of infos were dropped, by name.
-        failure: what went wrong, after which the stream is to be closed.
-        env_failures: errors of environments, told once.
-        is_stranded: whether the failure is that of a row which could not be brought to where it stood in the middle of
-            the call: all may be made anew from where they stood at its beginning.
-        num_row_steps: how many steps each row makes in the call: fewer than those of the part, once that is settled.
+        encoding_seconds: time spent on writing messages.
+        dropped_infos: number of values of infos that were dropped, by name.
+        failure: error after which the pool has to close the work; None if there was none.
+        env_failures: errors of environments, each reported once.
+        is_stranded: whether the order failed because a row could not be restored after its environment failed in the
+            middle of the call. The rows' states at the beginning of the call are still valid.
+        num_row_steps: number of steps that each row makes in the call; below the assignment's number once
+            `enough_row_steps` has shortened the call.
     """
 
     messages: tuple[Message, ...]

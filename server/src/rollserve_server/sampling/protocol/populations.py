@@ -1,4 +1,4 @@
-"""What passes between the pool and its workers about populations: plain values that can be pickled."""
+"""Orders for the episodes of a population, and reports about them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollserve_server.agents import DEFAULT_EXPLORATION, Exploration
-from rollserve_server.sampling.protocol.episodes import EpisodeFailure, Outcome, WorkOrder
+from rollserve_server.sampling.protocol.orders import EpisodeFailure, Outcome, WorkOrder
 
 if TYPE_CHECKING:
     from rollserve_server.errors import DomainError
@@ -16,20 +16,20 @@ __all__ = ["Population", "PopulationOrder", "PopulationReport"]
 
 @dataclass(frozen=True)
 class Population:
-    """What a population's episodes are a function of, beside the parameters of its members.
+    """The episodes of a population, which are a function of these values (except `work_id`) and of the parameters.
 
-    Its units of work are counted through: episode j of member k is the unit k * `num_episodes` + j.
+    Work units are numbered through: episode j of member k is unit k * `num_episodes` + j.
 
     Attributes:
-        work_id: the pool's name for it; it comes only once, and no stream has the same.
-        root_seed: from 0 to 2**64 - 1.
-        policy_version: which agent the members are like.
-        env_version: which environment they act in.
-        num_members: how many members there are.
-        num_episodes: how many episodes each has.
-        first_index: the index of the first episode of the first member.
+        work_id: the pool's number for the work, never used twice, for any kind of work.
+        root_seed: root seed of the sequence, from 0 to 2**64 - 1.
+        policy_version: version of the agent that the members differ from in their parameters only.
+        env_version: version of the environment.
+        num_members: number of members.
+        num_episodes: number of episodes of each member.
+        first_index: index of the first episode of the first member.
         shares_episodes: whether the episodes of all members have the same indices.
-        max_episode_length: how many steps an episode may have, or None for what the environment allows.
+        max_episode_length: number of steps after which an episode is truncated; None for the environment's own limit.
         exploration: how freely the members act.
     """
 
@@ -46,26 +46,26 @@ class Population:
 
     @property
     def num_units(self) -> int:
-        """All episodes of all members."""
+        """Number of episodes of all members."""
         return self.num_members * self.num_episodes
 
     def member_of(self, unit: int) -> int:
-        """Whose episode a unit is."""
+        """Return the member that runs a unit."""
         return unit // self.num_episodes
 
     def index_of(self, unit: int) -> int:
-        """The index of a unit's episode in the sequence of the root seed."""
+        """Return the index of a unit's episode in the sequence of the root seed."""
         return self.first_index + (unit % self.num_episodes if self.shares_episodes else unit)
 
 
 @dataclass(frozen=True)
 class PopulationOrder(WorkOrder["PopulationReport"]):
-    """A slice of work for a population that the worker has.
+    """A slice of work on a population that the worker has.
 
     Attributes:
-        work_id: which one.
+        work_id: number of the work.
         begin: units to begin when rows are free, the lowest first.
-        seconds: how long to step environments at most; at least one step of each row that has a unit.
+        seconds: upper bound for the time to step environments. Every row with a unit makes at least one step.
     """
 
     work_id: int
@@ -75,15 +75,15 @@ class PopulationOrder(WorkOrder["PopulationReport"]):
 
 @dataclass(frozen=True)
 class PopulationReport:
-    """What came of an order.
+    """Answer to a `PopulationOrder`.
 
     Attributes:
-        outcomes: of the units that ended; their `episode_index` is the unit.
-        num_simulated_steps: steps made.
-        sampling_seconds: time spent on that.
-        failure: what went wrong, after which the population is to be closed.
+        outcomes: outcomes of the units that ended; each `episode_index` is a unit.
+        num_simulated_steps: number of steps that rows made.
+        sampling_seconds: time spent on the order.
+        failure: error after which the pool has to close the work; None if there was none.
         env_failures: errors of environments; their `indices` are units.
-        num_lost_steps: steps thrown away for that.
+        num_lost_steps: number of steps that were thrown away because environments failed.
     """
 
     outcomes: tuple[Outcome, ...]

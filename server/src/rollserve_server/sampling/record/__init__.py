@@ -1,1 +1,1 @@
-"""Steps, episodes and infos as columns."""
+"""Steps, episodes and infos, recorded as columns."""

@@ -1,4 +1,4 @@
-"""The infos of an episode's steps, in columns that take no more memory than their values need."""
+"""Columns for the infos of an episode's steps, which take no more memory than their values need."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 __all__ = ["InfoColumn", "InfoRecorder"]
 
 _TYPE_CODES = {np.dtype(code): code for code in "bhiqBHIQfd"}
-"""By dtype, those of arrays that numbers can be appended to; truth values and others stand in arrays of bytes."""
+"""Type codes of the arrays that numbers are appended to, by dtype. Values of other dtypes go into arrays of bytes."""
 
-_Array = np.ndarray  # looked up for every value
+_Array = np.ndarray  # a global, because it is looked up for every value
 
 
 class InfoColumn:
-    """The values of one info, one behind the other.
+    """The values of one info in an episode, one behind the other.
 
     Attributes:
-        key: what the values share.
-        steps: of each value, the step of the episode that it belongs to; rising.
+        key: name, dtype and shape of the values.
+        steps: the step of the episode that each value belongs to; rising.
     """
 
     __slots__ = ("_values", "key", "steps")
@@ -40,24 +40,24 @@ class InfoColumn:
 
     @property
     def num_bytes(self) -> int:
-        """How much memory it takes."""
+        """Bytes of memory that the column takes."""
         return sys.getsizeof(self) + sys.getsizeof(self._values) + sys.getsizeof(self.steps)
 
     @property
     def values(self) -> np.ndarray:
-        """(values, *shape), a view."""
+        """View of the values, (values, *shape)."""
         return np.frombuffer(self._values, self.key.dtype).reshape(len(self.steps), *self.key.shape)
 
     def append(self, step: int, value: Any) -> None:
-        """Adds the value of a step, which is copied. It comes as the reader gave it."""
+        """Append the value of a step, as an `InfoReader` returned it. Arrays are copied."""
         if type(value) is _Array:
             self._values.frombytes(value.tobytes())
         else:
             self._values.append(value)
-        self.steps.append(step)  # type: ignore[union-attr]  # it is a range only afterwards
+        self.steps.append(step)  # type: ignore[union-attr]  # a range only once complete
 
     def within(self, start: int, stop: int) -> tuple[slice | NDArray[np.intp], np.ndarray]:
-        """Which of the steps from `start` up to `stop` have a value, counted from `start`; and these values."""
+        """Return which steps from `start` up to `stop` have a value, counted from `start`, and these values."""
         low, high = bisect_left(self.steps, start), bisect_left(self.steps, stop)
         values = self.values[low:high]
         if high - low == stop - start:
@@ -65,12 +65,12 @@ class InfoColumn:
         return np.array(self.steps[low:high], np.intp) - start, values
 
     def complete(self, num_steps: int) -> None:
-        """Ends the column with its episode of so many steps."""
+        """End the column; its episode has `num_steps` steps."""
         if len(self.steps) == num_steps:
             self.steps = range(num_steps)
 
-    def take(self, others: Sequence[InfoColumn]) -> None:
-        """Adds the values of others, which are for other steps and can be cast."""
+    def merge(self, others: Sequence[InfoColumn]) -> None:
+        """Merge the values of other columns, which belong to other steps and can be cast."""
         columns = [self, *others]
         steps = np.concatenate([np.array(column.steps, np.uint32) for column in columns])
         values = np.concatenate([column.values.astype(self.key.dtype) for column in columns])
@@ -82,19 +82,19 @@ class InfoColumn:
 class InfoRecorder:
     """Records the infos of one episode's steps.
 
-    A name is given up, and all its values in the episode are dropped and counted, once they are not of one shape, or
-    are integers that no one type holds.
+    A name is given up once its values differ in shape, or are integers that no single dtype holds. Then all its values
+    in the episode are dropped and counted.
     """
 
     def __init__(self, reader: InfoReader) -> None:
         self._reader = reader
         self._columns: dict[InfoKey, InfoColumn] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
-        self._of_several_types: set[str] = set()
+        self._mixed_dtypes: set[str] = set()
         self._given_up: set[str] = set()
 
     def write(self, step: int, info: Mapping[Any, Any]) -> None:
-        """Records the infos of a step, which come in order."""
+        """Record the infos of a step. Steps have to be in order."""
         columns = self._columns
         for key, value in self._reader.read(info, self._given_up):
             column = columns.get(key) or self._begin(key)
@@ -102,15 +102,15 @@ class InfoRecorder:
                 column.append(step, value)
 
     def finish(self, num_steps: int) -> Mapping[InfoKey, InfoColumn]:
-        """The columns of the episode, which has so many steps."""
-        for name in self._of_several_types - self._given_up:
+        """Return the columns of the episode, which has `num_steps` steps."""
+        for name in self._mixed_dtypes - self._given_up:
             self._unite_integers([column for column in self._columns.values() if column.key.name == name])
         for column in self._columns.values():
             column.complete(num_steps)
         return self._columns
 
     def _begin(self, key: InfoKey) -> InfoColumn | None:
-        """A new column; None if the value is to be dropped, which is counted."""
+        """Return a new column; None if the value has to be dropped, which is counted."""
         shape = self._shapes.get(key.name)
         if shape is not None and shape != key.shape:
             self._give_up([column for column in self._columns.values() if column.key.name == key.name])
@@ -121,7 +121,7 @@ class InfoRecorder:
         if shape is None:
             self._shapes[key.name] = key.shape
         else:
-            self._of_several_types.add(key.name)
+            self._mixed_dtypes.add(key.name)
         column = self._columns[key] = InfoColumn(key)
         return column
 
@@ -131,7 +131,7 @@ class InfoRecorder:
             del self._columns[column.key]
 
     def _unite_integers(self, columns: Sequence[InfoColumn]) -> None:
-        """Makes integers uint64 that numpy would make float64 for want of a type: some are beyond int64."""
+        """Make integers uint64 that numpy would promote to float64, because some are beyond int64."""
         integral = all(column.key.dtype.kind in "biu" for column in columns)
         if not integral or np.result_type(*(column.key.dtype for column in columns)).kind != "f":
             return
@@ -142,4 +142,4 @@ class InfoRecorder:
         others = [column for column in columns if column is not united]
         for column in others:
             del self._columns[column.key]
-        united.take(others)
+        united.merge(others)

@@ -1,4 +1,4 @@
-"""Environments' infos as values of columns: what of a dict of anything is a number or an array of one shape."""
+"""The infos of environments as values of columns: the numbers and arrays in mappings that may hold anything."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ if TYPE_CHECKING:
 __all__ = ["NO_INFOS", "InfoKey", "InfoReader"]
 
 _MAX_HELD_KEYS = 1024
-"""How many keys are held for good; an environment may make up names without end."""
+"""Upper bound for keys that are kept for good: an environment may make up names without end."""
 
 _UNREADABLE = "(unreadable)"
-"""Stands for the names of what refuses to be looked at."""
-_NumpyBool = np.bool_  # looked up for every value
+"""Name under which values are counted that raise an error when they are read."""
+
+_NumpyBool = np.bool_  # a global, because it is looked up for every value
 _INT64 = np.iinfo(np.int64)
-_LEAST, _GREATEST = int(_INT64.min), int(_INT64.max)
+_MIN_INT, _MAX_INT = int(_INT64.min), int(_INT64.max)
 
 _SCALAR_TYPES = frozenset({bool, int, float, *(np.dtype(code).type for code in "?bhilqBHILQfd")})
-"""What is known by its type alone, but for integers beyond int64."""
+"""Types that determine the key of a value without its dtype and shape, except integers beyond int64."""
 
 
 @dataclass(frozen=True, eq=False)
 class InfoKey:
-    """What values of infos share that stand in one array: a name (nested ones joined by `/`), a dtype and a shape.
+    """Key of a column of infos: a name (nested names joined by `/`), a dtype and a shape.
 
-    Keys are compared by identity, which costs nothing per step; one reader makes one key for the same things.
+    Keys are compared by identity, which is cheap in every step: a reader makes one key for equal values.
     """
 
     name: str
@@ -42,14 +43,15 @@ class InfoKey:
 
 
 NO_INFOS: Mapping[InfoKey, Any] = MappingProxyType({})
-"""What all that has no infos shares."""
+"""Infos of everything that has none."""
 
 
 class InfoReader:
-    """Reads infos, and counts what it cannot take.
+    """Reads infos, and counts the values that it drops.
 
     Attributes:
-        dropped: by name, how many values had no place in a column. Whoever finds that out later counts them here too.
+        dropped: number of values that have no place in a column, by name. Code that drops values later counts them
+            here, too.
     """
 
     def __init__(self) -> None:
@@ -58,6 +60,12 @@ class InfoReader:
         self._array_keys: dict[str, InfoKey] = {}
         self._keys: WeakValueDictionary[tuple[str, str, tuple[int, ...]], InfoKey] = WeakValueDictionary()
 
+    def take_dropped(self) -> dict[str, int]:
+        """Return the numbers of dropped values since the last call, by name."""
+        dropped = dict(self.dropped)
+        self.dropped.clear()
+        return dropped
+
     def read(
         self,
         info: Mapping[Any, Any],
@@ -65,17 +73,21 @@ class InfoReader:
         prefix: str = "",
         outer: Sequence[Mapping[Any, Any]] = (),
     ) -> Sequence[tuple[InfoKey, Any]]:
-        """The values that can stand in columns: numbers as they came, and arrays, which may be the environment's own.
+        """Return the values that can stand in columns: numbers unchanged, and arrays, which the environment may own.
 
-        Python's numbers become bool, int64 and float64, or uint64 where int64 is too small. Dropped and counted is what
-        is neither a number, a truth value nor an array of them; what has a name with `_` in front, as masks have; what
-        has the name of another value, as `a/b` and a `b` within an `a`; and what raises errors, or has itself within.
+        Python's numbers become bool, int64 and float64, or uint64 where int64 is too small. These values are dropped
+        and counted:
+
+        - values that are no numbers, truth values or arrays of them,
+        - values whose names begin with `_`, as names of masks do,
+        - values with the name of an earlier one, such as `a/b` and the `b` in a mapping `a`,
+        - values that raise errors when they are read, and mappings that contain themselves.
 
         Args:
-            info: names and values; a mapping among these is read too.
-            given_up: names whose values are dropped, whatever they are.
-            prefix: stands in front of all names.
-            outer: the mappings that it is in.
+            info: names and values. Mappings among the values are read, too.
+            given_up: names whose values are dropped in any case.
+            prefix: text in front of all names.
+            outer: mappings that contain this one.
         """
         values: list[tuple[InfoKey, Any]] = []
         scalar_keys, unique = self._scalar_keys, True
@@ -84,15 +96,15 @@ class InfoReader:
                 name = f"{prefix}{part}" if prefix else part
                 kind = type(value)
                 key = scalar_keys.get((name, kind))
-                if key is not None and (kind is not int or _LEAST <= value <= _GREATEST):
+                if key is not None and (kind is not int or _MIN_INT <= value <= _MAX_INT):
                     values.append((key, value if kind is not _NumpyBool else bool(value)))
                 elif isinstance(value, Mapping):
-                    values += self.read(value, given_up, f"{name}/", _extended(outer, info, value))
+                    values += self.read(value, given_up, f"{name}/", _extend(outer, info, value))
                     unique = False
                 else:
                     values += self._read_new(str(name), value, given_up)
                     unique &= isinstance(name, str)
-            # What environments give may do anything when it is looked at.
+            # Reading a value runs the environment's code, which may raise anything.
             except BaseException:
                 self.dropped[_UNREADABLE] += 1
         if unique or len({key.name for key, _ in values}) == len(values):
@@ -100,7 +112,7 @@ class InfoReader:
         return self._first_of_each_name(values)
 
     def read_copies(self, info: Mapping[Any, Any]) -> Mapping[InfoKey, Any]:
-        """The same for keeping: arrays are copied, since environments may change them."""
+        """Return what `read` returns, with copies of arrays, which environments may change."""
         values = self.read(info) if info else ()
         if not values:
             return NO_INFOS
@@ -109,15 +121,15 @@ class InfoReader:
     def read_columns(
         self, infos: Mapping[str, Any], rows: NDArray[np.bool_]
     ) -> Iterator[tuple[InfoKey, np.ndarray, NDArray[np.bool_]]]:
-        """The same of rows of a vector environment: what `read` would take of each row's infos.
+        """Yield columns of a vector environment's infos, with the values that `read` would return for each row.
 
         Args:
-            infos: names and columns of M rows, as gymnasium's vector environments give them: a column of the same name
-                with `_` in front says which rows have a value.
-            rows: (M,), which are read.
+            infos: names and columns of M rows, as gymnasium's vector environments return them: a mask, with the name of
+                the column and `_` in front, says which rows have a value.
+            rows: (M,), mask of the rows to read.
 
-        Returns:
-            Keys, values (M, *shape), which may be the environment's own, and which rows, (M,), have one.
+        Yields:
+            Keys, values (M, *shape), which the environment may own, and masks (M,) of the rows that have a value.
         """
         owners: dict[str, str] = {}
         for name, column, present in self._columns(infos, rows):
@@ -135,7 +147,7 @@ class InfoReader:
         prefix: str = "",
         outer: Sequence[Mapping[Any, Any]] = (),
     ) -> Sequence[tuple[str, Any, NDArray[np.bool_]]]:
-        """Names, columns, and which rows have a value, nested names joined by `/`."""
+        """Return names (nested names joined by `/`), columns, and masks of the rows that have a value."""
         columns: list[tuple[str, Any, NDArray[np.bool_]]] = []
         for part, column in infos.items():
             try:
@@ -145,7 +157,7 @@ class InfoReader:
                 present = rows if mask is None else rows & mask
                 name = _checked(f"{prefix}{part}")
                 if isinstance(column, Mapping):
-                    columns += self._columns(column, present, f"{name}/", _extended(outer, infos, column))
+                    columns += self._columns(column, present, f"{name}/", _extend(outer, infos, column))
                 else:
                     columns.append((name, column, present))
             except BaseException:  # as in `read`
@@ -204,10 +216,10 @@ class InfoReader:
 
 
 def _array(value: Any) -> np.ndarray | None:
-    """The value as an array in the machine's byte order, or None if it is none of numbers or truth values."""
+    """Return the value as an array in native byte order; None if it is no array of numbers or truth values."""
     try:
         array = np.asarray(value)
-    except BaseException:  # ragged, or an object that refuses
+    except BaseException:  # ragged, or an object that raises
         return None
     if not _is_numeric(array.dtype):
         return None
@@ -215,22 +227,22 @@ def _array(value: Any) -> np.ndarray | None:
 
 
 def _is_numeric(dtype: np.dtype) -> bool:
-    """Whether its values are numbers or truth values that the wire has a place for."""
+    """Return whether the wire format has the dtype, among numbers and truth values."""
     return dtype.kind in "biuf" and dtype.itemsize <= 8
 
 
 def _checked(name: str) -> str:
-    """The name; raises UnicodeEncodeError for one that the wire has no place for."""
+    """Return the name; raise UnicodeEncodeError if it cannot be encoded as UTF-8."""
     if not name.isascii():
         name.encode()
     return name
 
 
-def _extended(
+def _extend(
     outer: Sequence[Mapping[Any, Any]], info: Mapping[Any, Any], inner: Mapping[Any, Any]
 ) -> Sequence[Mapping[Any, Any]]:
-    """What the inner one is in; raises ValueError if it is in itself."""
+    """Return the mappings that contain `inner`; raise ValueError if it contains itself."""
     outer = (*outer, info)
     if any(inner is each for each in outer):
-        raise ValueError("a mapping has itself within")
+        raise ValueError("a mapping contains itself")
     return outer

@@ -1,4 +1,4 @@
-"""Columns for all steps of a call, of rows that are stepped together."""
+"""Columns for all steps of a fragment call, of rows that are stepped together."""
 
 from __future__ import annotations
 
@@ -11,26 +11,25 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from rollserve_server.sampling.record.episodes import ColumnKey
+    from rollserve_server.sampling.record.columns import ColumnKey
     from rollserve_server.sampling.record.infos import InfoKey
 
 __all__ = ["StepColumns"]
 
 _UNUSED_ROWS = 8
-"""So many more stand between two steps: at distances of a power of 2, the steps of a row would drive each other out of
-the processor's caches.
+"""Rows that are allocated beside the M in use: if consecutive steps of a row were a power of 2 apart, they would evict
+each other from the processor's caches.
 """
 
 
 class StepColumns:
-    """What M rows do in T steps: written step by step for all rows, read as runs of steps of single rows.
+    """Columns of M rows and T steps, written step by step for all rows, and read as runs of steps of single rows.
 
-    A step of a row has a place, which is the same in all columns. Memory that nothing is written to is not taken.
+    A step of a row has a place, which is the same in all columns. Memory pages that are never written are not taken.
 
     Attributes:
-        keys: the columns that every step has.
-        step_bytes: how many bytes a row's step takes, but for infos.
-        info_keys: those of environments' infos, of which a step may have no value.
+        keys: keys of the columns that every step has.
+        step_bytes: bytes that a row's step takes, without infos.
     """
 
     def __init__(self, num_rows: int, num_steps: int, keys: Iterable[ColumnKey]) -> None:
@@ -45,30 +44,31 @@ class StepColumns:
         self._infos: dict[InfoKey, tuple[np.ndarray, NDArray[np.bool_]]] = {}
 
     @property
-    def info_keys(self) -> tuple[InfoKey, ...]:  # noqa: D102
+    def info_keys(self) -> tuple[InfoKey, ...]:
+        """Keys of the environment's infos. A step of a row may have no value of them."""
         return tuple(self._infos)
 
     @property
     def info_step_bytes(self) -> int:
-        """How many bytes the infos of a row's step take, with their masks."""
+        """Bytes that the infos of a row's step take, with their masks."""
         return sum(1 + _row_bytes(key) for key in self._infos)
 
-    def begin_anew(self, num_steps: int) -> bool:
-        """Forgets everything, so that as many other steps can be written; returns whether there is room for them."""
+    def clear(self, num_steps: int) -> bool:
+        """Forget all steps; return whether the columns have the size for `num_steps` others."""
         self._infos.clear()
         return self._shape[0] == num_steps
 
     def write(self, group: str, step: int, values: Iterable[np.ndarray]) -> None:
-        """Writes a step of all rows, (M, *shape) for each column of the group."""
+        """Write a step of all rows, (M, *shape) for each column of the group."""
         for column, value in zip(self._groups.get(group, ()), values, strict=True):
             column[step] = value
 
     def written(self, group: str, step: int) -> list[np.ndarray]:
-        """What was written as a step of all rows, (M, *shape) for each column of the group."""
+        """Return what was written as a step of all rows, (M, *shape) for each column of the group."""
         return [column[step] for column in self._groups.get(group, ())]
 
     def write_info(self, key: InfoKey, step: int, values: np.ndarray, rows: NDArray[np.bool_]) -> None:
-        """Writes the infos (M, *shape) of those rows, (M,), that have a value."""
+        """Write infos (M, *shape) of a step; `rows` (M,) is the mask of the rows that have a value."""
         if key not in self._infos:
             self._infos[key] = np.empty((*self._shape, *key.shape), key.dtype), np.zeros(self._shape, np.bool_)
         column, mask = (part[step, : self._num_rows] for part in self._infos[key])
@@ -76,7 +76,13 @@ class StepColumns:
         mask[rows] = True
 
     def places(self, rows: NDArray[np.int64], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where the steps of each of these rows stand, from its `starts` up to its `stops`, run behind run."""
+        """Return the places of runs of steps, one behind the other.
+
+        Args:
+            rows: row of each run.
+            starts: first step of each run.
+            stops: last step of each run, plus 1.
+        """
         lengths = stops - starts
         ends = np.cumsum(lengths)
         places = np.arange(ends[-1] if len(ends) else 0)
@@ -86,11 +92,11 @@ class StepColumns:
         return places
 
     def column(self, key: ColumnKey) -> np.ndarray:
-        """All places of a column."""
+        """Return a column with all its places, (places, *shape)."""
         return self._columns[key].reshape(-1, *key[1].shape)
 
     def infos(self, key: InfoKey, places: NDArray[np.int64]) -> tuple[np.ndarray, NDArray[np.bool_]]:
-        """The values of an info at these places, and which of them are there; the others are 0."""
+        """Return the values of an info at the places, and a mask of the places that have one; other values are 0."""
         column, mask = (part.reshape(-1, *part.shape[2:]) for part in self._infos[key])
         present = mask[places]
         if present.all():

@@ -1,1 +1,1 @@
-"""What a worker keeps for one sequence or population."""
+"""Work: what a worker keeps for one sequence or population, and how it carries out orders for it."""

@@ -1,4 +1,4 @@
-"""A worker's part in calls that sample fragments: rows that go on, and fragments that wait to be written."""
+"""Work on a row sequence."""
 
 from __future__ import annotations
 
@@ -6,153 +6,199 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from rollserve import Reason
-from rollserve_server.errors import OverLimitError
-from rollserve_server.sampling.encode.encoder import EncodedMessage, Encoding, write_messages
-from rollserve_server.sampling.protocol.episodes import EpisodeFailure, Message
+from rollserve_server.envs import VectorEnvs
+from rollserve_server.errors import DomainError, OverLimitError
+from rollserve_server.sampling.encode.encoder import Encoding
+from rollserve_server.sampling.encode.messages import EncodedMessage, write_messages
+from rollserve_server.sampling.fragments.rows import RowFragmentCollector
+from rollserve_server.sampling.fragments.vector import VectorFragmentCollector
+from rollserve_server.sampling.protocol.fragments import FragmentAssignment, FragmentOrder, FragmentReport
+from rollserve_server.sampling.protocol.orders import Message
 
 if TYPE_CHECKING:
-    import numpy as np
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from rollserve_server.agents import Agent
-    from rollserve_server.envs import RowEnvs, VectorEnvs
-    from rollserve_server.sampling.fragments.recording import FragmentRecording
-    from rollserve_server.sampling.protocol.fragments import FragmentAssignment, RowProgress, RowSequenceSpec
+    from rollserve_server.envs import RowEnvs
+    from rollserve_server.sampling.fragments.collector import FragmentCollector
+    from rollserve_server.sampling.protocol.fragments import RowProgress, RowSequenceSpec, RowState
 
 __all__ = ["FragmentWork"]
 
 
 class FragmentWork:
-    """Samples fragments of a stream, call after call, and writes them.
+    """Samples fragments of a row sequence, call after call, and writes them.
 
     Attributes:
-        spec: which sequence.
-        envs: the environments, which it has for itself.
-        num_simulated_steps: steps made so far.
-        num_restoring_steps: how many of them brought rows to where they stood.
+        spec: the row sequence.
+        envs: environments that nothing else uses.
     """
 
     def __init__(
         self,
         sequence: RowSequenceSpec,
         envs: RowEnvs | VectorEnvs,
-        rows: FragmentRecording,
+        states: Sequence[RowState],
+        *,
+        worker_index: int,
         buffer_bytes: int,
+        num_retries: int,
     ) -> None:
-        """Takes what steps the environments, and how much finished data may be held."""
+        """Begin with rows that have to be restored.
+
+        Args:
+            sequence: the row sequence.
+            envs: environments that nothing else uses.
+            states: states to restore the rows from.
+            worker_index: index of the worker, for the messages.
+            buffer_bytes: upper bound for the steps of a call, and size of waiting fragments at which rows stop.
+            num_retries: how often an episode may run again whose environment failed.
+        """
         self.spec = sequence
         self.envs = envs
-        self.num_simulated_steps = 0
-        self.num_restoring_steps = 0
-        self._rows = rows
+        self._worker_index = worker_index
         self._buffer_bytes = buffer_bytes
+        self._rows: FragmentCollector
+        if isinstance(envs, VectorEnvs):
+            self._rows = VectorFragmentCollector(sequence, envs, states, num_retries)
+        else:
+            self._rows = RowFragmentCollector(sequence, envs, states, num_retries)
+        self._num_simulated_steps = 0
+        self._num_restoring_steps = 0
         self._assignment: FragmentAssignment | None = None
-        self._checked_bytes = 0
+        self._checked_step_bytes = 0
         self._num_steps_left = 0
         self._num_steps_to_write = 0
-        self._has_told = False
+        self._has_reported_progress = False
 
-    @property
-    def num_broken_off(self) -> int:
-        """How many rows could not be brought to where they stood."""
-        return self._rows.num_broken_off
+    def episode_index(self, row: int) -> int | None:
+        """Return the index of the episode that a row runs or begins."""
+        return self._rows.episode_index(row)
 
-    @property
-    def is_stranded(self) -> bool:
-        """Whether a row could not be brought to where it stood in the middle of a call."""
-        return self._rows.is_stranded
+    def run(
+        self, order: FragmentOrder, build_agent: Callable[[], Agent], is_stopped: Callable[[], bool]
+    ) -> tuple[FragmentReport, NDArray[np.uint8]]:
+        """Carry out an order.
 
-    def take_env_failures(self) -> tuple[EpisodeFailure, ...]:
-        """Errors of environments, since this was last asked."""
-        failures, _ = self._rows.attempts.take()
-        return failures
+        Args:
+            order: the order.
+            build_agent: returns the agent of the assignment.
+            is_stopped: called before each step; ends the steps when it returns True.
 
-    def episode_of(self, row: int) -> int | None:
-        """The index of the episode that a row runs, or begins."""
-        return self._rows.episode_of(row)
+        Returns:
+            The report, and the buffer with its messages.
+        """
+        assignment, rows = order.assignment, self._rows
+        steps_before = self._num_simulated_steps, self._num_restoring_steps
+        began = sampled = time.perf_counter()
+        messages: tuple[Message, ...] = ()
+        buffer, failure = np.empty(0, np.uint8), None
+        try:
+            self._begin(assignment, build_agent)
+            if order.enough_row_steps is not None:
+                self._shorten(order.enough_row_steps)
+            if order.seconds > 0:
+                self._sample(order.seconds, is_stopped)
+            sampled = time.perf_counter()
+            if assignment.columns is None:
+                messages = self._discard()
+            else:
+                encoding = Encoding(assignment.policy_version, self._worker_index, assignment.columns)
+                messages, buffer = self._write(encoding, assignment.max_message_bytes, order.write_bytes)
+        except DomainError as error:
+            failure = error
+        env_failures, _ = rows.attempts.take()
+        report = FragmentReport(
+            messages=messages,
+            rows=self._take_progress() if failure is None else None,
+            num_row_steps=rows.num_steps,
+            num_simulated_steps=self._num_simulated_steps - steps_before[0],
+            num_restoring_steps=self._num_restoring_steps - steps_before[1],
+            num_broken_off=rows.num_broken_off,
+            sampling_seconds=sampled - began,
+            encoding_seconds=time.perf_counter() - sampled,
+            dropped_infos=rows.take_dropped_infos(),
+            failure=failure,
+            env_failures=env_failures,
+            is_stranded=rows.is_stranded,
+        )
+        return report, buffer
 
-    def begin(self, assignment: FragmentAssignment, build_agent: Callable[[], Agent]) -> None:
-        """Begins a call, unless it is the one that runs.
+    def _begin(self, assignment: FragmentAssignment, build_agent: Callable[[], Agent]) -> None:
+        """Begin a call, unless it runs already.
 
         Raises:
-            OverLimitError: its fragments may take more than may be held.
+            OverLimitError: the steps of the call may not fit into the buffer.
         """
-        before, self._assignment = self._assignment, assignment
-        if before is not None and before.call_id == assignment.call_id:
+        previous, self._assignment = self._assignment, assignment
+        if previous is not None and previous.call_id == assignment.call_id:
             return
-        if before is None or (before.policy_version, before.exploration) != (
-            assignment.policy_version,
-            assignment.exploration,
-        ):
+        agent_key = assignment.policy_version, assignment.exploration
+        if previous is None or (previous.policy_version, previous.exploration) != agent_key:
             self._rows.set_agent(build_agent())
-        self._checked_bytes = 0
-        self._check_size()
-        self._rows.begin_call(assignment.num_row_steps, tell_actions=assignment.tell_actions)
+        self._checked_step_bytes = 0
+        self._check_size(assignment)
+        self._rows.begin_call(assignment.num_row_steps, report_actions=assignment.report_actions)
         self._rows.outbox.begin_call(assignment.num_skipped_steps)
         self._num_steps_left = assignment.num_row_steps
         self._num_steps_to_write = assignment.num_row_steps * self._rows.num_rows - assignment.num_skipped_steps
-        self._has_told = False
+        self._has_reported_progress = False
 
-    @property
-    def num_row_steps(self) -> int:
-        """How many steps each row makes in the call."""
-        return self._rows.num_steps
-
-    def shorten(self, num_row_steps: int) -> None:
-        """Has each row make only so many steps in the call, or as many as it has made, if those are more."""
-        before = self._rows.num_steps
+    def _shorten(self, num_row_steps: int) -> None:
+        """End the call after `num_row_steps` steps of each row, or after the steps made if those are more."""
+        rows = self._rows
+        before = rows.num_steps
         num_made = before - self._num_steps_left
         if num_row_steps < before and self._num_steps_left:
-            self._rows.shorten(num_row_steps)
-            self._num_steps_left = self._rows.num_steps - num_made
-            self._num_steps_to_write -= (before - self._rows.num_steps) * self._rows.num_rows
+            rows.shorten(num_row_steps)
+            self._num_steps_left = rows.num_steps - num_made
+            self._num_steps_to_write -= (before - rows.num_steps) * rows.num_rows
 
-    def sample(self, seconds: float, is_stopped: Callable[[], bool]) -> None:
-        """Steps until the time is over, the rows have made all their steps, or no more finished data may be held.
+    def _sample(self, seconds: float, is_stopped: Callable[[], bool]) -> None:
+        """Step until the time is over, the rows have made all steps, or the waiting fragments fill the buffer.
 
-        The columns of a call's steps fit always; but short fragments take more by themselves than by their steps.
-
-        Args:
-            seconds: how long at most; at least one step is made, if there is one to make.
-            is_stopped: asked before each step; nothing more is done once it says so.
+        The columns of a call's steps always fit, but short fragments take memory besides their steps.
 
         Raises:
-            EnvFailedError: an environment raised errors again and again, or `is_stranded`.
+            EnvFailedError: an environment failed too often, or its row `is_stranded`.
             AgentFailedError: the agent failed.
-            OverLimitError: with the infos that came, the fragments may take more than may be held.
+            OverLimitError: with infos that are new, the steps of the call may not fit into the buffer.
         """
+        assert self._assignment is not None  # noqa: S101  # a call has begun
         until = time.perf_counter() + seconds
         rows = self._rows
         while self._num_steps_left and rows.outbox.num_bytes < self._buffer_bytes and not is_stopped():
             if num_steps := rows.restore():
-                self.num_restoring_steps += num_steps
-                self.num_simulated_steps += num_steps
+                self._num_restoring_steps += num_steps
+                self._num_simulated_steps += num_steps
             else:
                 rows.step()
-                self.num_simulated_steps += rows.num_rows + rows.num_repeated_steps
-                self.num_restoring_steps += rows.num_repeated_steps
+                self._num_simulated_steps += rows.num_rows + rows.num_repeated_steps
+                self._num_restoring_steps += rows.num_repeated_steps
                 self._num_steps_left -= 1
-                self._check_size()
+                self._check_size(self._assignment)
             if time.perf_counter() >= until:
                 break
 
-    def write(self, encoding: Encoding, write_bytes: int) -> tuple[tuple[Message, ...], NDArray[np.uint8]]:
-        """Writes messages, in the order of the fragments, until they have so many bytes or there is no more to write.
-
-        Returns:
-            Where they stand, and the buffer.
+    def _write(
+        self, encoding: Encoding, max_message_bytes: int, write_bytes: int
+    ) -> tuple[tuple[Message, ...], NDArray[np.uint8]]:
+        """Write messages, in the order of the fragments, until they have `write_bytes` or nothing more waits.
 
         Raises:
             OverLimitError: a single step does not fit into a message.
         """
-        assert self._assignment is not None  # noqa: S101  # a call has begun
         messages: list[EncodedMessage] = []
         places: list[Message] = []
-        outbox, limit, is_end = self._rows.outbox, self._assignment.max_message_bytes, not self._num_steps_left
+        outbox, is_end = self._rows.outbox, not self._num_steps_left
         num_bytes = 0
         while num_bytes < write_bytes:
-            message = outbox.next_message(encoding, limit, self._buffer_bytes, is_end=is_end)
+            message = outbox.next_message(encoding, max_message_bytes, self._buffer_bytes, is_end=is_end)
             if message is None:
                 break
             places.append(Message(num_bytes, message.num_bytes, message.num_steps, message.num_episodes))
@@ -163,42 +209,38 @@ class FragmentWork:
         outbox.forget_written()
         return tuple(places), buffer
 
-    def discard(self) -> tuple[Message, ...]:
-        """Throws away what is made, as if it were written; returns how much it was, as a message without any bytes."""
+    def _discard(self) -> tuple[Message, ...]:
+        """Throw away the waiting fragments; return a message without bytes that counts them, if there are any."""
         num_steps, num_episodes = self._rows.outbox.discard()
         self._num_steps_to_write -= num_steps
         return (Message(0, 0, num_steps, num_episodes),) if num_steps else ()
 
-    def take_progress(self) -> list[RowProgress] | None:
-        """Where the rows stand, once everything of the call is made and written; it is told once.
+    def _take_progress(self) -> list[RowProgress] | None:
+        """Return where the rows stand once all steps of the call are made and written, and None in later calls.
 
-        Nothing at all if they have made no step: they stand where they stood, or are still to be brought there.
+        The list is empty if the rows have made no step: some may still have to be restored.
         """
-        if self._num_steps_left or self._num_steps_to_write or self._has_told:
+        if self._num_steps_left or self._num_steps_to_write or self._has_reported_progress:
             return None
-        self._has_told = True
+        self._has_reported_progress = True
         return self._rows.progress() if self._rows.num_steps else []
 
-    def take_dropped_infos(self) -> dict[str, int]:
-        """By name, how many values of infos were dropped since this was last asked."""
-        dropped = dict(self._rows.dropped_infos)
-        self._rows.dropped_infos.clear()
-        return dropped
+    def _check_size(self, assignment: FragmentAssignment) -> None:
+        """Check that the steps of the call fit into the buffer, whenever a step takes more than was known.
 
-    def _check_size(self) -> None:
-        """Sees to it that what a call makes fits, whenever it is known that its steps take more than was known."""
-        assert self._assignment is not None  # noqa: S101  # a call has begun
+        Raises:
+            OverLimitError: they may not fit.
+        """
         step_bytes = self._rows.step_bytes
-        if step_bytes <= self._checked_bytes:
+        if step_bytes <= self._checked_step_bytes:
             return
-        self._checked_bytes = step_bytes
-        assignment, num_rows, buffer_bytes = self._assignment, self._rows.num_rows, self._buffer_bytes
+        self._checked_step_bytes = step_bytes
+        num_rows, buffer_bytes, stride = self._rows.num_rows, self._buffer_bytes, self.spec.stride
         if assignment.num_row_steps * num_rows * step_bytes <= buffer_bytes:
             return
-        came = (
-            f"{assignment.num_row_steps * self.spec.stride} came, but they may take more than the {buffer_bytes} bytes"
-        )
-        most = buffer_bytes // (num_rows * step_bytes)
-        advice = f"at most {most * self.spec.stride} would do" if most else "not even a step of each row fits"
-        text = f"{came} that a worker holds for a call: {advice}"
-        raise OverLimitError(text, reason=Reason.FRAGMENTS_TOO_LARGE, field="step_count")
+        num_fitting = buffer_bytes // (num_rows * step_bytes) * stride
+        limit = f"the {buffer_bytes} bytes that a worker holds for a call"
+        expected = f"at most {num_fitting}, to fit into {limit}" if num_fitting else f"steps that fit into {limit}"
+        hint = "" if num_fitting else "not even a step of each row fits"
+        got = assignment.num_row_steps * stride
+        raise OverLimitError.of("step_count", expected=expected, got=got, hint=hint, reason=Reason.FRAGMENTS_TOO_LARGE)

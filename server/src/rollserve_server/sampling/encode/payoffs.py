@@ -1,4 +1,4 @@
-"""Which columns of a stream gain by something, so that it is not tried in vain with each message."""
+"""A record of attempts to make columns smaller, so that useless attempts are rare."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from collections.abc import Hashable
 __all__ = ["Payoffs"]
 
 _NUM_SKIPPED = 32
-"""How often something that did not help is left out before it is tried again."""
+"""Number of messages in which an encoding that did not help is skipped before the next attempt."""
 
 
 class Payoffs:
-    """What was tried with which columns, and whether it helped."""
+    """Outcomes of attempts to make columns smaller."""
 
     def __init__(self) -> None:
         self._num_to_skip: dict[Hashable, int] = {}
         self._helped: set[Hashable] = set()
 
     def is_due(self, key: Hashable) -> bool:
-        """Whether to try. To be asked once for each message."""
+        """Whether to make an attempt. Counts the messages, so it has to be asked once for each."""
         left = self._num_to_skip.get(key, 0)
         if left:
             self._num_to_skip[key] = left - 1
         return not left
 
     def has_helped(self, key: Hashable) -> bool:
-        """Whether it helped the last time."""
+        """Whether the last attempt made the column smaller."""
         return key in self._helped
 
-    def tell(self, key: Hashable, *, helped: bool) -> None:
-        """Takes in what came of it."""
+    def record(self, key: Hashable, *, helped: bool) -> None:
+        """Record the outcome of an attempt."""
         if helped:
             self._helped.add(key)
         else:

@@ -1,0 +1,118 @@
+"""The base of the loops that run whole episodes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rollserve_server.sampling.collect.attempts import Attempts
+from rollserve_server.sampling.collect.recurrent_states import RecurrentStates
+from rollserve_server.sampling.record.infos import InfoKey, InfoReader
+from rollserve_server.sampling.record.recorder import Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from rollserve_server.agents import Agent
+    from rollserve_server.envs import RowEnvs, VectorEnvs
+    from rollserve_server.sampling.protocol.episodes import EpisodeRange
+    from rollserve_server.sampling.record.columns import ColumnKey
+    from rollserve_server.sampling.record.episodes import Episode
+
+__all__ = ["Collector", "column_keys"]
+
+
+class Collector(ABC):
+    """Runs episodes of one sequence in rows of environments, and records their steps.
+
+    Attributes:
+        attempts: failed attempts at episodes or blocks.
+        num_simulated_steps: number of steps that rows have made.
+        num_idle_steps: number of those steps that rows made only because they are stepped together with others.
+    """
+
+    def __init__(self, root_seed: int, envs: RowEnvs | VectorEnvs, agent: Agent, num_retries: int) -> None:
+        """Start without episodes.
+
+        Args:
+            root_seed: root seed of the sequence.
+            envs: environments that nothing else uses.
+            agent: agent that acts.
+            num_retries: how often an episode may run again whose environment failed.
+        """
+        self.attempts = Attempts(num_retries)
+        self.num_simulated_steps = self.num_idle_steps = 0
+        self._root_seed = root_seed
+        self._agent = agent
+        self._recurrent_states = RecurrentStates(envs.num_rows, agent.states)
+        self._infos = InfoReader()
+        self._recorder = Recorder(envs.num_rows, column_keys(envs, agent), self._infos)
+        self._observations = self._recorder.columns("observations")
+        self._actions = self._recorder.columns("actions")
+        self._rewards = self._recorder.columns("rewards")
+        self._agent_infos = self._recorder.columns("agent_infos")
+        self._states = self._recorder.columns("states")
+
+    @property
+    @abstractmethod
+    def num_waiting(self) -> int:
+        """Number of episodes, or of blocks, that wait for rows."""
+
+    @property
+    @abstractmethod
+    def num_running(self) -> int:
+        """Number of requested episodes that have rows and have not ended."""
+
+    @abstractmethod
+    def episode_index(self, row: int) -> int | None:
+        """Return the index of the episode that a row runs or begins, or of its block; None if it has none."""
+
+    @abstractmethod
+    def enqueue(self, ranges: Iterable[EpisodeRange]) -> None:
+        """Add episodes, which begin when rows are free, the lowest index first."""
+
+    @abstractmethod
+    def begin(self, before: int | None = None) -> bool:
+        """Begin waiting episodes in free rows, up to one whose environment fails.
+
+        Args:
+            before: upper bound: only for the sake of episodes with lower indices; None for no bound.
+
+        Returns:
+            Whether there are rows to step.
+        """
+
+    @abstractmethod
+    def step(self) -> list[Episode]:
+        """Step the rows that have episodes, and return the requested episodes that ended.
+
+        Raises:
+            AgentFailedError: the agent failed.
+        """
+
+    def release(self, episode: Episode) -> None:
+        """Forget a finished episode: its steps may be overwritten."""
+        self._recorder.release(episode)
+
+    def take_dropped_infos(self) -> dict[str, int]:
+        """Return the number of values of infos that were dropped since the last call, by name."""
+        return self._infos.take_dropped()
+
+    @abstractmethod
+    def cancel(self, index: int) -> int:
+        """Forget an episode that waits or runs, and return the number of its recorded steps."""
+
+
+def column_keys(envs: RowEnvs | VectorEnvs, agent: Agent) -> Iterator[ColumnKey]:
+    """Yield the keys of the columns that every step has."""
+    for leaf in envs.observation_leaves:
+        yield "observations", InfoKey(leaf.name, leaf.dtype, leaf.shape)
+    for leaf in envs.action_leaves:
+        yield "actions", InfoKey(leaf.name, leaf.dtype, leaf.shape)
+    yield "rewards", InfoKey("", np.dtype(np.float64), ())
+    for info in agent.infos:
+        yield "agent_infos", InfoKey(info.name, info.dtype, info.shape)
+    for name, initial in agent.states:
+        yield "states", InfoKey(name, initial.dtype, initial.shape)

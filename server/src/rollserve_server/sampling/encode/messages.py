@@ -1,0 +1,58 @@
+"""Encoded messages, ready to be written into a buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rollserve._codec.protobuf import size_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from rollserve_server.sampling.encode.fields import Part
+
+__all__ = ["EncodedMessage", "write_messages"]
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedMessage:
+    """A message whose columns are written where it is put.
+
+    Attributes:
+        parts: content of the message, in order.
+        num_bytes: size of the message.
+        num_raw_bytes: size that the message would have with all columns plain.
+        num_steps: number of steps in it.
+        num_episodes: number of episodes that end in it.
+    """
+
+    parts: Sequence[Part]
+    num_bytes: int
+    num_raw_bytes: int
+    num_steps: int
+    num_episodes: int
+
+    def write(self, buffer: NDArray[np.uint8]) -> None:
+        """Write the message into a buffer of its size."""
+        offset, view = 0, buffer.data
+        for part in self.parts:
+            end = offset + size_of(part)
+            if isinstance(part, bytes):
+                view[offset:end] = part
+            else:
+                part.write(buffer[offset:end])
+            offset = end
+
+
+def write_messages(messages: Sequence[EncodedMessage]) -> NDArray[np.uint8]:
+    """Return a buffer with the messages, one behind the other."""
+    buffer = np.empty(sum(message.num_bytes for message in messages), np.uint8)
+    offset = 0
+    for message in messages:
+        message.write(buffer[offset : offset + message.num_bytes])
+        offset += message.num_bytes
+    return buffer

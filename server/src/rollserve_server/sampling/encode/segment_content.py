@@ -1,0 +1,97 @@
+"""Content of a message whose segments were recorded one by one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rollserve_server.sampling.encode.columns import (
+    Column,
+    Headers,
+    Observations,
+    empty_info_column,
+    episode_info_columns,
+    info_columns,
+    keys_by_name,
+    step_column_name,
+)
+from rollserve_server.sampling.encode.fields import Rows
+from rollserve_server.sampling.encode.frame_stacks import frames_of_segments
+from rollserve_server.sampling.encode.segments import info_keys
+
+if TYPE_CHECKING:
+    from rollserve_server.sampling.encode.segments import Segment
+    from rollserve_server.sampling.record.columns import ColumnKey
+
+__all__ = ["SegmentContent"]
+
+
+class SegmentContent:
+    """Segments of recorded episodes, in their order; a `Content`."""
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self._segments = segments
+        self._pieces = [piece for segment in segments for piece in segment.pieces()]
+
+    def headers(self) -> Headers:
+        """Return the values of each segment."""
+        segments = self._segments
+        return Headers(
+            episode_indices=np.array([segment.episode.index for segment in segments], "<u8"),
+            first_steps=np.array([segment.episode.first_step + segment.start for segment in segments], "<u8"),
+            lengths=np.array([segment.length for segment in segments], "<u4"),
+            terminated=np.array([segment.ends and segment.episode.terminated for segment in segments]),
+            truncated=np.array([segment.ends and segment.episode.truncated for segment in segments]),
+            environment_seeds=np.array([segment.episode.env_seed for segment in segments], "<u4"),
+        )
+
+    def observations(self) -> Iterator[Observations]:
+        """Yield the observations of each leaf."""
+        keys = [key for group, key in self._pieces[0].buffer.columns if group == "observations"]
+        values = [segment.last_observations for segment in self._segments]
+        for position, key in enumerate(keys):
+            last = Rows([value[position][np.newaxis] for value in values], key.dtype, key.shape)
+            find_frames = functools.partial(frames_of_segments, self._segments, key, position)
+            yield Observations(key, self._rows(("observations", key)), last, find_frames)
+
+    def columns(self, *, all_states: bool) -> Iterator[Column]:
+        """Yield all columns except observations."""
+        # Keys of whole episodes, so that all segments of an episode have the same columns.
+        keys = info_keys([segment.episode for segment in self._segments])
+        for group, key in self._pieces[0].buffer.columns:
+            name = step_column_name(group, key, all_states=all_states)
+            if name is not None:
+                yield Column.of(*name, self._rows((group, key)))
+        yield from self._env_infos(key for key in keys if key[0] == "env_infos")
+        yield from episode_info_columns([segment.episode.reset_infos for segment in self._segments], keys)
+        yield from self._initial_states()
+
+    def _rows(self, key: ColumnKey) -> Rows:
+        slices = [buffer.columns[key][row, start:stop] for buffer, row, start, stop in self._pieces]
+        return Rows(slices, key[1].dtype, key[1].shape)
+
+    def _env_infos(self, keys: Iterable[ColumnKey]) -> Iterator[Column]:
+        num_rows = sum(segment.length for segment in self._segments)
+        for name, same_name in keys_by_name(keys).items():
+            column, mask = empty_info_column(num_rows, same_name)
+            stop = 0
+            for segment in self._segments:
+                start, stop = stop, stop + segment.length
+                for key in same_name:
+                    info = segment.episode.env_infos.get(key)
+                    if info is not None:
+                        steps, values = info.within(segment.start, segment.stop)
+                        column[start:stop][steps] = values
+                        mask[start:stop][steps] = True
+            yield from info_columns("environment_infos", name, column, mask)
+
+    def _initial_states(self) -> Iterator[Column]:
+        """Yield the recurrent states before the first step of each segment."""
+        keys = [key for group, key in self._segments[0].episode.pieces[0].buffer.columns if group == "states"]
+        firsts = [segment.pieces()[0] for segment in self._segments] if keys else ()
+        for key in keys:
+            rows = [buffer.columns["states", key][row, start : start + 1] for buffer, row, start, _ in firsts]
+            yield Column.of("initial_states", key.name, Rows(rows, key.dtype, key.shape))

@@ -1,0 +1,75 @@
+"""Content of a message whose segments are a slice of a fragment table."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rollserve_server.sampling.encode.columns import (
+    Column,
+    Headers,
+    Observations,
+    episode_info_columns,
+    info_columns,
+    step_column_name,
+)
+from rollserve_server.sampling.encode.fields import Gathered, Rows
+from rollserve_server.sampling.encode.frame_stacks import frames_of_table
+
+if TYPE_CHECKING:
+    from rollserve_server.sampling.encode.table_slices import TableSlice
+
+__all__ = ["TableContent"]
+
+
+class TableContent:
+    """A slice of a table whose infos of one name have one key; a `Content`. Its columns refer to the table's."""
+
+    def __init__(self, content: TableSlice) -> None:
+        self._fragments = content.fragments
+        self._segments = content.segments()
+        self._stored = content.fragments.columns
+
+    def headers(self) -> Headers:
+        """Return the values of each segment."""
+        segments = self._segments
+        return Headers(
+            episode_indices=segments.episode_indices.astype("<u8"),
+            first_steps=segments.first_steps.astype("<u8"),
+            lengths=segments.lengths.astype("<u4"),
+            terminated=segments.terminated,
+            truncated=segments.truncated,
+            environment_seeds=np.full(len(segments), segments.env_seed, "<u4"),
+        )
+
+    def observations(self) -> Iterator[Observations]:
+        """Yield the observations of each leaf."""
+        keys = [key for group, key in self._stored.keys if group == "observations"]
+        for position, key in enumerate(keys):
+            rows = Gathered(self._stored.column(("observations", key)), self._segments.places)
+            last = Rows.of(self._segments.last_observations[position])
+            find_frames = functools.partial(frames_of_table, self._segments, key, position)
+            yield Observations(key, rows, last, find_frames)
+
+    def columns(self, *, all_states: bool) -> Iterator[Column]:
+        """Yield all columns except observations."""
+        for group, key in self._stored.keys:
+            name = step_column_name(group, key, all_states=all_states)
+            if name is not None:
+                yield Column.of(*name, Gathered(self._stored.column((group, key)), self._segments.places))
+        yield from self._env_infos()
+        yield from episode_info_columns(self._segments.reset_infos, self._segments.info_keys)
+        for group, key in self._stored.keys:
+            if group == "states":
+                rows = Gathered(self._stored.column((group, key)), self._segments.first_places)
+                yield Column.of("initial_states", key.name, rows)
+
+    def _env_infos(self) -> Iterator[Column]:
+        for key in sorted(self._stored.info_keys, key=lambda key: key.name):
+            values, mask = self._stored.infos(key, self._segments.places)
+            # Values of whole fragments decide, so that all segments of a fragment have the same columns.
+            if mask.any() or self._stored.infos(key, self._fragments.places)[1].any():
+                yield from info_columns("environment_infos", key.name, values, mask)

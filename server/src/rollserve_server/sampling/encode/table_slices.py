@@ -1,0 +1,100 @@
+"""Slices of fragment tables, one for each message."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from rollserve_server.sampling.encode.sizes import Sizes
+from rollserve_server.sampling.encode.tables import FRAGMENT_BYTES, FragmentTable
+
+__all__ = ["TableSlice", "cut_table"]
+
+
+@dataclass(frozen=True, eq=False)
+class TableSlice:
+    """Consecutive steps of a table, for one message.
+
+    Attributes:
+        fragments: the fragments that the steps belong to.
+        first_step: step of the first fragment that the slice begins with.
+        last_step: step of the last fragment that the slice ends before; None if it holds the fragment's end.
+    """
+
+    fragments: FragmentTable
+    first_step: int
+    last_step: int | None
+
+    @property
+    def num_bytes(self) -> int:
+        """Approximate memory of the steps, and of the fragments if the slice holds their end."""
+        num_steps = int(self.segments().lengths.sum())
+        num_fragments = len(self.fragments) if self.ends else 0
+        return num_fragments * FRAGMENT_BYTES + num_steps * self.fragments.columns.step_bytes
+
+    @property
+    def ends(self) -> bool:
+        """Whether the slice holds the last fragment's last step."""
+        return self.last_step is None
+
+    def segments(self) -> FragmentTable:
+        """Return the table with only those steps of its first and last fragment that the slice holds."""
+        table = self.fragments
+        if self.first_step == 0 and self.ends:
+            return table
+        starts, stops, first_steps = table.starts.copy(), table.stops.copy(), table.first_steps.copy()
+        if self.last_step is not None:
+            stops[-1] = starts[-1] + self.last_step
+        starts[0] += self.first_step
+        first_steps[0] += self.first_step
+        segments = dataclasses.replace(table, starts=starts, stops=stops, first_steps=first_steps)
+        return segments if self.ends else _with_open_end(segments)
+
+
+def cut_table(
+    table: FragmentTable, max_message_bytes: int, first_step: int, fill_bytes: Callable[[], int], *, all_states: bool
+) -> Iterator[TableSlice]:
+    """Yield the content of each message, in order. A fragment too long for one message goes on in the next.
+
+    Args:
+        table: the fragments.
+        max_message_bytes: size that no message may exceed.
+        first_step: step of the first fragment to begin with.
+        fill_bytes: returns the preferred size of the next message, which is exceeded where steps are very large.
+        all_states: whether recurrent states are written for each step, too.
+
+    Raises:
+        OverLimitError: a single step does not fit into a message.
+    """
+    sizes = Sizes.of({*table.columns.keys, *table.info_keys}, all_states=all_states)
+    ends = np.cumsum(sizes.segment + table.lengths * sizes.step)
+    fragment = 0
+    while fragment < len(table):
+        room = sizes.room(max_message_bytes, fill_bytes())
+        begin = (ends[fragment - 1] if fragment else 0) + first_step * sizes.step
+        stop = int(np.searchsorted(ends, begin + room, "right"))
+        if stop > fragment:
+            yield TableSlice(table.select(fragment, stop), first_step, None)
+            fragment, first_step = stop, 0
+        else:
+            last_step = first_step + (room - sizes.segment) // sizes.step
+            yield TableSlice(table.select(fragment, fragment + 1), first_step, last_step)
+            first_step = last_step
+
+
+def _with_open_end(segments: FragmentTable) -> FragmentTable:
+    """Return the segments with a last one that goes on: its last observation is the next one of its episode."""
+    terminated, truncated = segments.terminated.copy(), segments.truncated.copy()
+    terminated[-1] = truncated[-1] = False
+    columns, rows, stops = segments.columns, segments.rows[-1:], segments.stops[-1:]
+    (place,) = columns.places(rows, stops, stops + 1)
+    last_observations = [column.copy() for column in segments.last_observations]
+    keys = [key for key in columns.keys if key[0] == "observations"]
+    for column, key in zip(last_observations, keys, strict=True):
+        column[-1] = columns.column(key)[place]
+    return dataclasses.replace(
+        segments, terminated=terminated, truncated=truncated, last_observations=last_observations
+    )

@@ -1,0 +1,214 @@
+"""The base of the loops that record fragments."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+import numpy as np
+from gymnasium import spaces
+
+from rollserve_server.errors import EnvFailedError, EpisodeFailedError
+from rollserve_server.sampling.collect.attempts import Attempts
+from rollserve_server.sampling.collect.recurrent_states import RecurrentStates
+from rollserve_server.sampling.fragments.action_history import ActionHistory
+from rollserve_server.sampling.fragments.replay import DivergedError
+from rollserve_server.sampling.record.infos import InfoReader
+
+if TYPE_CHECKING:
+    from rollserve_server.agents import Agent
+    from rollserve_server.envs import Leaf, RowEnvs, VectorEnvs
+    from rollserve_server.sampling.fragments.outbox import Outbox
+    from rollserve_server.sampling.protocol.fragments import RowProgress, RowSequenceSpec, RowState
+
+__all__ = ["FragmentCollector"]
+
+_T = TypeVar("_T")
+_Failed = TypeVar("_Failed", bound=EpisodeFailedError)
+
+
+class FragmentCollector(ABC):
+    """Steps M rows that go on from call to call, and records their fragments and, for each call, their actions.
+
+    Attributes:
+        num_rows: M.
+        num_broken_off: number of rows that could not be restored at the beginning of the call, and go on with their
+            next episodes.
+        num_repeated_steps: number of steps that the last `step` has repeated to restore rows whose environments failed.
+        is_stranded: whether a row whose environment failed in the middle of a call could not be restored.
+        attempts: failed attempts at episodes.
+        outbox: fragments that are finished.
+    """
+
+    outbox: Outbox
+    _envs: RowEnvs | VectorEnvs
+
+    def __init__(
+        self, sequence: RowSequenceSpec, envs: RowEnvs | VectorEnvs, states: Sequence[RowState], num_retries: int
+    ) -> None:
+        """Begin with rows that have to be restored.
+
+        Args:
+            sequence: the row sequence.
+            envs: environments that nothing else uses.
+            states: states to restore the rows from.
+            num_retries: how often an episode may run again whose environment failed.
+        """
+        self.attempts = Attempts(num_retries)
+        self.num_repeated_steps = 0
+        self.is_stranded = False
+        self._history = ActionHistory(states)
+        self.num_rows = len(states)
+        self.num_broken_off = 0
+        self._sequence = sequence
+        self._envs = envs
+        self._infos = InfoReader()
+        self._agent: Agent
+        self._recurrent_states = RecurrentStates(len(states), ())
+        # For each row: the recurrent state to begin with; empty once there is an agent.
+        self._initial_states = [state.recurrent_state for state in states]
+        # In the call: the current step, the number of steps, and for each leaf the actions (T, M, *A).
+        self._step = self._num_steps = 0
+        self._reports_actions = False
+        self._call_actions: Sequence[np.ndarray] = ()
+
+    @property
+    @abstractmethod
+    def step_bytes(self) -> int:
+        """Bytes that the columns of one row's step take, once there is an agent."""
+
+    @property
+    def num_steps(self) -> int:
+        """Number of steps that each row makes in the call."""
+        return self._num_steps
+
+    @abstractmethod
+    def episode_index(self, row: int) -> int:
+        """Return the index of the episode that a row runs or begins."""
+
+    def set_agent(self, agent: Agent) -> None:
+        """Let another agent act from the next call on.
+
+        Episodes go on, and so do their recurrent states if they have the same names, dtypes and shapes in both agents.
+        """
+        self._agent = agent
+        previous = self._initial_states or self._recurrent_states.copies()
+        self._recurrent_states = RecurrentStates(self.num_rows, agent.states, previous)
+        self._initial_states = []
+
+    def begin_call(self, num_steps: int, *, report_actions: bool) -> None:
+        """Begin a call. All fragments of the call before have been written.
+
+        Args:
+            num_steps: number of steps that each row makes.
+            report_actions: whether to keep the actions for `progress`.
+        """
+        self.num_broken_off = 0
+        self._step = 0
+        self._num_steps = num_steps
+        leaves = self._envs.action_leaves if report_actions else ()
+        self._call_actions = [np.empty((num_steps, self.num_rows, *leaf.shape), _log_dtype(leaf)) for leaf in leaves]
+        self._reports_actions = report_actions
+        self._history.begin_call(self._call_actions)
+
+    def shorten(self, num_steps: int) -> None:
+        """End the call after `num_steps` steps of each row, or after the steps made so far if those are more.
+
+        If they are made, the fragments of episodes that go on end with the last step and go to the outbox.
+        """
+        self._num_steps = max(num_steps, self._step)
+        # Copies, because views would keep the memory of the other steps.
+        self._call_actions = [column[: self._num_steps].copy() for column in self._call_actions]
+        self._history.shorten(self._call_actions)
+        if 0 < self._step == self._num_steps:
+            self._cut()
+
+    @abstractmethod
+    def restore(self) -> int:
+        """Make steps that restore rows, and return their number; 0 once all rows are restored."""
+
+    @abstractmethod
+    def step(self) -> None:
+        """Step all rows, which have been restored.
+
+        Fragments of episodes that end go to the outbox, in the order of the rows. After the call's last step, fragments
+        of all other rows do, too.
+
+        Raises:
+            EnvFailedError: an environment failed too often; or it failed once, and the row `is_stranded`.
+            AgentFailedError: the agent failed.
+        """
+
+    @abstractmethod
+    def progress(self) -> list[RowProgress]:
+        """Return where the rows stand at the end of a call."""
+
+    @abstractmethod
+    def _cut(self) -> None:
+        """End the fragments of episodes that go on, before the current step."""
+
+    @abstractmethod
+    def _with_episode(self, error: _Failed) -> _Failed:
+        """Return the error with the episode that it was raised in."""
+
+    def take_dropped_infos(self) -> dict[str, int]:
+        """Return the number of values of infos that were dropped since the last call, by name."""
+        return self._infos.take_dropped()
+
+    def _retry(self, error: EnvFailedError, key: int) -> None:
+        """Record a failed attempt; raise the error, which names its episode, if no other is allowed."""
+        if not self.attempts.fail(key, [error.episode_index or 0], error):
+            raise error
+
+    def _begun(self, begin: Callable[[], _T], key: int) -> _T:
+        """Return the result of `begin`, which begins episodes; repeat it when it fails.
+
+        Raises:
+            EnvFailedError: it failed too often.
+        """
+        while True:
+            try:
+                return begin()
+            except EnvFailedError as error:
+                self._retry(self._with_episode(error), key)
+
+    def _restored(
+        self, replay: Callable[[], Iterator[int]], key: int, episode_index: int
+    ) -> Generator[int, None, bool]:
+        """Yield the numbers of steps of a replay, which is repeated when it fails; return whether it succeeded."""
+        while True:
+            try:
+                yield from replay()
+            except EnvFailedError as error:
+                if not self.attempts.fail(key, [episode_index], self._with_episode(error)):
+                    return False
+            except DivergedError:
+                return False
+            else:
+                return True
+
+    def _strand(self, error: EnvFailedError) -> NoReturn:
+        """Give up a row that cannot be restored after the error."""
+        self.is_stranded = True
+        raise error
+
+    def _keep_actions(self, actions: Sequence[np.ndarray]) -> None:
+        """Keep the actions of the current step, if they are reported."""
+        if self._reports_actions:
+            for column, action in zip(self._call_actions, actions, strict=True):
+                column[self._step] = action
+
+
+def _log_dtype(leaf: Leaf) -> np.dtype:
+    """Return the smallest dtype for all values of an action's leaf: actions are kept for long."""
+    space = leaf.space
+    match space:
+        case spaces.Discrete():
+            low, high = int(space.start), int(space.start + space.n - 1)
+        case spaces.MultiDiscrete():
+            low, high = int(space.start.min()), int((space.start + space.nvec - 1).max())
+        case _:
+            return leaf.dtype
+    dtype = np.result_type(np.min_scalar_type(low), np.min_scalar_type(high))
+    return dtype if dtype.itemsize < leaf.dtype.itemsize else leaf.dtype

@@ -1,0 +1,42 @@
+"""Descriptions: what workers report about themselves and about their environments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gymnasium import Space
+
+    from rollserve import Reproducibility
+
+__all__ = ["EnvDescription", "WorkerIdentity"]
+
+
+@dataclass(frozen=True)
+class WorkerIdentity:
+    """The process and the host that a worker runs in."""
+
+    process_id: int
+    host: str
+
+
+@dataclass(frozen=True)
+class EnvDescription:
+    """Properties of an installed environment.
+
+    Attributes:
+        observation_space: space of one row's observations.
+        action_space: space of one row's actions.
+        max_episode_steps: step limit of an episode; None if no limit is known.
+        reproducibility: reproducibility class, as far as a quick check can tell.
+        num_rows: number of rows that a worker steps for each work.
+        num_episodes_per_row: number of episodes of each row in a block; None if rows are stepped one by one.
+    """
+
+    observation_space: Space[Any]
+    action_space: Space[Any]
+    max_episode_steps: int | None
+    reproducibility: Reproducibility
+    num_rows: int
+    num_episodes_per_row: int | None = None

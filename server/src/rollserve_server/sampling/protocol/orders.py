@@ -1,0 +1,88 @@
+"""Values that orders and reports of all kinds share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from rollserve.v1.tensor_pb2 import Compression
+
+__all__ = ["PLAIN", "ColumnFormat", "EpisodeFailure", "Message", "Outcome", "WorkOrder"]
+
+R = TypeVar("R")
+
+
+class WorkOrder(Generic[R]):
+    """Base of all orders: a slice of work that a worker answers with a report of type R."""
+
+
+@dataclass(frozen=True)
+class ColumnFormat:
+    """How columns may be written.
+
+    Attributes:
+        compression: codec for columns that shrink by it; None for no compression.
+        frames_once: whether observations that are stacks of frames may be written with each frame once.
+        all_states: whether recurrent states are written for each step, instead of for each segment only.
+    """
+
+    compression: Compression.ValueType | None = None
+    frames_once: bool = False
+    all_states: bool = False
+
+
+PLAIN = ColumnFormat()
+"""Format that every client can read."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """Position and content of a message in the buffer of a report.
+
+    Attributes:
+        offset: position of its first byte.
+        size: number of bytes.
+        num_steps: number of steps in it.
+        num_episodes: number of episodes that end in it.
+    """
+
+    offset: int
+    size: int
+    num_steps: int
+    num_episodes: int
+
+
+class Outcome(NamedTuple):
+    """Return, length and end of an episode.
+
+    Attributes:
+        episode_index: index of the episode; in reports about populations, the work unit.
+        total_reward: sum of its rewards, added up in the order of its steps.
+        length: number of its steps.
+        terminated: whether the environment terminated it.
+        truncated: whether it was truncated.
+    """
+
+    episode_index: int
+    total_reward: float
+    length: int
+    terminated: bool
+    truncated: bool
+
+
+class EpisodeFailure(NamedTuple):
+    """An error that an environment raised while it was sampled.
+
+    Attributes:
+        indices: indices of the episodes that failed with it: several where rows are stepped together. In reports about
+            populations, work units.
+        num_attempts: number of attempts at them that have failed, including this one.
+        is_final: whether the worker gives the episodes up. Otherwise they run again in a fresh environment.
+        text: the error, and where it was raised.
+    """
+
+    indices: tuple[int, ...]
+    num_attempts: int
+    is_final: bool
+    text: str

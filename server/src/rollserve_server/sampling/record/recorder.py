@@ -1,0 +1,223 @@
+"""The recorder: writes steps of rows into a column buffer, and cuts episodes out of it."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rollserve_server.sampling.record.columns import ColumnBuffer, Piece, copy_pieces
+from rollserve_server.sampling.record.info_columns import InfoRecorder
+
+if TYPE_CHECKING:
+    from rollserve_server.sampling.record.columns import ColumnKey
+    from rollserve_server.sampling.record.episodes import Episode
+    from rollserve_server.sampling.record.infos import InfoReader
+
+__all__ = ["Recorder"]
+
+_BUFFER_BYTES = 30 << 20
+"""Upper bound for a buffer: two fit into the arenas of 64 MiB, less a little, that glibc allocates for threads."""
+
+_MIN_BUFFER_STEPS = 4
+_MAX_BUFFER_STEPS = 1000
+"""No power of 2: a step of all rows is written at once, and values that are a power of 2 apart evict each other from
+the processor's caches.
+"""
+
+_SHARED_BUFFER_BYTES = 64 << 10
+"""Bytes of short episodes that are moved into one buffer: own arrays would take far more memory than their steps. The
+buffer is freed with the last of the episodes, so it is small.
+"""
+
+_MIN_SHARE_TO_KEEP = 0.75
+"""Share of a buffer that must be in use for its pieces to keep it. Keeping it saves a copy and takes at most a third
+more memory.
+"""
+
+_EPISODE_BYTES = 512
+"""Memory of an episode's objects without steps, infos and last observations, as measured."""
+
+
+class Recorder:
+    """Records the steps of M rows in a column buffer, and cuts episodes or fragments out of it.
+
+    The buffer is used over and over. When it is full, pieces that are still in use move to buffers of their own; if
+    they are most of the buffer, they keep it, and the recorder takes a new one. Infos of environments can have any
+    names, so each episode has its own columns for them.
+    """
+
+    def __init__(self, num_rows: int, keys: Iterable[ColumnKey], reader: InfoReader) -> None:
+        """Allocate the buffer.
+
+        Args:
+            num_rows: M.
+            keys: columns that every step has.
+            reader: reads the infos of steps.
+        """
+        keys = list(keys)
+        self._reader = reader
+        self._step_bytes = sum(key.dtype.itemsize * math.prod(key.shape) for _, key in keys)
+        steps = _BUFFER_BYTES // max(self._step_bytes * num_rows, 1)
+        self._num_steps = max(_MIN_BUFFER_STEPS, min(steps, _MAX_BUFFER_STEPS))
+        self._num_rows = num_rows
+        self._keys = keys
+        self._buffer = self._new_buffer()
+        self._columns: dict[str, list[np.ndarray]] = {}
+        self._step = 0
+        self._open: dict[int, _OpenEpisode] = {}
+        # Finished episodes whose last piece is in the buffer.
+        self._finished: set[Episode] = set()
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes that the columns of one row's step take."""
+        return self._step_bytes
+
+    def begin(self, row: int, episode: Episode) -> None:
+        """Record the row's next steps as steps of the episode."""
+        self._open[row] = _OpenEpisode(episode, self._step)
+
+    def columns(self, group: str) -> list[np.ndarray]:
+        """Return the columns of a group, in the order of the keys, for `write`. The list changes with the buffer."""
+        return self._columns.setdefault(group, self._buffer.group(group))
+
+    def write(self, columns: Iterable[np.ndarray], values: Iterable[np.ndarray]) -> None:
+        """Write the current step of every row, (M, *shape) for each column."""
+        for column, value in zip(columns, values, strict=True):
+            column[:, self._step] = value
+
+    def last_written(self, group: str) -> list[np.ndarray]:
+        """Return what was written as the current step of every row, (M, *shape) for each column of the group."""
+        return [column[:, self._step] for column in self.columns(group)]
+
+    def write_infos(self, row: int, info: Mapping[Any, Any]) -> None:
+        """Write an environment's infos of the current step of a row."""
+        running = self._open[row]
+        if running.infos is None:
+            running.infos = InfoRecorder(self._reader)
+        running.infos.write(running.num_moved + self._step - running.start, info)
+
+    def advance(self) -> None:
+        """Go on to the next step. Episodes that end with the current step have to be finished before."""
+        self._step += 1
+        if self._step == self._num_steps:
+            self._make_room()
+
+    def length(self, row: int) -> int:
+        """Return the number of steps of the row's episode before the current step."""
+        running = self._open[row]
+        return running.num_moved + self._step - running.start
+
+    def finish(self, row: int, terminated: bool, truncated: bool, last_observations: Sequence[np.ndarray]) -> Episode:
+        """End the row's episode or fragment with the current step, and return it."""
+        return self._finish(row, self._step + 1, terminated, truncated, last_observations)
+
+    def cut(self, row: int, last_observations: Sequence[np.ndarray]) -> Episode:
+        """End the row's fragment, which has at least one step, before the current step, and return it."""
+        return self._finish(row, self._step, False, False, last_observations)
+
+    def abandon(self, row: int) -> None:
+        """Forget the steps of the row's episode so far."""
+        del self._open[row]
+
+    def release(self, episode: Episode) -> None:
+        """Forget a finished episode: its steps may be overwritten."""
+        self._finished.discard(episode)
+
+    def _finish(
+        self, row: int, stop: int, terminated: bool, truncated: bool, last_observations: Sequence[np.ndarray]
+    ) -> Episode:
+        running = self._open.pop(row)
+        episode = running.episode
+        episode.length = running.num_moved + stop - running.start
+        episode.terminated, episode.truncated = terminated, truncated
+        episode.last_observations = last_observations
+        if running.infos is not None:
+            episode.env_infos = running.infos.finish(episode.length)
+        episode.num_bytes = self._num_bytes(episode)
+        if stop > running.start:  # else all steps have moved out of the buffer
+            episode.pieces.append(Piece(self._buffer, row, running.start, stop))
+            self._finished.add(episode)
+        return episode
+
+    def _num_bytes(self, episode: Episode) -> int:
+        num_bytes = _EPISODE_BYTES + episode.length * self._step_bytes
+        num_bytes += sum(map(sys.getsizeof, episode.last_observations))
+        if episode.reset_infos:
+            num_bytes += sys.getsizeof(episode.reset_infos) + sum(map(sys.getsizeof, episode.reset_infos.values()))
+        if episode.env_infos:
+            num_bytes += sys.getsizeof(episode.env_infos)
+            num_bytes += sum(column.num_bytes for column in episode.env_infos.values())
+        return num_bytes
+
+    def _new_buffer(self) -> ColumnBuffer:
+        shape = (self._num_rows, self._num_steps)
+        return ColumnBuffer({(group, key): np.empty((*shape, *key.shape), key.dtype) for group, key in self._keys})
+
+    def _make_room(self) -> None:
+        """Make the whole buffer free for new steps, without losing those in use."""
+        num_open = sum(self._step - running.start for running in self._open.values())
+        num_finished = sum(episode.pieces[-1].num_steps for episode in self._finished)
+        min_to_keep = _MIN_SHARE_TO_KEEP * self._num_rows * self._num_steps
+        # A buffer is freed as a whole, and open episodes may hold it for long: among several rows, they keep it only if
+        # they use most of it themselves.
+        open_keep = num_open + (num_finished if self._num_rows == 1 else 0) >= min_to_keep
+        finished_keep = open_keep or num_finished >= min_to_keep
+        for row, running in self._open.items():
+            if running.start < self._step:
+                piece = Piece(self._buffer, row, running.start, self._step)
+                running.episode.pieces.extend([piece] if open_keep else copy_pieces([piece]))
+                running.num_moved += piece.num_steps
+            running.start = 0
+        if finished_keep:
+            self._buffer = self._new_buffer()
+            for group, columns in self._columns.items():
+                columns[:] = self._buffer.group(group)
+        else:
+            self._move_finished()
+        self._finished.clear()
+        self._step = 0
+
+    def _move_finished(self) -> None:
+        # In the order in which they will be released.
+        finished = sorted(self._finished, key=lambda episode: episode.index)
+        for group in _group(finished, _SHARED_BUFFER_BYTES // self._step_bytes):
+            for episode, piece in zip(group, copy_pieces([member.pieces[-1] for member in group]), strict=True):
+                episode.pieces[-1] = piece
+
+
+@dataclass(eq=False, slots=True)
+class _OpenEpisode:
+    """An episode that a row runs.
+
+    Attributes:
+        episode: the episode.
+        start: position in the buffer of its first step there.
+        num_moved: number of its steps that have moved out of the buffer.
+        infos: recorder of the environment's infos; None before the first ones.
+    """
+
+    episode: Episode
+    start: int
+    num_moved: int = 0
+    infos: InfoRecorder | None = None
+
+
+def _group(episodes: Iterable[Episode], max_steps: int) -> Iterator[list[Episode]]:
+    """Group consecutive episodes whose last pieces have at most `max_steps` in all. Longer ones are alone."""
+    members: list[Episode] = []
+    room = max_steps
+    for episode in episodes:
+        num_steps = episode.pieces[-1].num_steps
+        if members and num_steps > room:
+            yield members
+            members, room = [], max_steps
+        members.append(episode)
+        room -= num_steps
+    if members:
+        yield members

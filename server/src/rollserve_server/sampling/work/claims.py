@@ -1,0 +1,110 @@
+"""Writing claimed episodes as messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rollserve_server.sampling.encode.encoder import Encoder, Encoding
+from rollserve_server.sampling.encode.messages import EncodedMessage, write_messages
+from rollserve_server.sampling.encode.segments import Segment, cut_into_messages
+from rollserve_server.sampling.protocol.episodes import Claim, Parcel
+from rollserve_server.sampling.protocol.orders import Message
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from rollserve_server.sampling.protocol.orders import ColumnFormat
+    from rollserve_server.sampling.record.episodes import Episode
+
+__all__ = ["ClaimWriter"]
+
+_PARCELS_BYTES = 16 << 20
+"""Size of the plain messages after which no other is written for an order: an object of Ray takes about 1 ms whatever
+its size, and the gateway holds a few of them. Plain size, so that compressed messages take no longer to write.
+"""
+
+
+class ClaimWriter:
+    """Writes claims of finished episodes as messages. A large claim takes several orders."""
+
+    def __init__(self, finished: Mapping[int, Episode]) -> None:
+        """Start without claims; `finished` holds the finished episodes by index and may change."""
+        self._finished = finished
+        self._encoder = Encoder()
+        self._drafts: dict[Claim, _Draft] = {}
+
+    def write(
+        self, claims: Sequence[Claim], encoding: Encoding, max_message_bytes: int
+    ) -> tuple[list[Parcel], NDArray[np.uint8]]:
+        """Write messages of the claims, in their order, as many as go into one buffer.
+
+        Returns:
+            Parcels of the first claims, and the buffer.
+
+        Raises:
+            OverLimitError: a single step does not fit into a message.
+        """
+        parcels: list[Parcel] = []
+        messages: list[EncodedMessage] = []
+        num_bytes = num_raw_bytes = 0
+        for claim in claims:
+            if num_raw_bytes >= _PARCELS_BYTES:
+                break
+            draft = self._drafts.pop(claim, None) or self._begin(claim, max_message_bytes, encoding.columns)
+            places: list[Message] = []
+            start = draft.position
+            while draft.segments is not None and num_raw_bytes < _PARCELS_BYTES:
+                message = self._encoder.encode(draft.segments, encoding)
+                places.append(Message(num_bytes, message.num_bytes, message.num_steps, message.num_episodes))
+                messages.append(message)
+                num_bytes += message.num_bytes
+                num_raw_bytes += message.num_raw_bytes
+                draft.advance()
+            complete = draft.segments is None
+            parcels.append(Parcel(claim.claim_id, tuple(places), start, draft.position, complete))
+            if not complete:
+                self._drafts[claim] = draft
+        return parcels, write_messages(messages)
+
+    def num_written_steps(self, episode: Episode) -> int:
+        """Return the number of the episode's steps in messages of a claim that is not complete."""
+        for claim, draft in self._drafts.items():
+            if claim.start <= episode.index < claim.stop:
+                index, step = draft.position
+                written = episode.length if episode.index < index else step if episode.index == index else 0
+                return written - (claim.first_step if episode.index == claim.start else 0)
+        return 0
+
+    def forget_incomplete(self) -> None:
+        """Forget claims of episodes that are no longer there."""
+        for claim in list(self._drafts):
+            if not all(index in self._finished for index in range(claim.start, claim.stop)):
+                del self._drafts[claim]
+
+    def _begin(self, claim: Claim, max_message_bytes: int, columns: ColumnFormat) -> _Draft:
+        episodes = [self._finished[index] for index in range(claim.start, claim.stop)]
+        fill_bytes, all_states = self._encoder.fill_bytes, columns.all_states
+        messages = cut_into_messages(episodes, max_message_bytes, claim.first_step, fill_bytes, all_states=all_states)
+        return _Draft(messages, (claim.start, claim.first_step))
+
+
+class _Draft:
+    """Messages of a claim that are not written yet.
+
+    Attributes:
+        segments: content of the next message; None after the last.
+        position: episode index and step that the next message begins with.
+    """
+
+    def __init__(self, messages: Iterator[Sequence[Segment]], position: tuple[int, int]) -> None:
+        self._messages = messages
+        self.segments = next(messages, None)
+        self.position = position
+
+    def advance(self) -> None:
+        if self.segments:
+            last = self.segments[-1]
+            self.position = (last.episode.index + 1, 0) if last.ends else (last.episode.index, last.stop)
+        self.segments = next(self._messages, None)

@@ -1,0 +1,100 @@
+"""Installed versions of the agent, and the agents that are built from them for rows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, NamedTuple
+
+from rollserve_server.activity import Phase, current_activity
+from rollserve_server.agents import build_agent, build_population, load_agent
+from rollserve_server.envs import VectorEnvs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+
+    from rollserve_server.agents import Agent, AgentSpec, Exploration, PopulationAgent
+    from rollserve_server.envs import RowEnvs
+    from rollserve_server.sampling.protocol.populations import Population
+
+__all__ = ["AgentKey", "InstalledAgents"]
+
+_MAX_BUILT_AGENTS = 4
+"""Number of agents that are kept built: each has a copy of the parameters."""
+
+
+class AgentKey(NamedTuple):
+    """Identity of an agent that works can share: its version, its environment's version, and how freely it acts."""
+
+    policy_version: int
+    env_version: int
+    exploration: Exploration
+
+
+class InstalledAgents:
+    """Installed versions of the agent."""
+
+    def __init__(self) -> None:
+        self._specs: dict[int, AgentSpec] = {}
+        # By key, number of rows, and whether the rows are stepped together.
+        self._built: dict[tuple[AgentKey, int, bool], Agent] = {}
+
+    @property
+    def versions(self) -> set[int]:
+        """Installed versions."""
+        return set(self._specs)
+
+    def install(self, version: int, spec: AgentSpec) -> None:
+        """Install a version, which has been checked to fit its environment.
+
+        Raises:
+            NotFoundError, InvalidValueError: as `load_agent`.
+        """
+        current_activity().begin(Phase.LOADING)
+        self._specs[version] = load_agent(spec)
+        self.forget_built()
+
+    def retain(self, versions: Collection[int]) -> None:
+        """Evict all other versions."""
+        for version in self._specs.keys() - set(versions):
+            del self._specs[version]
+        self.forget_built()
+
+    def forget_built(self) -> None:
+        """Forget built agents; works that use them keep them."""
+        self._built.clear()
+
+    def built(self, key: AgentKey, envs: RowEnvs | VectorEnvs) -> Agent:
+        """Return an agent for the rows. Works may share it: it reads and writes its memory within one step only."""
+        is_joint = isinstance(envs, VectorEnvs)
+        full_key = key, envs.num_rows, is_joint
+        if full_key not in self._built:
+            while len(self._built) >= _MAX_BUILT_AGENTS:
+                del self._built[next(iter(self._built))]
+            current_activity().begin(Phase.LOADING)
+            self._built[full_key] = build_agent(
+                self._specs[key.policy_version],
+                envs.observation_space,
+                envs.action_space,
+                envs.num_rows,
+                together=is_joint,
+                exploration=key.exploration,
+            )
+        return self._built[full_key]
+
+    def built_population(
+        self, population: Population, parameters: Mapping[str, np.ndarray], envs: RowEnvs
+    ) -> PopulationAgent:
+        """Return an agent that acts as the members of a population; their parameters (K, *shape) have been checked."""
+        current_activity().begin(Phase.LOADING)
+        key = AgentKey(population.policy_version, population.env_version, population.exploration)
+        return build_population(
+            self._specs[population.policy_version],
+            parameters,
+            self.built(key, envs),
+            envs.observation_space,
+            envs.action_space,
+            envs.num_rows,
+            population.exploration,
+        )

@@ -1,0 +1,207 @@
+"""Installed versions of the environment, with the rows of each that no work uses."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, TypeVar
+
+from rollserve import EnvSpec
+from rollserve_server.envs import RowEnvs, VectorEnvs, episodes_per_row, make_rows, offers_rows, with_envpool
+from rollserve_server.errors import DomainError, EnvFailedError, InvalidValueError
+from rollserve_server.sampling.protocol.descriptions import EnvDescription
+
+if TYPE_CHECKING:
+    from rollserve_server.envs import WorkerSpecs
+    from rollserve_server.settings import WorkerSettings
+
+__all__ = ["InstalledEnv", "InstalledEnvs"]
+
+_T = TypeVar("_T")
+_Rows = TypeVar("_Rows", RowEnvs, VectorEnvs)
+_AnyRows = TypeVar("_AnyRows", bound=RowEnvs | VectorEnvs)
+
+
+class InstalledEnvs:
+    """Installed versions of the environment. Versions below 0 are environments of evaluations."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._envs: dict[int, InstalledEnv] = {}
+
+    @property
+    def versions(self) -> set[int]:
+        """Installed versions."""
+        return set(self._envs)
+
+    def __getitem__(self, version: int) -> InstalledEnv:
+        return self._envs[version]
+
+    def install(self, version: int, specs: WorkerSpecs) -> InstalledEnv:
+        """Install a version: make its rows, or change free rows of another version in place.
+
+        Rows can be changed if they are of the same kind and number, and differ in nothing but tasks or options of
+        resets. Versions below 0 and others never exchange rows.
+
+        Raises:
+            NotFoundError, InvalidValueError: as `make_rows`; or rows have other spaces than others. The error has the
+                row.
+        """
+        specs = with_envpool(specs, self._settings)
+        free = self._take_free if version > 0 else None
+        rows = make_rows(specs, self._settings, free, self._settings.max_episode_length)
+        if version in self._envs:  # from an update that was not completed
+            self._envs[version].close()
+        env = self._envs[version] = InstalledEnv(specs, rows, self._settings)
+        return env
+
+    def give_back(self, version: int, rows: RowEnvs | VectorEnvs) -> None:
+        """Keep rows that a work no longer uses for others; close them if no other work can use them."""
+        env = self._envs.get(version)
+        if env is None or not env.give_back(rows):
+            rows.close()
+
+    def retain(self, versions: Collection[int]) -> None:
+        """Evict all other versions, and close free rows of versions that are neither the newest nor below 0."""
+        for version in self._envs.keys() - set(versions):
+            self._envs.pop(version).close()
+        newest = max(versions, default=0)
+        for version, env in self._envs.items():
+            if 0 < version < newest:
+                env.close()
+
+    def _take_free(self, kind: type[_Rows], num_rows: int, specs: WorkerSpecs) -> _Rows | None:
+        """Take free rows of any version that can be changed in place to the specs, if there are any."""
+        for version, env in self._envs.items():
+            rows = env.free[-1] if env.free and version > 0 else None
+            if isinstance(rows, kind) and rows.num_rows == num_rows and rows.can_change(specs):
+                env.free.pop()
+                return rows
+        return None
+
+
+class InstalledEnv:
+    """An installed version of the environment.
+
+    Attributes:
+        free: rows that no work uses.
+    """
+
+    def __init__(self, specs: WorkerSpecs, rows: RowEnvs | VectorEnvs, settings: WorkerSettings) -> None:
+        """Begin with free rows that were made from the specs."""
+        self._specs = specs
+        # The spec of rows that are stepped together, which are all alike; None if they are stepped one by one.
+        self._joint_spec = specs if isinstance(specs, EnvSpec) and isinstance(rows, VectorEnvs) else None
+        self._num_rows = rows.num_rows
+        self._settings = settings
+        self.free = [rows]
+
+    def describe(self) -> EnvDescription:
+        """Return the properties of the environment, which must have free rows.
+
+        Raises:
+            InvalidValueError: blocks would have too many episodes.
+        """
+        rows, num_rows = self.free[-1], self._num_rows
+        is_joint = self._joint_spec is not None
+        return EnvDescription(
+            rows.observation_space,
+            rows.action_space,
+            rows.max_episode_steps,
+            rows.classify(),
+            num_rows,
+            episodes_per_row(self._specs, self._settings, num_rows) if is_joint else None,
+        )
+
+    def take(self, max_episode_length: int | None) -> RowEnvs | VectorEnvs:
+        """Return rows for a work whose episodes have at most `max_episode_length` steps.
+
+        Raises:
+            DomainError: the environments cannot be made.
+        """
+        if self._joint_spec is None:
+            return self.take_single_rows()
+        if max_episode_length is None and self.free:
+            return self._configured(self.free.pop())
+        return self._configured(self._make_joint_rows(self._joint_spec, max_episode_length))
+
+    def take_for_fragments(self, max_episode_length: int | None) -> RowEnvs | VectorEnvs:
+        """Return rows for a row sequence. If they are stepped together, they have same-step resets.
+
+        Raises:
+            InvalidValueError: rows have no same-step resets, and cannot be stepped one by one.
+            DomainError: the environments cannot be made.
+        """
+        if self._joint_spec is None:
+            return self.take_single_rows()
+        rows = self._make_joint_rows(self._joint_spec, max_episode_length, same_step=True)
+        if rows.same_step:
+            return self._configured(rows)
+        rows.close()
+        if not offers_rows(self._joint_spec):
+            expected = "an environment with same-step resets, or one that can be stepped row by row"
+            got = f"{self._joint_spec.id}, which has neither"
+            raise InvalidValueError.of("fragments", expected=expected, got=got)
+        return self.take_single_rows()
+
+    def take_single_rows(self) -> RowEnvs:
+        """Return rows that are stepped one by one.
+
+        Raises:
+            EnvFailedError: the environments cannot be made.
+        """
+        for position, free in enumerate(self.free):
+            if isinstance(free, RowEnvs):
+                del self.free[position]
+                return self._configured(free)
+        rows = _make_again(lambda: RowEnvs(self._specs, self._num_rows), self._settings.env_retries)
+        return self._configured(rows)
+
+    def give_back(self, rows: RowEnvs | VectorEnvs) -> bool:
+        """Keep rows for other works; return whether other works can use them."""
+        is_joint = isinstance(rows, VectorEnvs)
+        is_usable = is_joint == (self._joint_spec is not None)
+        is_usable = is_usable and not (isinstance(rows, VectorEnvs) and rows.is_customized)
+        if is_usable:
+            self.free.append(rows)
+        return is_usable
+
+    def close(self) -> None:
+        """Close the free rows."""
+        while self.free:
+            self.free.pop().close()
+
+    def _make_joint_rows(self, spec: EnvSpec, max_episode_length: int | None, *, same_step: bool = False) -> VectorEnvs:
+        make = functools.partial(VectorEnvs, spec, self._num_rows, max_episode_length, same_step=same_step)
+        # With a limit it may never have been made before, and may accept none.
+        make_with_retries = _make_again if max_episode_length is None else _make
+        return make_with_retries(make, self._settings.env_retries)
+
+    def _configured(self, rows: _AnyRows) -> _AnyRows:
+        rows.checks_observations = self._settings.check_observations
+        return rows
+
+
+def _make(make: Callable[[], _T], num_retries: int) -> _T:
+    """Return what `make` returns; repeat it up to `num_retries` times if it raises an error.
+
+    Raises:
+        DomainError: the error of the last attempt.
+    """
+    for _ in range(num_retries):
+        with contextlib.suppress(DomainError):
+            return make()
+    return make()
+
+
+def _make_again(make: Callable[[], _T], num_retries: int) -> _T:
+    """Return what `make` returns, as `_make`, for environments of a kind that was made before.
+
+    Raises:
+        EnvFailedError: every attempt failed.
+    """
+    try:
+        return _make(make, num_retries)
+    except DomainError as error:
+        raise EnvFailedError(f"the environment could be made before, but not again: {error.text}") from error

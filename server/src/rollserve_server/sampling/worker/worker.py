@@ -1,0 +1,169 @@
+"""A worker, as the pool sees it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import threadpoolctl
+
+from rollserve_server.activity import Activity, current_activity
+from rollserve_server.sampling.protocol.descriptions import EnvDescription, WorkerIdentity
+from rollserve_server.sampling.protocol.episodes import Order, Report
+from rollserve_server.sampling.protocol.fragments import FragmentOrder, FragmentReport
+from rollserve_server.sampling.protocol.populations import Population, PopulationOrder, PopulationReport
+from rollserve_server.sampling.worker.agents import InstalledAgents
+from rollserve_server.sampling.worker.environments import InstalledEnvs
+from rollserve_server.sampling.worker.works import Works
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from numpy.typing import NDArray
+
+    from rollserve_server.activity import Heartbeat
+    from rollserve_server.agents import AgentSpec
+    from rollserve_server.envs import WorkerSpecs
+    from rollserve_server.sampling.protocol.orders import WorkOrder
+    from rollserve_server.settings import WorkerSettings
+
+__all__ = ["Worker"]
+
+_R = TypeVar("_R")
+
+
+class Worker:
+    """Samples episodes and writes them as messages.
+
+    Methods are called one at a time, except `stop` and `heartbeat`, which may be called while another one runs.
+
+    Attributes:
+        activity: what the worker is doing. Callers run each method within `activity.at_work()`.
+    """
+
+    def __init__(self, worker_index: int, settings: WorkerSettings) -> None:
+        """Start without versions and without work."""
+        # Workers share the machine's cores, and are fastest with one thread each.
+        threadpoolctl.threadpool_limits(1)
+        self.activity = Activity()
+        self._envs = InstalledEnvs(settings)
+        self._agents = InstalledAgents()
+        self._works = Works(worker_index, settings, self._envs, self._agents)
+
+    def identity(self) -> WorkerIdentity:
+        """Return the process and the host of the worker."""
+        return WorkerIdentity(os.getpid(), socket.gethostname())
+
+    def heartbeat(self) -> Heartbeat:
+        """Return what the worker is doing now. May be called while another method runs."""
+        return self.activity.look()
+
+    def installed_versions(self) -> tuple[set[int], set[int]]:
+        """Return the installed versions of the environment and of the agent."""
+        return self._envs.versions, self._agents.versions
+
+    def add_env(self, version: int, specs: WorkerSpecs) -> EnvDescription:
+        """Install a version of the environment, and return its properties.
+
+        Versions below 0 are environments of evaluations, which share nothing with others.
+
+        Raises:
+            NotFoundError, InvalidValueError: the environment cannot be made, or its rows differ in their spaces. The
+                error has the row.
+        """
+        env = self._envs.install(version, specs)
+        self._agents.forget_built()
+        return env.describe()
+
+    def add_agent(self, version: int, spec: AgentSpec) -> None:
+        """Install a version of the agent, which has been checked to fit its environment.
+
+        Raises:
+            NotFoundError, InvalidValueError: as `load_agent`.
+        """
+        self._agents.install(version, spec)
+
+    def add_population(self, population: Population, parameters: Mapping[str, np.ndarray]) -> None:
+        """Open the work on a population, given the parameters (K, *shape) of its members, which have been checked.
+
+        Raises:
+            DomainError: environments or the agent cannot be made.
+        """
+        self._works.open_population(population, parameters)
+
+    def retain(self, env_versions: Collection[int], policy_versions: Collection[int]) -> None:
+        """Evict all other versions.
+
+        Only the newest retained environment and environments of evaluations keep rows that no work uses.
+        """
+        self._envs.retain(env_versions)
+        self._agents.retain(policy_versions)
+
+    def work(self, order: WorkOrder[_R]) -> tuple[_R, NDArray[np.uint8]]:
+        """Carry out a slice of work.
+
+        Returns:
+            The report, and the buffer with its messages.
+
+        Raises:
+            DomainError: the work cannot be opened. Other errors are in the report.
+        """
+        match order:
+            case Order():
+                return self._sample_episodes(order)  # type: ignore[return-value]  # the kind of order determines R
+            case FragmentOrder():
+                return self._sample_fragments(order)  # type: ignore[return-value]
+            case PopulationOrder():
+                return self._sample_population(order)  # type: ignore[return-value]
+        raise TypeError(f"expected an order, got {type(order).__name__}")
+
+    def stop(self, work_id: int) -> None:
+        """End the steps of a work after the current one. May be called while another method runs.
+
+        With the `call_id` of a fragment assignment, the steps of that call end; its fragments can still be written.
+        """
+        self._works.stop(work_id)
+
+    def close_work(self, work_id: int) -> None:
+        """Close a work, which has been stopped: other works can use its rows."""
+        self._works.close(work_id)
+
+    def stop_all(self) -> None:
+        """Stop all works."""
+        self._works.stop_all()
+
+    def close_all_work(self) -> None:
+        """Close all works."""
+        self._works.close_all()
+
+    def close(self) -> None:
+        """Close all environments."""
+        self._works.close_envs()
+        self.retain((), ())
+
+    def _sample_episodes(self, order: Order) -> tuple[Report, NDArray[np.uint8]]:
+        work_id = order.sequence.work_id
+        work = self._works.for_episodes(order.sequence)
+        current_activity().episode_of = work.episode_index
+        report, buffer = work.run(order, functools.partial(self._works.is_stopped, work_id))
+        if report.is_closed:
+            self.close_work(work_id)
+        return report, buffer
+
+    def _sample_fragments(self, order: FragmentOrder) -> tuple[FragmentReport, NDArray[np.uint8]]:
+        work_id, assignment = order.sequence.work_id, order.assignment
+        work = self._works.for_fragments(order)
+        self._works.forget_stopped_calls(assignment.call_id)
+        current_activity().episode_of = work.episode_index
+        build_agent = self._works.agent_builder(work, assignment)
+        is_stopped = functools.partial(self._works.is_stopped, work_id, assignment.call_id)
+        return work.run(order, build_agent, is_stopped)
+
+    def _sample_population(self, order: PopulationOrder) -> tuple[PopulationReport, NDArray[np.uint8]]:
+        work = self._works.for_population(order.work_id)
+        current_activity().episode_of = work.episode_index
+        report = work.run(order, functools.partial(self._works.is_stopped, order.work_id))
+        return report, np.empty(0, np.uint8)
