@@ -1,4 +1,4 @@
-"""Servers that many tests share: starting one takes seconds."""
+"""Fixtures of many tests: a shared server, its client, and the two backends; starting a server takes seconds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ settings.load_profile("repeatable")
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
-    """A real server on Ray with two workers, that tests share: what they need of it they set themselves."""
+    """A server on Ray with two workers that all tests share; each test sets the environment and agent it needs."""
     log = tmp_path_factory.mktemp("server") / "server.log"
     options = (
         "--env",
@@ -38,7 +38,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
         "7",
         "--allow-module",
         "sample_envs",
-        "--straggler-factor",  # machines that run tests may be slow enough for anything
+        "--straggler-factor",  # test machines may be slow enough to make any episode a straggler
         "0",
     )
     with local_server(*options, log=log, environment=server_environment()) as running:
@@ -59,7 +59,7 @@ def sampler(server: LocalServer) -> Iterator[rollserve.Sampler]:
 
 @pytest.fixture
 def stub(server: LocalServer, sampler: rollserve.Sampler) -> Iterator[SamplerServiceStub]:
-    """The shared server's bare service, as a client without any options has it; `sampler` has prepared it."""
+    """The generated stub of the shared server, prepared by `sampler`."""
     with grpc.insecure_channel(server.address) as channel:
         yield SamplerServiceStub(channel)
 
@@ -77,11 +77,11 @@ def unchanged(sampler: rollserve.Sampler) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def ray_backend() -> Iterator[RayBackend]:
-    """Workers as Ray's actors, in a cluster of this process that tests share."""
+    """A backend whose workers are Ray actors, in a cluster that all tests of this process share."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in server_environment().items():
             patch.setenv(name, value)
-        # Several pools are there at once, each with workers that want a core.
+        # Several pools exist at once, and each worker would claim a core.
         backend = RayBackend(RayOptions(num_cpus=0.5), num_workers=8)
         yield backend
         backend.close()
@@ -89,7 +89,7 @@ def ray_backend() -> Iterator[RayBackend]:
 
 @pytest.fixture(params=["in-process", "ray"])
 def backend(request: pytest.FixtureRequest) -> Backend:
-    """Each of the two ways to run workers."""
+    """Each backend in turn: threads of this process, and Ray."""
     if request.param == "ray":
         ray: RayBackend = request.getfixturevalue("ray_backend")
         return ray

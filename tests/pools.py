@@ -1,4 +1,4 @@
-"""Pools without a gateway, and what a client would make of their deliveries."""
+"""Pools without a gateway, and batches joined from their deliveries as a client joins them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CONFIG = PoolConfig(
     window_bytes=1 << 26,
     seed=7,
     start_seconds=60,
-    straggler_factor=0.0,  # machines that run tests may be slow enough for anything
+    straggler_factor=0.0,  # test machines may be slow enough to make any episode a straggler
 )
 
 
@@ -51,7 +51,7 @@ CONFIG = PoolConfig(
 async def pool_of(
     backend: Backend, env: rollserve.EnvSpec = CARTPOLE, *, num_rows: int | None = None, **changes: Any
 ) -> AsyncIterator[Pool]:
-    """A pool whose environments are stepped row by row unless they say otherwise."""
+    """Yield a pool that steps environments row by row, unless their spec has another vectorization."""
     if num_rows is not None:
         changes["rows"] = RowSettings("rows", num_rows)
     config = PoolConfig(**{**CONFIG.__dict__, **changes})
@@ -65,7 +65,7 @@ async def pool_of(
 async def sample(
     pool: Pool, target: Target, *, max_message_bytes: int = 1 << 22, **options: Any
 ) -> rollserve.EpisodeBatch:
-    """What a client would make of the pool's deliveries."""
+    """Return the batch that a client joins from the deliveries of one call."""
     reader, parts = StreamReader(pb.ObtainSamplesRequest()), []
     async with contextlib.aclosing(pool.sample(SampleRequest(target, max_message_bytes, **options))) as items:
         async for item in items:
@@ -74,7 +74,7 @@ async def sample(
 
 
 async def evaluate(pool: Pool, num_episodes: int, *, parts: list[object] | None = None, **options: Any) -> Evaluation:
-    """What an evaluation of the pool ends with; all that comes before is added to `parts`."""
+    """Return the result of an evaluation; append all items before it to `parts`."""
     request = EvaluationRequest(num_episodes, EvaluationOptions(**options))
     return await _ended(pool.evaluate(request), parts)
 
@@ -82,22 +82,22 @@ async def evaluate(pool: Pool, num_episodes: int, *, parts: list[object] | None 
 async def evaluate_population(
     pool: Pool, parameters: Mapping[str, np.ndarray], num_episodes: int, *, shares_episodes: bool = True, **options: Any
 ) -> Evaluation:
-    """The same of a population."""
+    """Return the result of an evaluation of a population."""
     request = PopulationRequest(parameters, num_episodes, EvaluationOptions(**options), shares_episodes)
     return await _ended(pool.evaluate_population(request), None)
 
 
 async def _ended(items: AsyncGenerator[Any, None], parts: list[object] | None) -> Evaluation:
     async with contextlib.aclosing(items):
-        came = [item async for item in items]
+        received = [item async for item in items]
     if parts is not None:
-        parts += came[:-1]
-    assert isinstance(came[-1], Evaluation)
-    return came[-1]
+        parts += received[:-1]
+    assert isinstance(received[-1], Evaluation)
+    return received[-1]
 
 
 def read(reader: StreamReader, item: object) -> list[rollserve.EpisodeBatch]:
-    """The batches in what a pool gives, which the reader takes notice of."""
+    """Return the batches in an item of a pool's stream, after the reader has read them."""
     batches = []
     if isinstance(item, Delivery):
         for message in item.messages:
@@ -109,46 +109,47 @@ def read(reader: StreamReader, item: object) -> list[rollserve.EpisodeBatch]:
 
 
 def adds_up(account: rollserve.Account | Account) -> bool:
+    """Whether carried and simulated steps equal delivered, kept and dropped steps."""
     if isinstance(account, Account):
         account = account_from_proto(account_to_proto(account))
-    told = account.num_steps + account.num_kept_steps + account.num_dropped_steps
-    return account.num_carried_steps + account.num_simulated_steps == told
+    accounted = account.num_steps + account.num_kept_steps + account.num_dropped_steps
+    return account.num_carried_steps + account.num_simulated_steps == accounted
 
 
 def kill_one(pool: Pool, source: random.Random) -> None:
-    """Kills a worker that nobody has missed yet."""
+    """Kill a random worker among those that the pool takes for healthy."""
     victim = source.choice([worker for worker in pool.status().workers if worker.healthy])
-    with contextlib.suppress(ProcessLookupError):  # killed before, and nobody has noticed yet
+    with contextlib.suppress(ProcessLookupError):  # killed before, and the pool has not noticed yet
         os.kill(victim.identity.process_id, signal.SIGKILL)
 
 
 def calls_of(pool: Pool) -> list[EpisodeCall]:
-    """The calls that begin from now on."""
+    """Return a list to which the pool's calls for episodes are appended as they begin."""
     calls: list[EpisodeCall] = []
     begin = pool._begin_call
 
-    def begin_and_tell(*arguments: Any) -> EpisodeCall:
+    def begin_and_record(*arguments: Any) -> EpisodeCall:
         calls.append(begin(*arguments))
         return calls[-1]
 
-    pool._begin_call = begin_and_tell  # type: ignore[method-assign]
+    pool._begin_call = begin_and_record  # type: ignore[method-assign]
     return calls
 
 
 def population_calls_of(pool: Pool) -> list[PopulationCall]:
-    """The same of those that evaluate populations."""
+    """Return a list to which the pool's evaluations of populations are appended as they begin."""
     calls: list[PopulationCall] = []
     begin = pool._evaluations._begin_population
 
-    async def begin_and_tell(*arguments: Any) -> PopulationCall:
+    async def begin_and_record(*arguments: Any) -> PopulationCall:
         calls.append(await begin(*arguments))
         return calls[-1]
 
-    pool._evaluations._begin_population = begin_and_tell  # type: ignore[method-assign]
+    pool._evaluations._begin_population = begin_and_record  # type: ignore[method-assign]
     return calls
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Waits until something has come true that nothing tells of."""
+    """Poll a condition until it holds."""
     while not condition():  # noqa: ASYNC110
         await asyncio.sleep(0.01)
