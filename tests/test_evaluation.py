@@ -1,4 +1,4 @@
-"""Evaluations: the episodes that a sampling call would bring, beside everything else."""
+"""Evaluations: outcomes of the episodes that a sampling call would deliver, without effect on sampling."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def cartpole_agent(seed: int = 1) -> MlpSpec:
     return MlpSpec(agent.layer_sizes, agent.activation, agent.head, parameters)
 
 
-def added_up(batch: rollserve.EpisodeBatch) -> list[float]:
-    """Of each episode the sum of its rewards, step by step."""
+def summed_rewards(batch: rollserve.EpisodeBatch) -> list[float]:
+    """Return the sum of each episode's rewards, added step by step."""
     returns = []
     for episode in batch.split():
         total = 0.0
@@ -62,7 +62,9 @@ ENVS = [
 
 
 @pytest.mark.parametrize("env", ENVS, ids=["rows", "native", "continuous", "nested"])
-def test_what_sampled_episodes_come_to(sampler: rollserve.Sampler, env: rollserve.EnvSpec) -> None:
+def test_evaluation_summarizes_the_episodes_of_a_sampling_call(
+    sampler: rollserve.Sampler, env: rollserve.EnvSpec
+) -> None:
     updated = sampler.update_env(env)
     agent: rollserve.Agent = rollserve.RandomAgent()
     if env is not ENVS[-1]:
@@ -72,12 +74,12 @@ def test_what_sampled_episodes_come_to(sampler: rollserve.Sampler, env: rollserv
     assert result.episodes is not None
     sampled = sampler.obtain_samples(3000, seed=3)
     assert equal(result.episodes, rollserve.EpisodeBatch.concatenate(*sampled.split()[:30]))
-    assert result.returns.tolist() == added_up(result.episodes)
+    assert result.returns.tolist() == summed_rewards(result.episodes)
     assert np.array_equal(result.lengths, result.episodes.lengths)
     assert np.array_equal(result.terminated, result.episodes.terminated)
     assert np.array_equal(result.truncated, result.episodes.truncated)
-    told = result.policy_version, result.env_version, result.seed, result.first_episode_index, result.reproducibility
-    assert told == (version, updated.env_version, 3, 0, updated.reproducibility)
+    facts = result.policy_version, result.env_version, result.seed, result.first_episode_index, result.reproducibility
+    assert facts == (version, updated.env_version, 3, 0, updated.reproducibility)
     assert result.account.num_episodes == 30
     alone = sampler.evaluate(30, seed=3)
     assert alone.episodes is None
@@ -88,7 +90,7 @@ def test_what_sampled_episodes_come_to(sampler: rollserve.Sampler, env: rollserv
     assert np.array_equal(later.returns, result.returns[10:])
 
 
-def test_what_numbers_are_like(sampler: rollserve.Sampler) -> None:
+def test_summaries_have_mean_deviation_and_confidence_interval(sampler: rollserve.Sampler) -> None:
     result = sampler.evaluate(12)
     for values, summary in ((result.returns, result.return_summary), (result.lengths, result.length_summary)):
         assert summary.mean == pytest.approx(values.mean())
@@ -101,15 +103,15 @@ def test_what_numbers_are_like(sampler: rollserve.Sampler) -> None:
 
 @pytest.mark.parametrize(
     ("degrees", "expected"),
-    # As tables have them.
+    # Two-sided quantiles of 95 % from tables.
     [(1, 12.7062047), (2, 4.30265273), (3, 3.18244631), (4, 2.77644511), (10, 2.22813885), (101, 1.98373100),
      (1000, 1.96233908), (131071, 1.95998217)],
 )  # fmt: skip
-def test_students_t(degrees: int, expected: float) -> None:
+def test_students_t_matches_tables(degrees: int, expected: float) -> None:
     assert students_t(degrees) == pytest.approx(expected, rel=1e-6)
 
 
-def test_all_versions_run_the_same_episodes(sampler: rollserve.Sampler) -> None:
+def test_versions_are_evaluated_with_the_same_episodes(sampler: rollserve.Sampler) -> None:
     version = sampler.status().policy_version
     first = sampler.evaluate(10)
     sampler.update_agent(rollserve.ConstantAgent(np.array(1)))
@@ -123,7 +125,7 @@ def test_all_versions_run_the_same_episodes(sampler: rollserve.Sampler) -> None:
     assert np.array_equal(first.returns, sampler.evaluate(10, policy_version=version, seed=first.seed).returns)
 
 
-def test_how_freely_it_acts(sampler: rollserve.Sampler) -> None:
+def test_evaluation_takes_exploration_options(sampler: rollserve.Sampler) -> None:
     best = sampler.evaluate(10, deterministic=True, return_episodes=True).episodes
     assert best is not None
     assert not best.agent_infos["log_prob"].any()
@@ -133,7 +135,7 @@ def test_how_freely_it_acts(sampler: rollserve.Sampler) -> None:
     assert equal(freely.episodes, rollserve.EpisodeBatch.concatenate(*expected.split()[:10]))
 
 
-async def test_another_environment(backend: Backend) -> None:
+async def test_evaluation_in_another_environment_changes_no_version(backend: Backend) -> None:
     short = rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 5})
     async with pool_of(backend, num_workers=2) as pool:
         await pool.update_agent([cartpole_agent()])
@@ -152,8 +154,8 @@ async def test_another_environment(backend: Backend) -> None:
         assert [outcome.length for outcome in own.outcomes] == batch.lengths[:9].tolist()
 
 
-async def test_environments_stand_ready_and_apart() -> None:
-    """This one shows how many episodes its copy has had."""
+async def test_evaluation_environments_are_kept_apart_from_sampling() -> None:
+    """Observations of this environment count its resets."""
     env = rollserve.EnvSpec("sample_envs:Curriculum")
 
     async def first_observations(pool: Pool, **options: Any) -> list[float]:
@@ -173,7 +175,7 @@ async def test_environments_stand_ready_and_apart() -> None:
 
 
 @pytest.mark.parametrize("env", [CARTPOLE, NATIVE], ids=["rows", "native"])
-async def test_nothing_of_the_sampler_is_disturbed(backend: Backend, env: rollserve.EnvSpec) -> None:
+async def test_evaluations_do_not_change_sampling_calls(backend: Backend, env: rollserve.EnvSpec) -> None:
     async def calls(pool: Pool, between: Callable[[], Any]) -> list[rollserve.EpisodeBatch]:
         batches = []
         for target in (AtLeast(500), Exactly(3), AtLeast(300)):
@@ -211,7 +213,7 @@ async def test_nothing_of_the_sampler_is_disturbed(backend: Backend, env: rollse
         assert pool.status().next_index == other.status().next_index
 
 
-async def test_an_evaluation_needs_no_turn(backend: Backend) -> None:
+async def test_evaluation_runs_beside_the_maximum_of_calls(backend: Backend) -> None:
     slow = rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": 0.005, "length": 10})
     async with pool_of(backend, slow, num_rows=1, progress_seconds=0.01, **SAMPLE_ENVS) as pool:
         await pool.update_agent([RandomSpec()])
@@ -228,7 +230,7 @@ async def test_an_evaluation_needs_no_turn(backend: Backend) -> None:
         await asyncio.gather(*sampling, return_exceptions=True)
 
 
-async def test_evaluations_take_turns_and_can_be_cancelled(backend: Backend) -> None:
+async def test_evaluations_queue_and_can_be_cancelled(backend: Backend) -> None:
     slow = rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": 0.02, "length": 1000})
     async with pool_of(backend, slow, num_workers=1, num_rows=1, progress_seconds=0.05, **SAMPLE_ENVS) as pool:
         await pool.update_agent([RandomSpec()])
@@ -246,12 +248,12 @@ async def test_evaluations_take_turns_and_can_be_cancelled(backend: Backend) -> 
         signs = [part for part in parts if isinstance(part, Progress)]
         assert signs[0] == Progress(0)
         assert isinstance(parts[-1], Beginning | Progress)
-        # The worker has stopped what was cancelled: else this would take long.
+        # The worker has stopped the cancelled episodes; otherwise this would take 20 s.
         batch = await sample(pool, AtLeast(1), max_episode_length=2)
         assert batch.lengths.tolist()[0] == 2
 
 
-async def test_environments_of_an_evaluation_that_is_cancelled_meanwhile_are_closed() -> None:
+async def test_environments_are_closed_when_an_evaluation_is_cancelled_early() -> None:
     many = rollserve.EnvSpec("CartPole-v1", vectorization="rows", num_rows=2000)
     async with pool_of(InProcessBackend(), CARTPOLE, num_workers=1) as pool:
         await pool.update_agent([RandomSpec()])
@@ -273,7 +275,7 @@ async def test_environments_of_an_evaluation_that_is_cancelled_meanwhile_are_clo
 
 
 @pytest.mark.parametrize("env", [CARTPOLE, NATIVE, RAGGED], ids=["rows", "native", "ragged"])
-async def test_however_many_workers_and_whoever_is_killed(ray_backend: RayBackend, env: rollserve.EnvSpec) -> None:
+async def test_outcomes_do_not_depend_on_workers_or_kills(ray_backend: RayBackend, env: rollserve.EnvSpec) -> None:
     spec = RandomSpec() if env is RAGGED else cartpole_agent()
     async with pool_of(InProcessBackend(), env, num_workers=1, num_rows=3, **SAMPLE_ENVS) as pool:
         await pool.update_agent([spec])
@@ -282,20 +284,20 @@ async def test_however_many_workers_and_whoever_is_killed(ray_backend: RayBacken
     async with pool_of(ray_backend, env, num_workers=3, num_rows=8, **SAMPLE_ENVS) as pool:
         await pool.update_agent([spec])
         assert (await evaluate(pool, 600, seed=4)).outcomes == expected.outcomes
-        kill_one(pool, random.Random(1))  # what it is asked for next is lost
+        kill_one(pool, random.Random(1))  # its next order is lost
         result = await evaluate(pool, 600, seed=4)
         assert result.outcomes == expected.outcomes
         assert adds_up(result.account)
         assert result.account.num_retried_episodes
-        # Whoever is in the place of the lost one has the environments, too.
+        # The replacement of the lost worker has the evaluation's environments, too.
         await until(lambda: all(worker.healthy for worker in pool.status().workers))
         result = await evaluate(pool, 600, seed=4)
         assert result.outcomes == expected.outcomes
         assert all(worker.num_simulated_steps for worker in result.account.workers)
 
 
-async def test_workers_that_differ(backend: Backend) -> None:
-    """Episodes belong to workers, as those of a sampling call do."""
+async def test_episodes_belong_to_workers_that_differ(backend: Backend) -> None:
+    """Episode i belongs to worker i modulo 2, as in a sampling call."""
     async with pool_of(backend) as pool:
         await pool.update_agent([cartpole_agent(1), RandomSpec()], per_worker=True)
         specs = [CARTPOLE, rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 7})]
@@ -306,7 +308,7 @@ async def test_workers_that_differ(backend: Backend) -> None:
         assert max(outcome.length for outcome in result.outcomes[1::2]) <= 7
 
 
-async def test_what_fails_leaves_everything_as_it_was(backend: Backend) -> None:
+async def test_failed_evaluation_changes_nothing(backend: Backend) -> None:
     async with pool_of(backend, **SAMPLE_ENVS) as pool:
         with raises(NotReadyError, reason=Reason.NO_AGENT):
             await evaluate(pool, 1)
@@ -374,7 +376,9 @@ REJECTIONS = {
 
 
 @rejections(REJECTIONS)
-def test_bad_input(sampler: rollserve.Sampler, stub: SamplerServiceStub, rejection: Rejection) -> None:
+def test_evaluation_request_is_rejected(
+    sampler: rollserve.Sampler, stub: SamplerServiceStub, rejection: Rejection
+) -> None:
     before = sampler.status()
     error = rejection_of(stub.Evaluate, rejection.request)
     check_status(error, rejection.reason, field=rejection.field, quotes=rejection.quotes)
@@ -383,7 +387,7 @@ def test_bad_input(sampler: rollserve.Sampler, stub: SamplerServiceStub, rejecti
     assert after.counters.num_failed_calls == before.counters.num_failed_calls
 
 
-def test_arguments_that_cannot_be_sent(sampler: rollserve.Sampler) -> None:
+def test_invalid_argument_is_rejected_by_the_client(sampler: rollserve.Sampler) -> None:
     with raises(TypeError, quotes="prefetch"):
         sampler.evaluate(1, prefetch=True)  # type: ignore[call-arg]
     with raises(TypeError, field="env"):
@@ -394,7 +398,7 @@ def test_arguments_that_cannot_be_sent(sampler: rollserve.Sampler) -> None:
         sampler.evaluate(1, seed=-1)
 
 
-def test_an_evaluation_that_breaks_is_repeated(sampler: rollserve.Sampler, server: LocalServer) -> None:
+def test_broken_evaluation_is_repeated(sampler: rollserve.Sampler, server: LocalServer) -> None:
     expected = sampler.evaluate(300, return_episodes=True, env="CartPole-v1")
     with (
         cutting_proxy(server.address, num_cuts=1, max_bytes=100_000, seed=2) as proxy,
@@ -409,7 +413,7 @@ def test_an_evaluation_that_breaks_is_repeated(sampler: rollserve.Sampler, serve
     assert equal(result.episodes, expected.episodes)
 
 
-async def test_the_asynchronous_client_does_the_same(sampler: rollserve.Sampler, server: LocalServer) -> None:
+async def test_async_client_evaluates_and_cancels(sampler: rollserve.Sampler, server: LocalServer) -> None:
     expected = sampler.evaluate(9, deterministic=True)
     async with rollserve.aconnect(server.address) as asynchronous:
         result = await asynchronous.evaluate(9, deterministic=True)
@@ -430,7 +434,7 @@ async def test_the_asynchronous_client_does_the_same(sampler: rollserve.Sampler,
     assert sampler.evaluate(2, max_episode_length=1).lengths.tolist() == [1, 1]
 
 
-def test_on_the_command_line(sampler: rollserve.Sampler, server: LocalServer) -> None:
+def test_command_line_prints_the_summaries(sampler: rollserve.Sampler, server: LocalServer) -> None:
     rollserve_command = Path(sys.executable).with_name("rollserve")
     command = [rollserve_command, "evaluate", server.address, "--episodes", "20", "--deterministic"]
     shown = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -442,8 +446,7 @@ def test_on_the_command_line(sampler: rollserve.Sampler, server: LocalServer) ->
     assert lines[2].startswith(f"20 episodes, policy version {result.policy_version}, ")
 
 
-def test_a_message_says_how_many_numbers_it_has() -> None:
-    """So that nobody takes fewer returns for all."""
+def test_population_message_without_all_returns_is_rejected() -> None:
     message = evaluation_pb2.PopulationEvaluation(returns=[1, 2, 3], lengths=[1, 2, 3], member_count=2, episode_count=2)
     with pytest.raises(ValueError, match="reshape"):
         rollserve.evaluation.population_evaluation_from_proto(message)
