@@ -1,4 +1,4 @@
-"""Faults that a test lays out in a folder as files, each of which goes off once, in the process that finds it first."""
+"""Charges: files in a folder that each trigger one fault, in the process that finds them first."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def ray_backend() -> Iterator[RayBackend]:
 
 @pytest.fixture(params=["in-process", "ray"])
 def backend(request: pytest.FixtureRequest) -> Backend:
-    """Each backend in turn: threads of this process, and Ray."""
+    """The two backends in turn: threads of this process, and Ray."""
     if request.param == "ray":
         ray: RayBackend = request.getfixturevalue("ray_backend")
         return ray

@@ -117,7 +117,7 @@ def adds_up(account: rollserve.Account | Account) -> bool:
 
 
 def kill_one(pool: Pool, source: random.Random) -> None:
-    """Kill a random worker among those that the pool takes for healthy."""
+    """Kill a random worker that the pool takes for healthy."""
     victim = source.choice([worker for worker in pool.status().workers if worker.healthy])
     with contextlib.suppress(ProcessLookupError):  # killed before, and the pool has not noticed yet
         os.kill(victim.identity.process_id, signal.SIGKILL)

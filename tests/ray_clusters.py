@@ -24,7 +24,7 @@ _MAX_STARTS = 3
 PATIENT = {"RAY_raylet_start_wait_time_s": "150", "RAY_agent_register_timeout_ms": "150000"}
 """Longer time limits for nodes to start: on a busy machine, a node that misses Ray's own limits exits."""
 _MIN_PORT = 24000
-"""First port that Ray does not use: it takes 10002 to 19999 for workers, and from 23000 for those of its clients."""
+"""First port that Ray does not use: it takes 10002 to 19999 for workers, and from 23000 for workers of its clients."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class RayCluster:
 
     Attributes:
         address: address of its head.
-        environment: variables with which a server connects to it.
+        environment: variables that let a server connect to it.
         process: parent of all its processes.
     """
 

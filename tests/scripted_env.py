@@ -72,7 +72,7 @@ SPEC = rollserve.EnvSpec("scripted_env:Scripted")
 
 
 class Sampling:
-    """One worker with one sequence of episodes."""
+    """A worker with one sequence of episodes."""
 
     def __init__(self, num_rows: int = 2, buffer_bytes: int = 1 << 28) -> None:
         self.worker = Worker(0, WorkerConfig(RowSettings("rows", num_rows), buffer_bytes))

@@ -26,7 +26,7 @@ TESTS = Path(__file__).parent
 
 
 def server_environment() -> dict[str, str]:
-    """Return the variables with which a server finds the environments and agents of the tests."""
+    """Return the variables that let a server find the environments and agents of the tests."""
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))}
 
 

@@ -1,4 +1,4 @@
-"""The same request gives the same bytes with any number of workers and rows, slow ones and killed ones."""
+"""Batches do not depend on the number of workers and rows, nor on slow or killed workers."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ async def test_short_episodes_are_as_frequent_as_long_ones(ray_backend: RayBacke
 
 @pytest.mark.parametrize("hidden_size", [64, 256])
 async def test_trajectory_does_not_depend_on_the_number_of_rows(hidden_size: int) -> None:
-    """With continuous actions, one different bit would change the whole trajectory."""
+    """One different bit would change a whole trajectory of continuous actions."""
     agent = rollserve.MlpAgent.initial(box(17), box(6), hidden_sizes=(hidden_size, hidden_size), seed=1)
     spec = MlpSpec(agent.layer_sizes, agent.activation, agent.head, agent.parameters)
     batches = []

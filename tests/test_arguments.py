@@ -1,4 +1,4 @@
-"""What a caller passes to the client is checked before anything is sent."""
+"""Arguments that the client checks before it sends anything."""
 
 from __future__ import annotations
 

@@ -240,7 +240,7 @@ def test_without_first_steps_drops_steps(lengths: list[int], data: st.DataObject
     assert rest.rewards.tolist() == batch.rewards[num_steps:].tolist()
     assert np.array_equal(rest.observations, batch.observations[num_steps:])
     assert rest.num_steps == rest.lengths.sum()
-    # `first_steps` and `last_observations` of the rest are those of its steps.
+    # The rest has `first_steps` and `last_observations` that fit its steps.
     assert (rest.first_steps + rest.lengths).tolist() == lengths[len(lengths) - len(rest) :]
     assert (rest.first_steps[1:] == 0).all()
     for name in ("last_observations", "terminated", "truncated", "episode_indices"):

@@ -1,4 +1,4 @@
-"""Episodes from the server equal, to the last bit, those of a plain loop over `gymnasium.make`."""
+"""Episodes from the server beside a plain loop over `gymnasium.make`: equal to the last bit."""
 
 from __future__ import annotations
 

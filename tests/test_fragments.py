@@ -322,8 +322,8 @@ async def test_fragment_request_is_rejected() -> None:
             await fragments(pool, largest + 8)
 
 
-async def test_own_sequence_goes_on_after_a_failed_call(backend: Backend) -> None:
-    """A failed call of the own sequence is followed by a new sequence, so that calls do not fail forever."""
+async def test_failed_call_is_followed_by_a_new_own_sequence(backend: Backend) -> None:
+    """Otherwise, calls of the own sequence would fail forever."""
     env = rollserve.EnvSpec("sample_envs:FailsForSomeSeeds")
     async with pool_of(backend, env, num_workers=1, num_rows=1, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
@@ -349,7 +349,7 @@ async def test_large_fragments_are_delivered_through_a_small_window(backend: Bac
 
 
 async def test_workers_pause_when_short_fragments_fill_their_buffers(backend: Backend) -> None:
-    """Each fragment of one step takes more bytes than its step; a worker pauses at its limit until it may deliver."""
+    """A fragment of one step takes more bytes than its step; a full worker pauses until it may deliver."""
     env = rollserve.EnvSpec("sample_envs:Ends", {"length": 1})
     options = {"num_workers": 3, "num_rows": 4, **MODULES}
     batches = []

@@ -1,4 +1,4 @@
-"""Agents in the ONNX format: they act as the model says, anywhere, and no model does harm."""
+"""Agents in the ONNX format: outputs, parameters, reproducibility, and models that are rejected."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def cartpole(server: LocalServer) -> Iterator[rollserve.Sampler]:
         yield sampler
 
 
-# What the server reports is what the model gives.
+# Outputs.
 
 
-def test_categorical(cartpole: rollserve.Sampler, tmp_path: Path) -> None:
+def test_categorical_model_equals_plain_formulas(cartpole: rollserve.Sampler, tmp_path: Path) -> None:
     path = tmp_path / "policy.onnx"
     onnx.save(categorical(SIZES), path)
     cartpole.update_agent(rollserve.OnnxAgent(path, HEAD))
@@ -75,8 +75,8 @@ def test_categorical(cartpole: rollserve.Sampler, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("head", ["diagonal_gaussian", "squashed_gaussian"])
-def test_gaussian(server: LocalServer, head: Any) -> None:
-    """HalfCheetah's observations are float64, and converted."""
+def test_gaussian_model_equals_plain_formulas(server: LocalServer, head: Any) -> None:
+    """HalfCheetah's observations are float64, which the model gets as float32."""
     sizes = (17, 32, 6)
     with rollserve.connect(server.address) as sampler:
         sampler.update_env("HalfCheetah-v5", kwargs={"max_episode_steps": 60})
@@ -90,7 +90,7 @@ def test_gaussian(server: LocalServer, head: Any) -> None:
         if head == "diagonal_gaussian":
             deviations, correction = (batch.actions - mean) / std, 0.0
         else:
-            inside = (np.abs(batch.actions) < 0.999).all(axis=1)  # beyond, floats do not tell the numbers before tanh
+            inside = (np.abs(batch.actions) < 0.999).all(axis=1)  # closer to 1, tanh cannot be inverted in float32
             batch_actions, mean, std = batch.actions[inside].astype(np.float64), mean[inside], std[inside]
             infos = {name: column[inside] for name, column in infos.items()}
             deviations = (np.arctanh(batch_actions) - mean) / std
@@ -104,7 +104,7 @@ def test_gaussian(server: LocalServer, head: Any) -> None:
             sampler.obtain_samples(1)
 
 
-def test_value_further_outputs_and_names(cartpole: rollserve.Sampler) -> None:
+def test_value_infos_and_renamed_ports_are_reported(cartpole: rollserve.Sampler) -> None:
     nodes = [
         node("Gemm", "x w", "y", transB=1),
         node("ReduceSum", "x axes", "v", keepdims=1),
@@ -126,8 +126,8 @@ def test_value_further_outputs_and_names(cartpole: rollserve.Sampler) -> None:
     assert batch.agent_infos["rounded"].dtype == np.int64
 
 
-def test_all_kinds_of_observations_and_actions(server: LocalServer) -> None:
-    """A model that gives the actions itself, from every leaf and from noise."""
+def test_model_acts_in_nested_spaces(server: LocalServer) -> None:
+    """The model computes the actions itself, from every leaf and from noise."""
     leaves = {"image": [3, 2], "pose/0": [2], "pose/1": [], "switches": [3], "counts": [2]}
     types = {"observation/image": TensorProto.UINT8, "observation/pose/1": INT64, "observation/counts": FLOAT}
     types |= {"observation/switches": TensorProto.INT8, "action/turn": INT64}
@@ -164,7 +164,7 @@ def test_all_kinds_of_observations_and_actions(server: LocalServer) -> None:
         assert equal(batch, sampler.obtain_samples(40, seed=3))
 
 
-def test_native_rows_and_fragments(cartpole: rollserve.Sampler) -> None:
+def test_model_acts_in_native_rows_and_fragments(cartpole: rollserve.Sampler) -> None:
     cartpole.update_env(rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=6))
     cartpole.update_agent(agent_of(categorical(SIZES)))
     for batch in (cartpole.obtain_samples(100), cartpole.obtain_fragments(120)):
@@ -172,11 +172,11 @@ def test_native_rows_and_fragments(cartpole: rollserve.Sampler) -> None:
         assert np.allclose(batch.agent_infos["logits"], logits, rtol=0, atol=1e-5)
 
 
-# Parameters alone.
+# Parameters.
 
 
-def test_parameters_by_name(cartpole: rollserve.Sampler) -> None:
-    """Those that do not come stay as they are, and the agent is the same as one that is sent whole."""
+def test_parameters_are_updated_by_name(cartpole: rollserve.Sampler) -> None:
+    """Parameters that are not sent keep their values; an updated agent acts as one that is sent whole."""
     first, second = mlp_parameters(SIZES, 0), mlp_parameters(SIZES, 1)
     version = cartpole.update_agent(agent_of(categorical(SIZES, 0)))
     part = {name: second[name] for name in ("0.weight", "1.bias")}
@@ -210,7 +210,7 @@ def test_parameters_by_name(cartpole: rollserve.Sampler) -> None:
     ],
     ids=["unknown name", "shape", "type", "NaN", "infinity"],
 )
-def test_parameters_that_are_refused(
+def test_invalid_parameter_is_rejected(
     cartpole: rollserve.Sampler, parameters: dict[str, np.ndarray], field: str, quotes: str | tuple[str, ...]
 ) -> None:
     version = cartpole.update_agent(agent_of(categorical(SIZES)))
@@ -219,8 +219,8 @@ def test_parameters_that_are_refused(
     assert cartpole.status().policy_version == version
 
 
-def test_constants_are_no_parameters() -> None:
-    """Integers, sizes, infinities and what nothing takes stay in the graph or go."""
+def test_constants_are_not_parameters() -> None:
+    """Integers, sizes and infinities stay in the graph, and unused initializers are dropped."""
     nodes = [
         node("Reshape", "observation shape", "image"),
         node("Resize", "image  scales", "larger"),
@@ -243,11 +243,11 @@ def test_constants_are_no_parameters() -> None:
     agent = build_agent(spec, space, gym_spaces.Discrete(2), 3)
     (actions,), infos = agent.act([np.ones((3, 4), np.float32)], np.full((3, 1), 0.9))
     assert infos["logits"].tolist() == [[2, -np.inf]] * 3
-    assert not actions.any()  # what is ruled out is not done
+    assert not actions.any()  # a logit of -inf rules the action out
     assert not agent.failures()
 
 
-# Everywhere the same.
+# Reproducibility.
 
 
 def make_space_rows(space: gymnasium.Space[Any], num_rows: int) -> list[np.ndarray]:
@@ -256,8 +256,8 @@ def make_space_rows(space: gymnasium.Space[Any], num_rows: int) -> list[np.ndarr
 
 
 @pytest.mark.parametrize("activation", ["Tanh", "Relu", "Elu", "Mish"])
-def test_a_row_does_not_depend_on_its_neighbours(activation: str) -> None:
-    """To the last bit. Elu and Mish do, in ONNX Runtime, unless the number of rows is a multiple of eight."""
+def test_row_has_the_same_bits_beside_any_others(activation: str) -> None:
+    """ONNX Runtime's Elu and Mish give other bits for a row unless the number of rows is a multiple of 8."""
     space, actions_space = gym_spaces.Box(-1, 1, (17,), np.float32), gym_spaces.Box(-1, 1, (3,), np.float32)
     spec = prepared(gaussian((17, 7, 3), activation=activation), space, actions_space, "diagonal_gaussian")
     (observations,) = make_space_rows(space, 150)
@@ -274,8 +274,8 @@ def test_a_row_does_not_depend_on_its_neighbours(activation: str) -> None:
         assert act(chosen) == [expected[row] for row in chosen], num_rows
 
 
-def test_a_model_of_zeros_says_nothing_of_those_to_come() -> None:
-    """Sums of zeros have the same bits in any order; those of later parameters do not."""
+def test_batching_of_a_model_of_zeros_holds_for_later_parameters() -> None:
+    """Sums of zeros have the same bits in any order, which sums of later parameters do not."""
     space, actions_space = gym_spaces.Box(-1, 1, (17,), np.float32), gym_spaces.Box(-1, 1, (3,), np.float32)
     made = gaussian((17, 7, 3), activation="Elu")
     for tensor in made.graph.initializer:
@@ -283,8 +283,8 @@ def test_a_model_of_zeros_says_nothing_of_those_to_come() -> None:
     assert prepared(made, space, actions_space, "diagonal_gaussian").batching == (8, 64)
 
 
-def test_rows_that_belong_together_in_the_graph_are_run_one_by_one() -> None:
-    """A model that normalizes over the batch would make rows depend on each other."""
+def test_model_that_mixes_rows_runs_row_by_row() -> None:
+    """The model normalizes over the batch."""
     nodes = [
         node("ReduceMean", "observation axes", "mean", keepdims=1),
         node("Sub", "observation mean", "logits"),
@@ -297,7 +297,7 @@ def test_rows_that_belong_together_in_the_graph_are_run_one_by_one() -> None:
     assert not infos["logits"].any()
 
 
-async def test_determinism_over_workers_rows_and_backends(backend: Backend) -> None:
+async def test_batch_does_not_depend_on_workers_or_rows(backend: Backend) -> None:
     env = rollserve.EnvSpec("HalfCheetah-v5", {"max_episode_steps": 25})
     made = OnnxModel(gaussian((17, 24, 6), activation="Elu").SerializeToString(), {}, {}, "diagonal_gaussian", ())
     batches = []
@@ -308,11 +308,11 @@ async def test_determinism_over_workers_rows_and_backends(backend: Backend) -> N
     assert equal(*batches)
 
 
-# Models that are of no use.
+# Models that fail or are rejected.
 
 
 def raising_after(limit: float) -> onnx.ModelProto:
-    """Looks up one of two rows of a table, unless the cart is further away than that."""
+    """Return a model that fails when the cart is further from 0 than the limit: it looks up a missing row."""
     nodes = [
         node("Gather", "observation zero", "position", axis=1),
         node("Abs", "position", "distance"),
@@ -329,7 +329,7 @@ def raising_after(limit: float) -> onnx.ModelProto:
 
 
 def nan_after(*limits: float) -> onnx.ModelProto:
-    """The square root of what turns negative when an element of the observation is further from 0 than its limit."""
+    """Return a model whose outputs are NaN when an element of the observation is further from 0 than its limit."""
     nodes = [
         node("Abs", "observation", "distances"),
         node("Sub", "limits distances", "left"),
@@ -341,7 +341,7 @@ def nan_after(*limits: float) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("vectorization", ["rows", "native"])
-def test_what_is_no_number_ends_the_call_and_tells_where(cartpole: rollserve.Sampler, vectorization: Any) -> None:
+def test_nan_output_fails_the_call_with_its_position(cartpole: rollserve.Sampler, vectorization: Any) -> None:
     cartpole.update_env(rollserve.EnvSpec("CartPole-v1", vectorization=vectorization, num_rows=4))
     cartpole.update_agent(agent_of(nan_after(0.3, 1e9, 1e9, 1e9)))
     pattern = r"episode \d+.*'logits'.*\bnan\b"
@@ -353,17 +353,17 @@ def test_what_is_no_number_ends_the_call_and_tells_where(cartpole: rollserve.Sam
     assert cartpole.obtain_fragments(40).num_steps == 40
 
 
-def test_what_the_environment_shows_after_an_episode_does_not_matter(cartpole: rollserve.Sampler) -> None:
-    """The last observation of an episode stays in its row, and nothing is asked of it."""
-    limits = 2.4, 1e9, 0.20944, 1e9  # where an episode ends
+def test_model_does_not_act_on_last_observations(cartpole: rollserve.Sampler) -> None:
+    """The last observation of an episode stays in its row without an action."""
+    limits = 2.4, 1e9, 0.20944, 1e9  # bounds beyond which episodes end
     cartpole.update_agent(agent_of(nan_after(*limits)))
     batch = cartpole.obtain_exact_episodes(6)
     assert (np.abs(batch.last_observations) > limits).any(axis=1).sum() >= 10
 
 
-def test_a_model_that_fails_while_it_is_sampled_with(cartpole: rollserve.Sampler) -> None:
+def test_failing_model_fails_the_call(cartpole: rollserve.Sampler) -> None:
     space, actions_space = gym_spaces.Box(-0.04, 0.04, (4,), np.float32), gym_spaces.Discrete(2)
-    spec = prepared(raising_after(0.05), space, actions_space)  # where it does not fail yet
+    spec = prepared(raising_after(0.05), space, actions_space)  # observations that the model does not fail for
     agent = build_agent(spec, space, actions_space, 2)
     agent.act([np.zeros((2, 4), np.float32)], np.zeros((2, 1)))
     with raises(DomainError, reason=Reason.AGENT_FAILED, quotes="Gather"):
@@ -372,7 +372,7 @@ def test_a_model_that_fails_while_it_is_sampled_with(cartpole: rollserve.Sampler
         cartpole.update_agent(agent_of(raising_after(0.05)))
 
 
-def test_actions_that_are_not_in_their_space(cartpole: rollserve.Sampler) -> None:
+def test_action_outside_its_space_fails_the_call(cartpole: rollserve.Sampler) -> None:
     nodes = [
         node("ReduceSum", "observation axes", "sum", keepdims=0),
         node("Mul", "sum gain", "large"),
@@ -387,7 +387,7 @@ def test_actions_that_are_not_in_their_space(cartpole: rollserve.Sampler) -> Non
 
 
 def changed(**fields: Any) -> onnx.ModelProto:
-    """The usual model with other inputs, outputs, types, nodes or opset."""
+    """Return a model that fits CartPole, with other inputs, outputs, types, nodes or opset."""
     arguments: dict[str, Any] = {
         "nodes": [node("Gemm", "observation w", "logits")],
         "inputs": {"observation": ["N", 4]},
@@ -397,14 +397,14 @@ def changed(**fields: Any) -> onnx.ModelProto:
     return model(**{**arguments, **fields})
 
 
-def external() -> onnx.ModelProto:
+def external_model() -> onnx.ModelProto:
     made = changed()
     onnx.external_data_helper.set_external_data(made.graph.initializer[0], "/etc/hostname")
     return made
 
 
-def hidden_external() -> onnx.ModelProto:
-    tensor = external().graph.initializer[0]
+def hidden_external_model() -> onnx.ModelProto:
+    tensor = external_model().graph.initializer[0]
     constant = onnx.helper.make_node("Constant", [], ["w"], value=tensor)
     return changed(nodes=[constant, node("Gemm", "observation w", "logits")], initializers={})
 
@@ -480,8 +480,8 @@ REFUSED: dict[str, tuple[onnx.ModelProto | bytes, str, tuple[str, ...]]] = {
         "",
         ("same input", "noise"),
     ),
-    "another file": (external(), ".initializer['w']", ("file",)),
-    "another file within": (hidden_external(), ".initializer['w']", ("file",)),
+    "another file": (external_model(), ".initializer['w']", ("file",)),
+    "another file within": (hidden_external_model(), ".initializer['w']", ("file",)),
     "not a number": (
         changed(initializers={"w": np.full((4, 2), np.nan, np.float32)}),
         ".initializer['w']",
@@ -498,26 +498,25 @@ REFUSED: dict[str, tuple[onnx.ModelProto | bytes, str, tuple[str, ...]]] = {
 """Models, the field below `model` that is at fault, and what the message has to quote."""
 
 
-def held(sampler: rollserve.Sampler) -> tuple[Any, ...]:
-    """What acts, and in which processes."""
+def agent_and_workers(sampler: rollserve.Sampler) -> tuple[Any, ...]:
+    """Return the policy version, the kinds of agents and the processes of the workers."""
     status = sampler.status()
     return status.policy_version, status.agent_kinds, [worker.process_id for worker in status.workers]
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_models_that_are_refused(cartpole: rollserve.Sampler, kind: str) -> None:
-    """The message names the field, and nothing changes."""
+def test_invalid_model_is_rejected(cartpole: rollserve.Sampler, kind: str) -> None:
     cartpole.update_agent(rollserve.RandomAgent())
-    before = held(cartpole)
+    before = agent_and_workers(cartpole)
     made, field, quotes = REFUSED[kind]
     data = made if isinstance(made, bytes) else made.SerializeToString()
     path = f"all_workers.agent.onnx.model{field}"
     with raises(rollserve.InvalidArgumentError, field=path, reason=Reason.INVALID_VALUE, quotes=quotes):
         cartpole.update_agent(rollserve.OnnxAgent(data, HEAD))
-    assert held(cartpole) == before
+    assert agent_and_workers(cartpole) == before
 
 
-def test_names_that_are_refused(cartpole: rollserve.Sampler) -> None:
+def test_invalid_names_and_heads_are_rejected(cartpole: rollserve.Sampler) -> None:
     made = changed()
     refused: list[tuple[dict[str, Any], str, tuple[str, ...]]] = [
         ({"inputs": {"state": "observation"}}, "inputs", ("'state'", "['observation', 'noise']")),
@@ -536,7 +535,7 @@ def test_names_that_are_refused(cartpole: rollserve.Sampler) -> None:
         agent_of(made, "softmax")
 
 
-def test_a_trial_has_limits() -> None:
+def test_sandbox_limits_time_and_model_size() -> None:
     space = gym_spaces.Box(-1, 1, (4,), np.float32)
     body = onnx.helper.make_graph(
         [node("Tanh", "state", "next"), node("Identity", "go", "going")],
@@ -559,8 +558,8 @@ def test_a_trial_has_limits() -> None:
 
 @settings(max_examples=25)
 @given(data=st.data())
-def test_mutated_models_do_no_harm(data: st.DataObject) -> None:
-    """They are taken or refused, by this process, which is still there."""
+def test_mutated_models_are_accepted_or_rejected(data: st.DataObject) -> None:
+    """The server's process survives in either case."""
     whole = bytearray(categorical((4, 3, 2)).SerializeToString())
     for _ in range(data.draw(st.integers(1, 3))):
         start = data.draw(st.integers(0, len(whole) - 1))
@@ -570,7 +569,7 @@ def test_mutated_models_do_no_harm(data: st.DataObject) -> None:
         assert spec.outputs["logits"].shape == (2,)
 
 
-async def test_a_worker_that_is_lost_gets_the_model_again(ray_backend: Backend) -> None:
+async def test_new_worker_gets_the_model(ray_backend: Backend) -> None:
     made = OnnxModel(categorical(SIZES).SerializeToString(), {}, {}, HEAD, ())
     async with pool_of(ray_backend) as pool:
         await pool.update_agent([made])

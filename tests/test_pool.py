@@ -36,12 +36,12 @@ from rollserve_server.pool.backends.ray.backend import RayBackend
 def mlp(seed: int = 0) -> MlpSpec:
     space = rollserve.spaces.Box(np.float32(-1), np.float32(1), (4,), np.dtype(np.float32))
     agent = rollserve.MlpAgent.initial(space, rollserve.spaces.Discrete(2), seed=seed)
-    # Far from uniform, so that other parameters do other things.
+    # Actions are far from uniform, so that other parameters give other episodes.
     parameters = {name: 10 * value if name == "2/weight" else value for name, value in agent.parameters.items()}
     return MlpSpec(agent.layer_sizes, agent.activation, agent.head, parameters)
 
 
-async def test_versions_rise_by_one_and_are_stamped(backend: Backend) -> None:
+async def test_policy_versions_rise_by_one_and_are_in_batches(backend: Backend) -> None:
     async with pool_of(backend) as pool:
         assert pool.status().policy_version == 0
         for version in (1, 2, 3):
@@ -56,7 +56,7 @@ async def test_versions_rise_by_one_and_are_stamped(backend: Backend) -> None:
             await sample(pool, AtLeast(1), expected_policy_version=4)
 
 
-async def test_parameters_alone_and_the_whole_agent_do_the_same(backend: Backend) -> None:
+async def test_parameters_act_as_the_whole_agent(backend: Backend) -> None:
     async with pool_of(backend) as pool:
         await pool.update_agent([mlp(1)])
         whole = await sample(pool, AtLeast(500), seed=3)
@@ -69,7 +69,7 @@ async def test_parameters_alone_and_the_whole_agent_do_the_same(backend: Backend
     assert np.array_equal(whole.agent_infos["log_prob"], parameters.agent_infos["log_prob"])
 
 
-async def test_an_update_that_one_worker_cannot_take_changes_none(backend: Backend) -> None:
+async def test_update_that_one_worker_rejects_changes_no_worker(backend: Backend) -> None:
     async with pool_of(backend) as pool:
         await pool.update_agent([mlp()])
         before = await sample(pool, AtLeast(200), seed=1)
@@ -86,7 +86,7 @@ async def test_an_update_that_one_worker_cannot_take_changes_none(backend: Backe
         assert equal(before, await sample(pool, AtLeast(200), seed=1))
 
 
-async def test_a_running_call_finishes_with_the_version_that_it_began_with(backend: Backend) -> None:
+async def test_running_call_keeps_its_versions(backend: Backend) -> None:
     async with pool_of(backend) as pool:
         await pool.update_agent([mlp(1)])
         expected = await sample(pool, AtLeast(60_000), seed=1)
@@ -104,8 +104,8 @@ async def test_a_running_call_finishes_with_the_version_that_it_began_with(backe
         assert after.account.env_version == 2
 
 
-async def test_the_same_calls_in_the_same_order_give_the_same(backend: Backend) -> None:
-    """Also without seeds of their own, and whatever was begun beyond what was delivered."""
+async def test_same_calls_in_the_same_order_give_the_same_batches(backend: Backend) -> None:
+    """The pools run ahead differently, as they have different numbers of rows."""
     async with pool_of(backend) as one, pool_of(backend, num_workers=2, num_rows=3) as other:
         results: list[list[rollserve.EpisodeBatch]] = []
         for pool in (one, other):
@@ -121,9 +121,7 @@ async def test_the_same_calls_in_the_same_order_give_the_same(backend: Backend) 
 
 
 @pytest.mark.parametrize("max_calls", [1, 3])
-async def test_calls_at_once_are_each_as_if_alone_and_none_gets_what_another_got(
-    backend: Backend, max_calls: int
-) -> None:
+async def test_concurrent_calls_share_no_episode(backend: Backend, max_calls: int) -> None:
     async with pool_of(backend, max_calls=max_calls) as pool:
         await pool.update_agent([mlp()])
         targets = [AtLeast(5000), Exactly(20), AtLeast(700), AtLeast(8000), Exactly(3)]
@@ -141,7 +139,7 @@ async def test_calls_at_once_are_each_as_if_alone_and_none_gets_what_another_got
         assert len({seed for seed, _ in seen}) == max_calls
 
 
-async def test_a_short_call_does_not_wait_for_a_long_one(backend: Backend) -> None:
+async def test_short_call_does_not_wait_for_a_long_one(backend: Backend) -> None:
     async with pool_of(backend) as pool:
         await pool.update_agent([mlp()])
         long = asyncio.create_task(sample(pool, AtLeast(300_000)))
@@ -152,7 +150,7 @@ async def test_a_short_call_does_not_wait_for_a_long_one(backend: Backend) -> No
         assert (await long).num_steps >= 300_000
 
 
-async def test_a_call_that_waits_for_its_turn_says_so_and_can_be_given_up(backend: Backend) -> None:
+async def test_queued_call_reports_progress_and_can_be_cancelled(backend: Backend) -> None:
     async with pool_of(backend, max_calls=1, progress_seconds=0.05) as pool:
         await pool.update_agent([mlp()])
         long = asyncio.create_task(sample(pool, AtLeast(10_000_000)))
@@ -170,7 +168,7 @@ async def test_a_call_that_waits_for_its_turn_says_so_and_can_be_given_up(backen
         assert (await sample(pool, AtLeast(100))).num_steps >= 100
 
 
-async def test_updates_and_calls_at_the_same_time_do_not_disturb_each_other(backend: Backend) -> None:
+async def test_updates_do_not_change_concurrent_calls(backend: Backend) -> None:
     async with pool_of(backend) as pool:
         await pool.update_agent([mlp()])
         expected = {seed: await sample(pool, AtLeast(200), seed=seed) for seed in range(3)}
@@ -194,7 +192,7 @@ async def test_updates_and_calls_at_the_same_time_do_not_disturb_each_other(back
         await updating
 
 
-async def test_an_update_that_is_cancelled_has_changed_nothing(backend: Backend) -> None:
+async def test_cancelled_update_changes_nothing(backend: Backend) -> None:
     async with pool_of(backend) as pool:
         await pool.update_agent([mlp()])
         expected = await sample(pool, AtLeast(500), seed=1)
@@ -210,7 +208,7 @@ async def test_an_update_that_is_cancelled_has_changed_nothing(backend: Backend)
             assert equal(expected, await sample(pool, AtLeast(500), seed=1))
 
 
-async def test_an_episode_that_fails_is_not_in_the_way_of_the_next_call(ray_backend: RayBackend) -> None:
+async def test_next_call_begins_after_a_failed_episode(ray_backend: RayBackend) -> None:
     async with pool_of(ray_backend, allowed_modules=frozenset({"sample_envs"})) as pool:
         await pool.update_env([rollserve.EnvSpec("sample_envs:FailsForSomeSeeds")])
         await pool.update_agent([RandomSpec()])
@@ -224,7 +222,7 @@ async def test_an_episode_that_fails_is_not_in_the_way_of_the_next_call(ray_back
         assert pool.status().next_index > 30
 
 
-async def test_a_cancelled_call_leaves_the_pool_ready(backend: Backend) -> None:
+async def test_pool_is_ready_after_a_cancelled_call(backend: Backend) -> None:
     async with pool_of(backend) as pool:
         await pool.update_agent([mlp()])
         expected = await sample(pool, AtLeast(500), seed=2)
@@ -235,13 +233,13 @@ async def test_a_cancelled_call_leaves_the_pool_ready(backend: Backend) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await call
             assert equal(expected, await sample(pool, AtLeast(500), seed=2))
-        # What the cancelled calls may have delivered, and their clients may go on with, does not come again.
+        # A cancelled call may have been delivered in part, so the own sequence has a new seed.
         batch = await sample(pool, AtLeast(100))
         assert batch.account is not None
         assert batch.account.seed == pool.status().seed != CONFIG.seed
 
 
-async def test_a_small_buffer_and_a_small_window_only_take_time(backend: Backend) -> None:
+async def test_small_buffers_and_windows_give_the_same_batch(backend: Backend) -> None:
     async with pool_of(backend) as pool, pool_of(backend, worker_buffer_bytes=1000, window_bytes=1000) as small:
         await pool.update_agent([mlp()])
         await small.update_agent([mlp()])
@@ -250,8 +248,7 @@ async def test_a_small_buffer_and_a_small_window_only_take_time(backend: Backend
             assert equal(expected, await sample(small, target, seed=1))
 
 
-async def test_what_a_slow_client_leaves_waits_in_bounds(backend: Backend) -> None:
-    """While nobody reads, workers stop at what they may hold."""
+async def test_workers_stop_when_the_client_does_not_read(backend: Backend) -> None:
     env = rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 20})
     async with pool_of(backend, env, worker_buffer_bytes=1 << 16, window_bytes=1 << 20) as pool:
         await pool.update_agent([RandomSpec()])
@@ -264,12 +261,12 @@ async def test_what_a_slow_client_leaves_waits_in_bounds(backend: Backend) -> No
             while steps[-1] != steps[-2]:
                 await asyncio.sleep(1)
                 steps.append(call.account.num_simulated_steps)
-        # A step takes 32 bytes here: the window, what is being fetched, and two buffers hold this many at most.
+        # A step takes 32 bytes here: the window, a fetched buffer and two buffers of workers hold fewer steps.
         assert steps[-1] < 200_000
 
 
 @pytest.mark.parametrize("target", [AtLeast(150_000), Exactly(1500)], ids=["at-least", "exactly"])
-async def test_workers_that_are_killed_cost_only_time(ray_backend: RayBackend, target: Target) -> None:
+async def test_batch_is_the_same_when_workers_are_killed(ray_backend: RayBackend, target: Target) -> None:
     async with pool_of(ray_backend, worker_buffer_bytes=1 << 20) as pool:
         await pool.update_agent([mlp()])
         expected = await sample(pool, target, seed=1)
@@ -288,7 +285,7 @@ async def test_workers_that_are_killed_cost_only_time(ray_backend: RayBackend, t
         assert pool.status().workers[0].identity.process_id != victim
 
 
-async def test_a_worker_that_is_killed_after_its_part_of_a_small_call_costs_nothing(ray_backend: RayBackend) -> None:
+async def test_batch_is_the_same_when_a_worker_is_killed_after_its_last_report(ray_backend: RayBackend) -> None:
     envs = [rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": seconds}) for seconds in (0.0, 0.5)]
     async with pool_of(ray_backend, allowed_modules=frozenset({"sample_envs"})) as pool:
         await pool.update_env(envs, per_worker=True)
@@ -304,7 +301,7 @@ async def test_a_worker_that_is_killed_after_its_part_of_a_small_call_costs_noth
         assert adds_up(batch.account)
 
 
-async def test_what_was_kept_on_a_worker_that_is_killed_runs_again(ray_backend: RayBackend) -> None:
+async def test_kept_episodes_run_again_when_their_worker_is_killed(ray_backend: RayBackend) -> None:
     async with pool_of(ray_backend) as pool:
         await pool.update_agent([mlp()])
         first = await sample(pool, AtLeast(3000))
@@ -319,7 +316,7 @@ async def test_what_was_kept_on_a_worker_that_is_killed_runs_again(ray_backend: 
         assert equal(both, rollserve.EpisodeBatch.concatenate(first, second))
 
 
-async def test_an_update_finds_out_that_a_worker_is_lost(ray_backend: RayBackend) -> None:
+async def test_update_replaces_a_lost_worker(ray_backend: RayBackend) -> None:
     async with pool_of(ray_backend) as pool:
         await pool.update_agent([mlp()])
         expected = await sample(pool, AtLeast(2000), seed=1)
@@ -331,7 +328,7 @@ async def test_an_update_finds_out_that_a_worker_is_lost(ray_backend: RayBackend
         assert equal(expected, await sample(pool, AtLeast(2000), seed=1, policy_version=1))
 
 
-async def test_what_calls_bring_is_counted_however_they_end(backend: Backend) -> None:
+async def test_counters_include_cancelled_and_failed_calls(backend: Backend) -> None:
     async with pool_of(backend) as pool:
         await pool.update_agent([mlp()])
         messages = []
@@ -350,7 +347,7 @@ async def test_what_calls_bring_is_counted_however_they_end(backend: Backend) ->
         assert (counters.num_completed_calls, counters.num_cancelled_calls, counters.num_failed_calls) == (0, 1, 1)
 
 
-async def test_an_environment_that_kills_its_worker_is_told_of(ray_backend: RayBackend) -> None:
+async def test_call_fails_when_an_episode_kills_one_worker_after_the_other(ray_backend: RayBackend) -> None:
     async with pool_of(ray_backend, allowed_modules=frozenset({"sample_envs"})) as pool:
         await pool.update_env([rollserve.EnvSpec("sample_envs:Deadly")])
         await pool.update_agent([RandomSpec()])
@@ -358,17 +355,17 @@ async def test_an_environment_that_kills_its_worker_is_told_of(ray_backend: RayB
             await sample(pool, AtLeast(100))
 
 
-def test_clients_do_not_ask_again_for_what_kills_one_worker_after_the_other(sampler: rollserve.Sampler) -> None:
+def test_client_does_not_retry_an_episode_that_kills_workers(sampler: rollserve.Sampler) -> None:
     sampler.update_env("sample_envs:Deadly")
     sampler.update_agent(rollserve.RandomAgent())
     before = sampler.status().counters.num_worker_restarts
     with raises(rollserve.UnavailableError, reason=Reason.WORKER_LOST_AGAIN, match=r"episode \d+.*\b3 workers"):
         sampler.obtain_samples(100)
-    # Four with the same episode, and those that ran others meanwhile.
+    # Four workers die with the same episode, and some with others meanwhile.
     assert sampler.status().counters.num_worker_restarts - before < 2 * 4 + 2
 
 
-async def test_earlier_versions_can_be_sampled_for_a_while(backend: Backend) -> None:
+async def test_kept_versions_can_be_sampled(backend: Backend) -> None:
     async with pool_of(backend, num_kept_versions=3) as pool:
         batches = []
         for version in (1, 2, 3, 4):
@@ -388,7 +385,7 @@ async def test_earlier_versions_can_be_sampled_for_a_while(backend: Backend) -> 
                 await sample(pool, AtLeast(1), **options)
 
 
-async def test_the_length_of_episodes_can_be_limited(backend: Backend) -> None:
+async def test_length_of_episodes_is_limited(backend: Backend) -> None:
     async with pool_of(backend, max_episode_length=30) as pool:
         await pool.update_agent([mlp()])
         batch = await sample(pool, AtLeast(2000), seed=1)
@@ -404,7 +401,7 @@ async def test_the_length_of_episodes_can_be_limited(backend: Backend) -> None:
             assert limited.terminated[0] == (long.terminated[0] and long.num_steps <= 30)
 
 
-async def test_the_rest_of_exact_episodes_can_be_asked_for(backend: Backend) -> None:
+async def test_exact_episodes_may_skip_the_first_ones(backend: Backend) -> None:
     async with pool_of(backend) as pool:
         await pool.update_agent([mlp(1), mlp(2)], per_worker=True)
         batch = await sample(pool, Exactly(4), seed=1, first_index=100)
@@ -417,25 +414,25 @@ async def test_the_rest_of_exact_episodes_can_be_asked_for(backend: Backend) -> 
             await sample(pool, Exactly(4, 9), seed=1)
 
 
-async def test_workers_forget_a_small_exact_call_with_their_answer(backend: Backend) -> None:
+async def test_workers_release_a_small_exact_call_with_their_report(backend: Backend) -> None:
     async with pool_of(backend) as pool:
         await pool.update_agent([mlp()])
         calls = calls_of(pool)
         batches = [await sample(pool, Exactly(2), seed=3, max_episode_length=2) for _ in range(20)]
-        # A worker that is slow needs another order.
+        # A slow worker needs a second order.
         assert any(call.sequence.handles == [None, None] for call in calls)
         assert all(equal(batch, batches[0]) for batch in batches)
         assert all(batch.account is not None and adds_up(batch.account) for batch in batches)
 
 
-async def test_workers_for_which_there_is_no_room_are_an_error(ray_backend: RayBackend) -> None:
+async def test_pool_fails_to_start_without_room_for_its_workers(ray_backend: RayBackend) -> None:
     with raises(WorkerLostError, reason=Reason.WORKER_LOST, quotes="2 s"):
         async with pool_of(ray_backend, num_workers=12, start_seconds=2.0):
             pass
 
 
-def test_options_of_ray_reach_the_workers() -> None:
-    """In a process of its own: one can have one cluster."""
+def test_ray_options_apply_to_workers() -> None:
+    """A process can have one cluster, so the test runs in another process."""
     code = """
 import json, ray
 from rollserve_server.pool.backends.ray.backend import RayBackend, RayOptions

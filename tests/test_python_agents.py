@@ -1,4 +1,4 @@
-"""Agents in Python: installed ones and pickled ones act as they say, anywhere, and do no harm when they cannot."""
+"""Agents in Python, installed and pickled: outputs, states, reproducibility, and agents that are rejected or fail."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ LINEAR = {"weight": np.array([[0, 0, -3, -1], [0, 0, 3, 1]], np.float32), "bias"
 
 @pytest.fixture(autouse=True)
 def _find_test_agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has the processes of trials find them, too."""
+    """Let sandbox processes find the tests' agents."""
     monkeypatch.setenv("PYTHONPATH", server_environment()["PYTHONPATH"])
 
 
@@ -80,12 +80,12 @@ def prepared(
     return spec
 
 
-# The example, installed as a user would.
+# The example, installed with pip.
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of processes that find the example's agents, and no others."""
+    """The variables of processes that find the example's agents and none of the tests'."""
     target = tmp_path_factory.mktemp("installed")
     options = ["--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--root-user-action", "ignore"]
     command = [sys.executable, "-m", "pip", "install", *options, "--target", str(target), str(EXAMPLE)]
@@ -99,8 +99,8 @@ def mean_of(observations: np.ndarray, parameters: dict[str, np.ndarray]) -> np.n
     return mean
 
 
-def test_the_example_on_a_server(installed: dict[str, str], tmp_path: Path) -> None:
-    """Sampling, arguments, parameters, noise and errors; and the same with one worker as with two, of either kind."""
+def test_example_agent_acts_on_a_server(installed: dict[str, str], tmp_path: Path) -> None:
+    """Arguments, parameters, noise and errors work, and both backends give the same batch."""
     agent = rollserve.PythonAgent("example-linear", {"noise_scale": 0.5}, LINEAR)
     options = ("--env", "CartPole-v1", "--vectorization", "rows", "--workers")
     log = tmp_path / "server.log"
@@ -108,7 +108,7 @@ def test_the_example_on_a_server(installed: dict[str, str], tmp_path: Path) -> N
         local_server(*options, "2", log=log, environment=installed) as server,
         rollserve.connect(server.address) as one,
     ):
-        field, quotes = "all_workers.agent.python.name", ("'matrix'", "'example-held', 'example-linear'")
+        field, quotes = "all_workers.agent.python.name", ("'matrix'", "'example-agent_and_workers', 'example-linear'")
         with raises(
             rollserve.InvalidArgumentError, field=field, reason=Reason.AGENT_NOT_FOUND, quotes=quotes
         ) as caught:
@@ -148,8 +148,8 @@ def test_the_example_on_a_server(installed: dict[str, str], tmp_path: Path) -> N
         assert equal(batch, other.obtain_samples(300, seed=1))
 
 
-def test_actions_that_are_held(installed: dict[str, str], tmp_path: Path) -> None:
-    """States go from step to step, and begin anew with each episode."""
+def test_example_agent_holds_its_actions(installed: dict[str, str], tmp_path: Path) -> None:
+    """States go from step to step, and are reset with each episode."""
     options = ("--env", "CartPole-v1", "--workers", "1", "--backend", "in-process", "--vectorization")
     for kind in ("rows", "native"):
         log = tmp_path / f"{kind}.log"
@@ -157,20 +157,20 @@ def test_actions_that_are_held(installed: dict[str, str], tmp_path: Path) -> Non
             local_server(*options, kind, log=log, environment=installed) as server,
             rollserve.connect(server.address) as sampler,
         ):
-            sampler.update_agent(rollserve.PythonAgent("example-held", {"num_steps": 3}, LINEAR))
+            sampler.update_agent(rollserve.PythonAgent("example-agent_and_workers", {"num_steps": 3}, LINEAR))
             for episode in sampler.obtain_samples(200, seed=1).split():
                 steps = np.arange(episode.num_steps)
                 assert np.array_equal(episode.agent_infos["is_new"], steps % 3 == 0)
                 assert np.array_equal(episode.actions, episode.actions[steps - steps % 3])
 
 
-def test_the_example_with_states(installed: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows at different steps; the states are written over with what they are afterwards."""
+def test_example_agent_updates_states_in_place(installed: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows are at different steps."""
     monkeypatch.setenv("PYTHONPATH", installed["PYTHONPATH"])
     monkeypatch.syspath_prepend(installed["PYTHONPATH"].partition(os.pathsep)[0])
     space = gym_spaces.Box(-1, 1, (2,), np.float32)
     parameters = {"weight": np.ones((2, 4)), "bias": np.zeros(2)}
-    spec = prepared("example-held", {"num_steps": 3, "noise_scale": 0}, parameters, action_space=space)
+    spec = prepared("example-agent_and_workers", {"num_steps": 3, "noise_scale": 0}, parameters, action_space=space)
     agent = build_agent(spec, BOX, space, 3)
     assert [state.name for state in agent.states] == ["action", "steps_left"]
     states = [np.repeat(state.initial[np.newaxis], 3, axis=0) for state in agent.states]
@@ -183,12 +183,12 @@ def test_the_example_with_states(installed: dict[str, str], monkeypatch: pytest.
     assert np.array_equal(states[0], actions)
 
 
-# Everywhere the same.
+# Reproducibility.
 
 
 @pytest.mark.parametrize(("name", "parameters"), [("matrix", WEIGHTS), ("normalizing", {})])
-def test_a_row_does_not_depend_on_its_neighbours(name: str, parameters: dict[str, Any]) -> None:
-    """To the last bit, with later parameters too: products of matrices take eight rows, what mixes rows takes one."""
+def test_row_has_the_same_bits_beside_any_others(name: str, parameters: dict[str, Any]) -> None:
+    """Matrix products are batched by at least 8 rows, an agent that mixes rows by 1; later parameters change neither."""
     spec = prepared(name, parameters={each: np.zeros_like(value) for each, value in parameters.items()})
     spec = with_parameters(spec, parameters)
     assert isinstance(spec, PythonSpec)
@@ -214,7 +214,7 @@ def test_a_row_does_not_depend_on_its_neighbours(name: str, parameters: dict[str
         assert spec.form.batching.most >= 8
 
 
-async def test_determinism_over_workers_rows_and_backends(backend: Backend) -> None:
+async def test_batch_does_not_depend_on_workers_or_rows(backend: Backend) -> None:
     batches = []
     for num_workers, num_rows in ((1, 3), (2, 5)):
         async with pool_of(backend, num_workers=num_workers, num_rows=num_rows) as pool:
@@ -223,7 +223,7 @@ async def test_determinism_over_workers_rows_and_backends(backend: Backend) -> N
     assert equal(*batches)
 
 
-def test_all_kinds_of_observations_and_actions(server: LocalServer) -> None:
+def test_agent_acts_in_nested_spaces(server: LocalServer) -> None:
     with rollserve.connect(server.address) as sampler:
         sampler.update_env("sample_envs:Nested")
         sampler.update_agent(rollserve.PythonAgent("nested"))
@@ -243,7 +243,7 @@ def test_all_kinds_of_observations_and_actions(server: LocalServer) -> None:
             sampler.update_agent({"x": np.zeros(1)})
 
 
-def test_native_rows_and_fragments(cartpole: rollserve.Sampler) -> None:
+def test_agent_acts_in_native_rows_and_fragments(cartpole: rollserve.Sampler) -> None:
     cartpole.update_env(rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=6))
     cartpole.update_agent(rollserve.PythonAgent("matrix", parameters=WEIGHTS))
     for batch in (cartpole.obtain_samples(100), cartpole.obtain_fragments(120)):
@@ -254,30 +254,30 @@ def test_native_rows_and_fragments(cartpole: rollserve.Sampler) -> None:
 # States.
 
 
-def test_states_are_written_over() -> None:
+def test_act_updates_states_in_place() -> None:
     spec = prepared("counting", parameters={"first": np.array(5)})
     agent = build_agent(spec, BOX, DISCRETE, 70)
     assert [(state.name, state.initial.shape) for state in agent.states] == [("count", ()), ("sums", (2, 3))]
     states = [np.repeat(state.initial[np.newaxis], 70, axis=0) for state in agent.states]
     states[0][:] += np.arange(70)
-    held = list(states)
+    agent_and_workers = list(states)
     observations = np.linspace(-1, 1, 280, dtype=np.float32).reshape(70, 4)
     for step in range(1, 3):
         (actions,), infos = agent.act([observations], np.zeros((70, 0)), states)
         assert np.array_equal(infos["count"], 5 + np.arange(70) + step)
         assert np.array_equal(actions, infos["count"] % 2)
-    assert all(column is before for column, before in zip(states, held, strict=True))
+    assert all(column is before for column, before in zip(states, agent_and_workers, strict=True))
     assert np.array_equal(states[0], 7 + np.arange(70))
     assert np.allclose(states[1], 2 * observations[:, :1, np.newaxis] * np.ones((2, 3)))
 
-    # What it remembers at first may be a parameter; if that has another form, it is tried again.
+    # The initial state may be a parameter; if its type changes, the agent is probed again.
     updated = build_agent(with_parameters(spec, {"first": np.array(8)}), BOX, DISCRETE, 1)
     assert updated.states[0].initial == 8
     other = prepare_agent(with_parameters(spec, {"first": np.array(8, np.int32)}), BOX, DISCRETE, OnnxSettings())
     assert build_agent(other, BOX, DISCRETE, 1).states[0].initial.dtype == np.int32
 
 
-def test_exploration() -> None:
+def test_deterministic_agent_gets_no_noise() -> None:
     spec = prepared("matrix", parameters=WEIGHTS)
     best = Exploration(deterministic=True)
     check_exploration(spec, best)
@@ -291,7 +291,7 @@ def test_exploration() -> None:
         check_exploration(spec, Exploration(epsilon=(0.5,)))
 
 
-# Agents that are of no use.
+# Agents that are rejected or fail.
 
 
 REFUSED = {
@@ -324,28 +324,27 @@ REFUSED = {
 """Faults, the field below `python` that is at fault, and what the message has to quote."""
 
 
-def held(sampler: rollserve.Sampler) -> tuple[Any, ...]:
-    """What acts, and in which processes."""
+def agent_and_workers(sampler: rollserve.Sampler) -> tuple[Any, ...]:
+    """Return the policy version, the kinds of agents and the processes of the workers."""
     status = sampler.status()
     return status.policy_version, status.agent_kinds, [worker.process_id for worker in status.workers]
 
 
-def test_agents_that_are_refused(cartpole: rollserve.Sampler) -> None:
-    """The message names the field where one is at fault, and nothing changes."""
+def test_faulty_agent_is_rejected(cartpole: rollserve.Sampler) -> None:
     cartpole.update_agent(rollserve.RandomAgent())
-    before = held(cartpole)
+    before = agent_and_workers(cartpole)
     for fault, (field, quotes) in REFUSED.items():
         path = ".".join(filter(None, ["all_workers.agent.python", field]))
         with raises(rollserve.InvalidArgumentError, field=path, reason=Reason.AGENT_REFUSED, quotes=quotes) as caught:
             cartpole.update_agent(rollserve.PythonAgent("faulty", {"fault": fault}))
         assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
-        assert held(cartpole) == before, fault
+        assert agent_and_workers(cartpole) == before, fault
     cartpole.obtain_samples(10)
 
 
-def test_names_arguments_and_parameters_that_are_refused(cartpole: rollserve.Sampler) -> None:
+def test_invalid_names_arguments_and_parameters_are_rejected(cartpole: rollserve.Sampler) -> None:
     cartpole.update_agent(rollserve.RandomAgent())
-    before = held(cartpole)
+    before = agent_and_workers(cartpole)
     wrong, nan = {"wrong": np.zeros(1)}, {"a": np.array([[0, np.nan]])}
     agent = rollserve.PythonAgent
     cases: list[tuple[rollserve.PythonAgent, Reason, str, tuple[str, ...]]] = [
@@ -373,14 +372,14 @@ def test_names_arguments_and_parameters_that_are_refused(cartpole: rollserve.Sam
         path = f"all_workers.agent.python{field}"
         with raises(rollserve.InvalidArgumentError, field=path, reason=reason, quotes=quotes):
             cartpole.update_agent(refused)
-    assert held(cartpole) == before
+    assert agent_and_workers(cartpole) == before
     with raises(TypeError, field="kwargs"):
         agent("matrix", [])  # type: ignore[arg-type]
     with raises(ValueError, quotes=("kwargs", "matrix", "JSON")):
         cartpole.update_agent(rollserve.PythonAgent("matrix", {"x": np.zeros(1)}))
 
 
-def test_arguments_are_json(server: LocalServer) -> None:
+def test_arguments_that_are_no_json_are_rejected(server: LocalServer) -> None:
     from rollserve.v1 import agent_pb2
     from rollserve.v1 import sampler_service_pb2 as pb
     from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
@@ -403,8 +402,10 @@ def test_arguments_are_json(server: LocalServer) -> None:
         ("raises later", ("act", "KeyError: 'nothing'")),
     ],
 )
-def test_agents_that_fail_later(cartpole: rollserve.Sampler, fault: str, quotes: tuple[str, ...]) -> None:
-    """The pole falls after some steps to the left."""
+def test_failing_agent_fails_the_call_with_its_position(
+    cartpole: rollserve.Sampler, fault: str, quotes: tuple[str, ...]
+) -> None:
+    """CartPole's pole leans far enough after some steps."""
     cartpole.update_agent(rollserve.PythonAgent("faulty", {"fault": fault}))
     with raises(rollserve.PreconditionError, reason=Reason.AGENT_FAILED, quotes=quotes) as caught:
         cartpole.obtain_exact_episodes(1, seed=1)
@@ -413,14 +414,14 @@ def test_agents_that_fail_later(cartpole: rollserve.Sampler, fault: str, quotes:
     assert int(where[1]) > 0  # steps
 
 
-def test_a_trial_has_limits() -> None:
+def test_sandbox_limits_time() -> None:
     settings = PythonSettings(sandbox=SandboxLimits(seconds=4, patience=1))
     with raises(InvalidValueError, reason=Reason.AGENT_REFUSED, quotes="4 s"):
         prepared("faulty", {"fault": "hangs"}, settings=settings)
 
 
-async def test_an_agent_that_a_worker_cannot_make(backend: Backend) -> None:
-    """No worker takes it, and what is there goes on."""
+async def test_agent_that_a_worker_cannot_make_is_rejected(backend: Backend) -> None:
+    """The workers keep their agent."""
     async with pool_of(backend) as pool:
         await pool.update_agent([PythonSource(InstalledFactory("matrix", {}), WEIGHTS)])
         before = await sample(pool, AtLeast(50), seed=1)
@@ -434,8 +435,8 @@ async def test_an_agent_that_a_worker_cannot_make(backend: Backend) -> None:
         assert equal(before, await sample(pool, AtLeast(50), seed=1))
 
 
-async def test_agents_raise_whatever_they_like(backend: Backend) -> None:
-    """Where they act, and where workers make them; all goes on."""
+async def test_worker_survives_any_error_of_an_agent(backend: Backend) -> None:
+    """Agents raise in `act`, or when workers make them."""
     source = PythonSource(InstalledFactory("faulty", {"fault": ""}), {})
     async with pool_of(backend, num_workers=1) as pool:
         await pool.update_agent([source])
@@ -462,7 +463,7 @@ async def test_agents_raise_whatever_they_like(backend: Backend) -> None:
 
 
 class Recorded:
-    """When it is read, takes down where."""
+    """A pickle that records the process in which it is loaded."""
 
     def __init__(self, path: Path) -> None:
         self._path = str(path)
@@ -472,33 +473,32 @@ class Recorded:
 
 
 class Leaving:
-    """Raises SystemExit when it is read."""
+    """A pickle that raises SystemExit when it is loaded."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return sys.exit, (0,)
 
 
 class Deadly:
-    """Ends the process in which it is read."""
+    """A pickle that ends the process in which it is loaded."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os._exit, (4,)
 
 
-def test_pickles_are_refused(cartpole: rollserve.Sampler, tmp_path: Path) -> None:
-    """Unless the operator says otherwise. Nobody reads them."""
+def test_pickle_is_rejected_without_being_loaded(cartpole: rollserve.Sampler, tmp_path: Path) -> None:
     cartpole.update_agent(rollserve.RandomAgent())
-    before = held(cartpole)
+    before = agent_and_workers(cartpole)
     for data in (pickle.dumps(Recorded(tmp_path / "read")), pickle.dumps(Deadly()), b"no pickle", b""):
         field, reason = "all_workers.agent.pickled.data", Reason.PICKLE_NOT_ALLOWED
         with raises(rollserve.InvalidArgumentError, field=field, reason=reason, quotes="--allow-pickle") as caught:
             cartpole.update_agent(rollserve.PickledAgent(data))
         assert caught.value.code is grpc.StatusCode.PERMISSION_DENIED
-    assert held(cartpole) == before
+    assert agent_and_workers(cartpole) == before
     assert not (tmp_path / "read").exists()
 
 
-async def test_a_pickle_is_read_by_its_trial_and_the_workers(ray_backend: Backend, tmp_path: Path) -> None:
+async def test_pickle_is_loaded_in_the_sandbox_and_by_workers(ray_backend: Backend, tmp_path: Path) -> None:
     allowed, read = PythonSettings(allow_pickle=True), tmp_path / "read"
     async with pool_of(ray_backend, python=allowed) as pool:
         await pool.update_agent([PythonSource(PickledFactory(pickle.dumps(Recorded(read))), {})])
@@ -510,14 +510,14 @@ async def test_a_pickle_is_read_by_its_trial_and_the_workers(ray_backend: Backen
         assert os.getpid() not in processes
 
 
-def test_pickles_on_a_server_that_allows_them(tmp_path: Path) -> None:
+def test_pickled_agent_acts_on_a_server_that_allows_it(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     options = ("--env", "CartPole-v1", "--workers", "1", "--allow-pickle", "--max-model-bytes", "20000")
     environment = {**server_environment(), "ROLLSERVE_BACKEND": "in-process"}
 
     def factory(observation_space: Any, action_space: Any) -> Any:
         class Leaning:
-            """Pushes to the side that the pole falls to."""
+            """An agent that pushes to the side to which the pole falls."""
 
             def set_parameters(self, parameters: Any) -> None:
                 self.gain = float(parameters.get("gain", 1))
@@ -542,7 +542,7 @@ def test_pickles_on_a_server_that_allows_them(tmp_path: Path) -> None:
         sampler.update_agent({"gain": np.float32(-1)})
         lean = sampler.obtain_samples(20, seed=1)
         assert np.array_equal(lean.actions, lean.observations[:, 2] + lean.observations[:, 3] < 0)
-        before = held(sampler)
+        before = agent_and_workers(sampler)
         refused: list[tuple[bytes, str, str]] = [
             (b"no pickle", ".data", "UnpicklingError"),
             (b"", ".data", "EOFError"),
@@ -560,13 +560,13 @@ def test_pickles_on_a_server_that_allows_them(tmp_path: Path) -> None:
         quotes = ("20001", "20000", "--max-model-bytes")
         with raises(rollserve.LimitError, field=f"{path}.data", reason=Reason.MODEL_TOO_LARGE, quotes=quotes):
             sampler.update_agent(rollserve.PickledAgent(b"0" * 20001))
-        assert held(sampler) == before
+        assert agent_and_workers(sampler) == before
     text = log.read_text()
     assert "WARNING pickled agents are allowed" in text
     assert "Traceback" not in text
 
 
-def test_without_cloudpickle_the_client_uses_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_uses_pickle_without_cloudpickle(monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib.util
 
     assert rollserve.PickledAgent(b"as it is").factory == b"as it is"
@@ -576,7 +576,7 @@ def test_without_cloudpickle_the_client_uses_pickle(monkeypatch: pytest.MonkeyPa
         rollserve.PickledAgent(3)
 
 
-def test_errors_of_trials_come_with_their_place_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_sandbox_errors_are_logged_with_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
     with raises(DomainError, quotes="not today"):
         prepared("faulty", {"fault": "factory"})
     with raises(DomainError, quotes=("faulty", "RecursionError")):

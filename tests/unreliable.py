@@ -19,7 +19,7 @@ from rollserve_server.sampling import WorkerConfig
 
 
 class MortalBackend(ShuffledBackend):
-    """Shuffled workers, some of which die; with `with_machines`, their unread results are lost, too."""
+    """Shuffled workers that die at random; with `with_machines`, their unread results are lost, too."""
 
     def __init__(self, seed: int, num_deaths: int, *, with_machines: bool = False) -> None:
         super().__init__(seed)

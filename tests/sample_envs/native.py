@@ -128,7 +128,7 @@ class ScreenRows(CoinRows):
 
 
 class InfoRows(CoinRows):
-    """`CoinRows` with infos of many kinds, some of which fit into no column."""
+    """`CoinRows` with infos of many kinds; some fit into no column."""
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         *rest, infos = super().step(actions)
