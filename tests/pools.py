@@ -31,9 +31,11 @@ from rollserve_server.pool import (
     PopulationRequest,
     SampleRequest,
     Target,
+    WorkerHandle,
 )
 from rollserve_server.pool.calls.episodes import EpisodeCall
 from rollserve_server.pool.calls.population import PopulationCall
+from rollserve_server.sampling import WorkerConfig
 
 CARTPOLE = rollserve.EnvSpec("CartPole-v1")
 CONFIG = PoolConfig(
@@ -45,6 +47,25 @@ CONFIG = PoolConfig(
     start_seconds=60,
     straggler_factor=0.0,  # test machines may be slow enough to make any episode a straggler
 )
+
+
+class RecordingBackend:
+    """A backend that records the handles of its workers, so that tests can call or kill them.
+
+    Attributes:
+        handles: handle of the newest worker of each index.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.handles: dict[int, WorkerHandle] = {}
+
+    def create_worker(self, worker_index: int, config: WorkerConfig) -> WorkerHandle:
+        handle = self.handles[worker_index] = self._backend.create_worker(worker_index, config)
+        return handle
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
 
 
 @contextlib.asynccontextmanager

@@ -156,12 +156,12 @@ async def test_batch_is_the_same_when_workers_are_killed(
     ray_backend: RayBackend, case: str, target: Callable[[int], Target]
 ) -> None:
     async with prepared(ray_backend, case, num_workers=3, num_rows=2) as (pool, num_steps):
-        wanted = target(num_steps if target is AtLeast else 2 + num_steps // 500)
-        expected = await sample(pool, wanted, seed=9)
+        request = target(num_steps if target is AtLeast else 2 + num_steps // 500)
+        expected = await sample(pool, request, seed=9)
         source = random.Random(case)
         num_lost = 0
         for _ in range(3):
-            running = asyncio.create_task(sample(pool, wanted, seed=9))
+            running = asyncio.create_task(sample(pool, request, seed=9))
             await asyncio.sleep(source.uniform(0.01, 0.1))
             kill_one(pool, source)
             batch = await running

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cutting_proxy import cutting_proxy
-from pools import CARTPOLE, adds_up, calls_of, evaluate, kill_one, pool_of, sample, until
+from pools import CARTPOLE, RecordingBackend, adds_up, calls_of, evaluate, kill_one, pool_of, sample, until
 from rejections import Rejection, check_status, rejection_of, rejections
 from support import equal, raises
 
@@ -162,15 +162,18 @@ async def test_evaluation_environments_are_kept_apart_from_sampling() -> None:
         batch = await sample(pool, Exactly(1), **options)
         return batch.observations[:1, 0].tolist()  # type: ignore[no-any-return]
 
-    async with pool_of(InProcessBackend(), env, num_workers=1, num_rows=1, **SAMPLE_ENVS) as pool:
+    backend: Any = RecordingBackend(InProcessBackend())
+    async with pool_of(backend, env, num_workers=1, num_rows=1, **SAMPLE_ENVS) as pool:
         await pool.update_agent([RandomSpec()])
         (before,) = await first_observations(pool)
         lengths = [outcome.length for outcome in (await evaluate(pool, 7, seed=1)).outcomes]
+        envs, _ = await backend.handles[0].call(Worker.held)
+        assert len(envs) == 2
         assert await first_observations(pool) == [before + 1]
         await pool.update_agent([RandomSpec()])
         again = await evaluate(pool, 7, seed=1)
         assert [outcome.length for outcome in again.outcomes] == lengths
-        assert pool._versions.evaluation_envs.number == 1
+        assert (await backend.handles[0].call(Worker.held))[0] == envs
         assert await first_observations(pool) == [before + 2]
 
 
@@ -255,13 +258,13 @@ async def test_evaluations_queue_and_can_be_cancelled(backend: Backend) -> None:
 
 async def test_environments_are_closed_when_an_evaluation_is_cancelled_early() -> None:
     many = rollserve.EnvSpec("CartPole-v1", vectorization="rows", num_rows=2000)
-    async with pool_of(InProcessBackend(), CARTPOLE, num_workers=1) as pool:
+    backend: Any = RecordingBackend(InProcessBackend())
+    async with pool_of(backend, CARTPOLE, num_workers=1) as pool:
         await pool.update_agent([RandomSpec()])
-        handle = pool._workers[0].handle
 
         async def held() -> set[int]:
-            envs, _ = await handle.call(Worker.held)
-            return envs
+            envs, _ = await backend.handles[0].call(Worker.held)
+            return envs  # type: ignore[no-any-return]
 
         running = asyncio.create_task(evaluate(pool, 5, env=many))
         await asyncio.sleep(0.05)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pools import CARTPOLE, adds_up, kill_one, pool_of, read, sample, until
+from pools import CARTPOLE, RecordingBackend, adds_up, kill_one, pool_of, read, sample, until
 from support import equal, raises
 from test_fragments import CHEETAH, MODULES, fragments, in_calls, mlp
 
@@ -44,7 +44,7 @@ async def test_fragments_are_the_same_when_workers_are_killed(
         expected = await in_calls(pool, calls, seed=9, **options)
         source = random.Random(env.id)
         clock, num_lost = 0, 0
-        for num_steps, wanted in zip(calls, expected, strict=True):
+        for num_steps, expected_batch in zip(calls, expected, strict=True):
             if num_steps == 1500:
                 running = asyncio.create_task(fragments(pool, 4 * num_steps, clock, seed=9, **options))
                 await asyncio.sleep(source.uniform(0.0, 0.15))
@@ -53,7 +53,7 @@ async def test_fragments_are_the_same_when_workers_are_killed(
             else:
                 batch = await fragments(pool, 4 * num_steps, clock or None, seed=9, **options)
                 kill_one(pool, source)
-            assert equal(batch, wanted)
+            assert equal(batch, expected_batch)
             assert batch.account is not None
             assert batch.account.num_broken_off_episodes == 0
             num_lost += batch.account.num_lost_steps
@@ -352,7 +352,8 @@ def test_fragments_are_a_function_of_their_position(
 
     async def run() -> None:
         env = rollserve.EnvSpec("sample_envs:Ragged", {"max_length": 30})
-        async with pool_of(InProcessBackend(), env, num_workers=2, num_rows=num_rows, **MODULES) as pool:
+        backend: Any = RecordingBackend(InProcessBackend())
+        async with pool_of(backend, env, num_workers=2, num_rows=num_rows, **MODULES) as pool:
             await pool.update_agent([RandomSpec()])
             stride = 2 * num_rows
             options: dict[str, Any] = {"max_episode_length": 11, "soft": True} if soft else {}
@@ -375,8 +376,7 @@ def test_fragments_are_a_function_of_their_position(
                     case _:
                         begins = clock
                 if operation == "lose":
-                    slot = num_steps % 2
-                    pool._workers.lose(slot, pool._workers[slot].handle)
+                    backend.handles[num_steps % 2].kill()
                 if operation == "cancel":
                     running = asyncio.create_task(
                         fragments(pool, num_steps * stride, begins or None, seed=6, **options)

@@ -52,8 +52,8 @@ def test_broken_stream_is_resumed(sampler: rollserve.Sampler, server: LocalServe
         first = distant.obtain_fragments(48_000, seed=3)
         second = distant.obtain_fragments(16_000, seed=3, row_step_count=6000)
         assert proxy.num_cuts > 0
-    for batch, wanted in zip((first, second), expected, strict=True):
-        assert equal(batch, wanted)
+    for batch, expected_batch in zip((first, second), expected, strict=True):
+        assert equal(batch, expected_batch)
         account = batch.account
         assert account is not None
         assert (account.num_steps, account.num_episodes) == (

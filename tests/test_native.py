@@ -372,7 +372,7 @@ def test_awaited_block_runs_before_a_prefetched_one() -> None:
     worker.close()
 
 
-async def test_all_workers_take_part_when_no_length_is_known() -> None:
+async def test_call_uses_all_workers_when_no_length_is_known() -> None:
     async with pool_of(InProcessBackend(), coins(num_steps=3000), **ALLOWED) as pool:
         await pool.update_agent([RandomSpec()])
         account = (await sample(pool, AtLeast(100_000))).account

@@ -37,7 +37,7 @@ async def of_episodes(batches: list[rollserve.EpisodeBatch]) -> dict[int, rollse
         # Other episodes of a batch decide, too, which infos have a column.
         for part in dataclasses.replace(batch, env_infos={}, episode_infos={}).split():
             parts.setdefault(int(part.episode_indices[0]), []).append(part)
-    return {index: rollserve.EpisodeBatch.concatenate(*of_one).joined() for index, of_one in parts.items()}
+    return {index: rollserve.EpisodeBatch.concatenate(*segments).joined() for index, segments in parts.items()}
 
 
 def test_same_step_reset_makes_the_same_steps_as_next_step_reset() -> None:
@@ -115,7 +115,7 @@ async def test_fragments_are_the_same_when_workers_are_killed(ray_backend: RayBa
         expected = await in_calls(pool, calls, seed=9, **options)
         source = random.Random(7)
         clock, num_lost = 0, 0
-        for num_steps, wanted in zip(calls, expected, strict=True):
+        for num_steps, expected_batch in zip(calls, expected, strict=True):
             running = asyncio.create_task(fragments(pool, 4 * num_steps, clock or None, seed=9, **options))
             if num_steps == 3000:
                 await asyncio.sleep(source.uniform(0.0, 0.1))
@@ -123,7 +123,7 @@ async def test_fragments_are_the_same_when_workers_are_killed(ray_backend: RayBa
                 await running
             kill_one(pool, source)
             batch = await running
-            assert equal(batch, wanted)
+            assert equal(batch, expected_batch)
             assert batch.account is not None
             assert batch.account.num_broken_off_episodes == 0
             num_lost += batch.account.num_lost_steps

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -575,6 +576,5 @@ async def test_new_worker_gets_the_model(ray_backend: Backend) -> None:
         await pool.update_agent([made])
         await pool.update_agent([mlp_parameters(SIZES, 1)])
         before = await sample(pool, AtLeast(100), seed=1)
-        pool._workers[0].handle.kill()
-        await asyncio.sleep(0.2)
+        os.kill(pool.status().workers[0].identity.process_id, signal.SIGKILL)
         assert equal(before, await sample(pool, AtLeast(100), seed=1))

@@ -80,6 +80,13 @@ def prepared(
     return spec
 
 
+def prepared_for_cartpole(*arguments: Any, **options: Any) -> PythonSpec:
+    """Return an agent for CartPole-v1 that has passed the sandbox; pools do not try it again."""
+    env = gymnasium.make("CartPole-v1")
+    spaces = {"observation_space": env.observation_space, "action_space": env.action_space}
+    return prepared(*arguments, **spaces, **options)
+
+
 # The example, installed with pip.
 
 
@@ -108,7 +115,7 @@ def test_example_agent_acts_on_a_server(installed: dict[str, str], tmp_path: Pat
         local_server(*options, "2", log=log, environment=installed) as server,
         rollserve.connect(server.address) as one,
     ):
-        field, quotes = "all_workers.agent.python.name", ("'matrix'", "'example-agent_and_workers', 'example-linear'")
+        field, quotes = "all_workers.agent.python.name", ("'matrix'", "'example-held', 'example-linear'")
         with raises(
             rollserve.InvalidArgumentError, field=field, reason=Reason.AGENT_NOT_FOUND, quotes=quotes
         ) as caught:
@@ -157,7 +164,7 @@ def test_example_agent_holds_its_actions(installed: dict[str, str], tmp_path: Pa
             local_server(*options, kind, log=log, environment=installed) as server,
             rollserve.connect(server.address) as sampler,
         ):
-            sampler.update_agent(rollserve.PythonAgent("example-agent_and_workers", {"num_steps": 3}, LINEAR))
+            sampler.update_agent(rollserve.PythonAgent("example-held", {"num_steps": 3}, LINEAR))
             for episode in sampler.obtain_samples(200, seed=1).split():
                 steps = np.arange(episode.num_steps)
                 assert np.array_equal(episode.agent_infos["is_new"], steps % 3 == 0)
@@ -170,7 +177,7 @@ def test_example_agent_updates_states_in_place(installed: dict[str, str], monkey
     monkeypatch.syspath_prepend(installed["PYTHONPATH"].partition(os.pathsep)[0])
     space = gym_spaces.Box(-1, 1, (2,), np.float32)
     parameters = {"weight": np.ones((2, 4)), "bias": np.zeros(2)}
-    spec = prepared("example-agent_and_workers", {"num_steps": 3, "noise_scale": 0}, parameters, action_space=space)
+    spec = prepared("example-held", {"num_steps": 3, "noise_scale": 0}, parameters, action_space=space)
     agent = build_agent(spec, BOX, space, 3)
     assert [state.name for state in agent.states] == ["action", "steps_left"]
     states = [np.repeat(state.initial[np.newaxis], 3, axis=0) for state in agent.states]
@@ -188,7 +195,7 @@ def test_example_agent_updates_states_in_place(installed: dict[str, str], monkey
 
 @pytest.mark.parametrize(("name", "parameters"), [("matrix", WEIGHTS), ("normalizing", {})])
 def test_row_has_the_same_bits_beside_any_others(name: str, parameters: dict[str, Any]) -> None:
-    """Matrix products are batched by at least 8 rows, an agent that mixes rows by 1; later parameters change neither."""
+    """Matrix products are batched by at least 8 rows, agents that mix rows by 1, also with later parameters."""
     spec = prepared(name, parameters={each: np.zeros_like(value) for each, value in parameters.items()})
     spec = with_parameters(spec, parameters)
     assert isinstance(spec, PythonSpec)
@@ -260,13 +267,13 @@ def test_act_updates_states_in_place() -> None:
     assert [(state.name, state.initial.shape) for state in agent.states] == [("count", ()), ("sums", (2, 3))]
     states = [np.repeat(state.initial[np.newaxis], 70, axis=0) for state in agent.states]
     states[0][:] += np.arange(70)
-    agent_and_workers = list(states)
+    held = list(states)
     observations = np.linspace(-1, 1, 280, dtype=np.float32).reshape(70, 4)
     for step in range(1, 3):
         (actions,), infos = agent.act([observations], np.zeros((70, 0)), states)
         assert np.array_equal(infos["count"], 5 + np.arange(70) + step)
         assert np.array_equal(actions, infos["count"] % 2)
-    assert all(column is before for column, before in zip(states, agent_and_workers, strict=True))
+    assert all(column is before for column, before in zip(states, held, strict=True))
     assert np.array_equal(states[0], 7 + np.arange(70))
     assert np.allclose(states[1], 2 * observations[:, :1, np.newaxis] * np.ones((2, 3)))
 
@@ -422,40 +429,39 @@ def test_sandbox_limits_time() -> None:
 
 async def test_agent_that_a_worker_cannot_make_is_rejected(backend: Backend) -> None:
     """The workers keep their agent."""
+    spec = prepared_for_cartpole("matrix", parameters=WEIGHTS)
     async with pool_of(backend) as pool:
-        await pool.update_agent([PythonSource(InstalledFactory("matrix", {}), WEIGHTS)])
+        await pool.update_agent([spec])
         before = await sample(pool, AtLeast(50), seed=1)
         update = PythonSource(InstalledFactory("faulty", {"fault": "made in a worker"}), {})
         reason, quotes, field = Reason.AGENT_REFUSED, "ValueError: not in a worker", "agent.python.kwargs_json"
         with raises(InvalidValueError, field=f"all_workers.{field}", reason=reason, quotes=quotes):
             await pool.update_agent([update])
         with raises(InvalidValueError, field=f"per_worker.updates[1].{field}", reason=reason, quotes=quotes):
-            await pool.update_agent([pool._versions.agents.current[0], update], per_worker=True)  # type: ignore[index]
+            await pool.update_agent([spec, update], per_worker=True)
         assert pool.status().policy_version == 1
         assert equal(before, await sample(pool, AtLeast(50), seed=1))
 
 
 async def test_worker_survives_any_error_of_an_agent(backend: Backend) -> None:
     """Agents raise in `act`, or when workers make them."""
-    source = PythonSource(InstalledFactory("faulty", {"fault": ""}), {})
+    spec = prepared_for_cartpole("faulty", {"fault": ""})
     async with pool_of(backend, num_workers=1) as pool:
-        await pool.update_agent([source])
-        (tried,) = pool._versions.agents.current
-        assert isinstance(tried, PythonSpec)
+        await pool.update_agent([spec])
         (before,) = pool.status().workers
         for error, text in TEXTS.items():
             factory = InstalledFactory("faulty", {"fault": f"{error} in act later"})
-            await pool.update_agent([dataclasses.replace(tried, factory=factory)])
+            await pool.update_agent([dataclasses.replace(spec, factory=factory)])
             with raises(AgentFailedError, quotes=("act", text)) as failed:
                 await asyncio.wait_for(sample(pool, AtLeast(1)), 60)
             assert len(failed.value.text) < 1100
             factory = InstalledFactory("faulty", {"fault": f"{error} in making later"})
             with raises(InvalidValueError, reason=Reason.AGENT_REFUSED, quotes=("faulty", text)) as refused:
-                await asyncio.wait_for(pool.update_agent([dataclasses.replace(tried, factory=factory)]), 60)
+                await asyncio.wait_for(pool.update_agent([dataclasses.replace(spec, factory=factory)]), 60)
             assert len(refused.value.text) < 1100
         (after,) = pool.status().workers
         assert (after.identity, after.num_restarts, after.healthy) == (before.identity, before.num_restarts, True)
-        await pool.update_agent([tried])
+        await pool.update_agent([spec])
         await sample(pool, AtLeast(10))
 
 

@@ -349,9 +349,9 @@ async def test_fragments_are_the_same_when_workers_are_killed(ray_backend: RayBa
         options = {"seed": 9, "columns": ALL_STATES}
         expected = await in_calls(pool, calls, **options)
         source, clock, num_lost = random.Random(0), 0, 0
-        for num_steps, wanted in zip(calls, expected, strict=True):
+        for num_steps, expected_batch in zip(calls, expected, strict=True):
             batch = await fragments(pool, 4 * num_steps, clock or None, **options)
-            assert equal(batch, wanted)
+            assert equal(batch, expected_batch)
             assert batch.account is not None
             assert batch.account.num_broken_off_episodes == 0
             num_lost += batch.account.num_lost_steps

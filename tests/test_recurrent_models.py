@@ -119,7 +119,7 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], None], dict[str, Any], str, 
         ("'next_state/h'", "['logits']"),
     ),
     "no state": (without_input, {}, "model.input", ("'state/h'", "'next_state/h'")),
-    "no such state": (
+    "missing state": (
         lambda fields: None,
         {"inputs": {"state/c": "cell"}},
         "model.input",
@@ -148,7 +148,7 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], None], dict[str, Any], str, 
         "model.input",
         ("'state/_h'", "'_'"),
     ),
-    "a role that is none": (
+    "unknown role": (
         lambda fields: None,
         {"inputs": {"states/h": "state/h"}},
         "inputs",

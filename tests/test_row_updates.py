@@ -375,11 +375,11 @@ async def test_batch_is_the_same_when_workers_are_killed(
         await pool.update_agent([RandomSpec()])
         updates: Sequence[RowUpdates] = [cartpoles(2, 500, 40, 9), cartpoles(300, 1, 500, 12)]
         await pool.update_env(updates, per_worker=True)
-        wanted = target(30_000 if target is AtLeast else 800)
-        expected = await sample(pool, wanted, seed=9)
+        request = target(30_000 if target is AtLeast else 800)
+        expected = await sample(pool, request, seed=9)
         source, num_lost = random.Random(buffer_bytes), 0
         for _ in range(3):
-            running = asyncio.create_task(sample(pool, wanted, seed=9))
+            running = asyncio.create_task(sample(pool, request, seed=9))
             await asyncio.sleep(source.uniform(0.02, 0.15))
             kill_one(pool, source)
             batch = await running

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx_models import categorical
-from pools import calls_of, pool_of, sample, until
+from pools import RecordingBackend, calls_of, pool_of, sample, until
 from rejections import check_status, rejection_of
 from support import equal, raises
 
@@ -30,6 +30,7 @@ from rollserve_server.errors import NotReadyError, OverLimitError
 from rollserve_server.gateway.messages.versions import parameter_messages
 from rollserve_server.local import LocalServer
 from rollserve_server.pool import AtLeast, Backend, InProcessBackend, Pool, SampleRequest
+from rollserve_server.sampling import Worker
 
 OBSERVATIONS = rollserve.spaces.Box(np.float32(-1), np.float32(1), (4,), np.dtype(np.float32))
 ACTIONS = rollserve.spaces.Discrete(2)
@@ -331,7 +332,8 @@ async def numbers(pool: Pool) -> list[int]:
 
 async def test_kept_versions_are_bounded_in_bytes(backend: Backend) -> None:
     limit = int(2.9 * num_bytes(mlp(hidden_sizes=LARGE)))
-    async with pool_of(backend, num_kept_versions=10, max_kept_agent_bytes=limit) as pool:
+    recording: Any = RecordingBackend(backend)
+    async with pool_of(recording, num_kept_versions=10, max_kept_agent_bytes=limit) as pool:
         for seed in range(5):
             await pool.update_agent([spec(seed)])
         assert await numbers(pool) == [3, 4, 5]
@@ -345,9 +347,9 @@ async def test_kept_versions_are_bounded_in_bytes(backend: Backend) -> None:
             await pool.update_agent([RandomSpec()])
             assert await numbers(pool) == [3, 5, 6, 7]
         assert await numbers(pool) == [5, 6, 7]
-        if isinstance(backend, InProcessBackend):  # workers in this process can be inspected
-            workers: list[Any] = [slot.handle._worker.result() for slot in pool._workers]  # type: ignore[attr-defined]
-            await until(lambda: all(worker._agents.keys() == {5, 6, 7} for worker in workers))
+        for handle in recording.handles.values():
+            while (await handle.call(Worker.held))[1] != {5, 6, 7}:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
 
 
 async def test_running_call_keeps_its_version_beyond_the_bound(backend: Backend) -> None:
