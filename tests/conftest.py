@@ -58,6 +58,20 @@ def sampler(server: LocalServer) -> Iterator[rollserve.Sampler]:
 
 
 @pytest.fixture
+def cartpole(server: LocalServer) -> Iterator[rollserve.Sampler]:
+    """The shared server's sampler, with CartPole-v1 and any agent."""
+    with rollserve.connect(server.address) as connected:
+        connected.update_env("CartPole-v1")
+        yield connected
+
+
+@pytest.fixture
+def sandboxes_find_test_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let sandboxes of this process find the environments and agents of the tests."""
+    monkeypatch.setenv("PYTHONPATH", server_environment()["PYTHONPATH"])
+
+
+@pytest.fixture
 def stub(server: LocalServer, sampler: rollserve.Sampler) -> Iterator[SamplerServiceStub]:
     """The generated stub of the shared server, prepared by `sampler`."""
     with grpc.insecure_channel(server.address) as channel:

@@ -6,13 +6,18 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+import rollserve
+from rollserve_server.agents import OnnxModel, OnnxSettings, OnnxSpec, SandboxLimits, prepare_agent
+
 Node = onnx.NodeProto
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 OPSET = 18
+HEAD = "categorical"
 
 
 def node(kind: str, inputs: str, outputs: str, **attributes: Any) -> Node:
@@ -87,3 +92,36 @@ def gaussian(sizes: Sequence[int], seed: int = 0, **changes: Any) -> onnx.ModelP
     parameters = {**mlp_parameters(sizes, seed), "scale": np.linspace(-1, 0.5, sizes[-1], dtype=np.float32)}
     outputs = {"mean": ["N", sizes[-1]], "log_std": ["N", sizes[-1]]}
     return model(nodes, {"observation": ["N", sizes[0]]}, outputs, parameters)
+
+
+def agent_of(made: onnx.ModelProto, head: Any = HEAD, **options: Any) -> rollserve.OnnxAgent:
+    """Return the client's agent with a model."""
+    return rollserve.OnnxAgent(made.SerializeToString(), head, **options)
+
+
+def prepared(
+    made: onnx.ModelProto | bytes,
+    observation_space: gymnasium.Space[Any],
+    action_space: gymnasium.Space[Any],
+    head: Any = HEAD,
+    sandbox: SandboxLimits | None = None,
+    **names: Any,
+) -> OnnxSpec:
+    """Return a model that has passed the sandbox for these spaces."""
+    data = made if isinstance(made, bytes) else made.SerializeToString()
+    options = {"inputs": {}, "outputs": {}, "infos": (), **names}
+    settings = OnnxSettings(sandbox=sandbox or SandboxLimits())
+    spec = prepare_agent(OnnxModel(data, head=head, **options), observation_space, action_space, settings)
+    assert isinstance(spec, OnnxSpec)
+    return spec
+
+
+def changed(**fields: Any) -> onnx.ModelProto:
+    """Return a model that fits CartPole, with other inputs, outputs, types, nodes or opset."""
+    arguments: dict[str, Any] = {
+        "nodes": [node("Gemm", "observation w", "logits")],
+        "inputs": {"observation": ["N", 4]},
+        "outputs": {"logits": ["N", 2]},
+        "initializers": {"w": np.ones((4, 2), np.float32)},
+    }
+    return model(**{**arguments, **fields})

@@ -17,6 +17,7 @@ from rollserve._calls.joining import join_batches
 from rollserve._calls.stream_reader import StreamReader
 from rollserve.account import account_from_proto
 from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.agents import MlpSpec
 from rollserve_server.envs import RowSettings
 from rollserve_server.gateway.messages.sampling import account_to_proto
 from rollserve_server.pool import (
@@ -81,6 +82,14 @@ async def pool_of(
         yield pool
     finally:
         await pool.close()
+
+
+def cartpole_agent(seed: int = 0) -> MlpSpec:
+    """Return an MLP for CartPole-v1 whose actions are far from uniform, so that seeds differ in their episodes."""
+    space = rollserve.spaces.Box(np.float32(-1), np.float32(1), (4,), np.dtype(np.float32))
+    agent = rollserve.MlpAgent.initial(space, rollserve.spaces.Discrete(2), seed=seed)
+    parameters = {name: 10 * value if name == "2/weight" else value for name, value in agent.parameters.items()}
+    return MlpSpec(agent.layer_sizes, agent.activation, agent.head, parameters)
 
 
 async def sample(

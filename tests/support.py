@@ -76,6 +76,12 @@ def check_error(
         assert quote in str(error)
 
 
+def agent_and_workers(sampler: rollserve.Sampler) -> tuple[Any, ...]:
+    """Return the policy version, the kinds of agents and the processes of the workers."""
+    status = sampler.status()
+    return status.policy_version, status.agent_kinds, [worker.process_id for worker in status.workers]
+
+
 @contextlib.contextmanager
 def silent_address() -> Iterator[str]:
     """Yield an address that accepts connections and never answers."""

@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fragment_calls import in_calls, of_episodes
 from pools import adds_up, calls_of, pool_of, sample, until
 from support import equal, raises
-from test_fragments import in_calls
-from test_native_fragments import of_episodes
 
 import rollserve
 from rollserve import EnvSpec, Reason, Reproducibility

@@ -12,11 +12,11 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from fragment_calls import CHEETAH, MODULES, fragments, in_calls, mlp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pools import CARTPOLE, RecordingBackend, adds_up, kill_one, pool_of, read, sample, until
 from support import equal, raises
-from test_fragments import CHEETAH, MODULES, fragments, in_calls, mlp
 
 import rollserve
 from rollserve import Reason
@@ -394,13 +394,3 @@ def test_fragments_are_a_function_of_their_position(
                 before, clock, last_steps = begins, begins + num_steps, num_steps
 
     asyncio.run(run())
-
-
-async def test_server_limit_applies_to_fragments() -> None:
-    env = rollserve.EnvSpec("sample_envs:Nested", {"length": 7})
-    async with pool_of(InProcessBackend(), env, num_workers=1, num_rows=1, max_episode_length=5, **MODULES) as pool:
-        await pool.update_agent([RandomSpec()])
-        for soft, lengths in ((False, [5, 5, 4]), (True, [5, 2, 5, 2])):
-            batch = await fragments(pool, 14, seed=1, soft=soft)
-            assert batch.lengths.tolist() == lengths
-            assert batch.truncated.tolist() == [length == 5 for length in lengths]

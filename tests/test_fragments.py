@@ -7,20 +7,20 @@ import contextlib
 import dataclasses
 import itertools
 import re
-from typing import Any
 
 import numpy as np
 import pytest
+from fragment_calls import CHEETAH, MODULES, fragments, in_calls, mlp
 from fragment_truth import Truth, expected_places, places_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pools import CARTPOLE, adds_up, pool_of, sample, until
+from pools import CARTPOLE, pool_of, sample, until
 from support import equal, raises
 
 import rollserve
 from rollserve import Reason
 from rollserve.episode_batch import StepType
-from rollserve_server.agents import AgentSpec, MlpSpec, RandomSpec
+from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import EnvFailedError, InvalidValueError, NotReadyError, OverLimitError
 from rollserve_server.pool import (
     AtLeast,
@@ -29,48 +29,11 @@ from rollserve_server.pool import (
     Delivery,
     Fragments,
     InProcessBackend,
-    Pool,
     SampleRequest,
 )
 
-MODULES = {"allowed_modules": frozenset({"sample_envs"})}
 RAGGED = rollserve.EnvSpec("sample_envs:Ragged")
-CHEETAH = rollserve.EnvSpec("HalfCheetah-v5", {"max_episode_steps": 70})
 NESTED = rollserve.EnvSpec("sample_envs:Nested", {"length": 7})
-
-
-def mlp(env: rollserve.EnvSpec, seed: int) -> AgentSpec:
-    sizes = {"CartPole-v1": (4, rollserve.spaces.Discrete(2)), "HalfCheetah-v5": (17, box(6))}
-    if env.id not in sizes:
-        return RandomSpec()
-    num_inputs, action_space = sizes[env.id]
-    agent = rollserve.MlpAgent.initial(box(num_inputs), action_space, seed=seed)
-    return MlpSpec(agent.layer_sizes, agent.activation, agent.head, agent.parameters)
-
-
-def box(size: int) -> rollserve.spaces.Box:
-    return rollserve.spaces.Box(np.float32(-1), np.float32(1), (size,), np.dtype(np.float32))
-
-
-async def fragments(
-    pool: Pool, num_steps: int, clock: int | None = None, *, soft: bool = False, skip: int = 0, **options: Any
-) -> rollserve.EpisodeBatch:
-    batch = await sample(pool, Fragments(num_steps, skip, soft, clock), **options)
-    assert batch.num_steps == num_steps - skip
-    assert batch.account is not None
-    assert adds_up(batch.account)
-    assert batch.account.num_kept_steps == 0
-    return batch
-
-
-async def in_calls(pool: Pool, calls: list[int], seed: int, **options: Any) -> list[rollserve.EpisodeBatch]:
-    """Return the batches of calls with these numbers of steps per row, from the start of a seed's sequence."""
-    num_rows = sum(worker.num_rows for worker in pool.status().workers)
-    clocks = itertools.accumulate(calls, initial=0)
-    return [
-        await fragments(pool, num_steps * num_rows, clock or None, seed=seed, **options)
-        for num_steps, clock in zip(calls, clocks, strict=False)
-    ]
 
 
 @pytest.mark.parametrize("env", [CARTPOLE, CHEETAH, NESTED, RAGGED], ids=lambda env: env.id)
@@ -374,3 +337,13 @@ async def test_worker_stops_when_its_buffer_is_full() -> None:
         # Each fragment takes about 600 bytes beside its step.
         await until(lambda: pool.status().workers[1].num_simulated_steps > 0)
         assert all(worker.num_simulated_steps < 1200 for worker in pool.status().workers)
+
+
+async def test_server_limit_applies_to_fragments() -> None:
+    env = rollserve.EnvSpec("sample_envs:Nested", {"length": 7})
+    async with pool_of(InProcessBackend(), env, num_workers=1, num_rows=1, max_episode_length=5, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        for soft, lengths in ((False, [5, 5, 4]), (True, [5, 2, 5, 2])):
+            batch = await fragments(pool, 14, seed=1, soft=soft)
+            assert batch.lengths.tolist() == lengths
+            assert batch.truncated.tolist() == [length == 5 for length in lengths]

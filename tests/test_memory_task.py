@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx_models import model, node
-from test_onnx import agent_of
+from onnx_models import agent_of, model, node
 
 import rollserve
 

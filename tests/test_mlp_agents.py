@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -11,100 +10,22 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from pools import pool_of, sample
-from support import equal, raises
+from mlp_agents import (
+    ACTION_SPACES,
+    ACTIVATIONS,
+    BOX,
+    DISCRETE,
+    MULTI_DISCRETE,
+    OBSERVATIONS,
+    act,
+    agent_of,
+    network,
+    observe,
+    spec_of,
+)
 
 import rollserve
-from rollserve import Reason
-from rollserve.mlp_agent import mlp_to_proto
-from rollserve_server.agents import Exploration, MlpSpec, build_agent, check_exploration
-from rollserve_server.envs import describe_space
-from rollserve_server.errors import InvalidValueError
-from rollserve_server.gateway.messages.agents import mlp_from_proto
-from rollserve_server.pool import AtLeast, Fragments, InProcessBackend
-
-OBSERVATIONS = spaces.Box(-1, 1, (7,), np.float32)
-DISCRETE = spaces.Discrete(4, start=3)
-BOX = spaces.Box(np.array([-2, 0], np.float32), np.array([2, 1], np.float32))
-MULTI_DISCRETE = spaces.MultiDiscrete([[2, 5], [3, 1]], start=[[0, -1], [7, 2]])
-MULTI_BINARY = spaces.MultiBinary((2, 3))
-ACTION_SPACES: dict[str, spaces.Space[Any]] = {
-    "categorical": DISCRETE,
-    "epsilon_greedy": DISCRETE,
-    "boltzmann": DISCRETE,
-    "diagonal_gaussian": BOX,
-    "squashed_gaussian": BOX,
-    "multi_categorical": MULTI_DISCRETE,
-    "bernoulli": MULTI_BINARY,
-}
-ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "tanh": np.tanh,
-    "relu": lambda x: np.maximum(x, 0),
-    "elu": lambda x: np.where(x > 0, x, np.expm1(x)),
-    "gelu": lambda x: x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
-    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
-    "silu": lambda x: x / (1 + np.exp(-x)),
-}
-
-
-def agent_of(head: str, *, settings: Any = None, **options: Any) -> rollserve.MlpAgent:
-    """Return an agent whose parameters are random, none of them 0 or 1."""
-    spaces_ = describe_space(OBSERVATIONS), describe_space(ACTION_SPACES[head])
-    agent = rollserve.MlpAgent.initial(*spaces_, head=head, hidden_sizes=(16, 9), seed=0, **options)  # type: ignore[arg-type]
-    generator = np.random.default_rng(1)
-    parameters = {
-        name: (value + generator.normal(scale=0.4, size=value.shape)).astype(np.float32)
-        for name, value in agent.parameters.items()
-    }
-    return dataclasses.replace(agent, parameters=parameters, **(settings or {}))
-
-
-def spec_of(agent: rollserve.MlpAgent) -> MlpSpec:
-    """Return the agent as the gateway reads it from a message."""
-    mlp = mlp_to_proto(agent)
-    return mlp_from_proto(type(mlp).FromString(mlp.SerializeToString()), agent.parameters)
-
-
-def network(agent: rollserve.MlpAgent, x: np.ndarray, prefix: str = "") -> tuple[np.ndarray, np.ndarray]:
-    """Return the last hidden layer and the output, computed in float64."""
-    parameters = {name: value.astype(np.float64) for name, value in agent.parameters.items()}
-    for layer in itertools.count():
-        name = f"{prefix}{layer}"
-        y = x @ parameters[f"{name}/weight"].T + parameters[f"{name}/bias"]
-        if f"{prefix}{layer + 1}/weight" not in parameters:
-            return x, y
-        if f"{name}/norm/weight" in parameters:
-            y = (y - y.mean(-1, keepdims=True)) / np.sqrt(y.var(-1, keepdims=True) + agent.layer_norm_epsilon)
-            y = y * parameters[f"{name}/norm/weight"] + parameters[f"{name}/norm/bias"]
-        x = ACTIVATIONS[agent.activation](y)
-    raise AssertionError
-
-
-def act(
-    agent: rollserve.MlpAgent, observations: np.ndarray, exploration: Exploration | None = None, seed: int = 0
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    spec, exploration = spec_of(agent), exploration or Exploration()
-    check_exploration(spec, exploration)
-    num_rows, space = len(observations), ACTION_SPACES[agent.head]
-    built = build_agent(spec, OBSERVATIONS, space, num_rows, exploration=exploration)
-    noise = np.zeros((num_rows, built.noise_width))
-    built.draw_noise(np.random.default_rng(seed), noise)
-    if built.factors is not None:
-        noise[:, 0] = built.factors[np.arange(num_rows) % len(built.factors)]
-    (actions,), infos = built.act([observations], noise)
-    assert [info.name for info in built.infos] == list(infos)
-    for info in built.infos:
-        assert (infos[info.name].dtype, infos[info.name].shape) == (info.dtype, (num_rows, *info.shape))
-    assert actions.dtype == space.dtype
-    assert actions.shape == (num_rows, *space.shape)
-    return actions, dict(infos)
-
-
-def observe(num_rows: int, *, same: bool = False) -> np.ndarray:
-    generator = np.random.default_rng(5)
-    return np.repeat(
-        generator.uniform(-1, 1, (1 if same else num_rows, 7)).astype(np.float32), num_rows if same else 1, 0
-    )
+from rollserve_server.agents import Exploration, MlpSpec, build_agent
 
 
 @pytest.mark.parametrize("layer_norm", [False, True])
@@ -357,122 +278,6 @@ def test_row_with_a_factor_acts_as_if_all_had_it(head: Any) -> None:
             assert np.allclose(column[rows], expected_infos[key][rows], atol=2e-6)
 
 
-@pytest.mark.parametrize(
-    ("head", "exploration", "field"),
-    [
-        ("categorical", Exploration(noise_scale=(2,)), "noise_scales"),
-        ("categorical", Exploration(epsilon=(0.0,)), "epsilons"),
-        ("squashed_gaussian", Exploration(temperature=(2,)), "temperatures"),
-        ("epsilon_greedy", Exploration(temperature=(2,)), "temperatures"),
-        ("boltzmann", Exploration(epsilon=(0.5,)), "epsilons"),
-    ],
-)
-def test_exploration_without_meaning_for_the_head_is_rejected(head: str, exploration: Exploration, field: str) -> None:
-    with raises(InvalidValueError, field=field, quotes=head):
-        check_exploration(spec_of(agent_of(head)), exploration)
-
-
-@pytest.mark.parametrize("exploration", [Exploration(noise_scale=(0.3, 1, 3)), Exploration(deterministic=True)])
-async def test_exploration_does_not_depend_on_workers_or_rows(exploration: Exploration) -> None:
-    observations = rollserve.spaces.Box(np.float32(-1), np.float32(1), (3,), np.dtype(np.float32))
-    actions = rollserve.spaces.Box(np.float32(-2), np.float32(2), (1,), np.dtype(np.float32))
-    agent = rollserve.MlpAgent.initial(
-        observations, actions, head="squashed_gaussian", layer_norm=True, value="separate", activation="gelu", seed=1
-    )
-    env, batches = rollserve.EnvSpec("Pendulum-v1", {"max_episode_steps": 20}), []
-    for num_workers, num_rows in ((1, 1), (2, 4), (3, 7)):
-        async with pool_of(InProcessBackend(), env, num_workers=num_workers, num_rows=num_rows) as pool:
-            await pool.update_agent([spec_of(agent)])
-            batches.append(await sample(pool, AtLeast(150), seed=9, exploration=exploration))
-            # Episodes kept from calls with other exploration are not reused.
-            await sample(pool, AtLeast(150), seed=9, exploration=Exploration(noise_scale=(5,)))
-            again = await sample(pool, AtLeast(150), seed=9, exploration=exploration)
-            assert equal(again, batches[0]), (num_workers, num_rows)
-    assert equal(batches[1], batches[0])
-    assert equal(batches[2], batches[0])
-
-
-@pytest.mark.parametrize("vectorization", ["rows", "native"])
-async def test_epsilon_is_chosen_by_episode_index(vectorization: Any) -> None:
-    observations = rollserve.spaces.Box(np.float32(-1), np.float32(1), (4,), np.dtype(np.float32))
-    agent = rollserve.MlpAgent.initial(observations, rollserve.spaces.Discrete(2), head="epsilon_greedy", seed=1)
-    env = rollserve.EnvSpec("CartPole-v1", vectorization=vectorization, num_rows=4, num_episodes_per_row=3)
-    exploration = Exploration(epsilon=(0.0, 1.0, 0.5))
-    async with pool_of(InProcessBackend(), env) as pool:
-        await pool.update_agent([spec_of(agent)])
-        batches = [await sample(pool, AtLeast(1000), exploration=exploration)]
-        batches += [await sample(pool, Fragments(160), exploration=exploration) for _ in range(3)]
-    assert {0, 1, 2} == {index % 3 for batch in batches[1:] for index in batch.episode_indices.tolist()}
-    for batch in batches:
-        kinds = np.repeat(batch.episode_indices % 3, batch.lengths)
-        log_prob = batch.agent_infos["log_prob"]
-        assert np.all(log_prob[kinds == 0] == 0)
-        assert np.allclose(log_prob[kinds == 1], np.log(0.5))
-        assert np.all(np.isclose(log_prob[kinds == 2], np.log(0.75)) | np.isclose(log_prob[kinds == 2], np.log(0.25)))
-
-
-def test_calls_take_exploration_options(sampler: rollserve.Sampler) -> None:
-    updated = sampler.update_env("Pendulum-v1", kwargs={"max_episode_steps": 10})
-    with pytest.raises(rollserve.PreconditionError):
-        sampler.obtain_samples(1)
-    agent = rollserve.MlpAgent.initial(
-        updated.observation_space,
-        updated.action_space,
-        head="squashed_gaussian",
-        value="shared",
-        layer_norm=True,
-        seed=0,
-    )
-    sampler.update_agent(agent)
-    best = sampler.obtain_samples(40, seed=3, deterministic=True)
-    assert np.allclose(best.actions, 2 * np.tanh(best.agent_infos["mean"]), atol=1e-6)
-    assert not best.agent_infos["log_prob"].any()
-    assert best.agent_infos["value"].shape == (40,)
-    close, far = (sampler.obtain_samples(40, seed=3, noise_scale=scale) for scale in (1e-3, 3))
-    assert np.allclose(close.actions[0], best.actions[0], atol=0.02)
-    assert np.ptp(far.actions) > 1
-    mixed = sampler.obtain_samples(40, seed=3, noise_scale=[1e-3, 3])
-    assert np.allclose(mixed.actions[::20], close.actions[::20], atol=1e-5)
-    # Exploration may change between calls for fragments.
-    fragments = [sampler.obtain_fragments(64, deterministic=is_best) for is_best in (True, False)]
-    assert [fragment.agent_infos["log_prob"].any() for fragment in fragments] == [False, True]
-    sampler.update_agent(rollserve.RandomAgent())
-    with raises(rollserve.InvalidArgumentError, field="options.exploration.deterministic", quotes="random"):
-        sampler.obtain_samples(1, deterministic=True)
-
-
-@pytest.mark.parametrize("head", ["epsilon_greedy", "boltzmann"])
-def test_head_of_q_values_reports_them(sampler: rollserve.Sampler, head: Any) -> None:
-    status = sampler.status()
-    agent = rollserve.MlpAgent.initial(status.observation_space, status.action_space, head=head, seed=0)
-    sampler.update_agent(dataclasses.replace(agent, **{"epsilon": 0.5} if head == "epsilon_greedy" else {}))
-    batch = sampler.obtain_samples(
-        2000, seed=1, **{"epsilon": 0.2} if head == "epsilon_greedy" else {"temperature": 0.01}
-    )
-    q_values, rows = batch.agent_infos["q_values"].astype(np.float64), np.arange(len(batch.actions))
-    best = q_values.argmax(axis=1)
-    if head == "epsilon_greedy":
-        assert 0.07 < np.mean(batch.actions != best) < 0.13
-        expected = np.where(batch.actions == best, np.log(0.9), np.log(0.1))
-    else:
-        scores = q_values / 0.01
-        scores -= scores.max(axis=1, keepdims=True)
-        expected = scores[rows, batch.actions] - np.log(np.exp(scores).sum(axis=1))
-    assert np.allclose(batch.agent_infos["log_prob"], expected, atol=2e-4)
-
-
-def test_initial_agents_act_in_spaces_of_several_elements(sampler: rollserve.Sampler) -> None:
-    for name in ("MultiDiscrete", "MultiBinary"):
-        updated = sampler.update_env("sample_envs:ManyActions", kwargs={"kind": name})
-        sampler.update_agent(rollserve.MlpAgent.initial(updated.observation_space, updated.action_space, seed=0))
-        batch = sampler.obtain_samples(100, seed=1)
-        assert batch.actions.shape == (len(batch.actions), 3)
-        assert np.array_equal(batch.rewards, batch.actions.sum(axis=1))
-        assert np.all(
-            np.abs(batch.agent_infos["log_prob"] - (np.log(1 / 24) if name == "MultiDiscrete" else np.log(1 / 8))) < 0.3
-        )
-
-
 @pytest.mark.parametrize("name", ["1/weight", "value/1/weight"])
 def test_rows_with_infinite_or_nan_outputs_fail(name: str) -> None:
     agent = agent_of("categorical", activation="relu", value="separate")
@@ -500,31 +305,3 @@ def test_finite_outputs_with_an_infinite_sum_are_valid() -> None:
     built = build_agent(MlpSpec((7, 4), None, "categorical", parameters), OBSERVATIONS, DISCRETE, 3)
     built.act([observe(3)], np.zeros((3, 1)))
     assert built.failures() == {}
-
-
-@pytest.mark.parametrize("vectorization", ["rows", "native"])
-def test_infinite_output_fails_the_call_with_its_position(sampler: rollserve.Sampler, vectorization: Any) -> None:
-    sampler.update_env(rollserve.EnvSpec("CartPole-v1", vectorization=vectorization, num_rows=4))
-    # The logits are finite while the absolute values of an observation's elements sum to less than 0.57.
-    eye = np.eye(4, dtype=np.float32)
-    parameters = {
-        "0/weight": np.concatenate([eye, -eye]) * np.float32(1e37),
-        "0/bias": np.zeros(8, np.float32),
-        "1/weight": np.full((2, 8), 60, np.float32),
-        "1/bias": np.zeros(2, np.float32),
-    }
-    sampler.update_agent(rollserve.MlpAgent(parameters, "categorical", activation="relu"))
-    for obtain in (sampler.obtain_samples, sampler.obtain_fragments):
-        with raises(rollserve.PreconditionError, reason=Reason.AGENT_FAILED, match=r"episode \d+.*\binf\b"):
-            obtain(4000)
-    sampler.update_agent(rollserve.RandomAgent())
-    assert sampler.obtain_samples(40).num_steps >= 40
-
-
-def test_nan_observation_fails_the_call_unless_it_is_the_last(sampler: rollserve.Sampler) -> None:
-    updated = sampler.update_env("sample_envs:NoNumbers", kwargs={"after": 3})
-    sampler.update_agent(rollserve.MlpAgent.initial(updated.observation_space, updated.action_space, seed=0))
-    with raises(rollserve.PreconditionError, reason=Reason.AGENT_FAILED, match=r"\b3\b.*\bnan\b"):
-        sampler.obtain_samples(1000)
-    # The agent does not act on the last observation of an episode.
-    assert np.isnan(sampler.obtain_samples(30, max_episode_length=3).last_observations).any(axis=1).all()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
 import random
 import signal
@@ -11,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fragment_calls import fragments, in_calls, mlp, of_episodes
 from pools import adds_up, kill_one, pool_of, sample
 from support import equal, raises
-from test_fragments import fragments, in_calls, mlp
 from test_native import ALLOWED, RIGHT, coins
 
 import rollserve
@@ -28,16 +27,6 @@ from rollserve_server.pool.backends.ray.backend import RayBackend
 CARTPOLE = EnvSpec("CartPole-v1", vectorization="native", num_rows=2)
 SOFT: dict[str, Any] = {"max_episode_length": 6, "soft": True}
 COINS = coins(mode="SameStep", num_steps=9)
-
-
-async def of_episodes(batches: list[rollserve.EpisodeBatch]) -> dict[int, rollserve.EpisodeBatch]:
-    """Return the joined fragments of each episode, by its index."""
-    parts: dict[int, list[rollserve.EpisodeBatch]] = {}
-    for batch in batches:
-        # Other episodes of a batch decide, too, which infos have a column.
-        for part in dataclasses.replace(batch, env_infos={}, episode_infos={}).split():
-            parts.setdefault(int(part.episode_indices[0]), []).append(part)
-    return {index: rollserve.EpisodeBatch.concatenate(*segments).joined() for index, segments in parts.items()}
 
 
 def test_same_step_reset_makes_the_same_steps_as_next_step_reset() -> None:

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import dataclasses
 import os
-import pickle
-import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
-import gymnasium
 import numpy as np
 import pytest
-import sample_agents
 from gymnasium import spaces as gym_spaces
-from odd_errors import TEXTS
 from pools import pool_of, sample
-from support import TESTS, equal, raises, server_environment
+from python_agents import BOX, DISCRETE, WEIGHTS, prepared
+from support import TESTS, equal, raises
 
 import rollserve
 from rollserve import Reason
@@ -29,62 +22,22 @@ from rollserve_server.agents import (
     Exploration,
     InstalledFactory,
     OnnxSettings,
-    PickledFactory,
-    PythonSettings,
     PythonSource,
     PythonSpec,
-    SandboxLimits,
     build_agent,
     check_exploration,
     prepare_agent,
     with_parameters,
 )
-from rollserve_server.errors import AgentFailedError, DomainError, InvalidValueError
+from rollserve_server.errors import InvalidValueError
 from rollserve_server.local import LocalServer, local_server
 from rollserve_server.pool import AtLeast, Backend
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "agents"
-BOX, DISCRETE = gym_spaces.Box(-1, 1, (4,), np.float32), gym_spaces.Discrete(2)
-WEIGHTS = {
-    "first": np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32),
-    "second": np.random.default_rng(1).standard_normal((64, 2)).astype(np.float32),
-}
 LINEAR = {"weight": np.array([[0, 0, -3, -1], [0, 0, 3, 1]], np.float32), "bias": np.array([0, 0.01], np.float32)}
 
 
-@pytest.fixture(autouse=True)
-def _find_test_agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let sandbox processes find the tests' agents."""
-    monkeypatch.setenv("PYTHONPATH", server_environment()["PYTHONPATH"])
-
-
-@pytest.fixture
-def cartpole(server: LocalServer) -> Iterator[rollserve.Sampler]:
-    with rollserve.connect(server.address) as sampler:
-        sampler.update_env("CartPole-v1")
-        yield sampler
-
-
-def prepared(
-    name: str,
-    kwargs: dict[str, Any] | None = None,
-    parameters: dict[str, Any] | None = None,
-    settings: PythonSettings | None = None,
-    observation_space: gymnasium.Space[Any] = BOX,
-    action_space: gymnasium.Space[Any] = DISCRETE,
-) -> PythonSpec:
-    source = PythonSource(InstalledFactory(name, kwargs or {}), parameters or {})
-    settings = settings or PythonSettings()
-    spec = prepare_agent(source, observation_space, action_space, OnnxSettings(), settings)
-    assert isinstance(spec, PythonSpec)
-    return spec
-
-
-def prepared_for_cartpole(*arguments: Any, **options: Any) -> PythonSpec:
-    """Return an agent for CartPole-v1 that has passed the sandbox; pools do not try it again."""
-    env = gymnasium.make("CartPole-v1")
-    spaces = {"observation_space": env.observation_space, "action_space": env.action_space}
-    return prepared(*arguments, **spaces, **options)
+pytestmark = pytest.mark.usefixtures("sandboxes_find_test_agents")
 
 
 # The example, installed with pip.
@@ -296,300 +249,3 @@ def test_deterministic_agent_gets_no_noise() -> None:
     assert np.array_equal(actions, infos["logits"].argmax(axis=1))
     with raises(InvalidValueError, field="epsilons", quotes="Python"):
         check_exploration(spec, Exploration(epsilon=(0.5,)))
-
-
-# Agents that are rejected or fail.
-
-
-REFUSED = {
-    "factory": ("kwargs_json", ("faulty", "ValueError: not today")),
-    "methods": ("", ("faulty", "Faulty", "act")),
-    "noise": ("", ("noise_width", "-1", "65536")),
-    "states": ("", ("initial_states['names']", "<U1")),
-    "shape": ("", ("actions", "(80, 1)", "(80,)")),
-    "dtype": ("", ("actions", "float64", "int64")),
-    "list": ("", ("act", "list", "tuple")),
-    "infos": ("", ("infos", "int")),
-    "texts": ("", ("infos['name']", "<U1")),
-    "next states": ("", ("states", "['x']", "[]")),
-    "rows": ("", ("infos", "number of rows")),
-    "random": ("", ("same input", "noise")),
-    "remembers": ("", ("same input", "noise")),
-    "raises": ("", ("act", "KeyError: 'nothing'")),
-    "dies": ("", ("process", "status 3")),
-    "hoards": ("", ("act", "MemoryError")),
-    "exit in act": ("", ("act", "SystemExit: 0")),
-    "stop in states": ("", ("initial_states", "StopIteration: 3")),
-    "panic in parameters": ("parameters", ("set_parameters", "Panic: index out of bounds")),
-    "exit in making": ("kwargs_json", ("faulty", "SystemExit: 0")),
-    "wordless in making": ("kwargs_json", ("faulty", "WordlessError")),
-    "huge in act": ("", ("act", "RuntimeError: xxxxx")),
-    "cancelled in making later": ("kwargs_json", ("faulty", "CancelledError: elsewhere")),
-    "unpicklable in making later": ("kwargs_json", ("faulty", "UnpicklableError: locked")),
-    "made in a worker": ("kwargs_json", ("faulty", "ValueError: not in a worker")),
-}
-"""Faults, the field below `python` that is at fault, and what the message has to quote."""
-
-
-def agent_and_workers(sampler: rollserve.Sampler) -> tuple[Any, ...]:
-    """Return the policy version, the kinds of agents and the processes of the workers."""
-    status = sampler.status()
-    return status.policy_version, status.agent_kinds, [worker.process_id for worker in status.workers]
-
-
-def test_faulty_agent_is_rejected(cartpole: rollserve.Sampler) -> None:
-    cartpole.update_agent(rollserve.RandomAgent())
-    before = agent_and_workers(cartpole)
-    for fault, (field, quotes) in REFUSED.items():
-        path = ".".join(filter(None, ["all_workers.agent.python", field]))
-        with raises(rollserve.InvalidArgumentError, field=path, reason=Reason.AGENT_REFUSED, quotes=quotes) as caught:
-            cartpole.update_agent(rollserve.PythonAgent("faulty", {"fault": fault}))
-        assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
-        assert agent_and_workers(cartpole) == before, fault
-    cartpole.obtain_samples(10)
-
-
-def test_invalid_names_arguments_and_parameters_are_rejected(cartpole: rollserve.Sampler) -> None:
-    cartpole.update_agent(rollserve.RandomAgent())
-    before = agent_and_workers(cartpole)
-    wrong, nan = {"wrong": np.zeros(1)}, {"a": np.array([[0, np.nan]])}
-    agent = rollserve.PythonAgent
-    cases: list[tuple[rollserve.PythonAgent, Reason, str, tuple[str, ...]]] = [
-        (agent("no"), Reason.AGENT_NOT_FOUND, ".name", ("'no'", "'broken-module', 'counting', ")),
-        (
-            agent("missing-module"),
-            Reason.MODULE_NOT_FOUND,
-            ".name",
-            ("'missing-module'", "'no_such_module:Agent'", "ModuleNotFoundError"),
-        ),
-        (
-            agent("broken-module"),
-            Reason.MODULE_NOT_FOUND,
-            ".name",
-            ("'broken-module'", "RuntimeError: no licence for this machine"),
-        ),
-        (agent("named"), Reason.AGENT_REFUSED, ".name", ("'named'", "'sample_agents:NAMES'", "tuple")),
-        (agent("matrix", {"x": 1}), Reason.AGENT_REFUSED, ".kwargs_json", ("matrix", "TypeError")),
-        (agent("matrix", {"x": "/etc/passwd"}), Reason.PATH_NOT_ALLOWED, ".kwargs_json", ("'/etc/passwd'",)),
-        (agent("matrix"), Reason.AGENT_REFUSED, "", ("act", "KeyError: 'first'")),
-        (agent("faulty", {"fault": ""}, wrong), Reason.AGENT_REFUSED, ".parameters", ("ValueError: wrong",)),
-        (agent("faulty", {"fault": ""}, nan), Reason.INVALID_VALUE, ".parameters['a'][0, 1]", ("nan",)),
-    ]
-    for refused, reason, field, quotes in cases:
-        path = f"all_workers.agent.python{field}"
-        with raises(rollserve.InvalidArgumentError, field=path, reason=reason, quotes=quotes):
-            cartpole.update_agent(refused)
-    assert agent_and_workers(cartpole) == before
-    with raises(TypeError, field="kwargs"):
-        agent("matrix", [])  # type: ignore[arg-type]
-    with raises(ValueError, quotes=("kwargs", "matrix", "JSON")):
-        cartpole.update_agent(rollserve.PythonAgent("matrix", {"x": np.zeros(1)}))
-
-
-def test_arguments_that_are_no_json_are_rejected(server: LocalServer) -> None:
-    from rollserve.v1 import agent_pb2
-    from rollserve.v1 import sampler_service_pb2 as pb
-    from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
-
-    with grpc.insecure_channel(server.address) as channel:
-        for text, quote in (("[]", "'[]'"), ('{"x": 1e999}', "float64"), ("{" * 99, "'{{")):
-            python = agent_pb2.PythonAgent(name="matrix", kwargs_json=text)
-            update = pb.AgentUpdate(agent=agent_pb2.Agent(python=python))
-            field = "all_workers.agent.python.kwargs_json"
-            with raises(grpc.RpcError, field=field, reason=Reason.INVALID_VALUE, quotes=quote) as caught:
-                SamplerServiceStub(channel).UpdateAgent(pb.UpdateAgentRequest(all_workers=update))
-            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-
-
-@pytest.mark.parametrize(
-    ("fault", "quotes"),
-    [
-        ("nan later", ("infos['value']", "nan")),
-        ("no action later", ("actions", "7")),
-        ("raises later", ("act", "KeyError: 'nothing'")),
-    ],
-)
-def test_failing_agent_fails_the_call_with_its_position(
-    cartpole: rollserve.Sampler, fault: str, quotes: tuple[str, ...]
-) -> None:
-    """CartPole's pole leans far enough after some steps."""
-    cartpole.update_agent(rollserve.PythonAgent("faulty", {"fault": fault}))
-    with raises(rollserve.PreconditionError, reason=Reason.AGENT_FAILED, quotes=quotes) as caught:
-        cartpole.obtain_exact_episodes(1, seed=1)
-    where = re.search(r"episode \d\b.*seed \d+\b\D*(\d+)", caught.value.message)
-    assert where is not None
-    assert int(where[1]) > 0  # steps
-
-
-def test_sandbox_limits_time() -> None:
-    settings = PythonSettings(sandbox=SandboxLimits(seconds=4, patience=1))
-    with raises(InvalidValueError, reason=Reason.AGENT_REFUSED, quotes="4 s"):
-        prepared("faulty", {"fault": "hangs"}, settings=settings)
-
-
-async def test_agent_that_a_worker_cannot_make_is_rejected(backend: Backend) -> None:
-    """The workers keep their agent."""
-    spec = prepared_for_cartpole("matrix", parameters=WEIGHTS)
-    async with pool_of(backend) as pool:
-        await pool.update_agent([spec])
-        before = await sample(pool, AtLeast(50), seed=1)
-        update = PythonSource(InstalledFactory("faulty", {"fault": "made in a worker"}), {})
-        reason, quotes, field = Reason.AGENT_REFUSED, "ValueError: not in a worker", "agent.python.kwargs_json"
-        with raises(InvalidValueError, field=f"all_workers.{field}", reason=reason, quotes=quotes):
-            await pool.update_agent([update])
-        with raises(InvalidValueError, field=f"per_worker.updates[1].{field}", reason=reason, quotes=quotes):
-            await pool.update_agent([spec, update], per_worker=True)
-        assert pool.status().policy_version == 1
-        assert equal(before, await sample(pool, AtLeast(50), seed=1))
-
-
-async def test_worker_survives_any_error_of_an_agent(backend: Backend) -> None:
-    """Agents raise in `act`, or when workers make them."""
-    spec = prepared_for_cartpole("faulty", {"fault": ""})
-    async with pool_of(backend, num_workers=1) as pool:
-        await pool.update_agent([spec])
-        (before,) = pool.status().workers
-        for error, text in TEXTS.items():
-            factory = InstalledFactory("faulty", {"fault": f"{error} in act later"})
-            await pool.update_agent([dataclasses.replace(spec, factory=factory)])
-            with raises(AgentFailedError, quotes=("act", text)) as failed:
-                await asyncio.wait_for(sample(pool, AtLeast(1)), 60)
-            assert len(failed.value.text) < 1100
-            factory = InstalledFactory("faulty", {"fault": f"{error} in making later"})
-            with raises(InvalidValueError, reason=Reason.AGENT_REFUSED, quotes=("faulty", text)) as refused:
-                await asyncio.wait_for(pool.update_agent([dataclasses.replace(spec, factory=factory)]), 60)
-            assert len(refused.value.text) < 1100
-        (after,) = pool.status().workers
-        assert (after.identity, after.num_restarts, after.healthy) == (before.identity, before.num_restarts, True)
-        await pool.update_agent([spec])
-        await sample(pool, AtLeast(10))
-
-
-# Pickles.
-
-
-class Recorded:
-    """A pickle that records the process in which it is loaded."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = str(path)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return sample_agents.recorded, (self._path,)
-
-
-class Leaving:
-    """A pickle that raises SystemExit when it is loaded."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return sys.exit, (0,)
-
-
-class Deadly:
-    """A pickle that ends the process in which it is loaded."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os._exit, (4,)
-
-
-def test_pickle_is_rejected_without_being_loaded(cartpole: rollserve.Sampler, tmp_path: Path) -> None:
-    cartpole.update_agent(rollserve.RandomAgent())
-    before = agent_and_workers(cartpole)
-    for data in (pickle.dumps(Recorded(tmp_path / "read")), pickle.dumps(Deadly()), b"no pickle", b""):
-        field, reason = "all_workers.agent.pickled.data", Reason.PICKLE_NOT_ALLOWED
-        with raises(rollserve.InvalidArgumentError, field=field, reason=reason, quotes="--allow-pickle") as caught:
-            cartpole.update_agent(rollserve.PickledAgent(data))
-        assert caught.value.code is grpc.StatusCode.PERMISSION_DENIED
-    assert agent_and_workers(cartpole) == before
-    assert not (tmp_path / "read").exists()
-
-
-async def test_pickle_is_loaded_in_the_sandbox_and_by_workers(ray_backend: Backend, tmp_path: Path) -> None:
-    allowed, read = PythonSettings(allow_pickle=True), tmp_path / "read"
-    async with pool_of(ray_backend, python=allowed) as pool:
-        await pool.update_agent([PythonSource(PickledFactory(pickle.dumps(Recorded(read))), {})])
-        assert not (await sample(pool, AtLeast(20), seed=1)).actions.any()
-        processes = {int(line) for line in read.read_text().split()}
-        workers = {worker.identity.process_id for worker in pool.status().workers}
-        assert len(processes) == 3
-        assert processes > workers
-        assert os.getpid() not in processes
-
-
-def test_pickled_agent_acts_on_a_server_that_allows_it(tmp_path: Path) -> None:
-    log = tmp_path / "server.log"
-    options = ("--env", "CartPole-v1", "--workers", "1", "--allow-pickle", "--max-model-bytes", "20000")
-    environment = {**server_environment(), "ROLLSERVE_BACKEND": "in-process"}
-
-    def factory(observation_space: Any, action_space: Any) -> Any:
-        class Leaning:
-            """An agent that pushes to the side to which the pole falls."""
-
-            def set_parameters(self, parameters: Any) -> None:
-                self.gain = float(parameters.get("gain", 1))
-
-            def initial_states(self) -> Any:
-                return {}
-
-            def act(self, observations: Any, noise: Any, states: Any) -> Any:
-                lean = self.gain * (observations[:, 2] + observations[:, 3])
-                return (lean > 0).astype(int), {"lean": lean}, {}
-
-        return Leaning()
-
-    with (
-        local_server(*options, log=log, environment=environment) as server,
-        rollserve.connect(server.address) as sampler,
-    ):
-        sampler.update_agent(rollserve.PickledAgent(factory))
-        assert sampler.status().agent_kinds == ("pickled",)
-        batch = sampler.obtain_samples(500, seed=1)
-        assert np.array_equal(batch.actions, batch.observations[:, 2] + batch.observations[:, 3] > 0)
-        sampler.update_agent({"gain": np.float32(-1)})
-        lean = sampler.obtain_samples(20, seed=1)
-        assert np.array_equal(lean.actions, lean.observations[:, 2] + lean.observations[:, 3] < 0)
-        before = agent_and_workers(sampler)
-        refused: list[tuple[bytes, str, str]] = [
-            (b"no pickle", ".data", "UnpicklingError"),
-            (b"", ".data", "EOFError"),
-            (pickle.dumps(3), ".data", "int"),
-            (pickle.dumps(len), ".data", "TypeError"),
-            (pickle.dumps(Leaving()), ".data", "SystemExit: 0"),
-            (pickle.dumps(Deadly()), "", "status 4"),
-        ]
-        path = "all_workers.agent.pickled"
-        for data, field, quote in refused:
-            with raises(
-                rollserve.InvalidArgumentError, field=f"{path}{field}", reason=Reason.AGENT_REFUSED, quotes=quote
-            ):
-                sampler.update_agent(rollserve.PickledAgent(data))
-        quotes = ("20001", "20000", "--max-model-bytes")
-        with raises(rollserve.LimitError, field=f"{path}.data", reason=Reason.MODEL_TOO_LARGE, quotes=quotes):
-            sampler.update_agent(rollserve.PickledAgent(b"0" * 20001))
-        assert agent_and_workers(sampler) == before
-    text = log.read_text()
-    assert "WARNING pickled agents are allowed" in text
-    assert "Traceback" not in text
-
-
-def test_client_uses_pickle_without_cloudpickle(monkeypatch: pytest.MonkeyPatch) -> None:
-    import importlib.util
-
-    assert rollserve.PickledAgent(b"as it is").factory == b"as it is"
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert rollserve.PickledAgent(sample_agents.Still).factory == pickle.dumps(sample_agents.Still)
-    with raises(TypeError, field="factory"):
-        rollserve.PickledAgent(3)
-
-
-def test_sandbox_errors_are_logged_with_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    with raises(DomainError, quotes="not today"):
-        prepared("faulty", {"fault": "factory"})
-    with raises(DomainError, quotes=("faulty", "RecursionError")):
-        prepared("faulty", {"fault": "recursion"})
-    records: list[Any] = [record for record in caplog.records if record.message == "agent failed"]
-    assert len(records) == 2
-    for record in records:
-        assert record.agent == "faulty"
-        assert "sample_agents.py" in record.trace
-        assert len(record.trace) <= 8000

@@ -9,10 +9,9 @@ import numpy as np
 import onnx
 import pytest
 from gymnasium import spaces
-from onnx_models import FLOAT, INT64, model, node
+from onnx_models import FLOAT, INT64, agent_of, model, node, prepared
+from recurrent_truth import check_beginnings
 from support import raises
-from test_onnx import agent_of, prepared
-from test_recurrent import check_beginnings
 
 import rollserve
 from rollserve_server.errors import InvalidValueError
