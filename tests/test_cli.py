@@ -185,5 +185,5 @@ def test_version_is_printed() -> None:
 def test_help_names_the_commands() -> None:
     shown = run("--help")
     assert shown.returncode == 0
-    for word in ("status", "sample", "exit status"):
+    for word in ("status", "sample", "evaluate"):
         assert word in shown.stdout

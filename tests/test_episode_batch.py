@@ -108,7 +108,7 @@ def test_from_list_names_missing_and_unknown_columns() -> None:
         EpisodeBatch.from_list([row, {name: value for name, value in row.items() if name != "rewards"}])
     with raises(ValueError, quotes=("0", "dones")):
         EpisodeBatch.from_list([row | {"dones": True}])
-    with raises(ValueError, quotes="batches"):
+    with raises(ValueError, quotes="batch"):
         EpisodeBatch.from_list([])
 
 

@@ -215,7 +215,7 @@ async def test_call_fails_when_delivered_rows_cannot_be_restored(ray_backend: Ra
                         killed = True
                         os.kill(pool.status().workers[0].identity.process_id, signal.SIGKILL)
 
-        with raises(WorkerLostError, reason=Reason.WORKER_LOST, quotes=("4 rows", "worker 0")):
+        with raises(WorkerLostError, reason=Reason.WORKER_LOST, quotes=("4", "worker 0")):
             await sample_and_kill()
         process_id = pool.status().workers[0].identity.process_id
         assert (await fragments(pool, 40)).num_steps == 40

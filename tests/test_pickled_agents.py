@@ -115,7 +115,7 @@ def test_pickled_agent_acts_on_a_server_that_allows_it(tmp_path: Path) -> None:
             (pickle.dumps(3), ".data", "int"),
             (pickle.dumps(len), ".data", "TypeError"),
             (pickle.dumps(Leaving()), ".data", "SystemExit: 0"),
-            (pickle.dumps(Deadly()), "", "status 4"),
+            (pickle.dumps(Deadly()), "", "4"),
         ]
         path = "all_workers.agent.pickled"
         for data, field, quote in refused:

@@ -50,7 +50,7 @@ def test_help_names_the_settings() -> None:
     for name in ("--env ID", "--workers N", "--listen HOST:PORT", "--config FILE", "--allow-module", "--log-json"):
         assert name in shown
     assert "[default: 127.0.0.1:50051]" in shown
-    assert "underscores where the option has hyphens" in " ".join(shown.split())
+    assert "underscores" in shown
     assert run("--version").stdout == "rollserve-server, version 0.1.0\n"
 
 
@@ -105,8 +105,8 @@ def test_invalid_variable_is_named() -> None:
         ("env-kwargs: {}", ("'env-kwargs'", "'env_kwargs'")),
         ("env_kwargs: {since: 2020-01-01}", ("env_kwargs", "JSON")),
         ("allow_module: 3", ("allow_module", "3")),
-        ("rows: many", ("rows", "configuration file")),
-        ("- rows", ("rollserve.yaml", "keys")),
+        ("rows: many", ("rows", "'many'")),
+        ("- rows", ("rollserve.yaml",)),
         ("rows: [", ("rollserve.yaml",)),
     ],
     ids=["unknown key", "key with a hyphen", "date", "number for a list", "text for a number", "list", "no YAML"],
