@@ -1,3 +1,3 @@
-"""A module of agents that cannot be imported."""
+"""Module of agents that raises when it is imported."""
 
 raise RuntimeError("no licence for this machine")

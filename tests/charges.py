@@ -1,4 +1,4 @@
-"""Faults that a test lays out in a folder, and that go off in whichever process comes upon one first."""
+"""Charges: files in a folder that each trigger one fault, in the process that finds them first."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ _SECONDS = 3600
 
 
 def lay(folder: Path, name: str, count: int = 1) -> None:
-    """Lays out so many charges of this name."""
+    """Lay out charges of this name."""
     for number in range(count):
         (folder / f"{name}.{time.monotonic_ns()}-{number}").touch()
 
 
 def go_off(folder: str | Path, name: str) -> bool:
-    """Takes one charge of this name away; returns whether there was any."""
+    """Remove one charge of this name; return whether one existed."""
     for charge in Path(folder).glob(f"{name}.*"):
         try:
             charge.unlink()
-        except FileNotFoundError:  # somebody else has it
+        except FileNotFoundError:  # another process removed it first
             continue
         return True
     return False
 
 
 def hang(*, native: bool = False) -> None:
-    """Does nothing for an hour, natively without letting any other thread of the process run."""
+    """Sleep for an hour; with `native`, in C code that keeps the interpreter's lock."""
     if native:
         ctypes.PyDLL(None).sleep(_SECONDS)
     else:

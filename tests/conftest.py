@@ -1,4 +1,4 @@
-"""Servers that many tests share: starting one takes seconds."""
+"""Fixtures of many tests: a shared server, its client, and the two backends; starting a server takes seconds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ settings.load_profile("repeatable")
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
-    """A real server on Ray with two workers, that tests share: what they need of it they set themselves."""
+    """A server on Ray with two workers that all tests share; each test sets the environment and agent it needs."""
     log = tmp_path_factory.mktemp("server") / "server.log"
     options = (
         "--env",
@@ -39,7 +39,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
         "7",
         "--allow-module",
         "sample_envs",
-        "--straggler-factor",  # machines that run tests may be slow enough for anything
+        "--straggler-factor",  # test machines may be slow enough to make any episode a straggler
         "0",
     )
     with local_server(*options, log=log, environment=server_environment()) as running:
@@ -59,8 +59,22 @@ def sampler(server: LocalServer) -> Iterator[rollserve.Sampler]:
 
 
 @pytest.fixture
+def cartpole(server: LocalServer) -> Iterator[rollserve.Sampler]:
+    """The shared server's sampler, with CartPole-v1 and any agent."""
+    with rollserve.connect(server.address) as connected:
+        connected.update_env("CartPole-v1")
+        yield connected
+
+
+@pytest.fixture
+def sandboxes_find_test_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let sandboxes of this process find the environments and agents of the tests."""
+    monkeypatch.setenv("PYTHONPATH", server_environment()["PYTHONPATH"])
+
+
+@pytest.fixture
 def stub(server: LocalServer, sampler: rollserve.Sampler) -> Iterator[SamplerServiceStub]:
-    """The shared server's bare service, as a client without any options has it; `sampler` has prepared it."""
+    """The generated stub of the shared server, prepared by `sampler`."""
     with grpc.insecure_channel(server.address) as channel:
         yield SamplerServiceStub(channel)
 
@@ -78,11 +92,11 @@ def unchanged(sampler: rollserve.Sampler) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def ray_backend() -> Iterator[RayBackend]:
-    """Workers as Ray's actors, in a cluster of this process that tests share."""
+    """A backend whose workers are Ray actors, in a cluster that all tests of this process share."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in server_environment().items():
             patch.setenv(name, value)
-        # Several pools are there at once, each with workers that want a core.
+        # Several pools exist at once, and each worker would claim a core.
         backend = RayBackend(RaySettings(worker_num_cpus=0.5), num_workers=8)
         yield backend
         backend.close()
@@ -90,7 +104,7 @@ def ray_backend() -> Iterator[RayBackend]:
 
 @pytest.fixture(params=["in-process", "ray"])
 def backend(request: pytest.FixtureRequest) -> Backend:
-    """Each of the two ways to run workers."""
+    """The two backends in turn: threads of this process, and Ray."""
     if request.param == "ray":
         ray: RayBackend = request.getfixturevalue("ray_backend")
         return ray

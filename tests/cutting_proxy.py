@@ -1,4 +1,4 @@
-"""A way to a server that breaks now and then, or stands still."""
+"""A TCP proxy that cuts connections after random numbers of bytes, or holds data back."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 
 class CuttingProxy:
-    """Passes connections on, and breaks each of the first few after so many bytes from the server, drawn at random.
+    """A proxy that cuts each of the first few connections after a random number of bytes from the server.
 
     Attributes:
-        address: where to connect to.
-        num_cuts: how many connections it has broken.
-        flows: clear it to pass nothing on from the server.
+        address: address to connect to.
+        num_cuts: number of connections cut so far.
+        flows: event to clear while data from the server is to be held back.
     """
 
     def __init__(self, target: str, num_cuts: int, max_bytes: int, seed: int) -> None:
@@ -37,7 +37,7 @@ class CuttingProxy:
             _shut(each)
 
     def cut(self) -> None:
-        """Breaks all connections that are there."""
+        """Cut all open connections."""
         for each in self._sockets[1:]:
             _shut(each)
 

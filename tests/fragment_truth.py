@@ -1,4 +1,4 @@
-"""What fragments have to be: slices of the episodes that calls for whole ones bring, in the order of the contract."""
+"""Reference for fragments: slices of whole episodes, in the order that the protos document."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ import rollserve
 from rollserve._codec.columns import leaves_of
 from rollserve_server.pool import AtLeast, Pool
 
-WorkLocation = tuple[int, int, int, bool]
-"""Of a fragment: the index of its episode, its first step, its length, and whether the episode ends with it."""
+FragmentPlace = tuple[int, int, int, bool]
+"""Episode index, first step and length of a fragment, and whether the episode ends with it."""
 
 
 def expected_places(
     lengths: Callable[[int], int], num_rows: Sequence[int], calls: Sequence[int]
-) -> list[list[WorkLocation]]:
-    """The fragments of each call, in their order.
+) -> list[list[FragmentPlace]]:
+    """Return the fragments of each call, in their order.
 
     Args:
-        lengths: of the episode of each index.
-        num_rows: of each worker.
-        calls: of each call, how many steps each row makes.
+        lengths: function from an episode index to the episode's length.
+        num_rows: number of rows of each worker.
+        calls: number of steps per row of each call.
     """
     stride = sum(num_rows)
     firsts = [0, *itertools.accumulate(num_rows)]
-    rows = {row: (row, 0) for row in range(stride)}  # where each stands
+    rows = {row: (row, 0) for row in range(stride)}  # episode index and step of each row
     result = []
     for num_steps in calls:
-        places: list[WorkLocation] = []
+        places: list[FragmentPlace] = []
         for worker, count in enumerate(num_rows):
-            ended: list[tuple[int, int, WorkLocation]] = []
-            cut: list[WorkLocation] = []
+            ended: list[tuple[int, int, FragmentPlace]] = []
+            cut: list[FragmentPlace] = []
             for row in range(firsts[worker], firsts[worker] + count):
                 (index, first), step = rows[row], 0
                 while step < num_steps:
@@ -54,13 +54,13 @@ def expected_places(
     return result
 
 
-def places_of(batch: rollserve.EpisodeBatch) -> list[WorkLocation]:
+def places_of(batch: rollserve.EpisodeBatch) -> list[FragmentPlace]:
     columns = (batch.episode_indices, batch.first_steps, batch.lengths, batch.terminated | batch.truncated)
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 class Truth:
-    """The whole episodes of a seed."""
+    """Whole episodes of a seed, sampled when they are first needed."""
 
     def __init__(self, pool: Pool, seed: int, **options: Any) -> None:
         self._pool = pool
@@ -77,7 +77,7 @@ class Truth:
         return (await self.episode(index)).num_steps
 
     async def check(self, batch: rollserve.EpisodeBatch) -> None:
-        """Sees to it that each fragment is a slice of its episode."""
+        """Check that each fragment is a slice of its episode."""
         for fragment in batch.split():
             check_slice(fragment, await self.episode(int(fragment.episode_indices[0])))
 
@@ -97,10 +97,10 @@ def check_slice(fragment: rollserve.EpisodeBatch, episode: rollserve.EpisodeBatc
     assert fragment.env_seeds[0] == episode.env_seeds[0]
 
 
-def _check_equal(came: Any, expected: Any, rows: slice, name: str) -> None:
-    ones, others = leaves_of(came), leaves_of(expected)
+def _check_equal(received: Any, expected: Any, rows: slice, name: str) -> None:
+    ones, others = leaves_of(received), leaves_of(expected)
     masks = {leaf for leaf in others if leaf.startswith("_") and leaf[1:] in others}
-    # An info that only other steps of the episode have is not there, and one that all steps have needs no mask.
+    # An info that only other steps of the episode have is missing, and one that all steps have needs no mask.
     for leaf in others.keys() - masks:
         values = others[leaf][rows]
         present = others[f"_{leaf}"][rows] if f"_{leaf}" in masks else np.ones(len(values), np.bool_)
@@ -113,5 +113,5 @@ def _check_equal(came: Any, expected: Any, rows: slice, name: str) -> None:
         assert np.array_equal(mask, present), (name, leaf)
         assert np.array_equal(ones[leaf][mask], values[present]), (name, leaf)
     for leaf in ones.keys() - others.keys() - masks:
-        # Another fragment of the batch has it; or it is not of one shape within its episode, but within a fragment.
+        # Another fragment of the batch has the info, or its shape varies within the episode but not in the fragment.
         assert leaf.startswith("_") or leaf == "ragged" or not ones[f"_{leaf}"].any(), (name, leaf)

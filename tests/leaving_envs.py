@@ -1,3 +1,3 @@
-"""A module of environments that ends the program that imports it, as scripts do."""
+"""Module of environments that raises SystemExit when it is imported, as scripts do."""
 
 raise SystemExit(0)

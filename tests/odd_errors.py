@@ -1,4 +1,4 @@
-"""Errors that are unlike others, for environments and agents of the tests to raise."""
+"""Errors with unusual classes or texts, for environments and agents of the tests to raise."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 
 class Panic(BaseException):
-    """As code in Rust raises them: no Exception."""
+    """An error that is no `Exception`, as panics of code in Rust are."""
 
 
 class WordlessError(Exception):
-    """Of which no text can be made."""
+    """An error that cannot be converted to text."""
 
     def __str__(self) -> str:
         raise SystemExit(0)
@@ -21,7 +21,7 @@ class WordlessError(Exception):
 
 
 class UnpicklableError(Exception):
-    """What cannot leave its process."""
+    """An error that cannot be pickled."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -51,7 +51,7 @@ TEXTS = {
     "huge": "RuntimeError: xxxxx",
     "unpicklable": "UnpicklableError: locked",
 }
-"""How the text of each begins, as clients get it."""
+"""Beginning of each error's text as clients receive it."""
 
 
 def raise_odd(name: str) -> None:

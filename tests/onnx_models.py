@@ -1,4 +1,4 @@
-"""Models in the ONNX format, made by hand."""
+"""Small models in the ONNX format, built node by node."""
 
 from __future__ import annotations
 
@@ -6,17 +6,23 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+import rollserve
+from rollserve_server.agents import OnnxModel, OnnxSpec, prepare_agent
+from rollserve_server.settings import AgentSettings, SandboxLimits
+
 Node = onnx.NodeProto
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 OPSET = 18
+HEAD = "categorical"
 
 
 def node(kind: str, inputs: str, outputs: str, **attributes: Any) -> Node:
-    """A node, of names with blanks between them."""
+    """Return a node; names of inputs and of outputs are separated by blanks."""
     return helper.make_node(kind, inputs.split(" "), outputs.split(" "), **attributes)
 
 
@@ -29,7 +35,7 @@ def model(
     types: Mapping[str, int] = {},
     opset: int = OPSET,
 ) -> onnx.ModelProto:
-    """A model whose inputs and outputs are floats unless `types` says otherwise."""
+    """Return a model whose inputs and outputs are float32 unless `types` has another type for them."""
 
     def ports(shapes: Mapping[str, Sequence[int | str | None]]) -> list[onnx.ValueInfoProto]:
         return [helper.make_tensor_value_info(name, types.get(name, FLOAT), shape) for name, shape in shapes.items()]
@@ -40,7 +46,7 @@ def model(
 
 
 def mlp_parameters(sizes: Sequence[int], seed: int = 0) -> dict[str, np.ndarray]:
-    """`i.weight` (outputs, inputs) and `i.bias`, as PyTorch would call them."""
+    """Return random `i.weight` (outputs, inputs) and `i.bias` for each layer, with PyTorch's names."""
     source = np.random.default_rng(seed)
     parameters = {}
     for layer, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
@@ -50,7 +56,7 @@ def mlp_parameters(sizes: Sequence[int], seed: int = 0) -> dict[str, np.ndarray]
 
 
 def mlp_nodes(sizes: Sequence[int], output: str, activation: str = "Tanh") -> list[Node]:
-    """The layers, from `observation` to the output."""
+    """Return the nodes of the layers, from the input `observation` to the output."""
     nodes, last = [], len(sizes) - 2
     for layer in range(last + 1):
         out = output if layer == last else f"layer{layer}"
@@ -62,7 +68,7 @@ def mlp_nodes(sizes: Sequence[int], output: str, activation: str = "Tanh") -> li
 
 
 def mlp_forward(parameters: Mapping[str, np.ndarray], x: np.ndarray) -> np.ndarray:
-    """What such a network with tanh gives, in float64."""
+    """Return the outputs of the network with tanh, computed in float64."""
     num_layers = sum(name.endswith("weight") for name in parameters)
     for layer in range(num_layers):
         weight, bias = parameters[f"{layer}.weight"], parameters[f"{layer}.bias"]
@@ -72,13 +78,13 @@ def mlp_forward(parameters: Mapping[str, np.ndarray], x: np.ndarray) -> np.ndarr
 
 
 def categorical(sizes: Sequence[int] = (4, 16, 2), seed: int = 0, **changes: Any) -> onnx.ModelProto:
-    """A network that gives logits."""
+    """Return a network whose output is `logits`."""
     inputs, outputs = {"observation": ["N", sizes[0]]}, {"logits": ["N", sizes[-1]]}
     return model(mlp_nodes(sizes, "logits", **changes), inputs, outputs, mlp_parameters(sizes, seed))
 
 
 def gaussian(sizes: Sequence[int], seed: int = 0, **changes: Any) -> onnx.ModelProto:
-    """A network that gives means, with a logarithm of the deviation that is the same always, `scale`."""
+    """Return a network whose outputs are `mean` and a constant `log_std`, the parameter `scale`."""
     nodes = [
         *mlp_nodes(sizes, "mean", **changes),
         node("Shape", "mean", "shape"),
@@ -87,3 +93,36 @@ def gaussian(sizes: Sequence[int], seed: int = 0, **changes: Any) -> onnx.ModelP
     parameters = {**mlp_parameters(sizes, seed), "scale": np.linspace(-1, 0.5, sizes[-1], dtype=np.float32)}
     outputs = {"mean": ["N", sizes[-1]], "log_std": ["N", sizes[-1]]}
     return model(nodes, {"observation": ["N", sizes[0]]}, outputs, parameters)
+
+
+def agent_of(made: onnx.ModelProto, head: Any = HEAD, **options: Any) -> rollserve.OnnxAgent:
+    """Return the client's agent with a model."""
+    return rollserve.OnnxAgent(made.SerializeToString(), head, **options)
+
+
+def prepared(
+    made: onnx.ModelProto | bytes,
+    observation_space: gymnasium.Space[Any],
+    action_space: gymnasium.Space[Any],
+    head: Any = HEAD,
+    sandbox: SandboxLimits | None = None,
+    **names: Any,
+) -> OnnxSpec:
+    """Return a model that has passed the sandbox for these spaces."""
+    data = made if isinstance(made, bytes) else made.SerializeToString()
+    options = {"inputs": {}, "outputs": {}, "infos": (), **names}
+    settings = AgentSettings(model_sandbox=sandbox or SandboxLimits())
+    spec = prepare_agent(OnnxModel(data, head=head, **options), observation_space, action_space, settings)
+    assert isinstance(spec, OnnxSpec)
+    return spec
+
+
+def changed(**fields: Any) -> onnx.ModelProto:
+    """Return a model that fits CartPole, with other inputs, outputs, types, nodes or opset."""
+    arguments: dict[str, Any] = {
+        "nodes": [node("Gemm", "observation w", "logits")],
+        "inputs": {"observation": ["N", 4]},
+        "outputs": {"logits": ["N", 2]},
+        "initializers": {"w": np.ones((4, 2), np.float32)},
+    }
+    return model(**{**arguments, **fields})

@@ -1,4 +1,4 @@
-"""Pools without a gateway, and what a client would make of their deliveries."""
+"""Pools without a gateway, and batches joined from their deliveries as a client joins them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from rollserve._calls.joining import join_batches
 from rollserve._calls.stream_reader import StreamReader
 from rollserve.account import account_from_proto
 from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.agents import MlpSpec
 from rollserve_server.errors import WorkerLostError
 from rollserve_server.gateway.messages.accounts import account_to_proto
 from rollserve_server.pool import (
@@ -32,12 +33,13 @@ from rollserve_server.pool import (
     SampleRequest,
     SamplingOptions,
     Target,
+    WorkerHandle,
 )
 from rollserve_server.pool.calls.episodes import EpisodeCall
 from rollserve_server.pool.calls.population import PopulationCall
 from rollserve_server.pool.workers.slot import WorkerSlot
 from rollserve_server.sampling import PLAIN, ColumnFormat
-from rollserve_server.settings import PoolSettings
+from rollserve_server.settings import PoolSettings, WorkerSettings
 
 CARTPOLE = rollserve.EnvSpec("CartPole-v1")
 SETTINGS: dict[str, Any] = {
@@ -49,7 +51,7 @@ SETTINGS: dict[str, Any] = {
     "hold_memory": False,
     "seed": 7,
     "start_seconds": 60,
-    "straggler_factor": 0.0,  # machines that run tests may be slow enough for anything
+    "straggler_factor": 0.0,  # test machines may be slow enough to make any episode a straggler
 }
 """Settings of the tests' pools, by their flat names."""
 
@@ -57,6 +59,25 @@ SETTINGS: dict[str, Any] = {
 def settings(**changes: Any) -> PoolSettings:
     """Return the settings of the tests' pools with changes."""
     return PoolSettings.from_flat(SETTINGS | changes)
+
+
+class RecordingBackend:
+    """A backend that records the handles of its workers, so that tests can call or kill them.
+
+    Attributes:
+        handles: handle of the newest worker of each index.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.handles: dict[int, WorkerHandle] = {}
+
+    def create_worker(self, worker_index: int, config: WorkerSettings) -> WorkerHandle:
+        handle = self.handles[worker_index] = self._backend.create_worker(worker_index, config)
+        return handle
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
 
 
 @contextlib.asynccontextmanager
@@ -83,10 +104,18 @@ def sample_request(
     return SampleRequest(target, messages, SamplingOptions(**options), num_workers=num_workers, prefetch=prefetch)
 
 
+def cartpole_agent(seed: int = 0) -> MlpSpec:
+    """Return an MLP for CartPole-v1 whose actions are far from uniform, so that seeds differ in their episodes."""
+    space = rollserve.spaces.Box(np.float32(-1), np.float32(1), (4,), np.dtype(np.float32))
+    agent = rollserve.MlpAgent.initial(space, rollserve.spaces.Discrete(2), seed=seed)
+    parameters = {name: 10 * value if name == "2/weight" else value for name, value in agent.parameters.items()}
+    return MlpSpec(agent.layer_sizes, agent.activation, agent.head, parameters)
+
+
 async def sample(
     pool: Pool, target: Target | Fragments, *, max_message_bytes: int = 1 << 22, **options: Any
 ) -> rollserve.EpisodeBatch:
-    """Sample a target, and return the batch that a client would make of the deliveries."""
+    """Return the batch that a client joins from the deliveries of one call."""
     reader, parts = StreamReader(pb.ObtainSamplesRequest()), []
     async with contextlib.aclosing(pool.sample(sample_request(target, max_message_bytes, **options))) as items:
         async for item in items:
@@ -102,7 +131,7 @@ async def evaluate(
     parts: list[object] | None = None,
     **options: Any,
 ) -> Evaluation:
-    """Evaluate, and return the evaluation; all that is yielded before it is added to `parts`."""
+    """Return the result of an evaluation; append all items before it to `parts`."""
     request = EvaluationRequest(num_episodes, SamplingOptions(**options), env)
     return await _ended(pool.evaluate(request), parts)
 
@@ -116,22 +145,22 @@ async def evaluate_population(
     shares_episodes: bool = True,
     **options: Any,
 ) -> Evaluation:
-    """Evaluate a population, and return the evaluation."""
+    """Return the result of an evaluation of a population."""
     request = PopulationRequest(parameters, num_episodes, SamplingOptions(**options), env, shares_episodes)
     return await _ended(pool.evaluate_population(request), None)
 
 
 async def _ended(items: AsyncGenerator[Any, None], parts: list[object] | None) -> Evaluation:
     async with contextlib.aclosing(items):
-        came = [item async for item in items]
+        received = [item async for item in items]
     if parts is not None:
-        parts += came[:-1]
-    assert isinstance(came[-1], Evaluation)
-    return came[-1]
+        parts += received[:-1]
+    assert isinstance(received[-1], Evaluation)
+    return received[-1]
 
 
 def read(reader: StreamReader, item: object) -> list[rollserve.EpisodeBatch]:
-    """The batches in what a pool gives, which the reader takes notice of."""
+    """Return the batches in an item of a pool's stream, after the reader has read them."""
     batches = []
     if isinstance(item, Delivery):
         for message in item.messages:
@@ -143,44 +172,45 @@ def read(reader: StreamReader, item: object) -> list[rollserve.EpisodeBatch]:
 
 
 def adds_up(account: rollserve.Account | Account) -> bool:
+    """Whether carried and simulated steps equal delivered, kept and dropped steps."""
     if isinstance(account, Account):
         account = account_from_proto(account_to_proto(account))
-    told = account.num_steps + account.num_kept_steps + account.num_dropped_steps
-    return account.num_carried_steps + account.num_simulated_steps == told
+    accounted = account.num_steps + account.num_kept_steps + account.num_dropped_steps
+    return account.num_carried_steps + account.num_simulated_steps == accounted
 
 
 def kill_one(pool: Pool, source: random.Random) -> None:
-    """Kills a worker that nobody has missed yet."""
+    """Kill a random worker that the pool takes for healthy."""
     victim = source.choice([worker for worker in pool.status().workers if worker.healthy])
-    with contextlib.suppress(ProcessLookupError):  # killed before, and nobody has noticed yet
+    with contextlib.suppress(ProcessLookupError):  # killed before, and the pool has not noticed yet
         os.kill(victim.identity.process_id, signal.SIGKILL)
 
 
 def calls_of(pool: Pool) -> list[EpisodeCall]:
-    """Return a list to which the pool's calls for episodes, and its prefetches, are added from now on."""
+    """Return a list to which the pool's calls for episodes, and its prefetches, are appended as they begin."""
     calls: list[EpisodeCall] = []
     samplings = pool._samplings
     make = samplings._episode_call
 
-    def make_and_add(*arguments: Any) -> EpisodeCall:
+    def make_and_record(*arguments: Any) -> EpisodeCall:
         calls.append(make(*arguments))
         return calls[-1]
 
-    samplings._episode_call = make_and_add  # type: ignore[method-assign,assignment]
+    samplings._episode_call = make_and_record  # type: ignore[method-assign,assignment]
     return calls
 
 
 def population_calls_of(pool: Pool) -> list[PopulationCall]:
-    """Return a list to which the pool's evaluations of populations are added from now on."""
+    """Return a list to which the pool's evaluations of populations are appended as they begin."""
     calls: list[PopulationCall] = []
     evaluations = pool._evaluations
     make = evaluations._population_call
 
-    async def make_and_add(*arguments: Any) -> PopulationCall:
+    async def make_and_record(*arguments: Any) -> PopulationCall:
         calls.append(await make(*arguments))
         return calls[-1]
 
-    evaluations._population_call = make_and_add  # type: ignore[method-assign]
+    evaluations._population_call = make_and_record  # type: ignore[method-assign]
     return calls
 
 
@@ -218,6 +248,6 @@ def lose_worker(pool: Pool, worker: int) -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Waits until something has come true that nothing tells of."""
+    """Poll a condition until it holds."""
     while not condition():  # noqa: ASYNC110
         await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Servers that clients do to what no Python client would, and the streams of such clients."""
+"""Servers for clients that misbehave, and raw gRPC streams that do what no Python client does."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ BIG = (
     *("--backend", "in-process", "--workers", "1", "--rows", "2"),
     *("--call-window-bytes", str(4 << 20), "--worker-buffer-bytes", str(8 << 20)),
 )
-"""A server whose steps are so large, and buffers so small, that a client which takes none is soon kept waiting."""
+"""Options of a server whose steps are so large, and buffers so small, that a client that does not read stalls soon."""
 
 
 @contextlib.contextmanager
 def serving(tmp_path: Path, *options: str) -> Iterator[tuple[LocalServer, rollserve.Sampler]]:
-    """A server with an agent, and a client that does as it should. Nothing may be the server's fault."""
+    """Yield a server with an agent, and a client that behaves; the server's log must have no traceback in the end."""
     log = tmp_path / "log"
     with (
         local_server(*options, log=log, environment=server_environment()) as server,
@@ -42,9 +42,12 @@ def serving(tmp_path: Path, *options: str) -> Iterator[tuple[LocalServer, rollse
 def careless(
     server: LocalServer | CuttingProxy, *, takes_nothing: bool = False, takes_all: bool = False
 ) -> Iterator[grpc.Channel]:
-    """A connection that is nobody else's.
+    """Yield a connection of its own to a server.
 
-    It may take not even a byte of a stream before somebody reads that, or many megabytes.
+    Args:
+        server: server or proxy to connect to.
+        takes_nothing: whether gRPC receives not even a byte of a stream before it is read.
+        takes_all: whether gRPC receives up to 64 MiB of a stream before it is read.
     """
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
     if takes_nothing:
@@ -56,7 +59,7 @@ def careless(
 
 
 def begin(channel: grpc.Channel, name: str, request: Message | bytes) -> grpc.Call:
-    """A stream of which nothing is read but its first message, or whose error is raised."""
+    """Open a stream and read its first message; raise the error of a rejected call."""
     data = request if isinstance(request, bytes) else request.SerializeToString()
     call = channel.unary_stream(f"{SERVICE}/{name}")(data)
     next(call)
@@ -64,7 +67,7 @@ def begin(channel: grpc.Channel, name: str, request: Message | bytes) -> grpc.Ca
 
 
 def end_of(call: grpc.Call) -> tuple[grpc.StatusCode, str]:
-    """How a stream ends, when it is read at last: its status, and the reason."""
+    """Read a stream to its end and return its status and reason."""
     with contextlib.suppress(grpc.RpcError):
         for _ in call:
             pass
@@ -72,7 +75,7 @@ def end_of(call: grpc.Call) -> tuple[grpc.StatusCode, str]:
 
 
 def soon(condition: Callable[[], bool], seconds: float = 60) -> bool:
-    """Whether something comes true."""
+    """Whether a condition holds before a time limit."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""A Ray cluster of the tests' own, and servers on it."""
+"""Ray clusters for one test, and servers on them."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from faults.chaos.processes import family
 from support import server_environment
 
 _START_SECONDS = 180.0
-_MOST_STARTS = 3
+_MAX_STARTS = 3
 PATIENT = {"RAY_raylet_start_wait_time_s": "150", "RAY_agent_register_timeout_ms": "150000"}
-"""Where the machine is busy, a node of Ray's ends itself when it is not ready in time."""
-_AFTER_RAYS_WORKERS = 24000
-"""Ray takes 10002 to 19999 for its workers, and from 23000 for those of its clients."""
+"""Longer time limits for nodes to start: on a busy machine, a node that misses Ray's own limits exits."""
+_MIN_PORT = 24000
+"""First port that Ray does not use: it takes 10002 to 19999 for workers, and from 23000 for workers of its clients."""
 
 
 @dataclass(frozen=True)
 class RayCluster:
-    """A cluster of one machine.
+    """A cluster on this machine.
 
     Attributes:
-        address: of its head.
-        environment: what a server needs to get at it.
-        process: the process that all others of it are children of.
+        address: address of its head.
+        environment: variables that let a server connect to it.
+        process: parent of all its processes.
     """
 
     address: str
@@ -42,7 +42,7 @@ class RayCluster:
     process: psutil.Process
 
     def actors(self, *kinds: str) -> set[int]:
-        """The ids of the processes of a sampler's actors, or only those of some classes."""
+        """Return the process ids of a sampler's actors, or only of the actors of some classes."""
         titles = tuple(f"ray::{kind}" for kind in kinds or ("WorkerActor", "JournalActor"))
         found = set()
         for each in self.process.children(recursive=True):
@@ -55,21 +55,21 @@ class RayCluster:
 
 @contextlib.contextmanager
 def ray_cluster(num_cpus: int = 4) -> Iterator[RayCluster]:
-    """A cluster for as long as the block. It knows nothing of others on this machine."""
+    """Yield a cluster that is apart from all others on this machine; start it up to three times."""
     with contextlib.ExitStack() as stack:
-        for attempt in range(_MOST_STARTS):
+        for attempt in range(_MAX_STARTS):
             try:
                 cluster = stack.enter_context(_started_cluster(num_cpus))
                 break
             except RuntimeError:
-                if attempt + 1 == _MOST_STARTS:
+                if attempt + 1 == _MAX_STARTS:
                     raise
         yield cluster
 
 
 @contextlib.contextmanager
 def _started_cluster(num_cpus: int) -> Iterator[RayCluster]:
-    folder = Path(tempfile.mkdtemp(prefix="rs-", dir="/tmp"))  # sockets have short names
+    folder = Path(tempfile.mkdtemp(prefix="rs-", dir="/tmp"))  # paths of sockets are limited to about 100 characters
     port, client_port = free_port(), free_port()
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     environment = {**token, **server_environment(), **PATIENT, "RAY_USAGE_STATS_ENABLED": "0"}
@@ -83,7 +83,7 @@ def _started_cluster(num_cpus: int) -> Iterator[RayCluster]:
         )
     try:
         _wait_for(folder / "log", "Ray runtime started", process)
-        _check_lives(folder / "log", process)
+        _check_is_alive(folder / "log", process)
         yield RayCluster(f"127.0.0.1:{port}", environment, psutil.Process(process.pid))
     finally:
         everyone = family(process.pid)
@@ -100,9 +100,9 @@ class ClusterServer:
     """A server on a cluster.
 
     Attributes:
-        process: its process.
-        address: where it listens.
-        log: its log.
+        process: process of the server.
+        address: address that it listens on.
+        log: file with its log.
     """
 
     process: subprocess.Popen[bytes]
@@ -114,7 +114,7 @@ class ClusterServer:
 def cluster_server(
     cluster: RayCluster, folder: Path, *options: str, port: int = 0, namespace: str = "rollserve"
 ) -> Iterator[ClusterServer]:
-    """A server on the cluster; killed at the block's end unless it has ended."""
+    """Yield a server on the cluster; kill it after the block unless it has exited."""
     name = secrets.token_hex(4)
     port_file, log = folder / f"port-{name}", folder / f"log-{name}"
     command = [sys.executable, "-m", "rollserve_server", "--ray-address", cluster.address]
@@ -131,27 +131,27 @@ def cluster_server(
 
 
 def free_port() -> int:
-    """A port that nobody listens at, and that nobody is given who asks for any: a connection would take it meanwhile.
+    """Return a free port outside the range of ephemeral ports, so that no connection takes it before a server does.
 
     See ip_local_port_range at https://docs.kernel.org/networking/ip-sysctl.html.
     """
-    first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    first_ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
-        port = _AFTER_RAYS_WORKERS + secrets.randbelow(first_given - _AFTER_RAYS_WORKERS)
+        port = _MIN_PORT + secrets.randbelow(first_ephemeral - _MIN_PORT)
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
 
 
-def _check_lives(log: Path, process: subprocess.Popen[bytes]) -> None:
-    """Waits until Ray has looked whether what it has started is still there, which it does each second."""
+def _check_is_alive(log: Path, process: subprocess.Popen[bytes]) -> None:
+    """Wait for Ray's check of the processes it has started, which it does each second."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(3)
-        raise RuntimeError(f"it ended as soon as it had started:\n{log.read_text()}")
+        raise RuntimeError(f"Ray exited after its start:\n{log.read_text()}")
 
 
 def _wait_for(log: Path, text: str, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while text not in log.read_text():
         if process.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError(f"it does not start:\n{log.read_text()}")
+            raise RuntimeError(f"no {text.strip()!r} in the log:\n{log.read_text()}")
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Requests that the server rejects, and the status with which it does."""
+"""Requests that the server rejects, and checks of the status."""
 
 from __future__ import annotations
 

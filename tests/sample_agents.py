@@ -1,4 +1,4 @@
-"""Agents in Python for tests, which the folder `sample_agents-1.0.dist-info` beside this file makes installed ones."""
+"""Agents in Python for tests; `sample_agents-1.0.dist-info` beside this file registers them as installed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = ("no", "factory")
 
 
 class Still:
-    """Does the action 0 of a Discrete space always."""
+    """An agent whose action is always 0, for a Discrete space."""
 
     def __init__(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         self.observation_space = observation_space
@@ -35,7 +35,7 @@ class Still:
 
 
 class Matrix(Still):
-    """Takes the highest of two logits and noise, by a matrix product as anybody would write it."""
+    """An agent that samples from two logits by adding noise; the logits come from plain matrix products."""
 
     noise_width = 2
 
@@ -45,7 +45,7 @@ class Matrix(Still):
 
 
 class Normalizing(Still):
-    """Mixes the rows that it is called with."""
+    """An agent whose info depends on all rows of a call."""
 
     def act(self, observations: np.ndarray, noise: np.ndarray, states: Columns) -> Any:
         normalized = observations - observations.mean(axis=0)
@@ -53,7 +53,7 @@ class Normalizing(Still):
 
 
 class Nested(Still):
-    """For the environment of that name, with actions and infos of all kinds of types, as lists too."""
+    """An agent for `sample_envs:Nested`, with actions and infos of several types, and one info as a list."""
 
     noise_width = 2
 
@@ -65,7 +65,7 @@ class Nested(Still):
 
 
 class Counting(Still):
-    """Counts its actions from what a parameter says, and takes them in turns."""
+    """An agent that counts its actions from a parameter on, and alternates them."""
 
     def initial_states(self) -> Columns:
         return {"count": self.parameters["first"], "sums": np.zeros((2, 3), np.float32)}
@@ -77,9 +77,13 @@ class Counting(Still):
 
 
 class Faulty(Still):
-    """Does one thing wrong: in its making, when it is tried, or when it is sampled with.
+    """An agent with one fault.
 
-    An odd error may be raised at each of its methods, as `exit in act`, or `exit in act later`: not when it is tried.
+    Arguments:
+        observation_space: observation space of the environment.
+        action_space: action space of the environment.
+        fault: name of the fault. `ERROR in METHOD` raises an error of `odd_errors` in `act`, `parameters`, `states` or
+            `making`; with ` later`, only in a worker and not in the sandbox.
     """
 
     def __init__(self, observation_space: Space[Any], action_space: Space[Any], fault: str) -> None:
@@ -145,7 +149,7 @@ class Faulty(Still):
 
 
 class Hanging(Still):
-    """Hangs at an `action`, or when it is made, an `agent`, if a charge of that name lies there."""
+    """An agent that hangs once for each charge in a folder: at construction (`agent`) or in `act` (`action`)."""
 
     def __init__(self, observation_space: Space[Any], action_space: Space[Any], folder: str) -> None:
         super().__init__(observation_space, action_space)
@@ -160,12 +164,12 @@ class Hanging(Still):
 
 
 def _is_worker() -> bool:
-    """Whether this is no trial."""
+    """Whether this process is a worker and no sandbox."""
     return "rollserve_server.sampling.worker" in sys.modules
 
 
 def recorded(path: str) -> Callable[[Space[Any], Space[Any]], Still]:
-    """What a pickle may call when it is read: takes down in which process that is."""
+    """Append the id of this process to a file, and return a factory; pickles call this when they are loaded."""
     with Path(path).open("a") as file:
         file.write(f"{os.getpid()}\n")
     return Still

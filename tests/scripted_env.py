@@ -1,4 +1,4 @@
-"""An environment that does what a test tells it, for tests within one process."""
+"""An environment that follows a script of the test, for tests within one process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rollserve_server.sampling import Claim, EpisodeRange, Order, Report, Sequen
 from rollserve_server.settings import WorkerSettings
 
 
-def nothing(step: int) -> Mapping[Any, Any]:
+def no_infos(step: int) -> Mapping[Any, Any]:
     return {}
 
 
@@ -28,21 +28,21 @@ def zeros(step: int) -> Any:
 
 @dataclass
 class Script:
-    """What each episode is like. A step's number is 0 at the reset."""
+    """Contents of each episode, as functions of the number of the step, which is 0 at the reset."""
 
     length: int = 1
-    info: Callable[[int], Mapping[Any, Any]] = nothing
+    info: Callable[[int], Mapping[Any, Any]] = no_infos
     observation: Callable[[int], Any] = zeros
     observation_space: gymnasium.Space[Any] = field(default_factory=lambda: spaces.Box(-1, 1, (1,), np.float32))
 
 
 class Scripted(gymnasium.Env[Any, int]):
-    """Follows the script.
+    """An environment that follows the script.
 
     Attributes:
-        script: what to do; set by tests.
-        make: called when one is made; set by tests.
-        num_open: how many were made and not closed.
+        script: contents of all episodes; set by tests.
+        make: function called by each constructor; set by tests.
+        num_open: number of environments made and not closed.
     """
 
     action_space = spaces.Discrete(2)
@@ -72,7 +72,7 @@ SPEC = rollserve.EnvSpec("scripted_env:Scripted")
 
 
 class Sampling:
-    """One worker that runs one stream."""
+    """A worker with one sequence of episodes."""
 
     def __init__(self, num_rows: int = 2, buffer_bytes: int = 1 << 28) -> None:
         self.worker = Worker(
@@ -82,7 +82,7 @@ class Sampling:
         self.worker.add_agent(1, RandomSpec())
 
     def sample(self, num_episodes: int = 0, claim: Claim | None = None) -> tuple[Report, bytes]:
-        """Begins episodes, runs what there is for a while, and delivers the claim."""
+        """Begin episodes, work for 0.2 s, and deliver the claim."""
         sequence = SequenceSpec(work_id=1, root_seed=0, policy_version=1, env_version=1)
         begin = (EpisodeRange(range(num_episodes), 0),) if num_episodes else ()
         deliver = () if claim is None else (claim,)
@@ -97,7 +97,7 @@ class Sampling:
 
 
 def sample(num_episodes: int, num_rows: int = 2) -> tuple[rollserve.EpisodeBatch, Mapping[str, int]]:
-    """So many episodes, and how many values of infos were dropped."""
+    """Return a batch of episodes, and the numbers of dropped values of infos by name."""
     sampling = Sampling(num_rows)
     report, _ = sampling.sample(num_episodes)
     assert len(report.finished) == num_episodes

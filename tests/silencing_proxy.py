@@ -1,4 +1,4 @@
-"""A way to a server that falls silent without a word, as when a cable is pulled."""
+"""A TCP proxy that drops data without closing connections, as a pulled cable does."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 
 class SilencingProxy:
-    """Passes connections on until it is silenced: what comes then over those that are there is lost, either way.
+    """A proxy that forwards data until it is silenced, and then drops the data of all open connections, both ways.
 
     Attributes:
-        address: where to connect to.
+        address: address to connect to.
     """
 
     def __init__(self, target: str) -> None:
@@ -25,7 +25,7 @@ class SilencingProxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def silence(self) -> None:
-        """Loses all that comes over the connections that are there; new ones work."""
+        """Drop all further data of the open connections; new connections work."""
         self._silenced = list(self._sockets)
 
     def close(self) -> None:
@@ -35,7 +35,7 @@ class SilencingProxy:
             each.close()
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # it is closed
+        with contextlib.suppress(OSError):  # the listener is closed
             while True:
                 client, _ = self._listener.accept()
                 server = socket.create_connection(self._target)

@@ -1,4 +1,4 @@
-"""What several tests need."""
+"""Helpers of many tests: expected errors, equal batches, parsed batches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TESTS = Path(__file__).parent
 
 
 def server_environment() -> dict[str, str]:
-    """What a server needs to find the environments of the tests."""
+    """Return the variables that let a server find the environments and agents of the tests."""
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))}
 
 
@@ -76,15 +76,21 @@ def check_error(
         assert quote in str(error)
 
 
+def agent_and_workers(sampler: rollserve.Sampler) -> tuple[Any, ...]:
+    """Return the policy version, the kinds of agents and the processes of the workers."""
+    status = sampler.status()
+    return status.policy_version, status.agent_kinds, [worker.process_id for worker in status.workers]
+
+
 @contextlib.contextmanager
 def silent_address() -> Iterator[str]:
-    """Where connections are taken, and nothing is ever said."""
+    """Yield an address that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 def equal(first: rollserve.EpisodeBatch, second: rollserve.EpisodeBatch) -> bool:
-    """Whether all that two batches tell of their episodes is the same, to the last bit."""
+    """Whether two batches have the same columns, to the last bit; their accounts may differ."""
     names = [field.name for field in dataclasses.fields(rollserve.EpisodeBatch) if field.name != "account"]
     return all(_equal_columns(getattr(first, name), getattr(second, name)) for name in names)
 
@@ -100,19 +106,19 @@ def _equal_columns(first: object, second: object) -> bool:
 
 
 def read_batch(response: bytes | memoryview) -> rollserve.EpisodeBatch:
-    """The batch in a serialized response."""
+    """Return the batch in a serialized response."""
     batch = read_response(response)
     assert isinstance(batch, rollserve.EpisodeBatch)
     return batch
 
 
 def batch_from_proto(message: episode_batch_pb2.EpisodeBatch) -> rollserve.EpisodeBatch:
-    """The batch in a message, as the generated classes read it."""
+    """Return the batch in a message, as the generated classes read it."""
     lengths = _integers(message.lengths)
     observations, last_observations = _columns(message.observations), _columns(message.last_observations)
     for stack in message.frame_stacks:
         if stack.name in observations or stack.name in last_observations:
-            raise ValueError(f"{stack.name!r}: the name came twice")
+            raise ValueError(f"{stack.name!r}: expected once, got twice")
         frames = tensor_from_proto(stack.frames, is_column=True)
         columns = unstack_frames(frames, stack.frame_count, lengths)
         observations[stack.name], last_observations[stack.name] = columns

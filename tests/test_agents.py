@@ -1,4 +1,4 @@
-"""Agents do what they say: distributions, infos, and rows that do not depend on each other."""
+"""Agents beside plain formulas: distributions, infos, and the independence of rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def mlp_spec(
 
 
 def plain_forward(spec: MlpSpec, x: np.ndarray) -> np.ndarray:
-    """The network in float64, as anyone would write it."""
+    """Return the network's output, computed layer by layer in float64."""
     num_layers = len(spec.layer_sizes) - 1
     for layer in range(num_layers):
         x = x @ spec.parameters[f"{layer}/weight"].T.astype(np.float64) + spec.parameters[f"{layer}/bias"]
@@ -53,7 +53,7 @@ NESTED = gym_spaces.Dict(
 
 
 def observe(space: gymnasium.Space[Any], num_rows: int, seed: int = 0) -> tuple[list[Any], list[np.ndarray]]:
-    """Values of a space, and the columns of their leaves."""
+    """Return samples of a space, and the columns of their leaves."""
     space.seed(seed)
     values = [space.sample() for _ in range(num_rows)]
     columns = []
@@ -73,7 +73,7 @@ def noise_for(agent: Agent, num_rows: int, seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize("space", [BOX, NESTED, gym_spaces.Discrete(4)], ids=["Box", "Dict", "Discrete"])
 @pytest.mark.parametrize("hidden", [(), (8,), (16, 7)])
-def test_categorical_mlp(space: gymnasium.Space[Any], hidden: tuple[int, ...]) -> None:
+def test_categorical_mlp_samples_its_distribution(space: gymnasium.Space[Any], hidden: tuple[int, ...]) -> None:
     actions_space = gym_spaces.Discrete(3, start=2)
     spec = mlp_spec(space, actions_space, hidden)
     num_rows = 4000
@@ -87,13 +87,13 @@ def test_categorical_mlp(space: gymnasium.Space[Any], hidden: tuple[int, ...]) -
     assert np.allclose(infos["logits"], logits, rtol=1e-5, atol=1e-4)
     assert np.allclose(infos["log_prob"], np.log(probs)[actions - 2], rtol=1e-4, atol=1e-4)
     assert actions.dtype == np.int64
-    # Within five standard deviations of what the distribution says.
+    # Counts are within five standard deviations of their expectation.
     counts = np.bincount(actions - 2, minlength=3)
     assert np.all(np.abs(counts - num_rows * probs) <= 5 * np.sqrt(num_rows * probs * (1 - probs)) + 1)
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
-def test_gaussian_mlp(activation: Any) -> None:
+def test_gaussian_mlp_samples_its_distribution(activation: Any) -> None:
     actions_space = gym_spaces.Box(-1, 1, (2, 2), np.float32)
     spec = mlp_spec(BOX, actions_space, (16, 16))
     spec = MlpSpec(spec.layer_sizes, activation, spec.head, spec.parameters)
@@ -123,10 +123,10 @@ def test_gaussian_mlp(activation: Any) -> None:
     num_rows=st.sampled_from([1, 3, 4, 16, 64]),
     seed=st.integers(0, 100),
 )
-def test_a_row_does_not_depend_on_its_neighbours(
+def test_row_has_the_same_bits_beside_any_others(
     width: int, depth: int, continuous: bool, num_rows: int, seed: int
 ) -> None:
-    """To the last bit: not on how many rows there are, nor on where it stands."""
+    """The number of rows and the row's position change no bit of its outputs."""
     space = gym_spaces.Box(-1, 1, (17,), np.float32)
     actions_space: Any = gym_spaces.Box(-1, 1, (6,), np.float32) if continuous else gym_spaces.Discrete(6)
     spec = mlp_spec(space, actions_space, (width,) * depth, seed)
@@ -144,7 +144,7 @@ def test_a_row_does_not_depend_on_its_neighbours(
         assert value.tobytes() == expected_infos[name][chosen].tobytes(), name
 
 
-def test_tiles_are_found_to_be_as_large_as_they_can_be() -> None:
+def test_tile_rows_are_a_power_of_two_up_to_8() -> None:
     sizes = {tile_rows(inputs, outputs) for inputs in (4, 17, 64, 256) for outputs in (2, 6, 64, 256)}
     assert sizes <= {1, 2, 4, 8}
 
@@ -162,7 +162,7 @@ def test_tiles_are_found_to_be_as_large_as_they_can_be() -> None:
     ],
     ids=str,
 )
-def test_random_actions_are_distributed_as_the_space_samples_them(space: gymnasium.Space[Any]) -> None:
+def test_random_agent_samples_as_the_space_does(space: gymnasium.Space[Any]) -> None:
     num_rows = 20_000
     agent = build_agent(RandomSpec(), BOX, space, num_rows)
     columns, infos = agent.act([np.zeros((num_rows, 5), np.float32)], noise_for(agent, num_rows))
@@ -183,7 +183,7 @@ def test_random_actions_are_distributed_as_the_space_samples_them(space: gymnasi
             assert np.array_equal(column.max(axis=0), expected.max(axis=0))
 
 
-def test_initial_agents_fit_and_begin_close_to_uniform() -> None:
+def test_initial_agent_fits_the_spaces_and_starts_near_uniform() -> None:
     spec = rollserve.MlpAgent.initial(describe_space(NESTED), rollserve.spaces.Discrete(4), seed=0)
     assert spec.layer_sizes == (16, 64, 64, 4)
     agent: AgentSpec = MlpSpec(spec.layer_sizes, spec.activation, spec.head, spec.parameters)

@@ -1,4 +1,4 @@
-"""A process keeps the memory that it frees, or gives it back, as it is told to."""
+"""Freed memory stays with the process after `hold_on_to_memory`, and goes back after `give_back_memory`."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ print(is_done, psutil.Process().memory_info().rss >> 20)
 """
 MANY_MEGABYTES = 100
 SOME_MEGABYTES = (31, 30)
-"""The second comes from a heap, and stays there, unless the process was told what to do."""
+"""Sizes of arrays; glibc takes the second one from the heap, where it stays by default."""
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc allows it")
-def test_memory_stays_with_a_process_that_wants_it() -> None:
+def test_hold_on_to_memory_keeps_freed_memory() -> None:
     assert megabytes_of("hold", MANY_MEGABYTES) > megabytes_of("", MANY_MEGABYTES) + 90
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc allows it")
-def test_memory_goes_back_from_a_process_that_does_not_want_it() -> None:
+def test_give_back_memory_returns_freed_memory() -> None:
     assert megabytes_of("give back", *SOME_MEGABYTES) < megabytes_of("", *SOME_MEGABYTES) - 25
 
 
 def megabytes_of(what: str, *sizes: int) -> int:
-    """What a process has resident that was told this, and has got and freed pieces of these sizes, in MiB."""
+    """Return the resident MiB of a process that has allocated and freed arrays of these sizes, in MiB."""
     command = [sys.executable, "-c", SCRIPT, what, *map(str, sizes)]
     is_done, num_megabytes = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     assert is_done == str(bool(what))

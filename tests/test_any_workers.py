@@ -1,4 +1,4 @@
-"""The same request gives the same bytes whatever runs it: so many workers and rows, slow ones, killed ones."""
+"""Batches do not depend on the number of workers and rows, nor on slow or killed workers."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def box(size: int) -> rollserve.spaces.Box:
 
 
 class SlowBackend:
-    """Workers of which some are slow, each time others: they finish in any order."""
+    """A backend that delays random reports, so that workers finish in any order."""
 
     def __init__(self, backend: Backend, seed: int) -> None:
         self._backend = backend
@@ -146,7 +146,7 @@ class SlowWorker:
 
 
 @pytest.mark.parametrize("case", CASES)
-async def test_however_many_workers_and_rows_and_however_slow(case: str) -> None:
+async def test_batch_does_not_depend_on_workers_rows_or_speed(case: str) -> None:
     async with prepared(InProcessBackend(), case, workers=1, rows=1) as (pool, num_steps):
         expected = await sample(pool, AtLeast(num_steps), seed=9)
     for num_workers, num_rows, slow in ((1, 16, False), (2, 4, True), (3, 1, True), (5, 4, True)):
@@ -162,14 +162,16 @@ async def test_however_many_workers_and_rows_and_however_slow(case: str) -> None
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("target", [AtLeast, Exactly])
-async def test_whoever_is_killed(ray_backend: RayBackend, case: str, target: Callable[[int], Target]) -> None:
+async def test_batch_is_the_same_when_workers_are_killed(
+    ray_backend: RayBackend, case: str, target: Callable[[int], Target]
+) -> None:
     async with prepared(ray_backend, case, workers=3, rows=2) as (pool, num_steps):
-        wanted = target(num_steps if target is AtLeast else 2 + num_steps // 500)
-        expected = await sample(pool, wanted, seed=9)
+        request = target(num_steps if target is AtLeast else 2 + num_steps // 500)
+        expected = await sample(pool, request, seed=9)
         source = random.Random(case)
         num_lost = 0
         for _ in range(3):
-            running = asyncio.create_task(sample(pool, wanted, seed=9))
+            running = asyncio.create_task(sample(pool, request, seed=9))
             await asyncio.sleep(source.uniform(0.01, 0.1))
             kill_one(pool, source)
             batch = await running
@@ -180,8 +182,8 @@ async def test_whoever_is_killed(ray_backend: RayBackend, case: str, target: Cal
         assert num_lost > 0
 
 
-async def test_short_episodes_are_not_preferred(ray_backend: RayBackend) -> None:
-    """Half of the episodes have one step, the others a thousand; in 200 calls each index comes, once and in order."""
+async def test_short_episodes_are_as_frequent_as_long_ones(ray_backend: RayBackend) -> None:
+    """Half of the episodes have 1 step, the others 1000; 200 calls deliver each index once and in order."""
     env = rollserve.EnvSpec("sample_envs:OneOrThousand")
     async with pool_of(ray_backend, env, rows=16, allow_module=("sample_envs",)) as pool:
         await pool.update_agent([RandomSpec()])
@@ -195,13 +197,13 @@ async def test_short_episodes_are_not_preferred(ray_backend: RayBackend) -> None
             if call % 3 == 0:
                 await pool.update_agent([RandomSpec()])
     share = np.mean(np.array(lengths) == 1)
-    # As many as the coins say: a call ends with a long episode, which shifts the share by less than its error.
+    # Calls tend to end with a long episode, which shifts the share by at most one episode per call.
     assert abs(share - 0.5) < 3 * 0.5 / np.sqrt(len(lengths)) + 200 / len(lengths)
 
 
 @pytest.mark.parametrize("hidden_size", [64, 256])
-async def test_a_row_does_not_depend_on_its_neighbours(hidden_size: int) -> None:
-    """Whole episodes of continuous actions: one different bit would make another trajectory of each."""
+async def test_trajectory_does_not_depend_on_the_number_of_rows(hidden_size: int) -> None:
+    """One different bit would change a whole trajectory of continuous actions."""
     agent = rollserve.MlpAgent.initial(box(17), box(6), hidden_sizes=(hidden_size, hidden_size), seed=1)
     spec = MlpSpec(agent.layer_sizes, agent.activation, agent.head, agent.parameters)
     batches = []
@@ -214,7 +216,7 @@ async def test_a_row_does_not_depend_on_its_neighbours(hidden_size: int) -> None
     assert all(equal(batch, batches[0]) for batch in batches[1:])
 
 
-async def test_a_cancelled_call_stops_within_a_vector_step(backend: Backend) -> None:
+async def test_cancelled_call_stops_within_a_vector_step(backend: Backend) -> None:
     env = rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": 0.1, "length": 1000})
     options = {"workers": 1, "rows": 4, "allow_module": ("sample_envs",)}
     async with pool_of(backend, env, **options) as pool:
@@ -228,15 +230,15 @@ async def test_a_cancelled_call_stops_within_a_vector_step(backend: Backend) -> 
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        # The next one would take long, too; that it begins shows what has become of the other.
+        # The next call has the account of the cancelled one.
         batch = await sample(pool, AtLeast(1), max_episode_length=2)
         assert batch.account is not None
         assert known <= batch.account.num_cancelled_steps <= known + 4
         assert adds_up(batch.account)
 
 
-async def test_a_worker_that_dies_within_a_long_episode(ray_backend: RayBackend) -> None:
-    """What was delivered of the episode does not come again; the rest does, from where it was."""
+async def test_rest_of_an_episode_is_delivered_when_its_worker_dies(ray_backend: RayBackend) -> None:
+    """Delivered steps are not delivered again; the rest continues after them."""
     env = rollserve.EnvSpec("sample_envs:Big", {"observation_bytes": 1 << 20, "length": 120})
     async with pool_of(ray_backend, env, workers=1, allow_module=("sample_envs",)) as pool:
         await pool.update_agent([RandomSpec()])
@@ -257,7 +259,7 @@ async def test_a_worker_that_dies_within_a_long_episode(ray_backend: RayBackend)
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_full_buffers_and_lost_workers_come_to_an_end(ray_backend: RayBackend, seed: int) -> None:
+async def test_call_ends_when_workers_die_with_full_buffers(ray_backend: RayBackend, seed: int) -> None:
     env = rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 30})
     options = {"workers": 2, "rows": 1, "worker_buffer_bytes": 5000, "call_window_bytes": 3000}
     async with pool_of(ray_backend, env, **options) as pool:
@@ -279,7 +281,7 @@ async def test_full_buffers_and_lost_workers_come_to_an_end(ray_backend: RayBack
         assert equal(join_batches(parts, account), expected)
 
 
-async def test_a_worker_that_is_lost_after_its_version_was_updated_often(ray_backend: RayBackend) -> None:
+async def test_running_call_keeps_its_version_when_a_worker_is_replaced(ray_backend: RayBackend) -> None:
     async with prepared(ray_backend, "CartPole", workers=2, keep_versions=1) as (pool, _):
         expected = await sample(pool, AtLeast(100_000), seed=1)
         calls = calls_of(pool)
@@ -293,7 +295,7 @@ async def test_a_worker_that_is_lost_after_its_version_was_updated_often(ray_bac
         assert equal(await running, expected)
 
 
-async def test_sampling_while_versions_come_and_go(backend: Backend) -> None:
+async def test_calls_run_beside_updates_with_one_kept_version(backend: Backend) -> None:
     async with prepared(backend, "CartPole", workers=1, keep_versions=1) as (pool, _):
         for _ in range(5):
             results = await asyncio.gather(
@@ -306,13 +308,12 @@ async def test_sampling_while_versions_come_and_go(backend: Backend) -> None:
             assert all(result is not None for result in results)
 
 
-async def test_a_kept_part_on_a_worker_that_cannot_be_replaced(ray_backend: RayBackend) -> None:
+async def test_kept_episodes_run_again_when_their_worker_is_not_replaced(ray_backend: RayBackend) -> None:
     env = rollserve.EnvSpec("sample_envs:OneOrThousand")
-    modules = frozenset({"sample_envs"})
-    async with pool_of(ray_backend, env, workers=2, start_seconds=30, allow_module=modules) as pool:
+    async with pool_of(ray_backend, env, workers=2, start_seconds=30, allow_module=("sample_envs",)) as pool:
         await pool.update_agent([RandomSpec()])
         first = await sample(pool, AtLeast(3000))
-        set_start_seconds(pool, 0.0)  # no other worker gets ready in no time
+        set_start_seconds(pool, 0.0)  # no replacement is ready in time
         lose_worker(pool, 1)
         second = await sample(pool, AtLeast(3000))
         assert second.episode_indices[0] == first.episode_indices[-1] + 1

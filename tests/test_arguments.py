@@ -1,4 +1,4 @@
-"""What a caller passes to the client is checked before anything is sent."""
+"""Arguments that the client checks before it sends anything."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ACTIONS = spaces.Discrete(2)
 
 @pytest.fixture
 def nowhere() -> Iterator[rollserve.Sampler]:
-    """A sampler that is out of reach: what is sent to it ends with another error than what is refused here."""
+    """A sampler that is out of reach: requests that are sent to it fail with other errors than the checks."""
     with rollserve.connect(NOWHERE) as sampler:
         yield sampler
 
@@ -43,7 +43,7 @@ def nowhere() -> Iterator[rollserve.Sampler]:
     ],
 )
 @pytest.mark.parametrize("connect", [rollserve.connect, rollserve.aconnect])
-def test_targets_that_are_none(connect: Callable[[str], object], target: str) -> None:
+def test_invalid_target_is_rejected(connect: Callable[[str], object], target: str) -> None:
     with raises(rollserve.InvalidArgumentError, field="target", reason=rollserve.Reason.INVALID_VALUE) as caught:
         connect(target)
     assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
@@ -53,7 +53,7 @@ def test_targets_that_are_none(connect: Callable[[str], object], target: str) ->
     "target",
     ["localhost:1", "a-b.c:65535", "[::1]:1", "unix:/a", "unix:///a", "dns:///a:1", "ipv4:127.0.0.1:1", "ipv6:[::1]:1"],
 )
-def test_targets(target: str) -> None:
+def test_valid_target_is_accepted(target: str) -> None:
     rollserve.connect(target).close()
 
 
@@ -71,7 +71,7 @@ def test_targets(target: str) -> None:
         ("max_message_bytes", 1e6, TypeError),
     ],
 )
-def test_connections(name: str, value: Any, error: type[Exception]) -> None:
+def test_invalid_connection_argument_is_rejected(name: str, value: Any, error: type[Exception]) -> None:
     with raises(error, field=name):
         rollserve.connect(**({"target": NOWHERE} | {name: value}))
 
@@ -99,7 +99,7 @@ def test_connections(name: str, value: Any, error: type[Exception]) -> None:
         ({"epsilon": [0, True]}, TypeError, "epsilon[1]"),
     ],
 )
-def test_sampling_calls(
+def test_invalid_sampling_option_is_rejected(
     nowhere: rollserve.Sampler, options: dict[str, Any], error: type[Exception], field: str
 ) -> None:
     with raises(error, field=field):
@@ -113,7 +113,7 @@ def test_sampling_calls(
         asyncio.run(asynchronously())
 
 
-async def test_sampling_calls_reject_unknown_options(nowhere: rollserve.Sampler) -> None:
+async def test_unknown_sampling_option_is_rejected(nowhere: rollserve.Sampler) -> None:
     with raises(TypeError, quotes="sead"):
         nowhere.obtain_samples(1, sead=1)  # type: ignore[call-arg]
     async with rollserve.aconnect(NOWHERE) as sampler:
@@ -121,13 +121,13 @@ async def test_sampling_calls_reject_unknown_options(nowhere: rollserve.Sampler)
             await sampler.obtain_samples(1, sead=1)  # type: ignore[call-arg]
 
 
-def test_numbers_of_numpy_are_numbers(sampler: rollserve.Sampler) -> None:
+def test_numbers_of_numpy_are_accepted(sampler: rollserve.Sampler) -> None:
     batch = sampler.obtain_samples(np.int32(10), seed=np.uint64(2**64 - 1), timeout=np.float32(60))
     assert batch.account is not None
     assert batch.account.seed == 2**64 - 1
 
 
-def test_exact_episodes(nowhere: rollserve.Sampler) -> None:
+def test_invalid_episode_count_is_rejected(nowhere: rollserve.Sampler) -> None:
     with raises(rollserve.InvalidArgumentError, field="num_episodes_per_worker"):
         nowhere.obtain_exact_episodes(2**63)
 
@@ -153,7 +153,9 @@ def test_exact_episodes(nowhere: rollserve.Sampler) -> None:
         (lambda _: rollserve.MlpAgent([], "categorical"), "parameters"),
     ],
 )
-def test_updates(nowhere: rollserve.Sampler, call: Callable[[rollserve.Sampler], object], field: str) -> None:
+def test_invalid_update_argument_is_rejected(
+    nowhere: rollserve.Sampler, call: Callable[[rollserve.Sampler], object], field: str
+) -> None:
     with raises(TypeError, field=field):
         call(nowhere)
 
@@ -166,14 +168,14 @@ def test_updates(nowhere: rollserve.Sampler, call: Callable[[rollserve.Sampler],
     ],
     ids=["kwargs beside specs", "no agent"],
 )
-def test_updates_name_arguments_that_do_not_go_together(
+def test_update_arguments_that_exclude_each_other_are_rejected(
     nowhere: rollserve.Sampler, call: Callable[[rollserve.Sampler], object], names: tuple[str, ...]
 ) -> None:
     with raises(TypeError, quotes=names):
         call(nowhere)
 
 
-def test_names_that_cannot_be_sent(nowhere: rollserve.Sampler) -> None:
+def test_names_that_are_no_unicode_are_rejected(nowhere: rollserve.Sampler) -> None:
     with raises(rollserve.InvalidArgumentError, field="id", reason=rollserve.Reason.INVALID_VALUE):
         nowhere.update_env("\ud800")
     with raises(rollserve.InvalidArgumentError, field="wrappers[0].name", reason=rollserve.Reason.INVALID_VALUE):
@@ -191,15 +193,17 @@ def test_names_that_cannot_be_sent(nowhere: rollserve.Sampler) -> None:
         ((OBSERVATIONS, ACTIONS, (64,), "softsign"), ValueError, "activation"),
     ],
 )
-def test_untrained_agents(arguments: tuple[Any, ...], error: type[Exception], field: str) -> None:
+def test_invalid_argument_of_an_initial_agent_is_rejected(
+    arguments: tuple[Any, ...], error: type[Exception], field: str
+) -> None:
     names = ("observation_space", "action_space", "hidden_sizes", "activation")
-    given = dict(zip(names, arguments, strict=False))
-    observation_space, action_space = given.pop("observation_space"), given.pop("action_space")
+    named = dict(zip(names, arguments, strict=False))
+    observation_space, action_space = named.pop("observation_space"), named.pop("action_space")
     with raises(error, field=field):
-        rollserve.MlpAgent.initial(observation_space, action_space, **given)
+        rollserve.MlpAgent.initial(observation_space, action_space, **named)
 
 
-def test_heads() -> None:
+def test_invalid_head_is_rejected() -> None:
     with raises(ValueError, field="head"):
         rollserve.MlpAgent({}, "softmax")
     with raises(ValueError, field="epsilon"):

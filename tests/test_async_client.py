@@ -1,4 +1,4 @@
-"""The client for asyncio does what the synchronous one does."""
+"""The asyncio client behaves like the synchronous one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rollserve import Reason
 from rollserve_server.local import LocalServer
 
 
-async def test_the_same_results(sampler: rollserve.Sampler, server: LocalServer) -> None:
+async def test_async_client_returns_the_same_results(sampler: rollserve.Sampler, server: LocalServer) -> None:
     async with rollserve.aconnect(server.address) as asynchronous:
         updated = await asynchronous.update_env("CartPole-v1")
         assert updated.env_version == sampler.status().env_version
@@ -33,7 +33,7 @@ async def test_the_same_results(sampler: rollserve.Sampler, server: LocalServer)
         assert status.policy_version == version + 1
 
 
-async def test_errors_are_the_same(sampler: rollserve.Sampler, server: LocalServer) -> None:
+async def test_async_client_raises_the_same_errors(sampler: rollserve.Sampler, server: LocalServer) -> None:
     async with rollserve.aconnect(server.address) as asynchronous:
         with raises(rollserve.InvalidArgumentError, field="step_count", reason=Reason.INVALID_VALUE):
             await asynchronous.obtain_samples(0)
@@ -46,7 +46,7 @@ async def test_errors_are_the_same(sampler: rollserve.Sampler, server: LocalServ
             await nowhere.status()
 
 
-async def test_silence_and_cancellation(sampler: rollserve.Sampler, server: LocalServer) -> None:
+async def test_timeout_and_cancellation_cancel_the_call(sampler: rollserve.Sampler, server: LocalServer) -> None:
     sampler.update_env("sample_envs:Slow", kwargs={"step_seconds": 0.2, "length": 1000})
     sampler.update_agent(rollserve.RandomAgent())
     before = sampler.status().counters.num_cancelled_calls
@@ -65,7 +65,7 @@ async def test_silence_and_cancellation(sampler: rollserve.Sampler, server: Loca
     assert sampler.status().counters.num_cancelled_calls == before + 2
 
 
-async def test_closing_ends_calls_and_refuses_later_ones(server: LocalServer, sampler: rollserve.Sampler) -> None:
+async def test_close_ends_calls_and_rejects_later_ones(server: LocalServer, sampler: rollserve.Sampler) -> None:
     sampler.update_env("sample_envs:Slow", kwargs={"step_seconds": 0.1, "length": 1000})
     sampler.update_agent(rollserve.RandomAgent())
     asynchronous = rollserve.aconnect(server.address)
@@ -93,7 +93,7 @@ async def test_closing_ends_calls_and_refuses_later_ones(server: LocalServer, sa
         asynchronous.stream_samples(1)
 
 
-async def test_limits_of_asyncio_still_work(server: LocalServer, sampler: rollserve.Sampler) -> None:
+async def test_timeouts_of_asyncio_apply(server: LocalServer, sampler: rollserve.Sampler) -> None:
     sampler.update_env("sample_envs:Slow", kwargs={"step_seconds": 0.1, "length": 1000})
     sampler.update_agent(rollserve.RandomAgent())
     async with rollserve.aconnect(server.address) as asynchronous:
@@ -105,7 +105,7 @@ async def test_limits_of_asyncio_still_work(server: LocalServer, sampler: rollse
             await asyncio.wait_for(anext(stream), 0.3)
 
 
-async def test_a_stream_that_is_closed_is_not_taken_up_again(sampler: rollserve.Sampler, server: LocalServer) -> None:
+async def test_closed_stream_is_not_resumed(sampler: rollserve.Sampler, server: LocalServer) -> None:
     with cutting_proxy(server.address, num_cuts=10**6, max_bytes=800_000, seed=0) as proxy:
         async with rollserve.aconnect(proxy.address) as distant:
             stream = distant.stream_samples(100_000_000, seed=3)
@@ -115,7 +115,7 @@ async def test_a_stream_that_is_closed_is_not_taken_up_again(sampler: rollserve.
                     pass
 
 
-async def test_a_stream_that_is_left_alone_is_cancelled(server: LocalServer, sampler: rollserve.Sampler) -> None:
+async def test_abandoned_stream_is_cancelled(server: LocalServer, sampler: rollserve.Sampler) -> None:
     sampler.update_env("sample_envs:Slow", kwargs={"step_seconds": 0.02, "length": 5})
     sampler.update_agent(rollserve.RandomAgent())
     before = sampler.status().counters.num_cancelled_calls
@@ -130,27 +130,27 @@ async def test_a_stream_that_is_left_alone_is_cancelled(server: LocalServer, sam
         assert sampler.status().counters.num_cancelled_calls == before + 1
 
 
-def test_a_stream_may_outlive_its_loop(server: LocalServer, sampler: rollserve.Sampler) -> None:
-    async def left() -> list[rollserve.AsyncSampleStream]:
+def test_stream_may_outlive_its_event_loop(server: LocalServer, sampler: rollserve.Sampler) -> None:
+    async def open_stream() -> list[rollserve.AsyncSampleStream]:
         async with rollserve.aconnect(server.address) as asynchronous:
             stream = asynchronous.stream_samples(1000)
             await anext(stream)
             return [stream]
 
-    streams = asyncio.run(left())
+    streams = asyncio.run(open_stream())
     del streams[:]
     gc.collect()
 
 
 @pytest.mark.parametrize("seconds", [float("inf"), 1e300])
-async def test_there_need_be_no_limit(server: LocalServer, sampler: rollserve.Sampler, seconds: float) -> None:
+async def test_time_limits_may_be_infinite(server: LocalServer, sampler: rollserve.Sampler, seconds: float) -> None:
     async with rollserve.aconnect(server.address, timeout=seconds) as unlimited:
         version = await unlimited.update_agent(rollserve.RandomAgent())
         assert (await unlimited.status(timeout=seconds)).policy_version == version
         assert (await unlimited.obtain_samples(100, deadline=seconds)).num_steps >= 100
 
 
-async def test_errors_name_the_limit(server: LocalServer, sampler: rollserve.Sampler) -> None:
+async def test_deadline_error_names_the_limit(server: LocalServer, sampler: rollserve.Sampler) -> None:
     sampler.update_env("sample_envs:Slow", kwargs={"step_seconds": 0.1, "length": 1000})
     sampler.update_agent(rollserve.RandomAgent())
     async with rollserve.aconnect(server.address) as asynchronous:
@@ -162,7 +162,7 @@ async def test_errors_name_the_limit(server: LocalServer, sampler: rollserve.Sam
                 await silent.status(timeout=0.3)
 
 
-def test_both_clients_have_the_same_methods() -> None:
+def test_both_clients_have_the_same_methods_and_parameters() -> None:
     def methods(cls: type) -> dict[str, list[str]]:
         public = inspect.getmembers(cls, inspect.isfunction)
         return {name: list(inspect.signature(member).parameters) for name, member in public if not name.startswith("_")}

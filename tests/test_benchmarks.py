@@ -1,3 +1,5 @@
+"""Short runs of the benchmarks, and the checks of what they measure."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -25,7 +27,7 @@ REPOSITORY = Path(__file__).parents[1]
 WORKLOADS = {"w1-rows", "w5-round-trips"}
 
 
-def test_the_benchmark_writes_figures_and_a_chart(tmp_path: Path) -> None:
+def test_service_benchmark_writes_figures_and_a_chart(tmp_path: Path) -> None:
     figures, chart = tmp_path / "figures.json", tmp_path / "chart.png"
     command = [sys.executable, "-m", "benchmarks.service", "--workloads", ",".join(WORKLOADS)]
     options = ["--scale", "0.002", "--rounds", "2", "--workers", "1", "--json", str(figures), "--chart", str(chart)]
@@ -53,7 +55,7 @@ def test_the_benchmark_writes_figures_and_a_chart(tmp_path: Path) -> None:
     assert chart.read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_benchmark_says_which_workloads_there_are() -> None:
+def test_service_benchmark_lists_the_workloads_when_one_is_unknown() -> None:
     command = [sys.executable, "-m", "benchmarks.service", "--workloads", "w9"]
     run = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
     assert run.returncode == 2
@@ -67,7 +69,7 @@ def swapped(columns: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", ["w1-rows", "w1-native-256"])
-def test_the_benchmark_checks_what_was_moved(sampler: rollserve.Sampler, name: str) -> None:
+def test_sample_check_finds_wrong_columns(sampler: rollserve.Sampler, name: str) -> None:
     workload = SAMPLING[name]
     sampler.update_env(dataclasses.replace(workload.env, num_rows=4))
     sampler.update_agent(workload.agent)
@@ -90,7 +92,7 @@ def test_the_benchmark_checks_what_was_moved(sampler: rollserve.Sampler, name: s
         check_sample(sample, dataclasses.replace(workload, agent=mlp_agent((4, 64, 64, 2), "categorical", seed=1)))
 
 
-def test_the_benchmark_of_peers_writes_figures_ratios_and_a_chart(tmp_path: Path) -> None:
+def test_peer_benchmark_writes_figures_ratios_and_a_chart(tmp_path: Path) -> None:
     figures, chart = tmp_path / "figures.json", tmp_path / "chart.png"
     command = [sys.executable, "-m", "benchmarks.peers", "--peers", "gymnasium,envpool", "--workloads", "w1"]
     sizes = ["--scale", "0.002", "--seconds", "0.1", "--rounds", "1", "--workers", "1"]
@@ -115,7 +117,7 @@ def test_the_benchmark_of_peers_writes_figures_ratios_and_a_chart(tmp_path: Path
 
 
 @pytest.mark.parametrize("workload", ["w2", "w3"])
-def test_peers_that_need_nothing_more_are_measured(workload: str) -> None:
+def test_peers_without_a_service_are_measured(workload: str) -> None:
     for variant in variants_of(workload, 1, 1):
         if variant.peer in ("gymnasium", "envpool"):
             participant = PeerParticipant(workload, variant, Path(sys.executable), seconds=0.01)
@@ -126,7 +128,7 @@ def test_peers_that_need_nothing_more_are_measured(workload: str) -> None:
             assert measurement.speed == figures["steps"] / figures["seconds"] > 0
 
 
-def test_peers_that_cannot_be_measured_are_in_the_table_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_peer_is_in_the_table_with_its_error(capsys: pytest.CaptureFixture[str]) -> None:
     variant = Variant("gymnasium", "as it is not", {"speed": "highest"})
     participant = PeerParticipant("w1", variant, Path(sys.executable), seconds=0.01)
     participant.measure_round()

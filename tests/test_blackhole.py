@@ -1,4 +1,4 @@
-"""Calls that throw away what they sample do all that others do, and say how much it was."""
+"""Calls with `blackhole` sample as others do, discard the steps, and count them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NATIVE = rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=4)
 
 
 async def measure(pool: Pool, target: Target | Fragments, **options: Any) -> rollserve.Account:
-    """The account of a call that throws everything away."""
+    """Return the account of a call that discards all steps."""
     async with contextlib.aclosing(pool.sample(sample_request(target, 1 << 22, columns=None, **options))) as items:
         (account,) = [item async for item in items if isinstance(item, Delivery | Account)]
     assert isinstance(account, Account)
@@ -42,7 +42,7 @@ async def measure(pool: Pool, target: Target | Fragments, **options: Any) -> rol
 
 
 @pytest.mark.parametrize("env", [CARTPOLE, NATIVE], ids=["rows", "native"])
-async def test_as_much_is_thrown_away_as_would_be_delivered(backend: Backend, env: rollserve.EnvSpec) -> None:
+async def test_blackhole_discards_what_a_call_would_deliver(backend: Backend, env: rollserve.EnvSpec) -> None:
     targets: list[Any] = [AtLeast(3000), Exactly(30), Fragments(2400), AtLeast(10)]
     async with pool_of(backend, env) as pool, pool_of(backend, env) as other:
         for each in (pool, other):
@@ -52,20 +52,20 @@ async def test_as_much_is_thrown_away_as_would_be_delivered(backend: Backend, en
             expected = (await sample(other, target)).account
             assert expected is not None
             assert (account.num_steps, account.num_episodes) == (0, 0)
-            thrown_away = account.num_discarded_steps, account.num_discarded_episodes
-            assert thrown_away == (expected.num_steps, expected.num_episodes)
+            discarded = account.num_discarded_steps, account.num_discarded_episodes
+            assert discarded == (expected.num_steps, expected.num_episodes)
             for name in ("seed", "first_episode_index", "row_step_count"):
                 assert getattr(account, name) == getattr(expected, name)
             assert adds_up(account)
         assert pool.status().counters.message_bytes == 0
-        # What follows is delivered, as if all before had been.
+        # Later calls continue as if the discarded steps had been delivered.
         for target in targets:
             assert equal(await sample(pool, target), await sample(other, target))
 
 
 @pytest.mark.parametrize("env", [CARTPOLE, NATIVE], ids=["rows", "native"])
 @pytest.mark.parametrize("num_skipped", [1, 1001, 2399])
-async def test_what_is_to_be_left_out_does_not_count(env: rollserve.EnvSpec, num_skipped: int) -> None:
+async def test_blackhole_does_not_count_skipped_steps(env: rollserve.EnvSpec, num_skipped: int) -> None:
     async with pool_of(InProcessBackend(), env) as pool:
         await pool.update_agent([RandomSpec()])
         account = await measure(pool, Fragments(2400, num_skipped))
@@ -75,7 +75,9 @@ async def test_what_is_to_be_left_out_does_not_count(env: rollserve.EnvSpec, num
 
 
 @pytest.mark.parametrize("target", [AtLeast(150_000), Fragments(160_000)], ids=["episodes", "fragments"])
-async def test_workers_that_are_killed_cost_only_time(ray_backend: RayBackend, target: Target | Fragments) -> None:
+async def test_blackhole_counts_the_same_when_a_worker_is_killed(
+    ray_backend: RayBackend, target: Target | Fragments
+) -> None:
     async with pool_of(ray_backend) as pool:
         await pool.update_agent([RandomSpec()])
         expected = await measure(pool, target, seed=1)
@@ -90,7 +92,7 @@ async def test_workers_that_are_killed_cost_only_time(ray_backend: RayBackend, t
         assert adds_up(account)
 
 
-async def test_what_a_cancelled_call_threw_away_is_accounted_for(backend: Backend) -> None:
+async def test_cancelled_blackhole_is_accounted_for(backend: Backend) -> None:
     async with pool_of(backend) as pool:
         await pool.update_agent([RandomSpec()])
         calls = calls_of(pool)
@@ -105,7 +107,7 @@ async def test_what_a_cancelled_call_threw_away_is_accounted_for(backend: Backen
         assert adds_up(account)
 
 
-async def test_streams_end_with_the_account(sampler: rollserve.Sampler, server: LocalServer) -> None:
+async def test_blackhole_stream_yields_only_the_account(sampler: rollserve.Sampler, server: LocalServer) -> None:
     with sampler.stream_samples(2000, blackhole=True) as stream:
         assert list(stream) == []
         account = stream.end()
@@ -134,7 +136,7 @@ async def test_streams_end_with_the_account(sampler: rollserve.Sampler, server: 
         lambda sampler: sampler.obtain_fragments(8, blackhole=True),
     ],
 )
-async def test_there_is_no_batch_of_what_is_thrown_away(call: Callable[[Any], Any]) -> None:
+async def test_blackhole_is_rejected_by_calls_that_return_a_batch(call: Callable[[Any], Any]) -> None:
     with rollserve.connect("127.0.0.1:1") as sampler:
         with raises(rollserve.InvalidArgumentError, reason=rollserve.Reason.INVALID_VALUE, match=r"^blackhole: "):
             call(sampler)

@@ -1,4 +1,4 @@
-"""Where rows stand is kept from call to call, also where a call is repeated and goes another way."""
+"""Checkpoints of row sequences, also when a call is repeated and takes other actions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollserve_server.sampling import RowProgress
 
 
 @given(data=st.data())
-def test_a_log_goes_on_from_any_of_its_steps(data: st.DataObject) -> None:
+def test_action_log_continues_from_any_step(data: st.DataObject) -> None:
     actions: list[int] = data.draw(st.lists(st.integers(0, 99), max_size=5))
     log = ActionLog([np.array(actions, np.int64)])
     for _ in range(data.draw(st.integers(0, 8))):
@@ -26,10 +26,10 @@ def test_a_log_goes_on_from_any_of_its_steps(data: st.DataObject) -> None:
         assert copied.first(len(before))[0].tolist() == before
 
 
-def test_a_log_goes_on_wherever_it_was_kept() -> None:
+def test_action_log_continues_after_unpickling() -> None:
     buffers: list[pickle.PickleBuffer] = []
     data = pickle.dumps(ActionLog([np.arange(4)]), protocol=5, buffer_callback=buffers.append)
-    log = pickle.loads(data, buffers=[bytes(buffer) for buffer in buffers])  # which nobody can write to
+    log = pickle.loads(data, buffers=[bytes(buffer) for buffer in buffers])  # read-only
     log.go_on(2, [np.array([7, 8])])
     assert log.first(4)[0].tolist() == [0, 1, 7, 8]
 
@@ -38,7 +38,7 @@ def progress(index: int, num_steps: int, new: list[int]) -> RowProgress:
     return RowProgress(index, index, 0, num_steps, [np.array(new)])
 
 
-def test_states_of_rows_that_go_on_and_of_those_that_begin() -> None:
+def test_checkpoint_keeps_the_actions_of_open_episodes() -> None:
     start = Checkpoint.initial(2, 1)
     first = start.after(3, [[progress(0, 3, [1, 2, 3])], [progress(3, 1, [4])]])
     second = first.after(2, [[progress(0, 5, [5, 6])], [progress(5, 0, [])]])
@@ -49,13 +49,13 @@ def test_states_of_rows_that_go_on_and_of_those_that_begin() -> None:
     assert (state.reset_index, state.num_steps) == (5, 0)
     (state,), _ = first.states(0)
     assert state.actions[0].tolist() == [1, 2, 3]
-    # The same call again, with another policy.
+    # The second call is repeated with another policy.
     other = first.after(1, [[progress(0, 4, [9])], [progress(3, 2, [8])]])
     (state,), _ = other.states(0)
     assert state.actions[0].tolist() == [1, 2, 3, 9]
 
 
-def test_rows_whose_actions_nobody_knows_begin_their_next_episodes() -> None:
+def test_rows_without_actions_begin_their_next_episodes() -> None:
     point = RowProgress(1, 1, 0, 3, None)
     checkpoint = Checkpoint.initial(1, 1).after(3, [[point]])
     assert not checkpoint.is_restorable

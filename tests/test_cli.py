@@ -1,4 +1,4 @@
-"""The command line `rollserve`, as a user types it."""
+"""The command line `rollserve`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([ROLLSERVE, *arguments], capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_status(sampler: rollserve.Sampler, server: LocalServer) -> None:
+def test_status_prints_the_sampler(sampler: rollserve.Sampler, server: LocalServer) -> None:
     sampler.obtain_samples(100)
     shown = run("status", server.address)
     assert shown.returncode == 0, shown.stderr
@@ -35,7 +35,7 @@ def test_status(sampler: rollserve.Sampler, server: LocalServer) -> None:
     assert sum(line.startswith("worker ") and ": healthy, 4 rows, " in line for line in lines) == 2
 
 
-def test_status_as_json(sampler: rollserve.Sampler, server: LocalServer) -> None:
+def test_status_prints_json(sampler: rollserve.Sampler, server: LocalServer) -> None:
     status = json.loads(run("status", server.address, "--json").stdout)
     assert status["policy_version"] == sampler.status().policy_version
     (env,) = status["envs"]
@@ -44,7 +44,9 @@ def test_status_as_json(sampler: rollserve.Sampler, server: LocalServer) -> None
     assert [worker["healthy"] for worker in status["workers"]] == [True, True]
 
 
-def test_sample(sampler: rollserve.Sampler, server: LocalServer, tmp_path: Path) -> None:
+def test_sample_saves_the_batch_and_prints_a_summary(
+    sampler: rollserve.Sampler, server: LocalServer, tmp_path: Path
+) -> None:
     out = tmp_path / "batch.npz"
     shown = run("sample", server.address, "--steps", "10000", "--seed", "4", "--out", out)
     assert shown.returncode == 0, shown.stderr
@@ -57,7 +59,7 @@ def test_sample(sampler: rollserve.Sampler, server: LocalServer, tmp_path: Path)
     assert f"length: mean {batch.lengths.mean():.1f}, " in lines[2]
     assert "seed 4, first episode 0" in lines[3]
     assert lines[4] == f"written to {out}"
-    assert shown.stderr == ""  # a bar is for terminals
+    assert shown.stderr == ""  # the bar is shown on terminals only
 
 
 def test_sample_shows_a_bar_on_a_terminal(sampler: rollserve.Sampler, server: LocalServer) -> None:
@@ -69,22 +71,22 @@ def test_sample_shows_a_bar_on_a_terminal(sampler: rollserve.Sampler, server: Lo
         while True:
             try:
                 drawn += os.read(controller, 4096)
-            except OSError:  # the end of a terminal
+            except OSError:  # the terminal was closed
                 break
     os.close(controller)
     assert process.returncode == 0
     text = drawn.decode()
     assert "█" in text
     assert "/50000 steps, " in text
-    assert text.endswith("\r\x1b[K")  # it is taken away at the end
+    assert text.endswith("\r\x1b[K")  # the bar is erased at the end
 
 
-def test_sample_with_a_random_agent(sampler: rollserve.Sampler, server: LocalServer) -> None:
+def test_sample_sends_a_random_agent(sampler: rollserve.Sampler, server: LocalServer) -> None:
     assert run("sample", server.address, "--steps", "10", "--random-agent").returncode == 0
     assert list(sampler.status().agent_kinds) == ["random"]
 
 
-def test_sample_with_options_of_the_agent(sampler: rollserve.Sampler, server: LocalServer, tmp_path: Path) -> None:
+def test_sample_passes_options_of_the_agent(sampler: rollserve.Sampler, server: LocalServer, tmp_path: Path) -> None:
     status = sampler.status()
     agent = rollserve.MlpAgent.initial(status.observation_space, status.action_space, head="epsilon_greedy", seed=0)
     version, out = sampler.update_agent(agent), tmp_path / "batch.npz"
@@ -110,7 +112,7 @@ def test_sample_with_options_of_the_agent(sampler: rollserve.Sampler, server: Lo
     assert "'0.5,x'" in shown.stderr
 
 
-def test_errors_are_one_line_with_a_status(sampler: rollserve.Sampler, server: LocalServer, tmp_path: Path) -> None:
+def test_error_is_one_line_with_an_exit_status(sampler: rollserve.Sampler, server: LocalServer, tmp_path: Path) -> None:
     cases = [
         (1, "step_count: ", ("sample", server.address, "--steps", "0")),
         (1, "sampler: ", ("status", server.address, "--sampler", "x")),
@@ -138,7 +140,7 @@ def test_errors_are_one_line_with_a_status(sampler: rollserve.Sampler, server: L
         assert shown.stderr.startswith("usage: rollserve")
 
 
-def test_what_cannot_be_written_is_found_out_before_sampling(
+def test_output_file_is_checked_before_sampling(
     sampler: rollserve.Sampler, server: LocalServer, tmp_path: Path
 ) -> None:
     before = sampler.status().counters
@@ -146,10 +148,10 @@ def test_what_cannot_be_written_is_found_out_before_sampling(
         assert run("sample", server.address, "--steps", "1", "--out", out).returncode == 4
     assert sampler.status().counters.num_completed_calls == before.num_completed_calls
     assert run("sample", server.address, "--steps", "0", "--out", tmp_path / "new").returncode == 1
-    assert list(tmp_path.iterdir()) == []  # the attempt leaves nothing behind
+    assert list(tmp_path.iterdir()) == []  # the failed attempt leaves no file
 
 
-def test_files_have_the_name_that_is_given(sampler: rollserve.Sampler, server: LocalServer, tmp_path: Path) -> None:
+def test_output_file_has_the_given_name(sampler: rollserve.Sampler, server: LocalServer, tmp_path: Path) -> None:
     assert run("sample", server.address, "--steps", "10", "--seed", "3", "--out", tmp_path / "one").returncode == 0
     sampler.obtain_samples(10, seed=3).save(tmp_path / "other")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "other"]
@@ -157,7 +159,7 @@ def test_files_have_the_name_that_is_given(sampler: rollserve.Sampler, server: L
         assert {name: one[name].tolist() for name in one} == {name: other[name].tolist() for name in other}
 
 
-def test_output_that_nobody_takes(sampler: rollserve.Sampler, server: LocalServer) -> None:
+def test_full_disk_is_reported(sampler: rollserve.Sampler, server: LocalServer) -> None:
     with FULL.open("wb") as full:
         shown = subprocess.run(
             [ROLLSERVE, "status", server.address], stdout=full, stderr=subprocess.PIPE, text=True, check=False
@@ -167,7 +169,7 @@ def test_output_that_nobody_takes(sampler: rollserve.Sampler, server: LocalServe
     assert shown.stderr.endswith(": No space left on device\n")
 
 
-def test_without_an_agent_the_random_one_is_proposed(tmp_path: Path) -> None:
+def test_random_agent_is_proposed_when_there_is_none(tmp_path: Path) -> None:
     options = ("--env", "CartPole-v1", "--backend", "in-process", "--workers", "1")
     with local_server(*options, log=tmp_path / "server.log") as fresh:
         shown = run("sample", fresh.address, "--steps", "10")
@@ -176,12 +178,12 @@ def test_without_an_agent_the_random_one_is_proposed(tmp_path: Path) -> None:
         assert "NO_AGENT" in shown.stderr
 
 
-def test_version() -> None:
+def test_version_is_printed() -> None:
     assert run("--version").stdout == f"rollserve {rollserve.__version__}\n"
 
 
-def test_help() -> None:
+def test_help_names_the_commands() -> None:
     shown = run("--help")
     assert shown.returncode == 0
-    for word in ("status", "sample", "exit status"):
+    for word in ("status", "sample", "evaluate"):
         assert word in shown.stdout

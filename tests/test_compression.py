@@ -1,4 +1,4 @@
-"""Compressed tensors and stacks of frames, as a client reads them: exact, and never larger than they say."""
+"""Compressed tensors and frame stacks, as a client reads them: exact, and never larger than stated."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def compressed(data: bytes, compression: int) -> bytes:
     data=st.binary(min_size=1, max_size=300).map(lambda part: part * 20),
     compression=st.sampled_from([LZ4, ZSTD]),
 )
-def test_what_is_compressed_comes_back(data, compression):
+def test_decompress_restores_the_data(data, compression):
     assert decompress(compressed(data, compression), compression, len(data)) == data
 
 
@@ -42,17 +42,17 @@ def test_what_is_compressed_comes_back(data, compression):
     num_bytes=st.one_of(st.integers(0, 400), st.sampled_from([HUGE, 256 << 20, (256 << 20) + 1])),
     is_compressed=st.booleans(),
 )
-def test_bytes_are_refused_unless_they_are_as_many_as_expected(data, compression, num_bytes, is_compressed):
-    came = compressed(data, compression) if is_compressed else data
+def test_decompress_rejects_another_size(data, compression, num_bytes, is_compressed):
+    received = compressed(data, compression) if is_compressed else data
     try:
-        raw = decompress(came, compression, num_bytes)
+        raw = decompress(received, compression, num_bytes)
     except ValueError:
         assert not is_compressed or num_bytes != len(data)
     else:
         assert len(raw) == num_bytes
 
 
-def test_a_frame_that_says_another_size_is_not_unpacked():
+def test_decompress_rejects_a_frame_with_another_stated_size():
     bomb = compressed(bytes(64 << 20), ZSTD)
     with raises(ValueError, quotes=("67108864", "4096")):
         decompress(bomb, ZSTD, 4096)
@@ -65,7 +65,7 @@ def test_a_frame_that_says_another_size_is_not_unpacked():
 
 
 @pytest.mark.parametrize("compression", [LZ4, ZSTD])
-def test_columns_may_be_compressed_and_nothing_else(compression):
+def test_compression_is_accepted_for_columns_only(compression):
     array = np.arange(5000, dtype="<i4").reshape(50, 100) // 100
     tensor = tensor_to_proto(array)
     tensor.data = compressed(tensor.data, compression)
@@ -81,7 +81,7 @@ def test_columns_may_be_compressed_and_nothing_else(compression):
         tensor_from_proto(tensor, is_column=True)
 
 
-def test_a_shape_alone_makes_nothing_of_it():
+def test_huge_shape_is_rejected_before_memory_is_allocated():
     tensor = tensor_pb2.Tensor(
         data_type=tensor_pb2.DATA_TYPE_UINT8, shape=[HUGE], data=compressed(bytes(1000), LZ4), compression=LZ4
     )
@@ -95,17 +95,17 @@ def test_a_shape_alone_makes_nothing_of_it():
     shape=st.sampled_from([(), (3,), (2, 3)]),
     seed=st.integers(0, 100),
 )
-def test_observations_come_back_from_their_frames(lengths, frame_count, shape, seed):
+def test_unstack_frames_restores_the_observations(lengths, frame_count, shape, seed):
     rng = np.random.default_rng(seed)
     frames, observations, last_observations = [], [], []
     for length in lengths:
-        its_frames = rng.integers(0, 256, (length + frame_count, *shape), np.uint8)
-        stacks = [its_frames[step : step + frame_count] for step in range(length + 1)]
-        frames += list(its_frames)
+        frames_of_segment = rng.integers(0, 256, (length + frame_count, *shape), np.uint8)
+        stacks = [frames_of_segment[step : step + frame_count] for step in range(length + 1)]
+        frames += list(frames_of_segment)
         observations += stacks[:-1]
         last_observations.append(stacks[-1])
-    came = unstack_frames(np.array(frames, np.uint8).reshape(-1, *shape), frame_count, np.array(lengths, np.int64))
-    for array, expected in zip(came, (observations, last_observations), strict=True):
+    unstacked = unstack_frames(np.array(frames, np.uint8).reshape(-1, *shape), frame_count, np.array(lengths, np.int64))
+    for array, expected in zip(unstacked, (observations, last_observations), strict=True):
         np.testing.assert_array_equal(array, np.array(expected, np.uint8).reshape(-1, frame_count, *shape))
         assert not array.flags.writeable
 
@@ -120,12 +120,12 @@ def test_observations_come_back_from_their_frames(lengths, frame_count, shape, s
         (60_000, 10_000, [20_000, 20_000], ("400020000", "268435456")),
     ],
 )
-def test_frames_that_do_not_fit_are_refused(num_frames, frame_count, lengths, quotes):
+def test_unstack_frames_rejects_frames_that_do_not_fit(num_frames, frame_count, lengths, quotes):
     with raises(ValueError, quotes=quotes):
         unstack_frames(np.zeros(num_frames, np.uint8), frame_count, np.array(lengths, np.int64))
 
 
-def test_one_segment_is_not_copied():
+def test_unstack_frames_does_not_copy_one_segment():
     frames = np.arange(20, dtype=np.uint8).reshape(10, 2)
     observations, _ = unstack_frames(frames, 4, np.array([6]))
     assert np.shares_memory(observations, frames)
@@ -135,14 +135,14 @@ def test_one_segment_is_not_copied():
     ("compression", "error"),
     [("gzip", rollserve.InvalidArgumentError), (["zstd", 4], TypeError), (True, TypeError)],
 )
-def test_only_known_compressions_are_taken(compression, error):
+def test_unknown_compression_is_rejected(compression, error):
     with raises(error, field="compression"):
         rollserve.connect("127.0.0.1:1", compression=compression)
     with rollserve.connect("127.0.0.1:1") as sampler, raises(error, field="compression"):
         sampler.obtain_samples(1, compression=compression)
 
 
-def test_a_missing_package_is_named(monkeypatch):
+def test_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "lz4.block", None)
     with raises(ModuleNotFoundError, quotes=("'lz4'", "rollserve[compression]")):
         rollserve.connect("127.0.0.1:1", compression="lz4")

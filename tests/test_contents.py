@@ -1,4 +1,4 @@
-"""Responses are read as the generated classes read them, whoever wrote them."""
+"""The client's own reader of responses beside the generated classes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def batches(draw: st.DrawFn) -> episode_batch_pb2.EpisodeBatch:
 
 
 @given(batches(), st.integers(0, 7))
-def test_batches_are_read_in_place(message: episode_batch_pb2.EpisodeBatch, offset: int) -> None:
+def test_batch_is_read_without_a_copy(message: episode_batch_pb2.EpisodeBatch, offset: int) -> None:
     data = pb.ObtainSamplesResponse(batch=message).SerializeToString()
     buffer = np.full(len(data) + 8, 0xAA, np.uint8)
     buffer[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
@@ -77,7 +77,7 @@ def test_batches_are_read_in_place(message: episode_batch_pb2.EpisodeBatch, offs
 
 @settings(max_examples=200)
 @given(batches(), st.integers(0, 2**32))
-def test_whatever_is_legal_is_read_alike(message: episode_batch_pb2.EpisodeBatch, seed: int) -> None:
+def test_legal_encodings_are_read_as_protobuf_reads_them(message: episode_batch_pb2.EpisodeBatch, seed: int) -> None:
     data = scrambled(pb.ObtainSamplesResponse(batch=message), random.Random(seed))
     check_alike(data)
     assert equal(read_batch(data), batch_from_proto(message))
@@ -85,7 +85,7 @@ def test_whatever_is_legal_is_read_alike(message: episode_batch_pb2.EpisodeBatch
 
 @settings(max_examples=200)
 @given(batches(), st.booleans(), st.integers(0, 2**32))
-def test_what_is_broken_is_read_alike_or_refused(
+def test_corrupt_messages_are_read_as_protobuf_reads_them(
     message: episode_batch_pb2.EpisodeBatch, usual: bool, seed: int
 ) -> None:
     source = random.Random(seed)
@@ -95,13 +95,13 @@ def test_what_is_broken_is_read_alike_or_refused(
         data[source.randrange(len(data))] = source.choice([0, 1, 0x7F, 0x80, 0xFF, source.randrange(256)])
     check_alike(bytes(data))
     check_alike(bytes(data[: source.randrange(len(data))]))
-    # Where the structure is, and not the data.
+    # The first bytes hold structure rather than data.
     data[source.randrange(min(40, len(data)))] ^= 1 << source.randrange(8)
     check_alike(bytes(data))
 
 
 @given(st.binary(max_size=40))
-def test_any_bytes_are_read_alike_or_refused(data: bytes) -> None:
+def test_arbitrary_bytes_are_read_as_protobuf_reads_them(data: bytes) -> None:
     check_alike(data)
 
 
@@ -113,14 +113,14 @@ def test_any_bytes_are_read_alike_or_refused(data: bytes) -> None:
         {"account": episode_batch_pb2.Account(step_count=2, dropped_infos={"x": 1})},
     ],
 )
-def test_other_responses_come_as_messages(content: dict[str, Any]) -> None:
+def test_other_contents_are_parsed_messages(content: dict[str, Any]) -> None:
     (expected,) = content.values()
     for response in (pb.ObtainSamplesResponse(**content), pb.ObtainExactEpisodesResponse(**content)):
         assert read_response(response.SerializeToString()) == expected
         assert read_response(scrambled(response, random.Random(1))) == expected
 
 
-def test_of_several_contents_the_last_counts() -> None:
+def test_last_of_several_contents_counts() -> None:
     progress = pb.ObtainSamplesResponse(progress=episode_batch_pb2.Progress(simulated_step_count=3))
     account = pb.ObtainSamplesResponse(account=episode_batch_pb2.Account(step_count=2))
     assert read_response(progress.SerializeToString() + account.SerializeToString()) == account.account
@@ -128,7 +128,7 @@ def test_of_several_contents_the_last_counts() -> None:
 
 
 def check_alike(data: bytes) -> None:
-    """That the bytes are read as the generated classes read them, or refused by both."""
+    """Check that the reader and the generated classes read the bytes alike, or both reject them."""
     try:
         response = pb.ObtainSamplesResponse.FromString(data)
         name = response.WhichOneof("content")
@@ -153,7 +153,7 @@ def check_alike(data: bytes) -> None:
 
 
 def scrambled(message: Message, source: random.Random) -> bytes:
-    """The message, written in a way that is as legal as it is odd: any order, fields in several parts, unknown ones."""
+    """Return a legal but unusual encoding: fields in any order or in several parts, and unknown fields."""
     if source.random() < 0.2:
         return message.SerializeToString()
     by_number: list[list[bytes]] = []
@@ -180,23 +180,23 @@ def scrambled(message: Message, source: random.Random) -> bytes:
 
 
 def _parts(field: FieldDescriptor, value: Message, source: random.Random) -> list[bytes]:
-    """A field that is a message; one that is not repeated perhaps in two parts, which readers have to merge."""
+    """Encode a message field; split a singular one at random into two parts, which readers have to merge."""
     if field.is_repeated or source.random() < 0.8:
         return [_delimited(field.number, scrambled(value, source))]
     first, second = value.__class__(), value.__class__()
-    for its_field, its_value in value.ListFields():
+    for nested_field, nested_value in value.ListFields():
         part = first if source.random() < 0.5 else second
-        if its_field.is_repeated:
-            getattr(part, its_field.name).MergeFrom(its_value)
-        elif its_field.message_type is not None:
-            getattr(part, its_field.name).CopyFrom(its_value)
+        if nested_field.is_repeated:
+            getattr(part, nested_field.name).MergeFrom(nested_value)
+        elif nested_field.message_type is not None:
+            getattr(part, nested_field.name).CopyFrom(nested_value)
         else:
-            setattr(part, its_field.name, its_value)
+            setattr(part, nested_field.name, nested_value)
     return [_delimited(field.number, scrambled(part, source)) for part in (first, second)]
 
 
 def _split(message: Message, field: FieldDescriptor, values: list[Any], source: random.Random) -> list[bytes]:
-    """Packed numbers in one part or two, or one by one."""
+    """Encode repeated numbers packed in one or two parts, or unpacked."""
     cut = source.randrange(len(values) + 1) if source.random() < 0.3 else 0
     parts = []
     for some in (values[:cut], values[cut:]):

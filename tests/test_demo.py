@@ -1,4 +1,4 @@
-"""The demonstration learns what it says."""
+"""The demonstration `examples/cartpole.py`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ LAST_LINE = re.compile(
 
 
 @pytest.mark.parametrize("own_server", [True, False])
-def test_it_learns_cartpole(own_server: bool, server: LocalServer, sampler: rollserve.Sampler, tmp_path: Path) -> None:
+def test_demo_learns_cartpole(
+    own_server: bool, server: LocalServer, sampler: rollserve.Sampler, tmp_path: Path
+) -> None:
     options = [] if own_server else ["--server", server.address]
     before = sampler.status().counters
     shown = subprocess.run(
@@ -40,7 +42,7 @@ def test_it_learns_cartpole(own_server: bool, server: LocalServer, sampler: roll
     assert after.num_steps - before.num_steps == (0 if own_server else num_steps)
 
 
-def test_a_server_that_is_out_of_reach_is_one_line() -> None:
+def test_demo_reports_an_unreachable_server_in_one_line() -> None:
     shown = subprocess.run(
         [sys.executable, EXAMPLE, "--server", "127.0.0.1:1"], capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""Whatever is recorded comes out of the messages again, read by protobuf's own parser."""
+"""Recorded episodes in encoded messages, as protobuf's own parser reads them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KEYS: list[ColumnKey] = [
 
 
 class Recording:
-    """Episodes of given lengths, recorded in rows, and what they should come out as."""
+    """Random episodes of given lengths, recorded in rows, and the columns that they should have."""
 
     def __init__(self, lengths: list[int], num_rows: int, seed: int, info_shapes: list[tuple[int, ...]]) -> None:
         self.generator = np.random.default_rng(seed)
@@ -48,12 +48,12 @@ class Recording:
         self.info_shapes = info_shapes
         self.expected: dict[int, dict[str, Any]] = {}
         self.finished: dict[int, Episode] = {}
-        waiting = list(enumerate(lengths))
+        pending = list(enumerate(lengths))
         running: dict[int, tuple[Episode, int]] = {}
-        while waiting or running:
+        while pending or running:
             for row in range(num_rows):
-                if row not in running and waiting and self.random.random() < 0.7:
-                    index, length = waiting.pop(0)
+                if row not in running and pending and self.random.random() < 0.7:
+                    index, length = pending.pop(0)
                     running[row] = (self._begin(row, index), length)
             self._step(running)
 
@@ -103,7 +103,7 @@ class Recording:
     worker_index=st.sampled_from([None, 3]),
     all_states=st.booleans(),
 )
-def test_what_is_recorded_comes_out(
+def test_recorded_episodes_are_in_the_messages(
     lengths: list[int],
     num_rows: int,
     block_steps: int,
@@ -122,7 +122,7 @@ def test_what_is_recorded_comes_out(
         message = encoder.encode(segments, encoding)
         assert message.num_bytes <= limit
         buffer = np.full(message.num_bytes + 5, 0xAA, np.uint8)
-        message.write(buffer[3:-2])  # unaligned, as messages stand behind each other
+        message.write(buffer[3:-2])  # unaligned, as messages in a buffer are
         assert buffer[:3].tolist() == [0xAA] * 3
         data = buffer[3:-2].tobytes()
         batch = read_batch(data)
@@ -139,7 +139,7 @@ def test_what_is_recorded_comes_out(
 
 
 def check_columns(batches: list[rollserve.EpisodeBatch]) -> None:
-    """That an episode which goes on in another message has the same columns of the same types there."""
+    """Check that an episode that continues in the next message has the same columns of the same types."""
     for one, following in itertools.pairwise(batches):
         if one.episode_indices[-1] == following.episode_indices[0] and len(one) == len(following) == 1:
             for group in ("env_infos", "episode_infos"):
@@ -159,7 +159,7 @@ def check(recording: Recording, batches: list[rollserve.EpisodeBatch], worker_in
         assert (batch.policy_versions == 5).all()
         assert (batch.worker_indices is None) == (worker_index is None)
         whole = batch.split()
-    else:  # an info has no one shape: batches stand for themselves
+    else:  # the shape of an info varies, so batches cannot be joined
         whole = [episode for batch in batches for episode in batch.split()]
     for episode in whole:
         index, first = int(episode.episode_indices[0]), int(episode.first_steps[0])
@@ -201,7 +201,7 @@ def check_info(infos: Any, name: str, row: int, expected: Any) -> None:
         assert infos.get(f"_{name}", np.ones(row + 1))[row]
 
 
-def test_a_step_that_does_not_fit_is_refused_with_the_size_that_would() -> None:
+def test_step_larger_than_a_message_is_rejected_with_its_size() -> None:
     recording = Recording([3], 1, 0, [])
     with raises(OverLimitError, field="options.max_message_bytes", reason=rollserve.Reason.MESSAGE_TOO_SMALL) as caught:
         list(cut_into_messages([recording.finished[0]], 100))

@@ -1,4 +1,4 @@
-"""Environments are replaced, changed in place, or made anew, in all workers or in none."""
+"""Updates replace environments or change them in place, on all workers or on none."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ def tasks(sampler: rollserve.Sampler) -> rollserve.Sampler:
 
 
 def seen(sampler: rollserve.Sampler) -> list[list[float]]:
-    """Size, task and start, as each worker's episodes show them."""
+    """Return size, task and start of each worker's environments, as their observations show them."""
     batch = sampler.obtain_exact_episodes(4)
     assert (batch.observations[::4] == batch.observations[3::4]).all()
     return batch.observations[::4].tolist()
 
 
 def made(sampler: rollserve.Sampler) -> set[tuple[int, int]]:
-    """Which of all environments that were made are there: each one's worker, and its number there."""
+    """Return worker and number of the environments that episodes run in."""
     batch = sampler.obtain_exact_episodes(4)
     assert batch.worker_indices is not None
     return set(zip(batch.worker_indices.tolist(), batch.episode_infos["number"].tolist(), strict=True))
 
 
-def test_a_task_is_set_in_place(tasks: rollserve.Sampler) -> None:
+def test_task_is_set_without_a_new_environment(tasks: rollserve.Sampler) -> None:
     before = made(tasks)
     version = tasks.status().env_version
-    tasks.obtain_samples(3)  # with something begun beyond them
+    tasks.obtain_samples(3)  # workers begin more episodes than these
     updated = tasks.update_env(EnvChange(task=Task("set_task", {"goal": 7})))
     assert updated.env_version == version + 1
     assert seen(tasks) == [[1, 7, 0], [1, 7, 0]]
@@ -50,7 +50,7 @@ def test_a_task_is_set_in_place(tasks: rollserve.Sampler) -> None:
     assert tasks.status().envs[0].task == Task("set_task", {"goal": 8})
 
 
-def test_other_arguments_make_it_anew_with_its_task(tasks: rollserve.Sampler) -> None:
+def test_new_arguments_make_a_new_environment_with_its_task(tasks: rollserve.Sampler) -> None:
     before = made(tasks)
     tasks.update_env(EnvChange(task=Task("set_task", {"goal": 3})))
     tasks.update_env(EnvChange(kwargs={"size": 5}))
@@ -60,7 +60,7 @@ def test_other_arguments_make_it_anew_with_its_task(tasks: rollserve.Sampler) ->
     assert seen(tasks) == [[1, 0, 0], [1, 0, 0]]
 
 
-def test_options_reach_each_reset(tasks: rollserve.Sampler) -> None:
+def test_reset_options_are_passed_to_each_reset(tasks: rollserve.Sampler) -> None:
     before = made(tasks)
     tasks.update_env(EnvChange(reset_options={"start": 4}))
     assert seen(tasks) == [[1, 0, 4], [1, 0, 4]]
@@ -71,14 +71,14 @@ def test_options_reach_each_reset(tasks: rollserve.Sampler) -> None:
     assert made(tasks) == before
 
 
-def test_for_each_worker(tasks: rollserve.Sampler) -> None:
+def test_updates_may_differ_between_workers(tasks: rollserve.Sampler) -> None:
     tasks.update_env(per_worker=[EnvChange(task=Task("set_task", {"goal": 1})), EnvSpec(TASKS, {"size": 9})])
     assert seen(tasks) == [[1, 1, 0], [9, 0, 0]]
     tasks.update_env(EnvChange(reset_options={"start": 2}))
     assert seen(tasks) == [[1, 1, 2], [9, 0, 2]]
 
 
-def test_earlier_versions_keep_their_tasks(tasks: rollserve.Sampler) -> None:
+def test_earlier_version_keeps_its_task(tasks: rollserve.Sampler) -> None:
     versions = [tasks.update_env(EnvChange(task=Task("set_task", {"goal": goal}))).env_version for goal in (1, 2, 3)]
     for goal, version in zip((1, 2, 3, 1), (*versions, versions[0]), strict=True):
         batch = tasks.obtain_samples(5, seed=1, env_version=version)
@@ -116,7 +116,7 @@ def test_earlier_versions_keep_their_tasks(tasks: rollserve.Sampler) -> None:
         ),
     ],
 )
-def test_a_change_that_is_refused_changes_nothing(
+def test_rejected_change_changes_nothing(
     tasks: rollserve.Sampler, change: EnvChange | EnvSpec, reason: Reason, field: str, quotes: str | tuple[str, ...]
 ) -> None:
     tasks.update_env(EnvChange(task=Task("set_task", {"goal": 6})))
@@ -130,7 +130,7 @@ def test_a_change_that_is_refused_changes_nothing(
         assert seen(tasks) == [[1, 6, 0], [1, 6, 0]]
 
 
-async def test_for_asyncio_too(tasks: rollserve.Sampler, server: object) -> None:
+async def test_async_client_sets_tasks(tasks: rollserve.Sampler, server: object) -> None:
     async with rollserve.aconnect(server.address) as distant:  # type: ignore[attr-defined]
         updated = await distant.update_env(EnvChange(task=Task("set_task", {"goal": 2})))
         batch = await distant.obtain_samples(5)
@@ -138,8 +138,8 @@ async def test_for_asyncio_too(tasks: rollserve.Sampler, server: object) -> None
     assert batch.observations[0].tolist() == [1, 2, 0]
 
 
-async def test_a_task_of_another_method_makes_it_anew() -> None:
-    """Else what the first method has set would be there in some rows, and not in others."""
+async def test_task_of_another_method_makes_a_new_environment() -> None:
+    """The state set by the first method would otherwise remain in some rows only."""
     modules, methods = frozenset({"sample_envs"}), frozenset({"set_task", "set_other_task"})
     async with pool_of(
         InProcessBackend(), EnvSpec(TASKS), workers=1, allow_module=modules, allow_method=methods

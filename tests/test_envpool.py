@@ -1,4 +1,4 @@
-"""EnvPool's environments: blocks of episodes as of native vector environments, from another package."""
+"""Environments of EnvPool, which run in blocks as native vector environments do."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fragment_calls import in_calls, of_episodes
 from pools import adds_up, calls_of, pool_of, sample, until
 from support import equal, raises
-from test_fragments import in_calls
-from test_native_fragments import of_episodes
 
 import rollserve
 from rollserve import EnvSpec, Reason, Reproducibility
@@ -33,7 +32,7 @@ HAS_WHEEL = (sys.platform, platform.machine()) in {
 }
 pytestmark = [
     pytest.mark.skipif(not HAS_WHEEL, reason="EnvPool has no wheel for this platform"),
-    pytest.mark.filterwarnings("ignore:.*precision lowered by casting"),  # of spaces as EnvPool makes them
+    pytest.mark.filterwarnings("ignore:.*precision lowered by casting"),  # EnvPool makes such spaces
 ]
 
 
@@ -55,7 +54,7 @@ def made(spec: EnvSpec, num_rows: int, max_episode_length: int | None = None) ->
 def plain_episodes(
     env_id: str, num_rows: int, seed: int, action: np.ndarray, num_steps: int, **kwargs: Any
 ) -> list[list[dict[str, Any]]]:
-    """Each row's episodes in a loop around EnvPool itself, which begins an episode with the step after the last."""
+    """Return each row's episodes from a plain loop over EnvPool, which resets a row in the step after its last one."""
     import envpool
 
     seeds = np.random.SeedSequence(seed).generate_state(num_rows) >> 1
@@ -86,7 +85,7 @@ def plain_episodes(
     ],
     ids=["CartPole", "HalfCheetah"],
 )
-async def test_episodes_are_those_of_a_plain_loop(
+async def test_episodes_equal_a_plain_loop_over_envpool(
     backend: Backend, spec: EnvSpec, agent: ConstantSpec, infos: set[str]
 ) -> None:
     async with pool_of(backend, spec) as pool:
@@ -117,11 +116,11 @@ async def test_episodes_are_those_of_a_plain_loop(
 
 
 @pytest.mark.parametrize("spec", [CARTPOLE, HALF_CHEETAH], ids=lambda spec: spec.id)
-async def test_however_many_workers_and_whoever_is_killed(ray_backend: RayBackend, spec: EnvSpec) -> None:
+async def test_batch_does_not_depend_on_workers_or_kills(ray_backend: RayBackend, spec: EnvSpec) -> None:
     async with pool_of(InProcessBackend(), spec, workers=1) as pool:
         await pool.update_agent([RandomSpec()])
         expected = await sample(pool, AtLeast(10_000), seed=9)
-        # Any part of a block comes alone, as to a client that lost its stream in the middle of it.
+        # A call may begin within a block, as when a client resumes a stream.
         for first in (1, 7, 12, 17):
             part = await sample(pool, AtLeast(60), seed=9, first_index=first)
             whole = expected.split()[first : first + len(part)]
@@ -142,7 +141,7 @@ async def test_however_many_workers_and_whoever_is_killed(ray_backend: RayBacken
     assert adds_up(batch.account)
 
 
-async def test_exact_episodes() -> None:
+async def test_exact_episodes_are_reproducible() -> None:
     async with pool_of(InProcessBackend(), CARTPOLE) as pool:
         await pool.update_agent([RandomSpec()])
         batch = await sample(pool, Exactly(7), seed=3)
@@ -151,7 +150,7 @@ async def test_exact_episodes() -> None:
         assert equal(await sample(pool, Exactly(7), seed=3), batch)
 
 
-async def test_fragments_are_parts_of_episodes() -> None:
+async def test_fragments_join_to_the_same_episodes() -> None:
     async with pool_of(InProcessBackend(), CARTPOLE) as pool:
         await pool.update_agent([RandomSpec()])
         whole = await of_episodes(await in_calls(pool, [60], seed=3))
@@ -160,15 +159,18 @@ async def test_fragments_are_parts_of_episodes() -> None:
     assert all(equal(parts[index], episode) for index, episode in whole.items())
 
 
-def test_both_flags_where_an_episode_ends_with_its_limit() -> None:
+def test_both_flags_are_set_when_an_episode_ends_at_its_limit() -> None:
     (episodes,) = plain_episodes("CartPole-v1", 1, 5, np.array(0, np.int32), 20)
     length = len(episodes[0]["rewards"])
     for limit, flags in ((length - 1, (False, True)), (length, (True, True)), (length + 1, (True, False))):
-        for kwargs, most in (({"max_episode_steps": limit}, None), ({}, limit), ({"max_episode_steps": 400}, limit)):
-            env = made(spec_of("CartPole-v1", **kwargs), 1, most)
+        for kwargs, max_length in (
+            ({"max_episode_steps": limit}, None),
+            ({}, limit),
+            ({"max_episode_steps": 400}, limit),
+        ):
+            env = made(spec_of("CartPole-v1", **kwargs), 1, max_length)
             env.reset(seed=5)
-            for step in range(min(limit, length)):
-                assert env._num_steps.tolist() == [step]
+            for _ in range(min(limit, length)):
                 _, _, terminated, truncated, infos = env.step(np.zeros(1, np.int64))
             assert (bool(terminated[0]), bool(truncated[0])) == flags
             expected = episodes[0]["observations"][min(limit, length)]
@@ -178,7 +180,7 @@ def test_both_flags_where_an_episode_ends_with_its_limit() -> None:
             env.close()
 
 
-async def test_limits_of_the_length() -> None:
+async def test_length_is_limited_by_server_call_and_environment() -> None:
     async with pool_of(InProcessBackend(), CARTPOLE, max_episode_length=4) as pool:
         assert pool.status().env.max_episode_steps == 500
         await pool.update_agent([LEFT])
@@ -191,7 +193,7 @@ async def test_limits_of_the_length() -> None:
         assert updated.description.max_episode_steps == 30
 
 
-async def test_frames_and_spaces_with_names() -> None:
+async def test_frames_and_nested_spaces_are_sampled() -> None:
     async with pool_of(InProcessBackend(), workers=1) as pool:
         pong = spec_of("Pong-v5", 2, 1, max_episode_steps=9, img_height=42, stack_num=2, reward_clip=True)
         updated = await pool.update_env([pong])
@@ -199,7 +201,7 @@ async def test_frames_and_spaces_with_names() -> None:
         await pool.update_agent([RandomSpec()])
         batch = await sample(pool, AtLeast(18))
         assert batch.observations.dtype == np.uint8
-        # What the reward was before it was cut off is the environment's own; that the game ended is not.
+        # The info `reward` is the reward before clipping; the info that the game has ended is EnvPool's own.
         assert set(batch.env_infos) == {"lives", "ram", "reward"}
         await pool.update_env([spec_of("Parking-v0", max_episode_steps=20)])
         await pool.update_agent([RandomSpec()])
@@ -231,7 +233,7 @@ async def test_frames_and_spaces_with_names() -> None:
     ],
     ids=lambda value: value.id if isinstance(value, EnvSpec) else "",
 )
-def test_arguments_that_are_refused(spec: EnvSpec, quotes: str | tuple[str, ...]) -> None:
+def test_invalid_argument_is_rejected(spec: EnvSpec, quotes: str | tuple[str, ...]) -> None:
     with raises(InvalidValueError, field="kwargs_json", reason=Reason.INVALID_VALUE, quotes=quotes):
         made(spec, 2)
 
@@ -244,12 +246,12 @@ def test_arguments_that_are_refused(spec: EnvSpec, quotes: str | tuple[str, ...]
     ],
     ids=["breaks down", "raises"],
 )
-def test_arguments_that_the_environment_refuses(spec: EnvSpec, quotes: tuple[str, ...]) -> None:
+def test_argument_refused_by_the_environment_is_rejected(spec: EnvSpec, quotes: tuple[str, ...]) -> None:
     with raises(InvalidValueError, field="kwargs_json", reason=Reason.ENV_REFUSED, quotes=quotes):
         made(spec, 2)
 
 
-def test_environments_of_several_players_are_refused() -> None:
+def test_environment_of_several_players_is_rejected() -> None:
     with raises(InvalidValueError, field="id", reason=Reason.INVALID_VALUE, quotes="'IntersectionMultiAgent-v0'"):
         made(spec_of("IntersectionMultiAgent-v0"), 2)
 
@@ -262,12 +264,12 @@ def test_environments_of_several_players_are_refused() -> None:
         ({"reset_options": {"low": 0}}, "reset_options_json"),
     ],
 )
-def test_parts_of_an_environment_that_are_refused(changes: dict[str, Any], quote: str) -> None:
+def test_wrappers_tasks_and_reset_options_are_rejected(changes: dict[str, Any], quote: str) -> None:
     with raises(InvalidValueError, field="vectorization", reason=Reason.INVALID_VALUE, quotes=("'envpool'", quote)):
         made(EnvSpec("CartPole-v1", vectorization="envpool", **changes), 2)
 
 
-async def test_a_refused_update_changes_nothing() -> None:
+async def test_rejected_update_changes_nothing() -> None:
     async with pool_of(InProcessBackend(), CARTPOLE) as pool:
         await pool.update_agent([RandomSpec()])
         before = await sample(pool, AtLeast(100), seed=1)
@@ -285,7 +287,7 @@ async def test_a_refused_update_changes_nothing() -> None:
         assert set((await sample(pool, AtLeast(30))).lengths.tolist()) == {3}
 
 
-def test_what_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_id_and_missing_package_are_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
     with raises(NotFoundError, field="id", reason=Reason.ENV_NOT_FOUND, quotes=("'ALE/Pong-v5'", "'Pong-v5'")):
         made(spec_of("ALE/Pong-v5"), 2)
     monkeypatch.setitem(sys.modules, "envpool.registration", None)
@@ -294,14 +296,14 @@ def test_what_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
         made(CARTPOLE, 2)
 
 
-def test_actions_that_are_none() -> None:
+def test_invalid_actions_raise() -> None:
     env = made(CARTPOLE, 2)
     env.reset(seed=1)
     with raises(ValueError, quotes=("actions", "[0 7]", "MultiDiscrete([2 2])")):
         env.step(np.array([0, 7]))
 
 
-async def test_a_server_that_is_set_to_it() -> None:
+async def test_server_setting_selects_envpool() -> None:
     settings = {"vectorization": "envpool", "native_rows": 3, "episodes_per_row": 2}
     async with pool_of(InProcessBackend(), EnvSpec("HalfCheetah-v5", {"max_episode_steps": 9}), **settings) as pool:
         assert pool.status().env.reproducibility is Reproducibility.BLOCK
@@ -313,7 +315,7 @@ async def test_a_server_that_is_set_to_it() -> None:
         assert pool.status().env.reproducibility is Reproducibility.EPISODE
 
 
-def test_through_a_server(sampler: rollserve.Sampler) -> None:
+def test_client_samples_envpool_environments(sampler: rollserve.Sampler) -> None:
     updated = sampler.update_env(HALF_CHEETAH)
     assert updated.reproducibility is Reproducibility.BLOCK
     assert (updated.num_rows, updated.num_episodes_per_row) == (4, 3)

@@ -1,4 +1,4 @@
-"""EpisodeBatch: columns, what is derived of them, and what is refused."""
+"""EpisodeBatch: columns, what is derived from them, files, and invalid columns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rollserve import EpisodeBatch, StepType
 
 
 def make(lengths: list[int], *, nested: bool = False, **changes: Any) -> EpisodeBatch:
-    """A batch whose numbers tell where they belong: observation 100 i + t in step t of segment i."""
+    """Return a batch whose observation in step t of segment i is 100 i + t."""
     num_steps, num_segments = sum(lengths), len(lengths)
     values = np.concatenate([100.0 * i + np.arange(length) for i, length in enumerate(lengths)] or [np.zeros(0)])
     last = np.array([100.0 * i + length for i, length in enumerate(lengths)])
@@ -45,7 +45,7 @@ def make(lengths: list[int], *, nested: bool = False, **changes: Any) -> Episode
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=6)
 
 
-def test_what_is_derived() -> None:
+def test_derived_columns() -> None:
     batch = make([3, 1, 2, 1])
     assert (len(batch), batch.num_steps) == (4, 7)
     assert batch.returns.tolist() == [3, 1, 2, 1]
@@ -65,7 +65,7 @@ def test_what_is_derived() -> None:
     assert repr(make([3, 1], first_steps=np.array([5, 0]))).startswith("EpisodeBatch(2 segments, ")
 
 
-def test_both_flags_are_terminal_and_a_fragment_has_neither() -> None:
+def test_step_type_is_terminal_for_both_flags_and_mid_for_neither() -> None:
     batch = make([2, 2], terminated=np.array([True, False]), truncated=np.array([True, False]))
     assert batch.step_types.tolist() == [StepType.FIRST, StepType.TERMINAL, StepType.FIRST, StepType.MID]
     going_on = dataclasses.replace(batch, first_steps=np.array([4, 6]))
@@ -73,26 +73,26 @@ def test_both_flags_are_terminal_and_a_fragment_has_neither() -> None:
 
 
 @given(LENGTHS, st.booleans())
-def test_split_and_concatenate_are_inverse(lengths: list[int], nested: bool) -> None:
+def test_concatenate_inverts_split(lengths: list[int], nested: bool) -> None:
     batch = make(lengths, nested=nested)
     parts = batch.split()
     assert [len(part) for part in parts] == [1] * len(lengths)
     assert [part.num_steps for part in parts] == lengths
-    # A mask whose gaps lie elsewhere goes where it is not needed, and comes back where it is.
+    # `split` drops the mask of a segment without gaps, and `concatenate` restores it.
     assert equal(EpisodeBatch.concatenate(*parts), EpisodeBatch.concatenate(batch))
 
 
 @given(LENGTHS, st.booleans())
-def test_lists_survive(lengths: list[int], nested: bool) -> None:
+def test_from_list_inverts_to_list(lengths: list[int], nested: bool) -> None:
     batch = make(lengths, nested=nested, env_infos={"x": np.arange(sum(lengths))})
     rows = batch.to_list()
     assert [len(row["rewards"]) for row in rows] == lengths
-    # The infos of an episode are its own.
+    # `episode_infos` have one value per segment.
     assert [row["episode_infos"]["start"] for row in rows] == [100 * i + length for i, length in enumerate(lengths)]
     assert equal(EpisodeBatch.from_list(rows), batch)
 
 
-def test_the_least_that_a_list_needs() -> None:
+def test_from_list_names_missing_and_unknown_columns() -> None:
     row = {
         "observations": np.zeros((2, 3)),
         "last_observations": np.zeros(3),
@@ -108,13 +108,13 @@ def test_the_least_that_a_list_needs() -> None:
         EpisodeBatch.from_list([row, {name: value for name, value in row.items() if name != "rewards"}])
     with raises(ValueError, quotes=("0", "dones")):
         EpisodeBatch.from_list([row | {"dones": True}])
-    with raises(ValueError, quotes="batches"):
+    with raises(ValueError, quotes="batch"):
         EpisodeBatch.from_list([])
 
 
 @given(LENGTHS, st.integers(1, 3))
-def test_cut_and_joined(lengths: list[int], size: int) -> None:
-    """Episodes cut into pieces of some steps, as messages cut them, are whole again when joined."""
+def test_joined_restores_cut_episodes(lengths: list[int], size: int) -> None:
+    """Messages cut episodes in this way."""
     batch = make(lengths, terminated=np.ones(len(lengths), np.bool_), env_infos={})
     pieces = []
     for episode in batch.split():
@@ -139,7 +139,7 @@ def test_cut_and_joined(lengths: list[int], size: int) -> None:
     assert equal(EpisodeBatch.concatenate(*pieces).joined(), batch)
 
 
-def test_what_is_over_or_elsewhere_is_not_joined() -> None:
+def test_joined_keeps_segments_apart_that_do_not_continue() -> None:
     ended = make([2, 2], first_steps=np.array([0, 2]), episode_indices=np.array([5, 5]))
     assert len(ended.joined()) == 2
     neither = np.zeros(2, np.bool_)
@@ -150,7 +150,7 @@ def test_what_is_over_or_elsewhere_is_not_joined() -> None:
     assert len(dataclasses.replace(fragments, episode_indices=np.array([5, 6])).joined()) == 2
 
 
-def test_infos_that_a_batch_lacks_become_gaps() -> None:
+def test_concatenate_fills_missing_infos_with_gaps() -> None:
     one = make([2], env_infos={"x": np.array([1, 2])})
     other = make([1], env_infos={"y": np.array([[1.5, 2.5]])})
     both = EpisodeBatch.concatenate(one, other, one)
@@ -192,12 +192,12 @@ def test_infos_that_a_batch_lacks_become_gaps() -> None:
         ("env_seeds", np.array([1, 2**63], np.uint64), "env_seeds", (str(2**63), str(2**63 - 1))),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(name: str, value: Any, field: str, quotes: str | tuple[str, ...]) -> None:
+def test_misfit_column_is_rejected_by_name(name: str, value: Any, field: str, quotes: str | tuple[str, ...]) -> None:
     with raises(ValueError, field=field, quotes=quotes):
         dataclasses.replace(make([3, 2]), **{name: value})
 
 
-def test_columns_that_do_not_match_are_refused_by_name() -> None:
+def test_concatenate_rejects_columns_that_differ() -> None:
     with raises(ValueError, field="observations", quotes=("['a', 'b/0']", "['']")):
         EpisodeBatch.concatenate(make([1]), make([1], nested=True))
     with raises(ValueError, field="actions"):
@@ -209,7 +209,7 @@ def test_columns_that_do_not_match_are_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize("nested", [True, False])
-def test_files_and_pickles(tmp_path: Path, nested: bool) -> None:
+def test_batch_survives_files_and_pickles(tmp_path: Path, nested: bool) -> None:
     batch = make([3, 1], nested=nested, env_seeds=np.array([4, 5]))
     batch.save(tmp_path / "batch.npz")
     assert equal(EpisodeBatch.load(tmp_path / "batch.npz"), batch)
@@ -220,7 +220,7 @@ def test_files_and_pickles(tmp_path: Path, nested: bool) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.uint64, np.uint8, np.int32])
-def test_integers_of_other_types_mean_the_same(dtype: type[np.integer]) -> None:
+def test_integer_columns_may_have_any_integer_type(dtype: type[np.integer]) -> None:
     names = ("lengths", "policy_versions", "episode_indices", "first_steps", "env_seeds", "worker_indices")
     expected = make([3, 1, 2], env_seeds=np.array([4, 5, 6]), worker_indices=np.zeros(3, np.int64))
     batch = dataclasses.replace(expected, **{name: getattr(expected, name).astype(dtype) for name in names})
@@ -233,14 +233,14 @@ def test_integers_of_other_types_mean_the_same(dtype: type[np.integer]) -> None:
 
 
 @given(LENGTHS, st.data())
-def test_without_first_steps(lengths: list[int], data: st.DataObject) -> None:
+def test_without_first_steps_drops_steps(lengths: list[int], data: st.DataObject) -> None:
     batch = make(lengths)
     num_steps = data.draw(st.integers(0, sum(lengths)))
     rest = batch.without_first_steps(num_steps)
     assert rest.rewards.tolist() == batch.rewards[num_steps:].tolist()
     assert np.array_equal(rest.observations, batch.observations[num_steps:])
     assert rest.num_steps == rest.lengths.sum()
-    # Each segment still tells which steps of its episode it has, and what came after the last one.
+    # The rest has `first_steps` and `last_observations` that fit its steps.
     assert (rest.first_steps + rest.lengths).tolist() == lengths[len(lengths) - len(rest) :]
     assert (rest.first_steps[1:] == 0).all()
     for name in ("last_observations", "terminated", "truncated", "episode_indices"):
@@ -251,7 +251,7 @@ def test_without_first_steps(lengths: list[int], data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.npy", "empty", "text", "no.zip", "cut.npz", "pickled.npz", "missing.npz"])
-def test_files_that_are_something_else(tmp_path: Path, name: str) -> None:
+def test_load_rejects_other_files(tmp_path: Path, name: str) -> None:
     batch = make([3, 1])
     path = tmp_path / name
     match name:
@@ -275,12 +275,12 @@ def test_files_that_are_something_else(tmp_path: Path, name: str) -> None:
     assert name == "pickled.npz" or "pickle" not in str(caught.value)
 
 
-def test_files_that_are_not_there(tmp_path: Path) -> None:
+def test_load_raises_when_the_file_is_missing(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         EpisodeBatch.load(tmp_path / "batch.npz")
 
 
-def test_an_empty_batch() -> None:
+def test_batch_may_be_empty() -> None:
     batch = make([])
     assert (len(batch), batch.num_steps) == (0, 0)
     assert batch.returns.shape == batch.step_types.shape == (0,)

@@ -1,4 +1,4 @@
-"""Episodes from the server equal, bit for bit, what a plain loop over `gymnasium.make` gives."""
+"""Episodes from the server beside a plain loop over `gymnasium.make`: equal to the last bit."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def check_episode(env: gymnasium.Env[Any, Any], episode: rollserve.EpisodeBatch)
 
 
 def nested(space: gymnasium.Space[Any], leaves: dict[str, Any], path: str = "") -> Any:
-    """A value of the space from its leaves."""
+    """Return a value of the space, built from its leaves."""
     if isinstance(space, gymnasium.spaces.Dict):
         return {key: nested(part, leaves, f"{path}{key}/") for key, part in space.items()}
     if isinstance(space, gymnasium.spaces.Tuple):
@@ -110,7 +110,7 @@ def nested(space: gymnasium.Space[Any], leaves: dict[str, Any], path: str = "") 
 
 
 def flat(value: Any, path: str = "") -> dict[str, Any]:
-    """The leaves of a nested value."""
+    """Return the leaves of a nested value by their paths."""
     if isinstance(value, dict):
         return {name: leaf for key, part in value.items() for name, leaf in flat(part, f"{path}{key}/").items()}
     if isinstance(value, tuple):
@@ -119,7 +119,7 @@ def flat(value: Any, path: str = "") -> dict[str, Any]:
 
 
 def flat_infos(infos: dict[str, Any], path: str = "") -> dict[str, Any]:
-    """The infos, nested ones by their paths."""
+    """Return the infos by their paths."""
     flattened = {}
     for name, value in infos.items():
         flattened |= flat_infos(value, f"{path}{name}/") if isinstance(value, dict) else {f"{path}{name}": value}
@@ -144,12 +144,12 @@ def check_infos(expected: dict[str, Any], columns: Any, row: int) -> None:
         assert np.array_equal(value, columns[name][row])
 
 
-def test_infos_without_a_place_are_counted(sampler: rollserve.Sampler) -> None:
+def test_dropped_infos_are_counted(sampler: rollserve.Sampler) -> None:
     sampler.update_env("sample_envs:Nested-v0", kwargs={"length": 7})
     sampler.update_agent(rollserve.RandomAgent())
     batch = sampler.obtain_samples(21)
     assert batch.account is not None
-    # Three whole episodes of seven steps; others may have been begun, but no more than are delivered were sampled.
+    # Three episodes of seven steps are delivered; workers may have simulated steps of others.
     assert len(batch) == 3
     assert batch.account.dropped_infos["text"] == batch.account.num_simulated_steps
     assert batch.account.dropped_infos["ragged"] >= 21
@@ -159,8 +159,8 @@ def test_infos_without_a_place_are_counted(sampler: rollserve.Sampler) -> None:
     assert batch.env_infos["vector"].dtype == np.float32
 
 
-def test_infos_that_differ_between_episodes_do_not_depend_on_messages(sampler: rollserve.Sampler) -> None:
-    """Of an info whose shape differs between episodes, the first one's is kept; dtypes are widened."""
+def test_shape_of_the_first_episode_decides_which_infos_are_kept(sampler: rollserve.Sampler) -> None:
+    """Infos of other shapes than the first episode's are dropped; dtypes are widened."""
     sampler.update_env("sample_envs:Shapes")
     sampler.update_agent(rollserve.RandomAgent())
     batch = sampler.obtain_samples(40, seed=3)

@@ -1,31 +1,33 @@
-"""Evaluations: the episodes that a sampling call would bring, beside everything else."""
+"""Evaluations: outcomes of the episodes that a sampling call would deliver, without effect on sampling."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from cutting_proxy import cutting_proxy
-from pools import CARTPOLE, adds_up, calls_of, evaluate, kill_one, pool_of, sample, slot_of, until
-from rejections import Rejection, check_status, rejection_of, rejections
+from pools import (
+    CARTPOLE,
+    RecordingBackend,
+    adds_up,
+    calls_of,
+    cartpole_agent,
+    evaluate,
+    kill_one,
+    pool_of,
+    sample,
+    until,
+)
 from support import equal, raises
 
 import rollserve
 from rollserve import Reason
-from rollserve.v1 import evaluation_pb2
-from rollserve.v1 import sampler_service_pb2 as pb
-from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
-from rollserve_server.agents import MlpSpec, RandomSpec
+from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import EnvFailedError, NotReadyError
 from rollserve_server.gateway.messages.summaries import students_t
-from rollserve_server.local import LocalServer
 from rollserve_server.pool import AtLeast, Backend, Beginning, Exactly, InProcessBackend, Pool, Progress
 from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.sampling import Worker
@@ -35,15 +37,8 @@ RAGGED = rollserve.EnvSpec("sample_envs:Ragged")
 SAMPLE_ENVS = {"allow_module": ("sample_envs",)}
 
 
-def cartpole_agent(seed: int = 1) -> MlpSpec:
-    space = rollserve.spaces.Box(np.float32(-1), np.float32(1), (4,), np.dtype(np.float32))
-    agent = rollserve.MlpAgent.initial(space, rollserve.spaces.Discrete(2), seed=seed)
-    parameters = {name: 10 * value if name == "2/weight" else value for name, value in agent.parameters.items()}
-    return MlpSpec(agent.layer_sizes, agent.activation, agent.head, parameters)
-
-
-def added_up(batch: rollserve.EpisodeBatch) -> list[float]:
-    """Of each episode the sum of its rewards, step by step."""
+def summed_rewards(batch: rollserve.EpisodeBatch) -> list[float]:
+    """Return the sum of each episode's rewards, added step by step."""
     returns = []
     for episode in batch.split():
         total = 0.0
@@ -62,7 +57,9 @@ ENVS = [
 
 
 @pytest.mark.parametrize("env", ENVS, ids=["rows", "native", "continuous", "nested"])
-def test_what_sampled_episodes_come_to(sampler: rollserve.Sampler, env: rollserve.EnvSpec) -> None:
+def test_evaluation_summarizes_the_episodes_of_a_sampling_call(
+    sampler: rollserve.Sampler, env: rollserve.EnvSpec
+) -> None:
     updated = sampler.update_env(env)
     agent: rollserve.Agent = rollserve.RandomAgent()
     if env is not ENVS[-1]:
@@ -72,12 +69,12 @@ def test_what_sampled_episodes_come_to(sampler: rollserve.Sampler, env: rollserv
     assert result.episodes is not None
     sampled = sampler.obtain_samples(3000, seed=3)
     assert equal(result.episodes, rollserve.EpisodeBatch.concatenate(*sampled.split()[:30]))
-    assert result.returns.tolist() == added_up(result.episodes)
+    assert result.returns.tolist() == summed_rewards(result.episodes)
     assert np.array_equal(result.lengths, result.episodes.lengths)
     assert np.array_equal(result.terminated, result.episodes.terminated)
     assert np.array_equal(result.truncated, result.episodes.truncated)
-    told = result.policy_version, result.env_version, result.seed, result.first_episode_index, result.reproducibility
-    assert told == (version, updated.env_version, 3, 0, updated.reproducibility)
+    facts = result.policy_version, result.env_version, result.seed, result.first_episode_index, result.reproducibility
+    assert facts == (version, updated.env_version, 3, 0, updated.reproducibility)
     assert result.account.num_episodes == 30
     alone = sampler.evaluate(30, seed=3)
     assert alone.episodes is None
@@ -88,7 +85,7 @@ def test_what_sampled_episodes_come_to(sampler: rollserve.Sampler, env: rollserv
     assert np.array_equal(later.returns, result.returns[10:])
 
 
-def test_what_numbers_are_like(sampler: rollserve.Sampler) -> None:
+def test_summaries_have_mean_deviation_and_confidence_interval(sampler: rollserve.Sampler) -> None:
     result = sampler.evaluate(12)
     for values, summary in ((result.returns, result.return_summary), (result.lengths, result.length_summary)):
         assert summary.mean == pytest.approx(values.mean())
@@ -101,15 +98,15 @@ def test_what_numbers_are_like(sampler: rollserve.Sampler) -> None:
 
 @pytest.mark.parametrize(
     ("degrees", "expected"),
-    # As tables have them.
+    # Two-sided quantiles of 95 % from tables.
     [(1, 12.7062047), (2, 4.30265273), (3, 3.18244631), (4, 2.77644511), (10, 2.22813885), (101, 1.98373100),
      (1000, 1.96233908), (131071, 1.95998217)],
 )  # fmt: skip
-def test_students_t(degrees: int, expected: float) -> None:
+def test_students_t_matches_tables(degrees: int, expected: float) -> None:
     assert students_t(degrees) == pytest.approx(expected, rel=1e-6)
 
 
-def test_all_versions_run_the_same_episodes(sampler: rollserve.Sampler) -> None:
+def test_versions_are_evaluated_with_the_same_episodes(sampler: rollserve.Sampler) -> None:
     version = sampler.status().policy_version
     first = sampler.evaluate(10)
     sampler.update_agent(rollserve.ConstantAgent(np.array(1)))
@@ -123,7 +120,7 @@ def test_all_versions_run_the_same_episodes(sampler: rollserve.Sampler) -> None:
     assert np.array_equal(first.returns, sampler.evaluate(10, policy_version=version, seed=first.seed).returns)
 
 
-def test_how_freely_it_acts(sampler: rollserve.Sampler) -> None:
+def test_evaluation_takes_exploration_options(sampler: rollserve.Sampler) -> None:
     best = sampler.evaluate(10, deterministic=True, return_episodes=True).episodes
     assert best is not None
     assert not best.agent_infos["log_prob"].any()
@@ -133,7 +130,7 @@ def test_how_freely_it_acts(sampler: rollserve.Sampler) -> None:
     assert equal(freely.episodes, rollserve.EpisodeBatch.concatenate(*expected.split()[:10]))
 
 
-async def test_another_environment(backend: Backend) -> None:
+async def test_evaluation_in_another_environment_changes_no_version(backend: Backend) -> None:
     short = rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 5})
     async with pool_of(backend, workers=2) as pool:
         await pool.update_agent([cartpole_agent()])
@@ -152,28 +149,31 @@ async def test_another_environment(backend: Backend) -> None:
         assert [outcome.length for outcome in own.outcomes] == batch.lengths[:9].tolist()
 
 
-async def test_environments_stand_ready_and_apart() -> None:
-    """This one shows how many episodes its copy has had."""
+async def test_evaluation_environments_are_kept_apart_from_sampling() -> None:
+    """Observations of this environment count its resets."""
     env = rollserve.EnvSpec("sample_envs:Curriculum")
 
     async def first_observations(pool: Pool, **options: Any) -> list[float]:
         batch = await sample(pool, Exactly(1), **options)
         return batch.observations[:1, 0].tolist()  # type: ignore[no-any-return]
 
-    async with pool_of(InProcessBackend(), env, workers=1, rows=1, **SAMPLE_ENVS) as pool:
+    backend: Any = RecordingBackend(InProcessBackend())
+    async with pool_of(backend, env, workers=1, rows=1, **SAMPLE_ENVS) as pool:
         await pool.update_agent([RandomSpec()])
         (before,) = await first_observations(pool)
         lengths = [outcome.length for outcome in (await evaluate(pool, 7, seed=1)).outcomes]
+        envs, _ = await backend.handles[0].call(Worker.held)
+        assert len(envs) == 2
         assert await first_observations(pool) == [before + 1]
         await pool.update_agent([RandomSpec()])
         again = await evaluate(pool, 7, seed=1)
         assert [outcome.length for outcome in again.outcomes] == lengths
-        assert pool._parts.versions.evaluation_envs.number == 1
+        assert (await backend.handles[0].call(Worker.held))[0] == envs
         assert await first_observations(pool) == [before + 2]
 
 
 @pytest.mark.parametrize("env", [CARTPOLE, NATIVE], ids=["rows", "native"])
-async def test_nothing_of_the_sampler_is_disturbed(backend: Backend, env: rollserve.EnvSpec) -> None:
+async def test_evaluations_do_not_change_sampling_calls(backend: Backend, env: rollserve.EnvSpec) -> None:
     async def calls(pool: Pool, between: Callable[[], Any]) -> list[rollserve.EpisodeBatch]:
         batches = []
         for target in (AtLeast(500), Exactly(3), AtLeast(300)):
@@ -211,7 +211,7 @@ async def test_nothing_of_the_sampler_is_disturbed(backend: Backend, env: rollse
         assert pool.status().next_index == other.status().next_index
 
 
-async def test_an_evaluation_needs_no_turn(backend: Backend) -> None:
+async def test_evaluation_runs_beside_the_maximum_of_calls(backend: Backend) -> None:
     slow = rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": 0.005, "length": 10})
     async with pool_of(backend, slow, rows=1, progress_seconds=0.01, **SAMPLE_ENVS) as pool:
         await pool.update_agent([RandomSpec()])
@@ -228,7 +228,7 @@ async def test_an_evaluation_needs_no_turn(backend: Backend) -> None:
         await asyncio.gather(*sampling, return_exceptions=True)
 
 
-async def test_evaluations_take_turns_and_can_be_cancelled(backend: Backend) -> None:
+async def test_evaluations_queue_and_can_be_cancelled(backend: Backend) -> None:
     slow = rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": 0.02, "length": 1000})
     async with pool_of(backend, slow, workers=1, rows=1, progress_seconds=0.05, **SAMPLE_ENVS) as pool:
         await pool.update_agent([RandomSpec()])
@@ -246,20 +246,20 @@ async def test_evaluations_take_turns_and_can_be_cancelled(backend: Backend) -> 
         signs = [part for part in parts if isinstance(part, Progress)]
         assert signs[0] == Progress(0)
         assert isinstance(parts[-1], Beginning | Progress)
-        # The worker has stopped what was cancelled: else this would take long.
+        # The worker has stopped the cancelled episodes; otherwise this would take 20 s.
         batch = await sample(pool, AtLeast(1), max_episode_length=2)
         assert batch.lengths.tolist()[0] == 2
 
 
-async def test_environments_of_an_evaluation_that_is_cancelled_meanwhile_are_closed() -> None:
+async def test_environments_are_closed_when_an_evaluation_is_cancelled_early() -> None:
     many = rollserve.EnvSpec("CartPole-v1", vectorization="rows", num_rows=2000)
-    async with pool_of(InProcessBackend(), CARTPOLE, workers=1) as pool:
+    backend: Any = RecordingBackend(InProcessBackend())
+    async with pool_of(backend, CARTPOLE, workers=1) as pool:
         await pool.update_agent([RandomSpec()])
-        handle = slot_of(pool, 0).handle
 
         async def held() -> set[int]:
-            envs, _ = await handle.call(Worker.held)
-            return envs
+            envs, _ = await backend.handles[0].call(Worker.held)
+            return envs  # type: ignore[no-any-return]
 
         running = asyncio.create_task(evaluate(pool, 5, env=many))
         await asyncio.sleep(0.05)
@@ -273,7 +273,7 @@ async def test_environments_of_an_evaluation_that_is_cancelled_meanwhile_are_clo
 
 
 @pytest.mark.parametrize("env", [CARTPOLE, NATIVE, RAGGED], ids=["rows", "native", "ragged"])
-async def test_however_many_workers_and_whoever_is_killed(ray_backend: RayBackend, env: rollserve.EnvSpec) -> None:
+async def test_outcomes_do_not_depend_on_workers_or_kills(ray_backend: RayBackend, env: rollserve.EnvSpec) -> None:
     spec = RandomSpec() if env is RAGGED else cartpole_agent()
     async with pool_of(InProcessBackend(), env, workers=1, rows=3, **SAMPLE_ENVS) as pool:
         await pool.update_agent([spec])
@@ -282,20 +282,20 @@ async def test_however_many_workers_and_whoever_is_killed(ray_backend: RayBacken
     async with pool_of(ray_backend, env, workers=3, rows=8, **SAMPLE_ENVS) as pool:
         await pool.update_agent([spec])
         assert (await evaluate(pool, 600, seed=4)).outcomes == expected.outcomes
-        kill_one(pool, random.Random(1))  # what it is asked for next is lost
+        kill_one(pool, random.Random(1))  # its next order is lost
         result = await evaluate(pool, 600, seed=4)
         assert result.outcomes == expected.outcomes
         assert adds_up(result.account)
         assert result.account.num_retried_episodes
-        # Whoever is in the place of the lost one has the environments, too.
+        # The replacement of the lost worker has the evaluation's environments, too.
         await until(lambda: all(worker.healthy for worker in pool.status().workers))
         result = await evaluate(pool, 600, seed=4)
         assert result.outcomes == expected.outcomes
         assert all(worker.num_simulated_steps for worker in result.account.workers)
 
 
-async def test_workers_that_differ(backend: Backend) -> None:
-    """Episodes belong to workers, as those of a sampling call do."""
+async def test_episodes_belong_to_workers_that_differ(backend: Backend) -> None:
+    """Episode i belongs to worker i modulo 2, as in a sampling call."""
     async with pool_of(backend) as pool:
         await pool.update_agent([cartpole_agent(1), RandomSpec()], per_worker=True)
         specs = [CARTPOLE, rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 7})]
@@ -306,7 +306,7 @@ async def test_workers_that_differ(backend: Backend) -> None:
         assert max(outcome.length for outcome in result.outcomes[1::2]) <= 7
 
 
-async def test_what_fails_leaves_everything_as_it_was(backend: Backend) -> None:
+async def test_failed_evaluation_changes_nothing(backend: Backend) -> None:
     async with pool_of(backend, **SAMPLE_ENVS) as pool:
         with raises(NotReadyError, reason=Reason.NO_AGENT):
             await evaluate(pool, 1)
@@ -319,131 +319,3 @@ async def test_what_fails_leaves_everything_as_it_was(backend: Backend) -> None:
         status = pool.status()
         assert (status.counters.num_failed_calls, status.counters.num_completed_calls) == (0, 0)
         assert len((await evaluate(pool, 5)).outcomes) == 5
-
-
-def request(**fields: Any) -> pb.EvaluateRequest:
-    return pb.EvaluateRequest(**{"episode_count": 1, **fields})
-
-
-def options(**fields: Any) -> pb.EvaluateRequest:
-    return request(options=fields)
-
-
-def environment(**fields: Any) -> pb.EvaluateRequest:
-    return options(environment=fields)
-
-
-REJECTIONS = {
-    "no episodes": Rejection(request(episode_count=0), "episode_count", ("0", "131072")),
-    "too many episodes": Rejection(request(episode_count=1 << 18), "episode_count", (str(1 << 18),)),
-    "huge first index": Rejection(
-        options(seed=1, first_episode_index=1 << 63), "options.first_episode_index", (str(1 << 63),)
-    ),
-    "length of 0": Rejection(options(max_episode_length=0), "options.max_episode_length", ("0",)),
-    "unknown policy version": Rejection(
-        options(policy_version=10**6), "options.policy_version", (str(10**6),), Reason.POLICY_VERSION
-    ),
-    "unknown environment version": Rejection(
-        options(environment_version=-1), "options.environment_version", ("-1",), Reason.ENVIRONMENT_VERSION
-    ),
-    "other run": Rejection(options(sampler_run="x"), "options.sampler_run", ("'x'",), Reason.SAMPLER_RUN),
-    "environment and its version": Rejection(
-        options(environment={"id": "CartPole-v1"}, environment_version=1), "options.environment_version", ("1",)
-    ),
-    "unknown id": Rejection(environment(id="Nope-v0"), "options.environment.id", ("'Nope-v0'",), Reason.ENV_NOT_FOUND),
-    "module that is not allowed": Rejection(
-        environment(id="os:Nope"), "options.environment.id", ("'os'",), Reason.MODULE_NOT_ALLOWED
-    ),
-    "no JSON": Rejection(environment(id="CartPole-v1", kwargs_json="{"), "options.environment.kwargs_json", ("'{'",)),
-    "unknown argument": Rejection(
-        environment(id="CartPole-v1", kwargs_json='{"nope": 1}'),
-        "options.environment.kwargs_json",
-        ("CartPole-v1", "'nope'"),
-        Reason.ENV_REFUSED,
-    ),
-    "epsilon without meaning": Rejection(
-        options(exploration={"epsilons": [0.5]}), "options.exploration.epsilons", ("0.5",)
-    ),
-    "temperature of 0": Rejection(
-        options(exploration={"temperatures": [0]}), "options.exploration.temperatures[0]", ("0.0",)
-    ),
-    "small messages": Rejection(request(episodes={"max_message_bytes": 1}), "episodes.max_message_bytes", ("1",)),
-    "unset compression": Rejection(request(episodes={"accept_compression": [0]}), "episodes.accept_compression"),
-    "unknown sampler": Rejection(request(sampler="x"), "sampler", ("'x'",), Reason.SAMPLER_NOT_FOUND),
-}
-
-
-@rejections(REJECTIONS)
-def test_bad_input(sampler: rollserve.Sampler, stub: SamplerServiceStub, rejection: Rejection) -> None:
-    before = sampler.status()
-    error = rejection_of(stub.Evaluate, rejection.request)
-    check_status(error, rejection.reason, field=rejection.field, quotes=rejection.quotes)
-    after = sampler.status()
-    assert (after.env_version, after.policy_version) == (before.env_version, before.policy_version)
-    assert after.counters.num_failed_calls == before.counters.num_failed_calls
-
-
-def test_arguments_that_cannot_be_sent(sampler: rollserve.Sampler) -> None:
-    with raises(TypeError, quotes="prefetch"):
-        sampler.evaluate(1, prefetch=True)  # type: ignore[call-arg]
-    with raises(TypeError, field="env"):
-        sampler.evaluate(1, env=3)  # type: ignore[arg-type]
-    with raises(TypeError, field="num_episodes"):
-        sampler.evaluate("1")  # type: ignore[arg-type]
-    with raises(rollserve.InvalidArgumentError, field="seed"):
-        sampler.evaluate(1, seed=-1)
-
-
-def test_an_evaluation_that_breaks_is_repeated(sampler: rollserve.Sampler, server: LocalServer) -> None:
-    expected = sampler.evaluate(300, return_episodes=True, env="CartPole-v1")
-    with (
-        cutting_proxy(server.address, num_cuts=1, max_bytes=100_000, seed=2) as proxy,
-        rollserve.connect(proxy.address) as distant,
-    ):
-        distant.status()
-        result = distant.evaluate(300, return_episodes=True, env="CartPole-v1")
-        assert proxy.num_cuts > 0
-    assert np.array_equal(result.returns, expected.returns)
-    assert result.episodes is not None
-    assert expected.episodes is not None
-    assert equal(result.episodes, expected.episodes)
-
-
-async def test_the_asynchronous_client_does_the_same(sampler: rollserve.Sampler, server: LocalServer) -> None:
-    expected = sampler.evaluate(9, deterministic=True)
-    async with rollserve.aconnect(server.address) as asynchronous:
-        result = await asynchronous.evaluate(9, deterministic=True)
-        assert np.array_equal(result.returns, expected.returns)
-        with raises(rollserve.InvalidArgumentError, field="episode_count"):
-            await asynchronous.evaluate(0)
-        sampler.update_env("sample_envs:Slow", kwargs={"step_seconds": 0.1, "length": 1000})
-        sampler.update_agent(rollserve.RandomAgent())
-        with raises(rollserve.DeadlineError, reason=Reason.NO_PROGRESS):
-            await asynchronous.evaluate(1, timeout=0.4)
-        task = asyncio.create_task(asynchronous.evaluate(1))
-        await asyncio.sleep(0.3)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-    with raises(rollserve.DeadlineError, reason=Reason.NO_PROGRESS):
-        sampler.evaluate(1, timeout=0.4)
-    assert sampler.evaluate(2, max_episode_length=1).lengths.tolist() == [1, 1]
-
-
-def test_on_the_command_line(sampler: rollserve.Sampler, server: LocalServer) -> None:
-    rollserve_command = Path(sys.executable).with_name("rollserve")
-    command = [rollserve_command, "evaluate", server.address, "--episodes", "20", "--deterministic"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert shown.returncode == 0, shown.stderr
-    result = sampler.evaluate(20, deterministic=True)
-    lines = shown.stdout.splitlines()
-    assert lines[0].startswith(f"return {result.return_summary}, min {result.returns.min():g}, ")
-    assert lines[1].startswith(f"length {result.length_summary}, ")
-    assert lines[2].startswith(f"20 episodes, policy version {result.policy_version}, ")
-
-
-def test_a_message_says_how_many_numbers_it_has() -> None:
-    """So that nobody takes fewer returns for all."""
-    message = evaluation_pb2.PopulationEvaluation(returns=[1, 2, 3], lengths=[1, 2, 3], member_count=2, episode_count=2)
-    with pytest.raises(ValueError, match="reshape"):
-        rollserve.evaluation.population_evaluation_from_proto(message)

@@ -1,4 +1,4 @@
-"""How freely models in the ONNX format act; tests/test_mlp_agents.py has MLPs."""
+"""Exploration options of models in the ONNX format and of fixed agents; tests/test_mlp_exploration.py has MLPs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def act(spec: AgentSpec, exploration: Exploration) -> tuple[np.ndarray, dict[str
     return actions.copy(), {"observations": observations, **{name: column.copy() for name, column in infos.items()}}
 
 
-def test_models_with_a_head(squashed: AgentSpec) -> None:
+def test_model_with_a_head_explores_by_noise_scale(squashed: AgentSpec) -> None:
     best, infos = act(squashed, BEST)
     mean = mlp_forward(mlp_parameters(SIZES), infos["observations"])
     assert np.allclose(best, np.tanh(mean), atol=1e-5)
@@ -58,8 +58,8 @@ def test_models_with_a_head(squashed: AgentSpec) -> None:
     assert np.abs(actions - best)[1::2].mean() > 2 * np.abs(actions - best)[::2].mean()
 
 
-def test_models_with_noise() -> None:
-    """What a model makes of its noise is its own affair, but for none."""
+def test_model_with_noise_gets_none_when_deterministic() -> None:
+    """The noise of a model with the head `actions` cannot be scaled, only set to 0."""
     made = model([node("Tanh", "noise", "action")], {"observation": ["N", 3], "noise": ["N", 2]}, {"action": ["N", 2]})
     onnx = OnnxModel(made.SerializeToString(), {}, {}, "actions", ())
     spec = prepare_agent(onnx, OBSERVATIONS, ACTIONS, AgentSettings())
@@ -69,7 +69,7 @@ def test_models_with_noise() -> None:
         act(spec, Exploration(noise_scale=(2,)))
 
 
-def test_agents_that_do_not_look() -> None:
+def test_constant_and_random_agents_reject_exploration() -> None:
     constant = ConstantSpec({"": np.full(2, 0.5, np.float32)})
     assert np.all(act(constant, BEST)[0] == 0.5)
     with raises(InvalidValueError, field="epsilons", quotes="constant"):

@@ -1,4 +1,4 @@
-"""A call for fragments that breaks off has not happened, and rows that are lost come back: the same bytes each time."""
+"""Fragment calls that break off or lose workers: rows are restored, and the bytes stay the same."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from fragment_calls import CHEETAH, MODULES, fragments, in_calls, mlp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pools import CARTPOLE, adds_up, kill_one, lose_worker, pool_of, read, sample, sample_request, until
+from pools import CARTPOLE, RecordingBackend, adds_up, kill_one, pool_of, read, sample, sample_request, until
 from support import equal, raises
-from test_fragments import CHEETAH, MODULES, fragments, in_calls, mlp
 
 import rollserve
 from rollserve import Reason
@@ -35,7 +35,7 @@ BIG = rollserve.EnvSpec("sample_envs:Big", {"observation_bytes": 1 << 16, "lengt
 
 @pytest.mark.parametrize("options", [{}, SOFT], ids=["hard", "soft"])
 @pytest.mark.parametrize("env", [CARTPOLE, CHEETAH], ids=lambda env: env.id)
-async def test_whoever_is_killed_between_calls_and_in_the_middle(
+async def test_fragments_are_the_same_when_workers_are_killed(
     ray_backend: RayBackend, env: rollserve.EnvSpec, options: dict[str, Any]
 ) -> None:
     calls = [30, 30, 1500, 10, 1500]
@@ -44,7 +44,7 @@ async def test_whoever_is_killed_between_calls_and_in_the_middle(
         expected = await in_calls(pool, calls, seed=9, **options)
         source = random.Random(env.id)
         clock, num_lost = 0, 0
-        for num_steps, wanted in zip(calls, expected, strict=True):
+        for num_steps, expected_batch in zip(calls, expected, strict=True):
             if num_steps == 1500:
                 running = asyncio.create_task(fragments(pool, 4 * num_steps, clock, seed=9, **options))
                 await asyncio.sleep(source.uniform(0.0, 0.15))
@@ -53,7 +53,7 @@ async def test_whoever_is_killed_between_calls_and_in_the_middle(
             else:
                 batch = await fragments(pool, 4 * num_steps, clock or None, seed=9, **options)
                 kill_one(pool, source)
-            assert equal(batch, wanted)
+            assert equal(batch, expected_batch)
             assert batch.account is not None
             assert batch.account.num_broken_off_episodes == 0
             num_lost += batch.account.num_lost_steps
@@ -61,7 +61,7 @@ async def test_whoever_is_killed_between_calls_and_in_the_middle(
         assert num_lost > 0
 
 
-async def test_a_worker_that_dies_while_its_fragments_are_delivered(ray_backend: RayBackend) -> None:
+async def test_fragments_are_the_same_when_a_worker_dies_during_delivery(ray_backend: RayBackend) -> None:
     async with pool_of(ray_backend, BIG, workers=2, rows=2, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         await fragments(pool, 4 * 50, seed=1)
@@ -81,13 +81,13 @@ async def test_a_worker_that_dies_while_its_fragments_are_delivered(ray_backend:
             assert equal(join_batches(parts, account), expected)
 
 
-async def test_a_cancelled_call_has_not_happened(backend: Backend) -> None:
+async def test_cancelled_call_does_not_advance_the_rows(backend: Backend) -> None:
     async with pool_of(backend, CHEETAH, workers=2, rows=2) as pool:
         await pool.update_agent([mlp(CHEETAH, 1)])
         expected = await in_calls(pool, [25, 400, 30], seed=4)
         await fragments(pool, 100, seed=4)
         for delay in (0.0, 0.03, 0.1, 1.0):
-            # Far too many to be made by then.
+            # The call asks for more steps than it can simulate before it is cancelled.
             running = asyncio.create_task(fragments(pool, 100_000, 25, seed=4))
             await asyncio.sleep(delay)
             running.cancel()
@@ -101,7 +101,7 @@ async def test_a_cancelled_call_has_not_happened(backend: Backend) -> None:
         assert pool.status().counters.num_cancelled_calls > 0
 
 
-async def test_a_cancelled_call_of_the_own_sequence(backend: Backend) -> None:
+async def test_own_sequence_goes_on_after_a_cancelled_call(backend: Backend) -> None:
     async with pool_of(backend, CHEETAH, workers=2, rows=2) as pool:
         await pool.update_agent([mlp(CHEETAH, 1)])
         first = await fragments(pool, 100)
@@ -120,7 +120,7 @@ async def test_a_cancelled_call_of_the_own_sequence(backend: Backend) -> None:
         assert np.array_equal(second.observations[::25], first.last_observations)
 
 
-async def test_the_call_before_can_be_repeated_with_what_has_come_left_out(backend: Backend) -> None:
+async def test_last_call_can_be_repeated_without_its_first_steps(backend: Backend) -> None:
     async with pool_of(backend, CHEETAH, workers=2, rows=2) as pool:
         await pool.update_agent([mlp(CHEETAH, 1)])
         _, expected = await in_calls(pool, [25, 200], seed=4)
@@ -133,14 +133,14 @@ async def test_the_call_before_can_be_repeated_with_what_has_come_left_out(backe
                     pool.sample(sample_request(Fragments(800, 800, row_step_count=25), 1 << 22, seed=4))
                 ) as items:
                     assert not any(isinstance(item, Delivery) for item in [item async for item in items])
-        # The one before that is not there any more.
+        # The call before the last one cannot be repeated.
         await fragments(pool, 4, 225, seed=4)
         with raises(NotReadyError, reason=Reason.ROW_STEP_COUNT, quotes=("25", "225", "226")):
             await fragments(pool, 800, 25, seed=4)
 
 
-async def test_a_call_is_repeated_while_the_first_one_still_runs(backend: Backend) -> None:
-    """As by a client whose connection broke, which the server has not noticed."""
+async def test_call_can_be_repeated_while_it_runs(backend: Backend) -> None:
+    """A client does so when its connection broke and the server has not noticed."""
     async with pool_of(backend, CHEETAH, workers=1, rows=2) as pool:
         await pool.update_agent([mlp(CHEETAH, 1)])
         first = await fragments(pool, 50)
@@ -163,7 +163,7 @@ async def test_a_call_is_repeated_while_the_first_one_still_runs(backend: Backen
                 assert np.array_equal(again.last_observations[last], following.observations[start])
 
 
-async def test_after_an_env_update_a_broken_call_can_still_be_repeated(backend: Backend) -> None:
+async def test_call_can_be_repeated_after_an_environment_update(backend: Backend) -> None:
     async with pool_of(backend, CARTPOLE, workers=1, rows=2) as pool:
         await pool.update_agent([mlp(CARTPOLE, 1)])
         await fragments(pool, 50)
@@ -174,7 +174,7 @@ async def test_after_an_env_update_a_broken_call_can_still_be_repeated(backend: 
         assert equal(second, again)
 
 
-async def test_rows_that_cannot_come_back_break_off(ray_backend: RayBackend) -> None:
+async def test_unreproducible_rows_break_off_when_their_worker_is_lost(ray_backend: RayBackend) -> None:
     env = rollserve.EnvSpec("sample_envs:Unseeded")
     async with pool_of(ray_backend, env, workers=2, rows=4, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
@@ -185,14 +185,14 @@ async def test_rows_that_cannot_come_back_break_off(ray_backend: RayBackend) -> 
         assert second.account is not None
         assert second.account.seed == first.account.seed
         broken_off = second.account.num_broken_off_episodes
-        # All that was in progress on that worker, and nothing on the other.
-        in_progress = ~(first.terminated | first.truncated)
+        # All open episodes of that worker break off, and none of the other.
+        are_open = ~(first.terminated | first.truncated)
         assert first.worker_indices is not None
-        assert broken_off == int((in_progress & (first.worker_indices == 1)).sum()) > 0
+        assert broken_off == int((are_open & (first.worker_indices == 1)).sum()) > 0
         for row in range(8):
             ends = np.flatnonzero(first.episode_indices % 8 == row)[-1]
             begins = np.flatnonzero(second.episode_indices % 8 == row)[0]
-            goes_on = in_progress[ends] and row < 4
+            goes_on = are_open[ends] and row < 4
             assert bool(second.first_steps[begins]) == goes_on
             assert second.episode_indices[begins] == first.episode_indices[ends] + (0 if goes_on else 8)
         third = await fragments(pool, 80)
@@ -200,8 +200,8 @@ async def test_rows_that_cannot_come_back_break_off(ray_backend: RayBackend) -> 
         assert third.account.num_broken_off_episodes == 0
 
 
-async def test_delivered_fragments_of_rows_that_cannot_come_back(ray_backend: RayBackend) -> None:
-    """What comes would not fit what has come: an error says so."""
+async def test_call_fails_when_delivered_rows_cannot_be_restored(ray_backend: RayBackend) -> None:
+    """Steps delivered later would not continue those delivered before."""
     env = rollserve.EnvSpec("sample_envs:Unseeded")
     async with pool_of(ray_backend, env, workers=1, rows=4, call_window_bytes=10_000, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
@@ -215,14 +215,14 @@ async def test_delivered_fragments_of_rows_that_cannot_come_back(ray_backend: Ra
                         killed = True
                         os.kill(pool.status().workers[0].identity.process_id, signal.SIGKILL)
 
-        with raises(WorkerLostError, reason=Reason.WORKER_LOST, quotes=("4 rows", "worker 0")):
+        with raises(WorkerLostError, reason=Reason.WORKER_LOST, quotes=("4", "worker 0")):
             await sample_and_kill()
         process_id = pool.status().workers[0].identity.process_id
         assert (await fragments(pool, 40)).num_steps == 40
-        assert pool.status().workers[0].identity.process_id == process_id  # nobody else was lost
+        assert pool.status().workers[0].identity.process_id == process_id  # no other worker was lost
 
 
-async def test_actions_that_are_too_many_to_be_kept() -> None:
+async def test_rows_break_off_when_their_actions_exceed_the_log() -> None:
     async with pool_of(InProcessBackend(), CHEETAH, workers=1, rows=3) as pool:
         await pool.update_agent([mlp(CHEETAH, 1)])
         expected = await in_calls(pool, [40, 20], seed=1)
@@ -240,8 +240,8 @@ async def test_actions_that_are_too_many_to_be_kept() -> None:
                 await fragments(pool, 60, 40, seed=1, skip=1)
 
 
-async def test_an_environment_that_ends_otherwise_when_it_is_made_again(backend: Backend) -> None:
-    """It says that it is a function of its seed, and is not: its rows break off."""
+async def test_rows_break_off_when_a_replay_ends_otherwise(backend: Backend) -> None:
+    """The first look takes the environment for a function of its seed, which it is not."""
     env = rollserve.EnvSpec("sample_envs:ForgetsItsLength")
     async with pool_of(backend, env, workers=1, rows=2, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
@@ -255,19 +255,19 @@ async def test_an_environment_that_ends_otherwise_when_it_is_made_again(backend:
         assert again.first_steps.tolist() == [0, 0]
 
 
-async def test_a_cancelled_call_stops_within_a_vector_step(backend: Backend) -> None:
+async def test_cancelled_call_stops_within_a_vector_step(backend: Backend) -> None:
     env = rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": 0.1, "length": 1000})
     async with pool_of(backend, env, workers=1, rows=4, progress_seconds=0.1, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
-        told: list[object] = []
+        received: list[object] = []
 
         async def run() -> None:
             async with contextlib.aclosing(pool.sample(sample_request(Fragments(4000), 1 << 22, seed=1))) as items:
                 async for item in items:
-                    told.append(item)  # noqa: PERF401  # they are looked at while more come
+                    received.append(item)  # noqa: PERF401  # read while more arrive
 
         running = asyncio.create_task(run())
-        await until(lambda: len(told) > 1)
+        await until(lambda: len(received) > 1)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
@@ -277,17 +277,17 @@ async def test_a_cancelled_call_stops_within_a_vector_step(backend: Backend) -> 
         assert adds_up(batch.account)
 
 
-async def test_sequences_that_nobody_uses_are_dropped(backend: Backend) -> None:
+async def test_oldest_sequences_are_dropped(backend: Backend) -> None:
     async with pool_of(backend, CARTPOLE, workers=1, rows=1, max_calls=2) as pool:
         await pool.update_agent([mlp(CARTPOLE, 1)])
         for seed in range(4):
             await fragments(pool, 5, seed=seed)
-        for seed, there in enumerate((False, False, True, True)):
-            with contextlib.nullcontext() if there else raises(NotReadyError, reason=Reason.ROW_STEP_COUNT):
+        for seed, is_kept in enumerate((False, False, True, True)):
+            with contextlib.nullcontext() if is_kept else raises(NotReadyError, reason=Reason.ROW_STEP_COUNT):
                 await fragments(pool, 5, 5, seed=seed)
 
 
-async def test_calls_with_a_seed_do_not_displace_the_own_sequence(backend: Backend) -> None:
+async def test_calls_with_a_seed_keep_the_own_sequence(backend: Backend) -> None:
     async with pool_of(backend, CARTPOLE, workers=1, rows=1, max_calls=2) as pool:
         await pool.update_agent([mlp(CARTPOLE, 1)])
         limited = await fragments(pool, 5, max_episode_length=3)
@@ -306,7 +306,7 @@ async def test_calls_with_a_seed_do_not_displace_the_own_sequence(backend: Backe
         assert (again.account.seed, again.account.row_step_count) == (limited.account.seed, 5)
 
 
-async def test_a_call_that_is_closed_before_it_has_done_anything() -> None:
+async def test_call_closed_at_its_beginning_does_not_advance_the_rows() -> None:
     async with pool_of(InProcessBackend(), CHEETAH, workers=1, rows=2) as pool:
         await pool.update_agent([mlp(CHEETAH, 1)])
         expected = await in_calls(pool, [10, 10], seed=1)
@@ -318,12 +318,12 @@ async def test_a_call_that_is_closed_before_it_has_done_anything() -> None:
         assert equal(await fragments(pool, 20, 10, seed=1), expected[1])
 
 
-async def test_environments_are_changed_in_place_and_a_refused_change_leaves_the_rows_alone() -> None:
+async def test_rejected_change_keeps_the_row_sequence() -> None:
     env = rollserve.EnvSpec("sample_envs:Tasks")
     async with pool_of(InProcessBackend(), env, workers=1, rows=2, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         first = await fragments(pool, 2)
-        with raises(InvalidValueError, reason=Reason.ENV_REFUSED, quotes="a goal of at least 0"):
+        with raises(InvalidValueError, reason=Reason.ENV_REFUSED, quotes="ValueError: expected a goal"):
             await pool.update_env([rollserve.EnvChange(task=rollserve.Task("set_task", {"goal": -1}))])
         second = await fragments(pool, 2)
         assert first.account is not None
@@ -345,18 +345,21 @@ async def test_environments_are_changed_in_place_and_a_refused_change_leaves_the
     num_rows=st.integers(1, 3),
     soft=st.booleans(),
 )
-def test_whatever_becomes_of_calls(operations: list[tuple[str, int]], num_rows: int, soft: bool) -> None:
-    """What a call brings is a function of where it begins, and of how long it is."""
+def test_fragments_are_a_function_of_their_position(
+    operations: list[tuple[str, int]], num_rows: int, soft: bool
+) -> None:
+    """A call's fragments depend only on the step at which it begins, and on its length."""
 
     async def run() -> None:
-        env = rollserve.EnvSpec("sample_envs:Ragged", {"most": 30})
-        async with pool_of(InProcessBackend(), env, workers=2, rows=num_rows, **MODULES) as pool:
+        env = rollserve.EnvSpec("sample_envs:Ragged", {"max_length": 30})
+        backend: Any = RecordingBackend(InProcessBackend())
+        async with pool_of(backend, env, workers=2, rows=num_rows, **MODULES) as pool:
             await pool.update_agent([RandomSpec()])
             stride = 2 * num_rows
             options: dict[str, Any] = {"max_episode_length": 11, "soft": True} if soft else {}
 
             async def true_fragments(clock: int, num_steps: int) -> rollserve.EpisodeBatch:
-                """As if nothing had happened before."""
+                """Return the fragments from a fresh pool."""
                 async with pool_of(InProcessBackend(), env, workers=2, rows=num_rows, **MODULES) as fresh:
                     await fresh.update_agent([RandomSpec()])
                     if clock:
@@ -373,8 +376,7 @@ def test_whatever_becomes_of_calls(operations: list[tuple[str, int]], num_rows: 
                     case _:
                         begins = clock
                 if operation == "lose":
-                    slot = num_steps % 2
-                    lose_worker(pool, slot)
+                    backend.handles[num_steps % 2].kill()
                 if operation == "cancel":
                     running = asyncio.create_task(
                         fragments(pool, num_steps * stride, begins or None, seed=6, **options)
@@ -392,13 +394,3 @@ def test_whatever_becomes_of_calls(operations: list[tuple[str, int]], num_rows: 
                 before, clock, last_steps = begins, begins + num_steps, num_steps
 
     asyncio.run(run())
-
-
-async def test_the_servers_limit_counts_too() -> None:
-    env = rollserve.EnvSpec("sample_envs:Nested", {"length": 7})
-    async with pool_of(InProcessBackend(), env, workers=1, rows=1, max_episode_length=5, **MODULES) as pool:
-        await pool.update_agent([RandomSpec()])
-        for soft, lengths in ((False, [5, 5, 4]), (True, [5, 2, 5, 2])):
-            batch = await fragments(pool, 14, seed=1, soft=soft)
-            assert batch.lengths.tolist() == lengths
-            assert batch.truncated.tolist() == [length == 5 for length in lengths]

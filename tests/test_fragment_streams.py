@@ -1,4 +1,4 @@
-"""Fragments through the server: the client's calls, streams that break, the command line."""
+"""Fragments through the server: the client's calls, broken streams, the command line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.local import LocalServer
 
 
-def test_step_types_and_joined(sampler: rollserve.Sampler) -> None:
+def test_fragments_join_to_episodes(sampler: rollserve.Sampler) -> None:
     parts = [sampler.obtain_fragments(80) for _ in range(8)]
     for number, part in enumerate(parts):
         assert part.num_steps == 80
@@ -41,8 +41,8 @@ def test_step_types_and_joined(sampler: rollserve.Sampler) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_broken_stream_goes_on(sampler: rollserve.Sampler, server: LocalServer, seed: int) -> None:
-    """Also one that was complete but for its account, and also without a seed."""
+def test_broken_stream_is_resumed(sampler: rollserve.Sampler, server: LocalServer, seed: int) -> None:
+    """Some streams break after the last step and before the account."""
     expected = [sampler.obtain_fragments(48_000, seed=3), sampler.obtain_fragments(16_000, seed=3, row_step_count=6000)]
     with (
         cutting_proxy(server.address, num_cuts=4, max_bytes=2_000_000, seed=seed) as proxy,
@@ -52,8 +52,8 @@ def test_a_broken_stream_goes_on(sampler: rollserve.Sampler, server: LocalServer
         first = distant.obtain_fragments(48_000, seed=3)
         second = distant.obtain_fragments(16_000, seed=3, row_step_count=6000)
         assert proxy.num_cuts > 0
-    for batch, wanted in zip((first, second), expected, strict=True):
-        assert equal(batch, wanted)
+    for batch, expected_batch in zip((first, second), expected, strict=True):
+        assert equal(batch, expected_batch)
         account = batch.account
         assert account is not None
         assert (account.num_steps, account.num_episodes) == (
@@ -65,7 +65,7 @@ def test_a_broken_stream_goes_on(sampler: rollserve.Sampler, server: LocalServer
     assert first.account.num_resumptions > 0
 
 
-def test_a_broken_stream_without_a_seed_goes_on(sampler: rollserve.Sampler, server: LocalServer) -> None:
+def test_broken_stream_without_a_seed_is_resumed(sampler: rollserve.Sampler, server: LocalServer) -> None:
     with (
         cutting_proxy(server.address, num_cuts=3, max_bytes=1_500_000, seed=5) as proxy,
         rollserve.connect(proxy.address) as distant,
@@ -83,7 +83,7 @@ def test_a_broken_stream_without_a_seed_goes_on(sampler: rollserve.Sampler, serv
         assert equal(batch, again)
 
 
-async def test_for_asyncio_too(sampler: rollserve.Sampler, server: LocalServer) -> None:
+async def test_broken_stream_of_the_async_client_is_resumed(sampler: rollserve.Sampler, server: LocalServer) -> None:
     options: dict[str, Any] = {"seed": 3, "soft_horizon": True, "max_episode_length": 15}
     expected = sampler.obtain_fragments(48_000, **options)
     with cutting_proxy(server.address, num_cuts=3, max_bytes=2_000_000, seed=2) as proxy:
@@ -95,7 +95,7 @@ async def test_for_asyncio_too(sampler: rollserve.Sampler, server: LocalServer) 
     assert batch.account.num_resumptions > 0
 
 
-def test_the_beginning_names_rows_and_clock(sampler: rollserve.Sampler, server: LocalServer) -> None:
+def test_beginning_names_rows_and_row_step_count(sampler: rollserve.Sampler, server: LocalServer) -> None:
     with grpc.insecure_channel(server.address) as channel:
         stub = SamplerServiceStub(channel)
         for number in range(2):
@@ -105,14 +105,14 @@ def test_the_beginning_names_rows_and_clock(sampler: rollserve.Sampler, server: 
             assert last.account.row_step_count == 2 * number
         first, *_ = stub.ObtainSamples(pb.ObtainSamplesRequest(step_count=16))
         assert (first.beginning.row_count, first.beginning.row_step_count) == (0, 0)
-        # Everything has come but the account.
+        # All steps are skipped, so that only the account is left.
         options = pb.SamplingOptions(seed=5)
         request = pb.ObtainSamplesRequest(step_count=16, options=options, fragments=pb.Fragments(skip_step_count=16))
         contents = [response.WhichOneof("content") for response in stub.ObtainSamples(request)]
         assert contents == ["beginning", "account"]
 
 
-def test_what_is_sent_is_checked(sampler: rollserve.Sampler) -> None:
+def test_invalid_argument_is_rejected(sampler: rollserve.Sampler) -> None:
     with raises(TypeError, field="soft_horizon"):
         sampler.obtain_fragments(8, soft_horizon=1)  # type: ignore[arg-type]
     with raises(rollserve.InvalidArgumentError, field="row_step_count"):
@@ -121,7 +121,7 @@ def test_what_is_sent_is_checked(sampler: rollserve.Sampler) -> None:
         sampler.obtain_fragments(8, seed=1, row_step_count=3)
 
 
-def test_on_the_command_line(sampler: rollserve.Sampler, server: LocalServer) -> None:
+def test_command_line_samples_fragments(sampler: rollserve.Sampler, server: LocalServer) -> None:
     shown = run("sample", server.address, "--steps", "80", "--fragments", "--seed", "4")
     assert shown.returncode == 0, shown.stderr
     assert "fragments of episodes" in shown.stdout

@@ -1,4 +1,4 @@
-"""Fragments: exactly so many steps, each a slice of a true episode, in the order of the contract."""
+"""Fragments: the exact number of steps, each fragment a slice of an episode, in the documented order."""
 
 from __future__ import annotations
 
@@ -7,65 +7,29 @@ import contextlib
 import dataclasses
 import itertools
 import re
-from typing import Any
 
 import numpy as np
 import pytest
+from fragment_calls import CHEETAH, MODULES, fragments, in_calls, mlp
 from fragment_truth import Truth, expected_places, places_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pools import CARTPOLE, adds_up, pool_of, sample, sample_request, until
+from pools import CARTPOLE, pool_of, sample, sample_request, until
 from support import equal, raises
 
 import rollserve
 from rollserve import Reason
 from rollserve.episode_batch import StepType
-from rollserve_server.agents import AgentSpec, MlpSpec, RandomSpec
+from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import EnvFailedError, InvalidValueError, NotReadyError, OverLimitError
-from rollserve_server.pool import AtLeast, Backend, Beginning, Delivery, Fragments, InProcessBackend, Pool
+from rollserve_server.pool import AtLeast, Backend, Beginning, Delivery, Fragments, InProcessBackend
 
-MODULES = {"allow_module": ("sample_envs",)}
 RAGGED = rollserve.EnvSpec("sample_envs:Ragged")
-CHEETAH = rollserve.EnvSpec("HalfCheetah-v5", {"max_episode_steps": 70})
 NESTED = rollserve.EnvSpec("sample_envs:Nested", {"length": 7})
 
 
-def mlp(env: rollserve.EnvSpec, seed: int) -> AgentSpec:
-    sizes = {"CartPole-v1": (4, rollserve.spaces.Discrete(2)), "HalfCheetah-v5": (17, box(6))}
-    if env.id not in sizes:
-        return RandomSpec()
-    num_inputs, action_space = sizes[env.id]
-    agent = rollserve.MlpAgent.initial(box(num_inputs), action_space, seed=seed)
-    return MlpSpec(agent.layer_sizes, agent.activation, agent.head, agent.parameters)
-
-
-def box(size: int) -> rollserve.spaces.Box:
-    return rollserve.spaces.Box(np.float32(-1), np.float32(1), (size,), np.dtype(np.float32))
-
-
-async def fragments(
-    pool: Pool, num_steps: int, clock: int | None = None, *, soft: bool = False, skip: int = 0, **options: Any
-) -> rollserve.EpisodeBatch:
-    batch = await sample(pool, Fragments(num_steps, skip, soft, clock), **options)
-    assert batch.num_steps == num_steps - skip
-    assert batch.account is not None
-    assert adds_up(batch.account)
-    assert batch.account.num_kept_steps == 0
-    return batch
-
-
-async def in_calls(pool: Pool, calls: list[int], seed: int, **options: Any) -> list[rollserve.EpisodeBatch]:
-    """So many steps of each row in each call, from the beginning of a seed's sequence on."""
-    num_rows = sum(worker.num_rows for worker in pool.status().workers)
-    clocks = itertools.accumulate(calls, initial=0)
-    return [
-        await fragments(pool, num_steps * num_rows, clock or None, seed=seed, **options)
-        for num_steps, clock in zip(calls, clocks, strict=False)
-    ]
-
-
 @pytest.mark.parametrize("env", [CARTPOLE, CHEETAH, NESTED, RAGGED], ids=lambda env: env.id)
-async def test_each_is_a_slice_of_a_true_episode_before_and_after_an_env_swap(
+async def test_fragments_are_slices_of_episodes_before_and_after_an_update(
     backend: Backend, env: rollserve.EnvSpec
 ) -> None:
     async with pool_of(backend, env, **MODULES) as pool:
@@ -89,12 +53,14 @@ async def test_each_is_a_slice_of_a_true_episode_before_and_after_an_env_swap(
     num_workers=st.integers(1, 3),
     num_rows=st.integers(1, 4),
     calls=st.lists(st.integers(1, 30), min_size=1, max_size=6),
-    most=st.sampled_from([1, 2, 12]),
-    limit=st.sampled_from([None, 1, 5, 12]),
+    max_length=st.sampled_from([1, 2, 12]),
+    limit=st.sampled_from([None, 1, 5, 11]),  # odd: episodes of odd lengths are truncated, and never terminate
 )
-def test_order_and_content(num_workers: int, num_rows: int, calls: list[int], most: int, limit: int | None) -> None:
+def test_fragments_have_the_documented_order(
+    num_workers: int, num_rows: int, calls: list[int], max_length: int, limit: int | None
+) -> None:
     async def run() -> None:
-        env = rollserve.EnvSpec("sample_envs:Ragged", {"most": most})
+        env = rollserve.EnvSpec("sample_envs:Ragged", {"max_length": max_length})
         async with pool_of(InProcessBackend(), env, workers=num_workers, rows=num_rows, **MODULES) as pool:
             await pool.update_agent([RandomSpec()])
             truth = Truth(pool, seed=2, max_episode_length=limit)
@@ -112,7 +78,7 @@ def test_order_and_content(num_workers: int, num_rows: int, calls: list[int], mo
     asyncio.run(run())
 
 
-async def test_one_step_episodes_and_episodes_cut_at_their_end(backend: Backend) -> None:
+async def test_fragments_may_end_with_their_episodes(backend: Backend) -> None:
     for length, calls in ((1, [1, 5]), (4, [4, 8, 2, 2, 3])):
         env = rollserve.EnvSpec("sample_envs:Ends", {"length": length})
         async with pool_of(backend, env, **MODULES) as pool:
@@ -127,8 +93,8 @@ async def test_one_step_episodes_and_episodes_cut_at_their_end(backend: Backend)
             assert (batches[0].lengths == min(calls[0], length)).all()
 
 
-async def test_fragments_of_one_step(backend: Backend) -> None:
-    """For a target of 160 steps, 160 fragments, whatever the rows."""
+async def test_calls_of_one_step_per_row_deliver_fragments_of_one_step(backend: Backend) -> None:
+    """160 steps in 20 calls are 160 fragments."""
     async with pool_of(backend, CARTPOLE, workers=2, rows=4) as pool:
         await pool.update_agent([mlp(CARTPOLE, 1)])
         truth = Truth(pool, seed=4)
@@ -139,8 +105,8 @@ async def test_fragments_of_one_step(backend: Backend) -> None:
             await truth.check(batch)
 
 
-async def test_an_environment_that_truncates_at_the_limit(backend: Backend) -> None:
-    """One end, and a true reset, whatever the horizon."""
+async def test_environment_that_truncates_at_the_limit_is_reset(backend: Backend) -> None:
+    """The episode ends once, with a reset, with a hard and with a soft horizon."""
     env = rollserve.EnvSpec("sample_envs:Ends", {"length": 3, "terminated": False, "truncated": True})
     async with pool_of(backend, env, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
@@ -153,7 +119,7 @@ async def test_an_environment_that_truncates_at_the_limit(backend: Backend) -> N
                 assert not batch.terminated.any()
 
 
-async def test_the_limit_counts_over_fragments(backend: Backend) -> None:
+async def test_limit_counts_over_the_fragments_of_an_episode(backend: Backend) -> None:
     async with pool_of(backend, CHEETAH, workers=1, rows=2) as pool:
         await pool.update_agent([mlp(CHEETAH, 1)])
         truth = Truth(pool, seed=5, max_episode_length=25)
@@ -163,8 +129,8 @@ async def test_the_limit_counts_over_fragments(backend: Backend) -> None:
         assert [places_of(batch) for batch in batches] == expected_places(lambda _: 25, [2], [10] * 6)
 
 
-async def test_a_soft_horizon(backend: Backend) -> None:
-    """Episodes end at the limit, and the next ones begin where they stand; the environment's own ends are true ones."""
+async def test_soft_horizon_truncates_without_a_reset(backend: Backend) -> None:
+    """Episodes end at the limit and the next ones begin in the same state; other ends reset the environment."""
     env = rollserve.EnvSpec("sample_envs:Nested", {"length": 7})
     async with pool_of(backend, env, workers=1, rows=2, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
@@ -185,7 +151,7 @@ async def test_a_soft_horizon(backend: Backend) -> None:
             assert len(set(seeds)) == 3
             assert episodes.episode_infos["_seed"].tolist() == [True, False, False, True, False, False, True]
             assert episodes.env_infos["step"].tolist() == [*range(1, 8), *range(1, 8), 1, 2]
-            # What one ended with is what the next one sees first.
+            # The last observation of a truncated episode is the first one of the next.
             for one, following in itertools.pairwise(episodes.split()):
                 if not one.terminated[0]:
                     for leaf, last in one.last_observations.items():  # type: ignore[union-attr]
@@ -193,12 +159,12 @@ async def test_a_soft_horizon(backend: Backend) -> None:
 
 
 def without_ragged_infos(batch: rollserve.EpisodeBatch) -> rollserve.EpisodeBatch:
-    """Without what is not of one shape in all fragments."""
+    """Return the batch without the info whose shape varies between fragments."""
     infos = {name: column for name, column in batch.env_infos.items() if "ragged" not in name}
     return dataclasses.replace(batch, env_infos=infos)
 
 
-async def test_rows_go_on_through_an_agent_update(backend: Backend) -> None:
+async def test_rows_continue_after_an_agent_update(backend: Backend) -> None:
     async with pool_of(backend, CHEETAH, workers=2, rows=2) as pool:
         await pool.update_agent([mlp(CHEETAH, 1)])
         first = await fragments(pool, 40)
@@ -212,14 +178,14 @@ async def test_rows_go_on_through_an_agent_update(backend: Backend) -> None:
         assert set(first.policy_versions.tolist()) == {1}
         assert set(second.policy_versions.tolist()) == {2}
         assert np.array_equal(first.last_observations, second.observations[::10])
-        # The new policy acts as it would have acted there: with the same numbers at the same steps.
+        # The new policy gets the same noise at the same steps.
         truth = await Truth(pool, seed=first.account.seed).episode(0)
         deviations = [(batch.actions - batch.agent_infos["mean"]) for batch in (truth, second)]
         std = np.exp(second.agent_infos["log_std"][0])
         assert np.allclose(deviations[0][10:20] / std, deviations[1][:10] / std, atol=1e-4)
 
 
-async def test_an_env_update_begins_anew(backend: Backend) -> None:
+async def test_environment_update_starts_a_new_sequence(backend: Backend) -> None:
     async with pool_of(backend, CARTPOLE) as pool:
         await pool.update_agent([mlp(CARTPOLE, 1)])
         first = await fragments(pool, 40)
@@ -233,7 +199,7 @@ async def test_an_env_update_begins_anew(backend: Backend) -> None:
         assert second.account.row_step_count == 0
 
 
-async def test_agents_and_environments_of_their_own(backend: Backend) -> None:
+async def test_workers_may_have_agents_and_environments_of_their_own(backend: Backend) -> None:
     async with pool_of(backend, CARTPOLE, workers=2, rows=1) as pool:
         specs = [rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": steps}) for steps in (3, 4)]
         await pool.update_env(specs, per_worker=True)
@@ -242,7 +208,7 @@ async def test_agents_and_environments_of_their_own(backend: Backend) -> None:
         assert batch.lengths.tolist() == [3, 3, 3, 3, 4, 4, 4]
 
 
-async def test_several_sequences_at_once(backend: Backend) -> None:
+async def test_sequences_run_side_by_side(backend: Backend) -> None:
     async with pool_of(backend, CARTPOLE, workers=2, rows=2, max_calls=8) as pool:
         await pool.update_agent([mlp(CARTPOLE, 1)])
         alone = [await in_calls(pool, [50, 3, 200], seed) for seed in range(3)]
@@ -265,7 +231,7 @@ async def test_several_sequences_at_once(backend: Backend) -> None:
         assert sorted(batch.account.row_step_count for batch in (*own, *other)) == [0, 0, 1000, 1000]
 
 
-async def test_calls_without_a_seed_are_left_alone_by_those_with_theirs(backend: Backend) -> None:
+async def test_calls_with_a_seed_do_not_advance_the_own_sequence(backend: Backend) -> None:
     async with pool_of(backend, CARTPOLE) as pool:
         await pool.update_agent([mlp(CARTPOLE, 1)])
         first = await fragments(pool, 80)
@@ -275,14 +241,14 @@ async def test_calls_without_a_seed_are_left_alone_by_those_with_theirs(backend:
         second = await fragments(pool, 80)
         assert second.account is not None
         assert (second.account.seed, second.account.row_step_count) == (first.account.seed, 10)
-        # To go on with it, or to repeat its last call, one says so.
+        # A call with the seed and a row step count repeats or continues the own sequence.
         assert equal(second, await fragments(pool, 80, 10, seed=first.account.seed))
         third = await fragments(pool, 80, 20, seed=first.account.seed)
         assert third.account is not None
         assert third.account.row_step_count == 20
 
 
-async def test_what_is_refused() -> None:
+async def test_fragment_request_is_rejected() -> None:
     async with pool_of(InProcessBackend(), CARTPOLE, worker_buffer_bytes=10_000) as pool:
         await pool.update_agent([mlp(CARTPOLE, 1)])
         with raises(InvalidValueError, field="step_count", quotes=("20", "16 or 24")):
@@ -305,14 +271,14 @@ async def test_what_is_refused() -> None:
         assert [worker.num_simulated_steps for worker in pool.status().workers] == [
             worker.num_simulated_steps for worker in before.workers
         ]
-        (most,) = {int(number) for number in re.findall(r"\d+", over.value.text)} - {800, 10_000}
-        assert (await fragments(pool, most)).num_steps == most
-        with pytest.raises(OverLimitError):
-            await fragments(pool, most + 8)
+        largest = max(number for number in map(int, re.findall(r"\d+", over.value.text)) if number < 800)
+        assert (await fragments(pool, largest)).num_steps == largest
+        with raises(OverLimitError, reason=Reason.FRAGMENTS_TOO_LARGE):
+            await fragments(pool, largest + 8)
 
 
-async def test_an_environment_that_raises(backend: Backend) -> None:
-    """The call has not happened; one of the own sequence does not fail again and again with it."""
+async def test_failed_call_is_followed_by_a_new_own_sequence(backend: Backend) -> None:
+    """Otherwise, calls of the own sequence would fail forever."""
     env = rollserve.EnvSpec("sample_envs:FailsForSomeSeeds")
     async with pool_of(backend, env, workers=1, rows=1, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
@@ -328,8 +294,7 @@ async def test_an_environment_that_raises(backend: Backend) -> None:
         assert len(seeds) > 1
 
 
-async def test_large_fragments_arrive_in_small_windows(backend: Backend) -> None:
-    """However little may be on its way, a call comes to its end, and in order."""
+async def test_large_fragments_are_delivered_through_a_small_window(backend: Backend) -> None:
     async with pool_of(backend, CARTPOLE, call_window_bytes=10_000, workers=3, rows=4) as pool:
         await pool.update_agent([mlp(CARTPOLE, 1)])
         small = await fragments(pool, 60_000, seed=1)
@@ -338,8 +303,8 @@ async def test_large_fragments_arrive_in_small_windows(backend: Backend) -> None
         assert equal(await fragments(pool, 60_000, seed=1), small)
 
 
-async def test_short_fragments_take_more_than_their_steps(backend: Backend) -> None:
-    """A worker whose turn has not come pauses when it holds as much as it may."""
+async def test_workers_pause_when_short_fragments_fill_their_buffers(backend: Backend) -> None:
+    """A fragment of one step takes more bytes than its step; a full worker pauses until it may deliver."""
     env = rollserve.EnvSpec("sample_envs:Ends", {"length": 1})
     options = {"workers": 3, "rows": 4, **MODULES}
     batches = []
@@ -351,16 +316,26 @@ async def test_short_fragments_take_more_than_their_steps(backend: Backend) -> N
     assert equal(*batches)
 
 
-async def test_a_worker_holds_no_more_than_it_may() -> None:
+async def test_worker_stops_when_its_buffer_is_full() -> None:
     env = rollserve.EnvSpec("sample_envs:Ends", {"length": 1})
     options = {"workers": 2, "rows": 4, "worker_buffer_bytes": 400_000, "call_window_bytes": 20_000, **MODULES}
     async with pool_of(InProcessBackend(), env, **options) as pool:
         await pool.update_agent([RandomSpec()])
-        told = pool.sample(sample_request(Fragments(8 * 2000), 1 << 12, seed=1))
-        async with contextlib.aclosing(told) as items:
+        items_of_call = pool.sample(sample_request(Fragments(8 * 2000), 1 << 12, seed=1))
+        async with contextlib.aclosing(items_of_call) as items:
             assert isinstance(await anext(items), Beginning)
             assert isinstance(await anext(items), Delivery)
-            await asyncio.sleep(0.5)  # nobody reads meanwhile
+            await asyncio.sleep(0.5)  # while the client does not read
         # Each fragment takes about 600 bytes beside its step.
         await until(lambda: pool.status().workers[1].num_simulated_steps > 0)
         assert all(worker.num_simulated_steps < 1200 for worker in pool.status().workers)
+
+
+async def test_server_limit_applies_to_fragments() -> None:
+    env = rollserve.EnvSpec("sample_envs:Nested", {"length": 7})
+    async with pool_of(InProcessBackend(), env, workers=1, rows=1, max_episode_length=5, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
+        for soft, lengths in ((False, [5, 5, 4]), (True, [5, 2, 5, 2])):
+            batch = await fragments(pool, 14, seed=1, soft=soft)
+            assert batch.lengths.tolist() == lengths
+            assert batch.truncated.tolist() == [length == 5 for length in lengths]

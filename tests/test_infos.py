@@ -1,4 +1,4 @@
-"""What environments tell in their infos comes out as columns, or is dropped and counted; nothing makes a call fail."""
+"""Infos of environments become columns, or are dropped and counted; they never make a call fail."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ Infos = Callable[[int], Mapping[Any, Any]]
 
 
 def delivered(length: int, info: Infos, num_episodes: int = 1) -> tuple[rollserve.EpisodeBatch, Mapping[str, int]]:
-    """Episodes with these infos of each step, but not of the reset."""
+    """Return episodes with these infos in each step and none at the reset, and the counts of dropped ones."""
     Scripted.script = Script(length, lambda step: info(step) if step else {})
     return sample(num_episodes)
 
 
 class RefusesToBeAnArray:
     def __array__(self, *arguments: Any, **options: Any) -> np.ndarray:
-        raise TypeError("it is elsewhere")
+        raise TypeError("no array")
 
 
-def test_python_integers_beyond_int64_become_uint64() -> None:
+def test_integers_beyond_int64_become_uint64() -> None:
     hashes = [0, 1, 2**63 - 1, 2**63, 2**64 - 1, 5]
     batch, dropped = delivered(len(hashes), lambda step: {"hash": hashes[step - 1]})
     assert batch.env_infos["hash"].dtype == np.uint64
@@ -39,7 +39,7 @@ def test_python_integers_beyond_int64_become_uint64() -> None:
     assert not dropped
 
 
-def test_gaps_stay_where_integers_change_their_type() -> None:
+def test_gaps_remain_when_integers_change_their_type() -> None:
     values = {1: 3, 3: 2**64 - 1, 4: True, 6: 4}
     batch, dropped = delivered(6, lambda step: {"n": values[step]} if step in values else {})
     assert batch.env_infos["n"].tolist() == [3, 0, 2**64 - 1, 1, 0, 4]
@@ -56,13 +56,13 @@ def test_integers_beyond_64_bits_are_dropped() -> None:
     assert dropped == {"n": 2}
 
 
-def test_integers_that_no_type_holds_together_are_dropped() -> None:
+def test_integers_without_a_common_type_are_dropped() -> None:
     batch, dropped = delivered(3, lambda step: {"n": [-1, 2**63, 7][step - 1], "fine": step})
     assert set(batch.env_infos) == {"fine"}
     assert dropped == {"n": 3}
 
 
-def test_an_integer_beyond_int64_at_a_reset() -> None:
+def test_reset_infos_may_exceed_int64() -> None:
     Scripted.script = Script(1, lambda step: {"hash": 2**63 + 1, "too_big": 2**64})
     batch, dropped = sample(2)
     assert batch.episode_infos["hash"].tolist() == [2**63 + 1] * 2
@@ -70,7 +70,7 @@ def test_an_integer_beyond_int64_at_a_reset() -> None:
     assert dropped == {"too_big": 4}
 
 
-def test_names_that_are_those_of_masks_are_dropped() -> None:
+def test_infos_with_names_of_masks_are_dropped() -> None:
     def info(step: int) -> Mapping[str, Any]:
         return {"x": {"y": 1.5, "_z": 3}, "_x": {"y": 0.25}, "_lonely": 1} if step != 2 else {}
 
@@ -82,7 +82,7 @@ def test_names_that_are_those_of_masks_are_dropped() -> None:
     assert dropped == {"_x/y": 2, "_lonely": 2}
 
 
-def test_of_values_with_the_same_name_the_first_is_taken() -> None:
+def test_first_of_several_infos_with_one_name_is_taken() -> None:
     infos = [{"a": {"b": 1}, "a/b": 2.5, 7: 1, "7": 2}, {"a/b": 3, "a": {"b": 4}}]
     batch, dropped = delivered(2, lambda step: infos[step - 1])
     assert batch.env_infos["a/b"].tolist() == [1, 3]
@@ -90,10 +90,10 @@ def test_of_values_with_the_same_name_the_first_is_taken() -> None:
     assert dropped == {"a/b": 2, "7": 1}
 
 
-def test_an_info_of_several_shapes_is_dropped_and_the_next_episode_begins_anew() -> None:
+def test_info_of_several_shapes_is_dropped_for_its_episode() -> None:
     values = iter([np.zeros(1), np.zeros(2), 1.0, np.ones(3), np.ones(3), np.ones(3)])
     Scripted.script = Script(3, lambda step: {"ragged": next(values), "fine": step} if step else {})
-    # The look at a new environment would take some of the values.
+    # The first look at a new environment would consume some of the values.
     with mock.patch.object(RowEnvs, "classify", return_value=rollserve.Reproducibility.EPISODE):
         batch, dropped = sample(2, num_rows=1)
     assert batch.env_infos["fine"].tolist() == [1, 2, 3] * 2
@@ -103,7 +103,7 @@ def test_an_info_of_several_shapes_is_dropped_and_the_next_episode_begins_anew()
 
 
 @pytest.mark.parametrize("value", ["text", None, [1, [2]], object(), RefusesToBeAnArray(), 1j, np.datetime64("now")])
-def test_what_is_no_number_is_dropped(value: object) -> None:
+def test_infos_without_numbers_are_dropped(value: object) -> None:
     batch, dropped = delivered(2, lambda step: {"odd": value})
     assert not batch.env_infos
     assert dropped == {"odd": 2}
@@ -118,7 +118,7 @@ NUMBERS: list[Any] = [
 
 @pytest.mark.parametrize("value", NUMBERS, ids=repr)
 @pytest.mark.parametrize("steps", [(1, 2, 3), (2,), (1, 3)], ids=repr)
-def test_numbers_and_arrays_come_as_they_are(value: Any, steps: tuple[int, ...]) -> None:
+def test_numbers_and_arrays_keep_their_type_and_shape(value: Any, steps: tuple[int, ...]) -> None:
     batch, dropped = delivered(3, lambda step: {"v": value} if step in steps else {})
     expected = np.asarray(value)
     column = batch.env_infos["v"]
@@ -129,7 +129,7 @@ def test_numbers_and_arrays_come_as_they_are(value: Any, steps: tuple[int, ...])
     assert not dropped
 
 
-def test_arrays_that_the_environment_changes_later_were_copied() -> None:
+def test_arrays_are_copied() -> None:
     array = np.zeros(2)
 
     def info(step: int) -> Mapping[str, Any]:
@@ -149,7 +149,7 @@ class RefusesToBeNamed:
     __repr__ = __str__
 
 
-def test_what_refuses_to_be_looked_at_is_dropped() -> None:
+def test_unreadable_infos_are_dropped() -> None:
     itself: dict[str, Any] = {"n": 1}
     itself["again"] = {"itself": itself}
     infos = {"fine": 2, "\udc80": 1.0, "nested": {"\udc80": 1.0, "b": 3}, RefusesToBeNamed(): 1, "itself": itself}
@@ -163,7 +163,7 @@ def test_what_refuses_to_be_looked_at_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("form", [list, iter, lambda outcome: outcome[:4], lambda outcome: None])
-def test_what_a_step_gives_is_five_things(form: Callable[[Any], Any]) -> None:
+def test_step_must_return_five_values(form: Callable[[Any], Any]) -> None:
     step = Scripted.step
     with mock.patch.object(Scripted, "step", lambda self, action: form(step(self, action))):
         if form in (list, iter):
@@ -184,7 +184,7 @@ INFOS = st.dictionaries(NAMES, LEAVES | st.dictionaries(NAMES, LEAVES, max_size=
 
 
 @given(infos=st.lists(INFOS, min_size=1, max_size=8))
-def test_each_value_is_delivered_or_counted(infos: list[dict[str, Any]]) -> None:
+def test_every_info_is_delivered_or_counted_as_dropped(infos: list[dict[str, Any]]) -> None:
     batch, dropped = delivered(len(infos), lambda step: infos[step - 1])
     values = [list(flat(info)) for info in infos]
     missing: Counter[str] = Counter(name for step in values for name, _ in step)
@@ -192,7 +192,7 @@ def test_each_value_is_delivered_or_counted(infos: list[dict[str, Any]]) -> None
         if name[0] != "_":
             mask = batch.env_infos.get(f"_{name}", np.ones(len(infos), bool))
             for row in np.flatnonzero(mask):
-                given_values = [value for its_name, value in values[row] if its_name == name]
+                given_values = [value for other_name, value in values[row] if other_name == name]
                 assert any(np.array_equal(column[row], np.asarray(value, column.dtype)) for value in given_values)
                 missing[name] -= 1
     assert +missing == Counter(dropped)

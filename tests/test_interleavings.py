@@ -1,4 +1,4 @@
-"""Calls come to an end, with the same episodes, in whatever order workers come to work and their answers come in."""
+"""Calls end with the same episodes in any order of the workers' work and reports."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 _CALLS = 10
-_LONGEST_SECONDS = 20.0
+_MAX_SECONDS = 20.0
 
 NATIVE = rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=2, num_episodes_per_row=2)
 ROWS = rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 15}, vectorization="rows", num_rows=2)
 
 
 class ShuffledBackend(InProcessBackend):
-    """Workers within this thread, whose turns a seed decides: thousands of orders of events in seconds."""
+    """Workers in this thread whose order a seed decides: thousands of orders of events in seconds."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -101,7 +101,7 @@ async def _report(answer: asyncio.Future[tuple[_R, NDArray[np.uint8]]]) -> _R:
         pytest.param(ROWS, Fragments(240), {"call_window_bytes": 3000}, id="fragments, full"),
     ],
 )
-async def test_whatever_the_order(
+async def test_batches_do_not_depend_on_the_order_of_events(
     env: rollserve.EnvSpec, target: Target | Fragments, options: dict[str, Any], num_workers: int
 ) -> None:
     async with pool_of(InProcessBackend(), env, workers=num_workers) as pool:
@@ -111,7 +111,7 @@ async def test_whatever_the_order(
         async with pool_of(ShuffledBackend(seed), env, workers=num_workers, **options) as pool:
             await pool.update_agent([RandomSpec()])
             for call in range(_CALLS):
-                async with asyncio.timeout(_LONGEST_SECONDS):
+                async with asyncio.timeout(_MAX_SECONDS):
                     batch = await sample(pool, target)
                 assert equal(batch, expected[call]), (seed, call)
                 assert batch.account is not None

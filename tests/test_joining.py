@@ -1,4 +1,4 @@
-"""What comes in many messages is one batch, each step copied once."""
+"""Joining the batches of many messages, with one copy of each step."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ ACCOUNT = rollserve.Account(
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[rollserve.EpisodeBatch]:
-    """Messages of episodes that are cut anywhere, with infos that come and go and change their types and shapes."""
+    """Draw messages of episodes cut at any step, with infos that vary in presence, type and shape."""
     lengths = draw(st.lists(st.integers(1, 6), min_size=1, max_size=6))
     source = np.random.default_rng(draw(st.integers(0, 2**32)))
     ends = np.cumsum(lengths)
     cuts = draw(st.lists(st.integers(1, int(ends[-1])), max_size=5))
     bounds = sorted({0, int(ends[-1]), *cuts})
-    changes = draw(st.sampled_from([0, 0, 1]))  # infos, most often the same in all messages
+    changes = draw(st.sampled_from([0, 0, 1]))  # whether the infos of the messages differ
     kinds = draw(st.lists(st.sampled_from(KINDS), min_size=len(bounds), max_size=len(bounds)))
     leaves = draw(st.sampled_from([[""], ["a", "b"]]))
     bound = draw(st.booleans())
@@ -75,7 +75,7 @@ KINDS: list[dict[str, tuple[str, tuple[int, ...], bool]]] = [
     {"x": ("f4", (2,), False), "_x": ("f4", (), False)},
     {},
 ]
-"""Infos: dtype, shape, and whether there are gaps."""
+"""Infos of a message by name: dtype, shape, and whether they have gaps."""
 
 
 def message(
@@ -148,7 +148,7 @@ def account_of(batches: Sequence[rollserve.EpisodeBatch]) -> rollserve.Account:
 
 @settings(max_examples=60)
 @given(st.lists(streams(), min_size=1, max_size=3), st.sampled_from([0, 5, 1000, 10**18]), st.booleans())
-def test_batches_are_joined_as_all_at_once(
+def test_joining_equals_join_batches(
     several: list[list[rollserve.EpisodeBatch]], num_steps: int, growing: bool
 ) -> None:
     out = rollserve.EpisodeBuffer()
@@ -166,7 +166,7 @@ def test_batches_are_joined_as_all_at_once(
 
 @settings(max_examples=60)
 @given(streams())
-def test_what_was_added_may_be_written_over(batches: list[rollserve.EpisodeBatch]) -> None:
+def test_joining_copies_added_batches(batches: list[rollserve.EpisodeBatch]) -> None:
     expected = join_batches(batches, account_of(batches))
     with Joining() as joining:
         for batch in batches:
@@ -180,10 +180,10 @@ def test_what_was_added_may_be_written_over(batches: list[rollserve.EpisodeBatch
 
 @settings(max_examples=60)
 @given(streams(), streams())
-def test_a_batch_in_a_buffer_holds_until_the_next_call(
+def test_buffer_holds_a_batch_until_the_next_call(
     first: list[rollserve.EpisodeBatch], second: list[rollserve.EpisodeBatch]
 ) -> None:
-    """Also where the second call needs more memory; what it gives is never torn."""
+    """The second call may need more memory; its batch is complete in either case."""
     buffers = [rollserve.EpisodeBuffer(), rollserve.EpisodeBuffer()]
     ones = join(first, 1, buffers[0])
     others = join(second, 1, buffers[1])
@@ -191,10 +191,10 @@ def test_a_batch_in_a_buffer_holds_until_the_next_call(
     again = join(second, 1, buffers[0])
     assert equal(again, join_batches(second, account_of(second)))
     assert equal(others, again)
-    assert ones.rewards.sum() >= 0  # overwritten or not, it is still there
+    assert ones.rewards.sum() >= 0  # overwritten or not, the memory is still mapped
 
 
-def test_a_buffer_is_used_again(sampler: rollserve.Sampler) -> None:
+def test_buffer_memory_is_reused(sampler: rollserve.Sampler) -> None:
     buffer = rollserve.EpisodeBuffer()
     first = sampler.obtain_samples(2000, seed=1, out=buffer)
     expected = sampler.obtain_samples(2000, seed=2)
@@ -208,21 +208,21 @@ def test_a_buffer_is_used_again(sampler: rollserve.Sampler) -> None:
     assert equal(sampler.obtain_exact_episodes(3, seed=4, out=buffer), sampler.obtain_exact_episodes(3, seed=4))
 
 
-def test_a_buffer_serves_one_call_at_a_time(sampler: rollserve.Sampler) -> None:
+def test_buffer_in_use_is_rejected(sampler: rollserve.Sampler) -> None:
     buffer = rollserve.EpisodeBuffer()
     with Joining(out=buffer), raises(ValueError, field="out"):
         sampler.obtain_samples(10, out=buffer)
     assert sampler.obtain_samples(10, out=buffer).num_steps >= 10
 
 
-async def test_for_asyncio_too(sampler: rollserve.Sampler, server: LocalServer) -> None:
+async def test_async_client_fills_a_buffer(sampler: rollserve.Sampler, server: LocalServer) -> None:
     buffer = rollserve.EpisodeBuffer()
     async with rollserve.aconnect(server.address) as other:
         batch = await other.obtain_samples(500, seed=1, out=buffer)
     assert equal(batch, sampler.obtain_samples(500, seed=1))
 
 
-def test_no_memory_is_held_beyond_the_result(sampler: rollserve.Sampler) -> None:
+def test_result_owns_its_memory(sampler: rollserve.Sampler) -> None:
     batch = sampler.obtain_samples(1000, seed=1)
     for array in (batch.observations, batch.rewards, batch.agent_infos["logits"], batch.lengths):
         assert isinstance(array, np.ndarray)

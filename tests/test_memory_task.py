@@ -1,4 +1,4 @@
-"""A task that only those can do who remember something, in every kind of agent that does."""
+"""A task that needs memory, with hand-made recurrent agents of each kind."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx_models import model, node
-from test_onnx import agent_of
+from onnx_models import agent_of, model, node
 
 import rollserve
 
 
-def keeping(core: str) -> rollserve.MlpAgent:
-    """Keeps which of the last two elements of an observation was 1, until one of them is so again."""
+def remembering_agent(core: str) -> rollserve.MlpAgent:
+    """Return an agent that remembers which of the last two elements of an observation was 1 last."""
     gates = {"gru": ([0, 0, 0], [0, -40, -40], [0, -10, 10]), "lstm": ([0] * 3, [0] * 3, [0, -10, 10], [0] * 3)}[core]
     biases = {"gru": [0, 20, 0], "lstm": [20, 20, 0, 20]}[core]
     parameters = {
@@ -29,8 +28,8 @@ def keeping(core: str) -> rollserve.MlpAgent:
     return rollserve.MlpAgent(floats, "categorical")
 
 
-def keeping_model() -> rollserve.OnnxAgent:
-    """The same of an observation that is a number, 1 or 2, or 0 for nothing new."""
+def remembering_model() -> rollserve.OnnxAgent:
+    """Return a model that remembers the last observation other than 0."""
     nodes = [
         node("Mul", "observation two", "doubled"),
         node("Sub", "doubled three", "side"),
@@ -47,16 +46,18 @@ def keeping_model() -> rollserve.OnnxAgent:
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: keeping("gru"), lambda: keeping("lstm"), keeping_model], ids=["gru", "lstm", "onnx"]
+    "make",
+    [lambda: remembering_agent("gru"), lambda: remembering_agent("lstm"), remembering_model],
+    ids=["gru", "lstm", "onnx"],
 )
-def test_a_task_of_memory_is_solved(sampler: rollserve.Sampler, make: Callable[[], Any]) -> None:
+def test_recurrent_agents_solve_a_memory_task(sampler: rollserve.Sampler, make: Callable[[], Any]) -> None:
     sampler.update_env("sample_envs:Recall")
     sampler.update_agent(make())
     batch = sampler.obtain_samples(1500)
     assert len(batch) > 100
     assert (batch.returns == 1).all()
     num_ended = 0
-    for _ in range(12):  # too short for most of the episodes
+    for _ in range(12):  # shorter than most of the episodes
         fragments = sampler.obtain_fragments(24)
         ends = np.cumsum(fragments.lengths)[fragments.terminated] - 1
         assert (fragments.rewards[ends] == 1).all()
@@ -64,7 +65,7 @@ def test_a_task_of_memory_is_solved(sampler: rollserve.Sampler, make: Callable[[
     assert num_ended > 20
 
 
-def test_a_task_of_memory_is_not_solved_without_memory(sampler: rollserve.Sampler) -> None:
+def test_agents_without_memory_fail_a_memory_task(sampler: rollserve.Sampler) -> None:
     updated = sampler.update_env("sample_envs:Recall")
     spaces = updated.observation_space, updated.action_space
     for agent in (rollserve.MlpAgent.initial(*spaces, seed=0), rollserve.ConstantAgent(1)):

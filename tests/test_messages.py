@@ -1,4 +1,4 @@
-"""Results of any size stream in messages that every client takes without any setting."""
+"""Results of any size are streamed in messages that gRPC clients accept by default."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rollserve_server.local import LocalServer
 DEFAULT_LIMIT = 4 << 20
 
 
-def test_one_episode_of_200_mb(sampler: rollserve.Sampler, stub: SamplerServiceStub) -> None:
+def test_episode_of_200_mb_is_streamed_in_small_messages(sampler: rollserve.Sampler, stub: SamplerServiceStub) -> None:
     sampler.update_env("sample_envs:Big", kwargs={"observation_bytes": 1 << 20, "length": 200})
     sampler.update_agent(rollserve.RandomAgent())
 
@@ -38,7 +38,7 @@ def test_one_episode_of_200_mb(sampler: rollserve.Sampler, stub: SamplerServiceS
     for one, following in itertools.pairwise(batches):
         assert np.array_equal(one.last_observations[-1], following.observations[0])
         assert not (one.terminated | one.truncated)[-1]
-    # Exactly so many steps of it, in order, each observation full of its number.
+    # All 200 steps are delivered in order, each observation filled with its number.
     first = np.concatenate([batch.observations[:, 0] for batch in batches])
     assert first.tolist() == [step % 251 for step in range(200)]
     assert batches[-1].truncated.tolist() == [True]
@@ -47,7 +47,7 @@ def test_one_episode_of_200_mb(sampler: rollserve.Sampler, stub: SamplerServiceS
     assert (account.step_count, account.episode_count) == (200, 1)
 
 
-def test_joined_it_is_one_episode(sampler: rollserve.Sampler) -> None:
+def test_episode_of_many_messages_is_joined(sampler: rollserve.Sampler) -> None:
     sampler.update_env("sample_envs:Big", kwargs={"observation_bytes": 1 << 20, "length": 40})
     sampler.update_agent(rollserve.RandomAgent())
     batch = sampler.obtain_samples(41)
@@ -60,7 +60,7 @@ def test_joined_it_is_one_episode(sampler: rollserve.Sampler) -> None:
 
 
 @pytest.mark.parametrize("limit", [4096, 20_000, 300_000, 16 << 20])
-def test_no_message_exceeds_the_limit(sampler: rollserve.Sampler, server: LocalServer, limit: int) -> None:
+def test_messages_stay_below_the_limit(sampler: rollserve.Sampler, server: LocalServer, limit: int) -> None:
     options = [("grpc.max_receive_message_length", -1)]
     with grpc.insecure_channel(server.address, options=options) as channel:
         request = pb.ObtainSamplesRequest(
@@ -76,7 +76,7 @@ def test_no_message_exceeds_the_limit(sampler: rollserve.Sampler, server: LocalS
     assert np.array_equal(batch.agent_infos["logits"], expected.agent_infos["logits"])
 
 
-def test_the_stream_brings_the_same_message_by_message(sampler: rollserve.Sampler) -> None:
+def test_stream_yields_the_batch_message_by_message(sampler: rollserve.Sampler) -> None:
     with sampler.stream_samples(20_000, seed=2) as stream:
         parts = list(stream)
         account = stream.end()
@@ -86,7 +86,7 @@ def test_the_stream_brings_the_same_message_by_message(sampler: rollserve.Sample
     assert np.array_equal(batch.rewards, sampler.obtain_samples(20_000, seed=2).rewards)
 
 
-def test_leaving_a_stream_early_frees_the_sampler(sampler: rollserve.Sampler) -> None:
+def test_call_is_cancelled_when_its_stream_is_left(sampler: rollserve.Sampler) -> None:
     sampler.update_env("sample_envs:Slow", kwargs={"step_seconds": 0.02, "length": 5})
     sampler.update_agent(rollserve.RandomAgent())
     before = sampler.status().counters
@@ -101,15 +101,15 @@ def test_leaving_a_stream_early_frees_the_sampler(sampler: rollserve.Sampler) ->
     assert batch.account.num_dropped_steps > 0
 
 
-def test_a_long_call_tells_of_its_progress(sampler: rollserve.Sampler) -> None:
+def test_progress_keeps_a_long_call_alive(sampler: rollserve.Sampler) -> None:
     sampler.update_env("sample_envs:Slow", kwargs={"step_seconds": 0.05, "length": 100})
     sampler.update_agent(rollserve.RandomAgent())
-    # Nothing is delivered for five seconds, but steps are made: it does not count as silence.
+    # Nothing is delivered for 5 s, but progress messages report steps.
     batch = sampler.obtain_samples(1, timeout=4)
     assert batch.lengths.tolist() == [100]
 
 
-def test_silence_and_deadlines_end_a_call(sampler: rollserve.Sampler) -> None:
+def test_timeout_and_deadline_end_a_call(sampler: rollserve.Sampler) -> None:
     sampler.update_env("sample_envs:Slow", kwargs={"step_seconds": 3.0, "length": 1})
     sampler.update_agent(rollserve.RandomAgent())
     with raises(rollserve.DeadlineError, reason=rollserve.Reason.NO_PROGRESS, quotes="0.5 s"):
@@ -125,13 +125,13 @@ def test_silence_and_deadlines_end_a_call(sampler: rollserve.Sampler) -> None:
 
 
 @pytest.mark.parametrize("timeout", [float("inf"), 1e300])
-def test_there_need_be_no_limit(server: LocalServer, sampler: rollserve.Sampler, timeout: float) -> None:
+def test_time_limits_may_be_infinite(server: LocalServer, sampler: rollserve.Sampler, timeout: float) -> None:
     with rollserve.connect(server.address, timeout=timeout) as unlimited:
         assert unlimited.update_agent(rollserve.RandomAgent()) == unlimited.status(timeout=timeout).policy_version
         assert unlimited.obtain_samples(100, deadline=timeout).num_steps >= 100
 
 
-def test_closing_ends_calls_and_refuses_later_ones(server: LocalServer, sampler: rollserve.Sampler) -> None:
+def test_close_ends_calls_and_rejects_later_ones(server: LocalServer, sampler: rollserve.Sampler) -> None:
     sampler.update_env("sample_envs:Slow", kwargs={"step_seconds": 0.1, "length": 1000})
     sampler.update_agent(rollserve.RandomAgent())
     other = rollserve.connect(server.address)
@@ -149,7 +149,7 @@ def test_closing_ends_calls_and_refuses_later_ones(server: LocalServer, sampler:
             call()
 
 
-def test_a_stream_that_is_closed_is_not_taken_up_again(sampler: rollserve.Sampler, server: LocalServer) -> None:
+def test_closed_stream_is_not_resumed(sampler: rollserve.Sampler, server: LocalServer) -> None:
     with (
         cutting_proxy(server.address, num_cuts=10**6, max_bytes=800_000, seed=0) as proxy,
         rollserve.connect(proxy.address) as distant,
@@ -161,7 +161,7 @@ def test_a_stream_that_is_closed_is_not_taken_up_again(sampler: rollserve.Sample
                 pass
 
 
-def test_a_stream_that_is_left_alone_is_cancelled(sampler: rollserve.Sampler) -> None:
+def test_abandoned_stream_is_cancelled(sampler: rollserve.Sampler) -> None:
     sampler.update_env("sample_envs:Slow", kwargs={"step_seconds": 0.02, "length": 5})
     sampler.update_agent(rollserve.RandomAgent())
     before = sampler.status().counters.num_cancelled_calls
@@ -175,7 +175,7 @@ def test_a_stream_that_is_left_alone_is_cancelled(sampler: rollserve.Sampler) ->
     assert sampler.status().counters.num_cancelled_calls == before + 1
 
 
-def test_steps_that_came_are_known_to_be_simulated() -> None:
+def test_delivered_steps_count_as_simulated() -> None:
     episode = episode_batch_pb2.EpisodeBatch(
         lengths=[2],
         terminated=[True],

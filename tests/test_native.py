@@ -1,10 +1,8 @@
-"""Native vector environments: blocks of episodes whose rows are stepped at once and share their random numbers."""
+"""Native vector environments: blocks of episodes whose rows are stepped together and share random numbers."""
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import json
 import random
 from typing import Any
 
@@ -18,7 +16,7 @@ import rollserve
 from rollserve import EnvSpec, Reason, Reproducibility
 from rollserve_server.agents import ConstantSpec, RandomSpec
 from rollserve_server.errors import EnvFailedError, InvalidValueError
-from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Target
+from rollserve_server.pool import AtLeast, Backend, Exactly, InProcessBackend
 from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.sampling import EpisodeRange, Order, SequenceSpec, Worker
 from rollserve_server.settings import WorkerSettings
@@ -38,7 +36,7 @@ def cut(batch: rollserve.EpisodeBatch, start: int, stop: int) -> rollserve.Episo
 
 
 def plain_block(num_rows: int, num_episodes_per_row: int, seed: int) -> list[list[np.ndarray]]:
-    """The observations of each row's episodes, last ones included, of CartPole pushed to the right."""
+    """Return the observations of each row's episodes, last ones included, of CartPole pushed to the right."""
     env = gymnasium.make_vec("CartPole-v1", num_rows, "vector_entry_point")
     observations, _ = env.reset(seed=seed)
     rows: list[list[np.ndarray]] = [[] for _ in range(num_rows)]
@@ -55,17 +53,17 @@ def plain_block(num_rows: int, num_episodes_per_row: int, seed: int) -> list[lis
     return rows
 
 
-async def test_episodes_are_those_of_a_plain_loop(backend: Backend) -> None:
+async def test_episodes_equal_a_plain_loop(backend: Backend) -> None:
     async with pool_of(backend, CARTPOLE) as pool:
         await pool.update_agent([RIGHT])
         batch = await sample(pool, Exactly(30))
     assert batch.account is not None
     for worker in range(2):
-        its_batch = cut(batch, 30 * worker, 30 * (worker + 1))
-        assert its_batch.episode_indices.tolist() == list(range(30 * worker, 30 * (worker + 1)))
-        (seed,) = set(its_batch.env_seeds.tolist())
+        batch_of_worker = cut(batch, 30 * worker, 30 * (worker + 1))
+        assert batch_of_worker.episode_indices.tolist() == list(range(30 * worker, 30 * (worker + 1)))
+        (seed,) = set(batch_of_worker.env_seeds.tolist())
         expected = plain_block(8, 4, seed)
-        for position, episode in enumerate(its_batch.split()):
+        for position, episode in enumerate(batch_of_worker.split()):
             observations = expected[position % 8][position // 8]
             assert np.array_equal(episode.observations, observations[:-1])
             assert np.array_equal(episode.last_observations[0], observations[-1])
@@ -74,12 +72,15 @@ async def test_episodes_are_those_of_a_plain_loop(backend: Backend) -> None:
     assert adds_up(batch.account)
 
 
-async def test_they_are_chosen_where_they_are_offered() -> None:
+async def test_native_code_is_used_by_default_where_it_exists() -> None:
     wrapped = [rollserve.Wrapper("TimeLimit", {"max_episode_steps": 5})]
     classes = (
         (EnvSpec("CartPole-v1"), Reproducibility.BLOCK),
         (EnvSpec("CartPole-v1", vectorization="rows"), Reproducibility.EPISODE),
-        (EnvSpec("CartPole-v1", {"disable_env_checker": True}), Reproducibility.EPISODE),  # for rows alone
+        (
+            EnvSpec("CartPole-v1", {"disable_env_checker": True}),
+            Reproducibility.EPISODE,
+        ),  # an argument for single environments only
         (EnvSpec("CartPole-v1", wrappers=wrapped), Reproducibility.EPISODE),
         (EnvSpec("Pendulum-v1"), Reproducibility.EPISODE),
         (EnvSpec("sample_envs:Tasks"), Reproducibility.EPISODE),
@@ -129,7 +130,9 @@ async def test_they_are_chosen_where_they_are_offered() -> None:
     ],
     ids=["no code", "wrappers", "task", "no code of a class", "argument", "autoreset mode"],
 )
-async def test_what_cannot_be_forced(spec: EnvSpec, field: str, reason: Reason, quote: str) -> None:
+async def test_native_vectorization_is_rejected_where_it_does_not_fit(
+    spec: EnvSpec, field: str, reason: Reason, quote: str
+) -> None:
     async with pool_of(InProcessBackend(), **ALLOWED) as pool:
         await pool.update_agent([RIGHT])
         before = await sample(pool, AtLeast(100), seed=1)
@@ -139,7 +142,7 @@ async def test_what_cannot_be_forced(spec: EnvSpec, field: str, reason: Reason, 
 
 
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
-async def test_rows_that_begin_anew_at_once_or_with_the_next_step(mode: str) -> None:
+async def test_autoreset_modes_give_complete_episodes(mode: str) -> None:
     async with pool_of(InProcessBackend(), coins(mode=mode), **ALLOWED) as pool:
         await pool.update_agent([RandomSpec()])
         batch = await sample(pool, AtLeast(2000), seed=3)
@@ -160,7 +163,7 @@ async def test_rows_that_begin_anew_at_once_or_with_the_next_step(mode: str) -> 
         assert np.array_equal(episode.env_infos["left"], np.where(present, length - made, 0))
 
 
-async def test_any_part_of_a_block_comes_alone() -> None:
+async def test_call_may_begin_within_a_block() -> None:
     async with pool_of(InProcessBackend(), CARTPOLE) as pool:
         await pool.update_agent([RandomSpec()])
         whole = await sample(pool, AtLeast(2000), seed=3)
@@ -171,7 +174,7 @@ async def test_any_part_of_a_block_comes_alone() -> None:
             assert adds_up(part.account)
 
 
-async def test_calls_go_on_where_the_one_before_ended(backend: Backend) -> None:
+async def test_calls_continue_the_sequence_across_blocks(backend: Backend) -> None:
     async with pool_of(backend, CARTPOLE) as pool:
         await pool.update_agent([RandomSpec()])
         parts = [await sample(pool, AtLeast(150)) for _ in range(6)]
@@ -180,12 +183,12 @@ async def test_calls_go_on_where_the_one_before_ended(backend: Backend) -> None:
         assert equal(rollserve.EpisodeBatch.concatenate(*parts), whole)
         await pool.update_agent([RandomSpec()])
         fresh = await sample(pool, AtLeast(150))
-        # What was left of the block belongs to the old policy; the next one begins with the next block.
+        # The rest of the block belongs to the old policy; the new policy begins with the next block.
         assert fresh.episode_indices[0] % 32 == 0
         assert fresh.episode_indices[0] > whole.episode_indices[-1]
 
 
-async def test_workers_that_differ_take_turns() -> None:
+async def test_blocks_go_round_robin_to_workers_that_differ() -> None:
     async with pool_of(InProcessBackend(), CARTPOLE) as pool:
         agents = [ConstantSpec({"": np.array(action)}) for action in (0, 1)]
         await pool.update_agent(agents, per_worker=True)
@@ -199,74 +202,17 @@ async def test_workers_that_differ_take_turns() -> None:
         assert [set(part.actions.tolist()) for part in (cut(exact, 0, 9), cut(exact, 9, 18))] == [{0}, {1}]
 
 
-@pytest.mark.parametrize("per_call", [False, True])
-async def test_limits_of_the_length(per_call: bool) -> None:
-    async with pool_of(InProcessBackend(), CARTPOLE, max_episode_length=None if per_call else 4) as pool:
-        await pool.update_agent([RIGHT])
-        options = {"max_episode_length": 4} if per_call else {}
-        batch = await sample(pool, AtLeast(41), **options)
-        assert batch.lengths.tolist() == [4] * 11
-        assert batch.truncated.all()
-        assert not batch.terminated.any()
-        if per_call:
-            longer = await sample(pool, AtLeast(41), seed=1)
-            assert longer.terminated.all()
-
-
-UNLIMITED = EnvSpec("sample_envs:UnlimitedCoins-v0", num_rows=4)
-
-
-@pytest.mark.parametrize("target", [AtLeast(40), Fragments(40)])
-async def test_native_code_that_takes_no_limit(target: Target) -> None:
-    env = dataclasses.replace(UNLIMITED, vectorization="native")
-    async with pool_of(InProcessBackend(), env, workers=1, **ALLOWED) as pool:
-        await pool.update_agent([RandomSpec()])
-        quotes = ("3", UNLIMITED.id, "'rows'")
-        with raises(InvalidValueError, field="options.max_episode_length", reason=Reason.INVALID_VALUE, quotes=quotes):
-            await sample(pool, target, seed=1, max_episode_length=3)
-        assert set((await sample(pool, AtLeast(40), seed=1)).lengths.tolist()) == {1, 30}
-
-
-async def test_a_server_with_a_limit_finds_out_who_takes_none() -> None:
-    async with pool_of(InProcessBackend(), UNLIMITED, max_episode_length=3, **ALLOWED) as pool:
-        assert pool.status().env.reproducibility is Reproducibility.EPISODE
-        await pool.update_agent([RandomSpec()])
-        assert set((await sample(pool, AtLeast(40), seed=1)).lengths.tolist()) == {1, 3}
-        with raises(InvalidValueError, field="all_workers.environment.vectorization", quotes=("'native'", "3")):
-            await pool.update_env([dataclasses.replace(UNLIMITED, vectorization="native")])
-        updated = await pool.update_env([CARTPOLE])
-        assert updated.description.reproducibility is Reproducibility.BLOCK
-
-
-@pytest.mark.parametrize("vectorization", [None, "native"])
-@pytest.mark.parametrize("limit", ["abc", 0, -1, 2.5, True, [], {}])
-async def test_limits_that_are_none(limit: object, vectorization: rollserve.Vectorization | None) -> None:
-    async with pool_of(InProcessBackend(), CARTPOLE, workers=1, **ALLOWED) as pool:
-        env = EnvSpec("CartPole-v1", {"max_episode_steps": limit}, vectorization=vectorization)
-        field, quotes = "all_workers.environment.kwargs_json", ("max_episode_steps", json.dumps(limit))
-        with raises(InvalidValueError, field=field, reason=Reason.INVALID_VALUE, quotes=quotes):
-            await pool.update_env([env])
-
-
-async def test_no_limit_of_the_request() -> None:
-    async with pool_of(InProcessBackend(), CARTPOLE, workers=1, **ALLOWED) as pool:
-        await pool.update_agent([RIGHT])
-        expected = await sample(pool, AtLeast(100), seed=1)
-        await pool.update_env([dataclasses.replace(CARTPOLE, kwargs={"max_episode_steps": None})])
-        assert equal(await sample(pool, AtLeast(100), seed=1), expected)
-
-
-async def test_an_error_is_told_and_the_next_call_has_another_environment() -> None:
+async def test_failed_environment_is_replaced_for_the_next_call() -> None:
     async with pool_of(InProcessBackend(), coins(fails_after=300), workers=1, env_retries=0, **ALLOWED) as pool:
         await pool.update_agent([RandomSpec()])
         await sample(pool, AtLeast(50))
         with pytest.raises(EnvFailedError, match=r"block.* episode \d+.*RuntimeError: the purse is empty"):
             await sample(pool, AtLeast(5000))
-        # Where the call before has failed, and so what would come next, depends on how far workers had run ahead.
+        # Where the own sequence goes on depends on how far the worker has run ahead, so a seed names the episodes.
         assert (await sample(pool, AtLeast(50), seed=1)).num_steps >= 50
 
 
-async def test_short_episodes_are_not_preferred() -> None:
+async def test_short_episodes_are_as_frequent_as_long_ones() -> None:
     async with pool_of(InProcessBackend(), coins(num_steps=300), **ALLOWED) as pool:
         await pool.update_agent([RandomSpec()])
         lengths: list[int] = []
@@ -278,7 +224,7 @@ async def test_short_episodes_are_not_preferred() -> None:
     assert abs(share - 0.5) < 3 * 0.5 / np.sqrt(len(lengths)) + 100 / len(lengths)
 
 
-async def test_a_full_buffer_makes_a_block_wait() -> None:
+async def test_full_buffer_pauses_a_block() -> None:
     async with pool_of(InProcessBackend(), CARTPOLE, worker_buffer_bytes=3000, call_window_bytes=3000) as pool:
         await pool.update_agent([RandomSpec()])
         narrow = await sample(pool, AtLeast(3000), seed=2)
@@ -287,8 +233,8 @@ async def test_a_full_buffer_makes_a_block_wait() -> None:
         assert equal(await sample(pool, AtLeast(3000), seed=2), narrow)
 
 
-async def test_calls_without_a_seed_bring_the_same_whatever_else_is_asked_for(backend: Backend) -> None:
-    """What was kept for them may be gone."""
+async def test_own_sequence_is_not_changed_by_other_calls(backend: Backend) -> None:
+    """Other calls may displace the episodes kept for the own sequence."""
     calm: list[rollserve.EpisodeBatch] = []
     for disturbed in (False, True):
         async with pool_of(backend, CARTPOLE) as pool:
@@ -315,9 +261,7 @@ async def test_calls_without_a_seed_bring_the_same_whatever_else_is_asked_for(ba
 
 
 @pytest.mark.parametrize("window_bytes", [1 << 12, 1 << 26])
-async def test_whoever_is_killed_between_calls_and_while_blocks_are_delivered(
-    ray_backend: RayBackend, window_bytes: int
-) -> None:
+async def test_batch_is_the_same_when_workers_are_killed(ray_backend: RayBackend, window_bytes: int) -> None:
     source = random.Random(window_bytes)
     async with pool_of(ray_backend, CARTPOLE, workers=3, call_window_bytes=window_bytes) as pool:
         await pool.update_agent([RandomSpec()])
@@ -338,7 +282,7 @@ async def test_whoever_is_killed_between_calls_and_while_blocks_are_delivered(
         assert num_lost > 0
 
 
-def test_a_block_that_worked_ahead_waits_for_one_that_is_awaited() -> None:
+def test_awaited_block_runs_before_a_prefetched_one() -> None:
     worker = Worker(0, WorkerSettings(worker_buffer_bytes=1 << 26))
     worker.add_env(1, CARTPOLE)
     worker.add_agent(1, RandomSpec())
@@ -365,11 +309,11 @@ def test_a_block_that_worked_ahead_waits_for_one_that_is_awaited() -> None:
     assert work((EpisodeRange(range(5, 32), 0),), 40) == set(range(5, 32))
     assert num_idle_steps > idle_before
     assert work((), None) == set(range(32, 64)) - prefetch
-    assert sorted(finished) == list(range(5, 64))  # none twice
+    assert sorted(finished) == list(range(5, 64))  # each one once
     worker.close()
 
 
-async def test_all_workers_take_part_though_no_length_is_known() -> None:
+async def test_call_uses_all_workers_when_no_length_is_known() -> None:
     async with pool_of(InProcessBackend(), coins(num_steps=3000), **ALLOWED) as pool:
         await pool.update_agent([RandomSpec()])
         account = (await sample(pool, AtLeast(100_000))).account
@@ -377,7 +321,7 @@ async def test_all_workers_take_part_though_no_length_is_known() -> None:
         assert all(worker.num_simulated_steps > 20_000 for worker in account.workers)
 
 
-async def test_blocks_of_too_many_episodes_are_refused() -> None:
+async def test_block_of_too_many_episodes_is_rejected() -> None:
     async with pool_of(InProcessBackend(), CARTPOLE) as pool:
         await pool.update_agent([RIGHT])
         spec = EnvSpec("CartPole-v1", vectorization="native", num_rows=4096, num_episodes_per_row=17)
@@ -387,7 +331,7 @@ async def test_blocks_of_too_many_episodes_are_refused() -> None:
         await sample(pool, AtLeast(100))
 
 
-def test_through_a_server(sampler: rollserve.Sampler) -> None:
+def test_client_samples_native_environments(sampler: rollserve.Sampler) -> None:
     updated = sampler.update_env(CARTPOLE)
     assert updated.reproducibility is Reproducibility.BLOCK
     assert (updated.num_rows, updated.num_episodes_per_row) == (8, 4)

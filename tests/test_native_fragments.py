@@ -1,9 +1,8 @@
-"""Fragments of native vector environments: blocks of rows that go on from call to call."""
+"""Fragments of native vector environments, whose rows go on from call to call."""
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
 import random
 import signal
@@ -11,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fragment_calls import fragments, in_calls, mlp, of_episodes
 from pools import adds_up, kill_one, pool_of, sample
 from support import equal, raises
-from test_fragments import fragments, in_calls, mlp
 from test_native import ALLOWED, RIGHT, coins
 
 import rollserve
@@ -30,18 +29,8 @@ SOFT: dict[str, Any] = {"max_episode_length": 6, "soft": True}
 COINS = coins(mode="SameStep", num_steps=9)
 
 
-async def of_episodes(batches: list[rollserve.EpisodeBatch]) -> dict[int, rollserve.EpisodeBatch]:
-    """What came of each episode, by its index."""
-    parts: dict[int, list[rollserve.EpisodeBatch]] = {}
-    for batch in batches:
-        # Which infos stand in a column of a batch, other episodes decide too.
-        for part in dataclasses.replace(batch, env_infos={}, episode_infos={}).split():
-            parts.setdefault(int(part.episode_indices[0]), []).append(part)
-    return {index: rollserve.EpisodeBatch.concatenate(*of_one).joined() for index, of_one in parts.items()}
-
-
-def test_rows_that_begin_anew_at_once_make_the_same_steps() -> None:
-    """As CartPole's own, of which each episode of a row after the first begins a step later."""
+def test_same_step_reset_makes_the_same_steps_as_next_step_reset() -> None:
+    """CartPole's own vector environment resets a row in the step after its episode has ended."""
     num_rows, actions = 8, np.random.default_rng(0)
     plain = make_native(CARTPOLE, num_rows, None, same_step=False)
     same_step = make_native(CARTPOLE, num_rows, None, same_step=True)
@@ -61,7 +50,7 @@ def test_rows_that_begin_anew_at_once_make_the_same_steps() -> None:
             num_ended += int(ended.sum())
             assert np.array_equal(observations[~ended], states[~ended])
             assert np.all(np.abs(observations[ended]) <= 0.05)
-            # The next step of the plain one only brings what these already show.
+            # The next step of the plain one would only reset these rows; it takes over their state instead.
             plain.unwrapped.state[:] = same_step.unwrapped.state
             plain.unwrapped.prev_done[:] = False
             plain.unwrapped.steps[:] = same_step.unwrapped.steps
@@ -71,7 +60,7 @@ def test_rows_that_begin_anew_at_once_make_the_same_steps() -> None:
 
 @pytest.mark.parametrize("options", [{}, SOFT, {"max_episode_length": 6}], ids=["free", "soft", "hard"])
 @pytest.mark.parametrize("env", [CARTPOLE, COINS], ids=lambda env: env.id)
-async def test_however_many_calls_make_them(backend: Backend, env: EnvSpec, options: dict[str, Any]) -> None:
+async def test_fragments_do_not_depend_on_the_calls(backend: Backend, env: EnvSpec, options: dict[str, Any]) -> None:
     async with pool_of(backend, env, **ALLOWED) as pool:
         assert pool.status().env.reproducibility is Reproducibility.BLOCK
         await pool.update_agent([mlp(env, 1)])
@@ -95,7 +84,7 @@ async def test_however_many_calls_make_them(backend: Backend, env: EnvSpec, opti
             assert len(set(sums.tolist())) == 1
 
 
-async def test_a_soft_horizon_resets_nothing() -> None:
+async def test_soft_horizon_does_not_reset_rows() -> None:
     async with pool_of(InProcessBackend(), CARTPOLE, workers=1) as pool:
         await pool.update_agent([mlp(CARTPOLE, 1)])
         free = await of_episodes(await in_calls(pool, [100], seed=3))
@@ -108,14 +97,14 @@ async def test_a_soft_horizon_resets_nothing() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, SOFT], ids=["free", "soft"])
-async def test_whoever_is_killed(ray_backend: RayBackend, options: dict[str, Any]) -> None:
+async def test_fragments_are_the_same_when_workers_are_killed(ray_backend: RayBackend, options: dict[str, Any]) -> None:
     calls = [30, 30, 3000, 10, 3000]
     async with pool_of(ray_backend, CARTPOLE, workers=2) as pool:
         await pool.update_agent([mlp(CARTPOLE, 1)])
         expected = await in_calls(pool, calls, seed=9, **options)
         source = random.Random(7)
         clock, num_lost = 0, 0
-        for num_steps, wanted in zip(calls, expected, strict=True):
+        for num_steps, expected_batch in zip(calls, expected, strict=True):
             running = asyncio.create_task(fragments(pool, 4 * num_steps, clock or None, seed=9, **options))
             if num_steps == 3000:
                 await asyncio.sleep(source.uniform(0.0, 0.1))
@@ -123,7 +112,7 @@ async def test_whoever_is_killed(ray_backend: RayBackend, options: dict[str, Any
                 await running
             kill_one(pool, source)
             batch = await running
-            assert equal(batch, wanted)
+            assert equal(batch, expected_batch)
             assert batch.account is not None
             assert batch.account.num_broken_off_episodes == 0
             num_lost += batch.account.num_lost_steps
@@ -131,7 +120,7 @@ async def test_whoever_is_killed(ray_backend: RayBackend, options: dict[str, Any
         assert num_lost > 0
 
 
-async def test_the_call_before_can_be_repeated_with_another_agent_in_between(backend: Backend) -> None:
+async def test_last_call_can_be_repeated_after_an_agent_update(backend: Backend) -> None:
     async with pool_of(backend, CARTPOLE) as pool:
         await pool.update_agent([mlp(CARTPOLE, 1)])
         await fragments(pool, 4 * 20, seed=4)
@@ -146,14 +135,14 @@ async def test_the_call_before_can_be_repeated_with_another_agent_in_between(bac
         assert equal(await fragments(pool, 4 * 30, 70, seed=4), third)
 
 
-async def test_rows_that_need_a_step_to_begin_anew_are_stepped_one_by_one() -> None:
+async def test_next_step_reset_is_rejected_for_fragments() -> None:
     async with pool_of(InProcessBackend(), coins(), **ALLOWED) as pool:
         await pool.update_agent([RandomSpec()])
         with raises(InvalidValueError, field="fragments", quotes="sample_envs:Coins-v0"):
             await fragments(pool, 8)
 
 
-async def test_a_remembering_environment_breaks_off_as_a_whole(ray_backend: RayBackend) -> None:
+async def test_rows_of_an_impure_environment_break_off_together(ray_backend: RayBackend) -> None:
     env = coins(mode="SameStep", num_steps=50, remembers=True)
     async with pool_of(ray_backend, env, **ALLOWED) as pool:
         await pool.update_agent([RandomSpec()])
@@ -168,7 +157,7 @@ async def test_a_remembering_environment_breaks_off_as_a_whole(ray_backend: RayB
         assert not set(second.episode_indices[second.worker_indices == 0].tolist()) & last.keys()
 
 
-async def test_beside_whole_episodes() -> None:
+async def test_fragments_run_beside_whole_episodes() -> None:
     async with pool_of(InProcessBackend(), CARTPOLE) as pool:
         await pool.update_agent([RIGHT])
         whole = await sample(pool, AtLeast(200), seed=2)
@@ -177,15 +166,15 @@ async def test_beside_whole_episodes() -> None:
         assert equal(both[0], await fragments(pool, 400, seed=2))
 
 
-def told(batch: rollserve.EpisodeBatch, name: str) -> dict[int, float]:
-    """By step, the values of an info in a batch of one episode."""
+def info_values(batch: rollserve.EpisodeBatch, name: str) -> dict[int, float]:
+    """Return the values of an info by step, in a batch of one episode."""
     column = batch.env_infos[name]
     present = batch.env_infos.get(f"_{name}", np.ones(batch.num_steps, np.bool_))
     return {int(step): float(column[step]) for step in np.flatnonzero(present)}
 
 
-async def test_infos_of_all_kinds() -> None:
-    """The episodes of the first block are the same in fragments and whole, with all that their rows tell."""
+async def test_infos_are_the_same_in_fragments_and_whole_episodes() -> None:
+    """Episodes of the first block are the same in fragments and in whole episodes."""
     env = EnvSpec("sample_envs:Infos-v0", {"mode": "SameStep", "num_steps": 9}, vectorization="native", num_rows=4)
     async with pool_of(InProcessBackend(), env, workers=1, **ALLOWED) as pool:
         await pool.update_agent([RandomSpec()])
@@ -203,8 +192,8 @@ async def test_infos_of_all_kinds() -> None:
         episode = episodes[index]
         assert fragment.lengths.tolist() == episode.lengths.tolist()
         for name in ("left", "steady", "nested/deep", "kind", "mixed"):
-            assert told(fragment, name) == told(episode, name)
-            num_compared += len(told(fragment, name))
+            assert info_values(fragment, name) == info_values(episode, name)
+            num_compared += len(info_values(fragment, name))
     assert num_compared > 200
     assert "word" not in batch.env_infos
     assert batch.account.dropped_infos["word"] == 200

@@ -1,4 +1,4 @@
-"""Observations arrive as they were, or the environment is told to be wrong; environments that fail leave nothing."""
+"""Conversion of observations to their space, and environments that cannot be made or fail."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ WRONG = {
 
 @pytest.mark.parametrize("at", [0, 2], ids=["reset", "step"])
 @pytest.mark.parametrize(("space", "wrong", "quotes"), WRONG.values(), ids=WRONG)
-def test_a_wrong_observation_is_an_error(space: Any, wrong: Any, quotes: tuple[str, ...], at: int) -> None:
+def test_wrong_observation_fails_the_episode(space: Any, wrong: Any, quotes: tuple[str, ...], at: int) -> None:
     right = nested() if space is NESTED else np.zeros(space.shape, space.dtype)
     Scripted.script = Script(3, observation=lambda step: wrong if step == at else right, observation_space=space)
     with raises(EnvFailedError, quotes=("episode 0", "step" if at else "reset", *quotes)):
@@ -80,7 +80,7 @@ FITTING = {
 
 
 @pytest.mark.parametrize(("space", "observation"), FITTING.values(), ids=FITTING)
-def test_what_loses_nothing_is_taken(space: Any, observation: Any) -> None:
+def test_observation_that_converts_without_loss_is_accepted(space: Any, observation: Any) -> None:
     Scripted.script = Script(2, observation=lambda step: observation, observation_space=space)
     batch, _ = sample(2)
     parts = (
@@ -95,7 +95,7 @@ def test_what_loses_nothing_is_taken(space: Any, observation: Any) -> None:
         assert np.array_equal(leaves[name], [expected] * 4, equal_nan=True)
 
 
-def test_environments_of_a_refused_space_are_closed() -> None:
+def test_environments_with_an_unsupported_space_are_closed() -> None:
     Scripted.script = Script(observation_space=spaces.Text(5))
     with raises(InvalidValueError, field="id", quotes="Text"):
         RowEnvs(SPEC, 3)
@@ -103,7 +103,7 @@ def test_environments_of_a_refused_space_are_closed() -> None:
 
 
 def fail_after(count: int) -> None:
-    """Has all environments but the next ones fail to be made."""
+    """Make all constructors raise after the next ones."""
     made = iter(range(count))
 
     def make() -> None:
@@ -113,14 +113,14 @@ def fail_after(count: int) -> None:
     Scripted.make = make
 
 
-def test_rows_are_closed_when_another_cannot_be_made() -> None:
+def test_rows_are_closed_when_one_cannot_be_made() -> None:
     fail_after(2)
     with raises(InvalidValueError, field="kwargs_json", quotes="no more of them"):
         RowEnvs(SPEC, 3)
     assert Scripted.num_open == 0
 
 
-def test_an_environment_that_failed_and_cannot_be_made_anew() -> None:
+def test_failed_row_recovers_once_its_environment_can_be_made() -> None:
     Scripted.script = Script(3, observation=lambda step: [0.0] if step < 2 else [1.0, 2.0])
     fail_after(2)
     envs = RowEnvs(SPEC, 2)
@@ -144,7 +144,7 @@ def test_an_environment_that_failed_and_cannot_be_made_anew() -> None:
     assert Scripted.num_open == 0
 
 
-def test_a_worker_goes_on_after_a_failure() -> None:
+def test_worker_continues_after_a_failed_episode() -> None:
     Scripted.script = Script(1, observation=lambda step: [0.0] * (1 + step))
     sampling = Sampling(num_rows=2)
     with pytest.raises(EnvFailedError):

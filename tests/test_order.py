@@ -1,4 +1,4 @@
-"""Which episodes come, in which order, and how they ended."""
+"""Order and ends of delivered episodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import rollserve
 
 
-def test_exact_episodes_come_in_the_order_of_the_workers(sampler: rollserve.Sampler) -> None:
+def test_exact_episodes_are_ordered_by_worker(sampler: rollserve.Sampler) -> None:
     sampler.update_env("sample_envs:Ends", kwargs={"length": 3})
     sampler.update_agent(per_worker=[rollserve.ConstantAgent(5), rollserve.ConstantAgent(2)])
     for count in (1, 5, 30):
@@ -20,7 +20,7 @@ def test_exact_episodes_come_in_the_order_of_the_workers(sampler: rollserve.Samp
         assert np.array_equal(np.diff(batch.episode_indices), np.ones(2 * count - 1))
 
 
-def test_a_slow_worker_does_not_change_the_order(sampler: rollserve.Sampler) -> None:
+def test_slow_worker_does_not_change_the_order(sampler: rollserve.Sampler) -> None:
     slow = rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": 0.05, "length": 4})
     fast = rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": 0.0, "length": 2})
     sampler.update_env(per_worker=[slow, fast])
@@ -34,7 +34,7 @@ def test_a_slow_worker_does_not_change_the_order(sampler: rollserve.Sampler) -> 
     assert 17 <= batch.num_steps < 17 + batch.lengths[-1]
 
 
-def test_an_env_limit_of_16_steps_and_161_wanted_give_11_episodes(sampler: rollserve.Sampler) -> None:
+def test_161_steps_are_11_episodes_of_16(sampler: rollserve.Sampler) -> None:
     sampler.update_env("Pendulum-v1", kwargs={"max_episode_steps": 16})
     sampler.update_agent(rollserve.RandomAgent())
     batch = sampler.obtain_samples(161)
@@ -48,7 +48,7 @@ def test_an_env_limit_of_16_steps_and_161_wanted_give_11_episodes(sampler: rolls
 
 @pytest.mark.parametrize("terminated", [True, False])
 @pytest.mark.parametrize("truncated", [True, False])
-def test_flags_are_never_merged(sampler: rollserve.Sampler, terminated: bool, truncated: bool) -> None:
+def test_terminated_and_truncated_are_kept_apart(sampler: rollserve.Sampler, terminated: bool, truncated: bool) -> None:
     kwargs: dict[str, object] = {"length": 4, "terminated": terminated, "truncated": truncated}
     wrappers = []
     if not (terminated or truncated):
@@ -60,7 +60,7 @@ def test_flags_are_never_merged(sampler: rollserve.Sampler, terminated: bool, tr
     assert (batch.truncated == (truncated or bool(wrappers))).all()
 
 
-def test_a_limit_on_the_terminal_step_sets_both_flags(sampler: rollserve.Sampler) -> None:
+def test_both_flags_are_set_when_the_limit_is_the_terminal_step(sampler: rollserve.Sampler) -> None:
     wrapper = rollserve.Wrapper("TimeLimit", {"max_episode_steps": 4})
     sampler.update_env("sample_envs:Ends", kwargs={"length": 4}, wrappers=[wrapper])
     sampler.update_agent(rollserve.ConstantAgent(1))
@@ -72,7 +72,7 @@ def test_a_limit_on_the_terminal_step_sets_both_flags(sampler: rollserve.Sampler
     assert np.array_equal(batch.last_observations, np.tile([1, 4], (len(batch), 1)))
 
 
-def test_episodes_of_one_step(sampler: rollserve.Sampler) -> None:
+def test_episodes_may_have_one_step(sampler: rollserve.Sampler) -> None:
     sampler.update_env("sample_envs:Ends", kwargs={"length": 1})
     sampler.update_agent(rollserve.ConstantAgent(3))
     batch = sampler.obtain_samples(50)

@@ -1,4 +1,4 @@
-"""What the packages promise: their public names, and what they depend on."""
+"""Promises of the packages: public names, dependencies, layers and versions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = ["gateway", "pool", "sampling", "agents", "envs"]
 
 
-def test_public_names() -> None:
+def test_client_has_the_public_names() -> None:
     assert sorted(rollserve.__all__) == [
         "Account",
         "Agent",
@@ -71,7 +71,7 @@ def test_public_names() -> None:
     assert all(hasattr(rollserve, name) for name in rollserve.__all__)
 
 
-def test_the_client_needs_numpy_grpcio_and_protobuf_alone() -> None:
+def test_client_depends_on_numpy_grpcio_and_protobuf() -> None:
     project = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text())["project"]
     assert sorted(requirement.split(">")[0] for requirement in project["dependencies"]) == [
         "grpcio",
@@ -85,7 +85,7 @@ def test_the_client_needs_numpy_grpcio_and_protobuf_alone() -> None:
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_imports_point_down(layer: str) -> None:
+def test_server_imports_point_down(layer: str) -> None:
     above = LAYERS[: LAYERS.index(layer)]
     for path in (ROOT / "server" / "src" / "rollserve_server" / layer).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -99,7 +99,7 @@ def test_imports_point_down(layer: str) -> None:
                     assert layer == "gateway", path
 
 
-def test_versions_agree() -> None:
+def test_versions_of_packages_agree() -> None:
     versions = set()
     for name in ("client", "server"):
         project = tomllib.loads((ROOT / name / "pyproject.toml").read_text())["project"]

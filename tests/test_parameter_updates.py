@@ -1,4 +1,4 @@
-"""Requests that bring parameters are written and read as the generated classes do it."""
+"""The package's own codec for updates of parameters beside the generated classes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def generated(sampler: str, parameters: dict[str, np.ndarray], skip: bool = Fals
 
 
 @given(sampler=st.text(max_size=5), parameters=parameter_sets(), skip=st.booleans())
-def test_what_is_written_is_what_the_generated_classes_write(
+def test_written_update_equals_the_generated_classes(
     sampler: str, parameters: dict[str, np.ndarray], skip: bool
 ) -> None:
     data = write_parameters_update(sampler, parameters, skip_if_identical=skip)
@@ -47,10 +47,10 @@ def test_what_is_written_is_what_the_generated_classes_write(
 
 
 @given(parameters=parameter_sets(), skip=st.booleans(), data=st.data())
-def test_what_is_read_of_changed_bytes_is_what_the_generated_classes_read(
+def test_corrupt_update_is_read_as_the_generated_classes_read_it(
     parameters: dict[str, np.ndarray], skip: bool, data: st.DataObject
 ) -> None:
-    """Or nothing, and the generated classes judge."""
+    """The codec may also leave such bytes to the generated classes."""
     changed = bytearray(generated("s", parameters, skip).SerializeToString())
     for _ in range(data.draw(st.integers(1, 3))):
         start = data.draw(st.integers(0, len(changed) - 1))
@@ -67,7 +67,7 @@ def test_what_is_read_of_changed_bytes_is_what_the_generated_classes_read(
         }
 
 
-def test_other_requests_are_left_to_the_generated_classes() -> None:
+def test_other_requests_are_not_read() -> None:
     tensors = named_tensors_to_proto({"a": np.zeros(2)})
     twice = pb.UpdateAgentRequest(all_workers=pb.AgentUpdate(parameters=agent_pb2.Parameters(tensors=[*tensors] * 2)))
     compressed = generated("", {"a": np.zeros(2)})

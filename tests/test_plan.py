@@ -1,4 +1,4 @@
-"""The plan of a call as a state machine: whatever workers do, the answer is the prefix in the order of the indices."""
+"""The plan of a call as a state machine: random workers never change which episodes are claimed, or their order."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from rollserve_server.pool.plan.plan import Plan, PlannedClaim
 
 
 class Workers:
-    """Workers that run episodes of given lengths, a step of each row at a time, in an order drawn at random.
+    """Simulated workers that run episodes of given lengths in a random order.
 
-    Now and then one is lost, with all that it had not been told to deliver, and now and then one begins what others are
-    late with, as it is drawn.
+    Random workers are lost with all episodes that are not claimed, and random workers begin duplicates.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class Workers:
         self._finished: list[dict[int, int]] = [{} for _ in range(num_workers)]
 
     def serve(self, plan: Plan, estimate: LengthEstimate) -> list[PlannedClaim]:
-        """Works until the plan is complete; returns what was claimed."""
+        """Work until the plan is complete, and return its claims."""
         claims = self._claim(plan)
         for _ in range(30_000):
             if plan.complete:
@@ -68,7 +67,7 @@ class Workers:
                 continue
             for indices in plan.begin(worker, self.num_rows + 2 - plan.num_open[worker]):
                 assert self.begun.isdisjoint(indices)
-                # Of a unit, all is begun at once that is not delivered.
+                # A unit is begun as a whole, except for its delivered episodes.
                 is_whole = indices.stop == plan.unit_of(indices.start).stop
                 assert self._unit_size == 1 or is_whole or self.num_copied
                 self.begun.update(indices)
@@ -84,7 +83,7 @@ class Workers:
                 plan.finish(index, self._length(index), 100 * self._length(index), worker)
                 self._cancel_redundant(plan)
             claims += self._claim(plan)
-        raise AssertionError("the plan came to no end")
+        raise AssertionError("the plan does not end")
 
     def _claim(self, plan: Plan) -> list[PlannedClaim]:
         claims = plan.claim()
@@ -139,7 +138,7 @@ class Workers:
 
 
 def worker_of(placement: Placement, index: int) -> int | None:
-    """The worker that the episode belongs to, as the contract defines it."""
+    """Return the worker that the episode belongs to, as the protos define it."""
     match placement:
         case Anywhere():
             return None
@@ -150,7 +149,7 @@ def worker_of(placement: Placement, index: int) -> int | None:
 
 
 def check_claims(claims: list[PlannedClaim], first: int, placement: Placement) -> int:
-    """That the claims are consecutive, and each on the worker that it belongs to; returns where they end."""
+    """Check that the claims are consecutive and on the right workers; return the index at which they end."""
     for claim in claims:
         assert claim.start == first
         assert claim.stop > claim.start
@@ -195,7 +194,7 @@ LENGTHS = st.one_of(
     unit_size=1,
     num_copies=0,
 )
-def test_at_least_is_the_shortest_prefix(
+def test_at_least_delivers_the_shortest_prefix(
     lengths: Callable[[int], int],
     num_workers: int,
     num_rows: int,
@@ -207,7 +206,7 @@ def test_at_least_is_the_shortest_prefix(
     unit_size: int,
     num_copies: int,
 ) -> None:
-    size = size and size * unit_size  # workers take turns with whole units
+    size = size and size * unit_size  # whole units go to workers in turn
     placement: Placement = RoundRobin(num_workers, size) if size else Anywhere()
     workers = Workers(num_workers, num_rows, lengths, seed, num_deaths, unit_size, num_copies)
     ledger, estimate = Ledger(next_index=0), LengthEstimate(limit)
@@ -220,7 +219,7 @@ def test_at_least_is_the_shortest_prefix(
         num_delivered += sum(delivered)
         first = ledger.next_index
         assert first == stop
-        # Whatever was simulated was delivered, stands finished for the next call, is running, or was lost.
+        # Every simulated step was delivered, is finished for the next call, is of a running episode, or was lost.
         finished = sum(steps for steps, _ in ledger.sizes.values())
         running = sum(steps for of_worker in workers.running for steps in of_worker.values())
         assert workers.num_steps == num_delivered + finished + running + workers.num_lost_steps
@@ -228,7 +227,7 @@ def test_at_least_is_the_shortest_prefix(
 
 
 @given(num_workers=st.integers(1, 6), size=st.integers(1, 9), index=st.integers(0, 2**63), worker=st.integers(0, 5))
-def test_the_next_episode_of_a_worker(num_workers: int, size: int, index: int, worker: int) -> None:
+def test_next_of_finds_the_next_episode_of_a_worker(num_workers: int, size: int, index: int, worker: int) -> None:
     placement = RoundRobin(num_workers, size)
     worker %= num_workers
     found = placement.next_of(worker, index)
@@ -249,7 +248,7 @@ def test_the_next_episode_of_a_worker(num_workers: int, size: int, index: int, w
     num_deaths=st.integers(0, 8),
     unit_size=st.sampled_from([1, 1, 2, 7]),
 )
-def test_exactly_so_many_on_each_worker_and_no_more(
+def test_exactly_begins_the_requested_episodes_of_each_worker(
     lengths: Callable[[int], int],
     num_workers: int,
     num_rows: int,
@@ -284,7 +283,7 @@ def test_exactly_so_many_on_each_worker_and_no_more(
     unit_size=st.sampled_from([1, 1, 2, 7]),
     num_copies=st.sampled_from([0, 10, 1000]),
 )
-def test_so_many_in_all_and_no_more_units_than_they_are_in(
+def test_in_all_begins_only_the_units_of_the_requested_episodes(
     lengths: Callable[[int], int],
     num_workers: int,
     num_rows: int,
@@ -315,7 +314,7 @@ def test_so_many_in_all_and_no_more_units_than_they_are_in(
         (InAll(2**40), RoundRobin(3)),
     ],
 )
-def test_enormous_calls_begin_no_more_than_there_is_room_for(target: Target, placement: Placement) -> None:
+def test_huge_call_begins_only_what_has_room(target: Target, placement: Placement) -> None:
     plan = Plan(target, placement, Ledger(5), LengthEstimate(500), num_workers=3)
     for _ in range(3):
         for worker in range(3):
@@ -323,7 +322,7 @@ def test_enormous_calls_begin_no_more_than_there_is_room_for(target: Target, pla
 
 
 @pytest.mark.parametrize("target", [AtLeast(10), Exactly(1), InAll(1)])
-def test_nothing_begins_after_the_end(target: Target) -> None:
+def test_complete_plan_begins_nothing(target: Target) -> None:
     placement: Placement = PerWorker(0, 1) if isinstance(target, Exactly) else Anywhere()
     workers = Workers(1, 4, lambda index: 10, seed=0)
     estimate = LengthEstimate(None)
@@ -332,7 +331,7 @@ def test_nothing_begins_after_the_end(target: Target) -> None:
     assert plan.begin(0, 100) == []
 
 
-def test_no_more_is_begun_than_the_expected_length_asks_for() -> None:
+def test_expected_length_bounds_what_is_begun() -> None:
     estimate = LengthEstimate(None)
     estimate.observe(20_000, [20] * 1000)
     plan = Plan(AtLeast(2048), Anywhere(), Ledger(0), estimate, num_workers=2)
@@ -341,8 +340,8 @@ def test_no_more_is_begun_than_the_expected_length_asks_for() -> None:
     assert max(begun) - min(begun) <= 1
 
 
-def test_the_estimate_is_not_biased_to_short_episodes() -> None:
-    """Half of the episodes take one step, the others a thousand; early on only the short ones have ended."""
+def test_length_estimate_is_not_biased_to_short_episodes() -> None:
+    """Half of the episodes have 1 step, the others 1000; early on, only short ones have ended."""
     estimate = LengthEstimate(None)
     assert estimate.mean is None
     for _ in range(100):
@@ -355,13 +354,13 @@ def test_the_estimate_is_not_biased_to_short_episodes() -> None:
     assert estimate.mean == pytest.approx(10)
 
 
-def test_at_first_episodes_are_taken_to_be_as_long_as_their_limit() -> None:
+def test_length_estimate_starts_at_the_limit() -> None:
     assert LengthEstimate(500).mean == 500
     plan = Plan(AtLeast(161), Anywhere(), Ledger(0), LengthEstimate(16), num_workers=2)
     assert sum(len(indices) for worker in (0, 1) for indices in plan.begin(worker, 100)) == 11
 
 
-def test_where_nothing_is_known_one_episode_on_each_worker_tells() -> None:
+def test_plan_begins_one_episode_per_worker_when_no_length_is_known() -> None:
     estimate = LengthEstimate(None)
     plan = Plan(AtLeast(1000), Anywhere(), Ledger(0), estimate, num_workers=3)
     assert [plan.begin(worker, 100) for worker in (0, 1, 2, 0)] == [[range(1)], [range(1, 2)], [range(2, 3)], []]
@@ -372,13 +371,15 @@ def test_where_nothing_is_known_one_episode_on_each_worker_tells() -> None:
     assert plan.begin(0, 100) != []
 
 
-def test_what_is_late_and_awaited_is_begun_once_more() -> None:
+def test_awaited_stragglers_are_begun_twice() -> None:
     estimate = LengthEstimate(10)
     plan = Plan(AtLeast(60), Anywhere(), Ledger(0), estimate, num_workers=3)
     assert [plan.begin(worker, 2) for worker in range(3)] == [[range(2)], [range(2, 4)], [range(4, 6)]]
-    assert plan.begin_duplicates(2, lambda index: index == 1, 9) == []  # 0 comes first
+    assert plan.begin_duplicates(2, lambda index: index == 1, 9) == []  # episode 0 is delivered before
     assert plan.begin_duplicates(2, lambda index: index < 3, 2) == [range(1), range(1, 2)]
-    assert plan.begin_duplicates(1, lambda index: index < 3, 2) == []  # they have two workers, and 2 is its own
+    assert (
+        plan.begin_duplicates(1, lambda index: index < 3, 2) == []
+    )  # 0 and 1 have two workers, and 2 runs on this one
     assert plan.begin_duplicates(0, lambda index: index < 3, 2) == [range(2, 3)]
     plan.finish(0, 10, 1, worker=2)
     plan.finish(1, 10, 1, worker=0)
@@ -388,7 +389,7 @@ def test_what_is_late_and_awaited_is_begun_once_more() -> None:
     assert plan.begin(2, 9) == [range(1, 2), range(2, 3), range(3, 4)]
 
 
-def test_nothing_is_begun_twice_that_is_bound_to_its_worker() -> None:
+def test_episodes_bound_to_a_worker_are_not_duplicated() -> None:
     for target, placement in ((AtLeast(60), RoundRobin(2)), (Exactly(3), PerWorker(0, 3))):
         plan = Plan(target, placement, Ledger(0), LengthEstimate(10), num_workers=2)
         assert plan.begin(0, 9) != []

@@ -5,67 +5,57 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import signal
 import subprocess
 import sys
 
 import numpy as np
 import psutil
 import pytest
-from pools import CARTPOLE, SETTINGS, adds_up, calls_of, pool_of, sample, sample_request, until
+from pools import CARTPOLE, SETTINGS, adds_up, calls_of, cartpole_agent, pool_of, sample, sample_request
 from support import equal, raises
 
 import rollserve
 from rollserve import Reason
-from rollserve_server.agents import ConstantSpec, MlpSpec, RandomSpec
-from rollserve_server.errors import EnvFailedError, InvalidValueError, NotReadyError, WorkerLostError
-from rollserve_server.pool import AtLeast, Backend, Delivery, Exactly, Fragments, Progress, Target
+from rollserve_server.agents import ConstantSpec, RandomSpec
+from rollserve_server.errors import InvalidValueError, NotReadyError, WorkerLostError
+from rollserve_server.pool import AtLeast, Backend, Delivery, Exactly, Fragments, Progress
 from rollserve_server.pool.backends.ray.backend import RayBackend
 
 
-def mlp(seed: int = 0) -> MlpSpec:
-    space = rollserve.spaces.Box(np.float32(-1), np.float32(1), (4,), np.dtype(np.float32))
-    agent = rollserve.MlpAgent.initial(space, rollserve.spaces.Discrete(2), seed=seed)
-    # Far from uniform, so that other parameters do other things.
-    parameters = {name: 10 * value if name == "2/weight" else value for name, value in agent.parameters.items()}
-    return MlpSpec(agent.layer_sizes, agent.activation, agent.head, parameters)
-
-
-async def test_versions_rise_by_one_and_are_stamped(backend: Backend) -> None:
+async def test_policy_versions_rise_by_one_and_are_in_batches(backend: Backend) -> None:
     async with pool_of(backend) as pool:
         assert pool.status().policy_version == 0
         for version in (1, 2, 3):
-            assert await pool.update_agent([mlp(version)]) == version
+            assert await pool.update_agent([cartpole_agent(version)]) == version
             batch = await sample(pool, AtLeast(100), expected_policy_version=version)
             assert set(batch.policy_versions.tolist()) == {version}
-        assert await pool.update_agent([mlp(9).parameters]) == 4
-        assert await pool.update_agent([RandomSpec(), mlp()], per_worker=True) == 5
+        assert await pool.update_agent([cartpole_agent(9).parameters]) == 4
+        assert await pool.update_agent([RandomSpec(), cartpole_agent()], per_worker=True) == 5
         assert pool.status().agent_kinds == ["random", "mlp"]
         field = "options.expected_policy_version"
         with raises(NotReadyError, field=field, reason=Reason.POLICY_VERSION, quotes=("4", "5")):
             await sample(pool, AtLeast(1), expected_policy_version=4)
 
 
-async def test_parameters_alone_and_the_whole_agent_do_the_same(backend: Backend) -> None:
+async def test_parameters_act_as_the_whole_agent(backend: Backend) -> None:
     async with pool_of(backend) as pool:
-        await pool.update_agent([mlp(1)])
+        await pool.update_agent([cartpole_agent(1)])
         whole = await sample(pool, AtLeast(500), seed=3)
-        await pool.update_agent([mlp(2)])
+        await pool.update_agent([cartpole_agent(2)])
         other = await sample(pool, AtLeast(500), seed=3)
-        await pool.update_agent([mlp(1).parameters])
+        await pool.update_agent([cartpole_agent(1).parameters])
         parameters = await sample(pool, AtLeast(500), seed=3)
     assert not np.array_equal(whole.observations, other.observations)
     assert np.array_equal(whole.observations, parameters.observations)
     assert np.array_equal(whole.agent_infos["log_prob"], parameters.agent_infos["log_prob"])
 
 
-async def test_an_update_that_one_worker_cannot_take_changes_none(backend: Backend) -> None:
+async def test_update_that_one_worker_rejects_changes_no_worker(backend: Backend) -> None:
     async with pool_of(backend) as pool:
-        await pool.update_agent([mlp()])
+        await pool.update_agent([cartpole_agent()])
         before = await sample(pool, AtLeast(200), seed=1)
         with raises(InvalidValueError, field="per_worker.updates[1].agent.constant.action['']"):
-            await pool.update_agent([mlp(5), ConstantSpec({"": np.array(7)})], per_worker=True)
+            await pool.update_agent([cartpole_agent(5), ConstantSpec({"": np.array(7)})], per_worker=True)
         pendulum = rollserve.EnvSpec("Pendulum-v1")
         with raises(InvalidValueError, field="per_worker.updates[1]", quotes="observation_space"):
             await pool.update_env([CARTPOLE, pendulum], per_worker=True)
@@ -77,14 +67,14 @@ async def test_an_update_that_one_worker_cannot_take_changes_none(backend: Backe
         assert equal(before, await sample(pool, AtLeast(200), seed=1))
 
 
-async def test_a_running_call_finishes_with_the_version_that_it_began_with(backend: Backend) -> None:
+async def test_running_call_keeps_its_versions(backend: Backend) -> None:
     async with pool_of(backend) as pool:
-        await pool.update_agent([mlp(1)])
+        await pool.update_agent([cartpole_agent(1)])
         expected = await sample(pool, AtLeast(60_000), seed=1)
         running = asyncio.create_task(sample(pool, AtLeast(60_000), seed=1))
         await asyncio.sleep(0.1)
-        assert await pool.update_agent([mlp(2)]) == 2
-        assert await pool.update_agent([mlp(3)]) == 3
+        assert await pool.update_agent([cartpole_agent(2)]) == 2
+        assert await pool.update_agent([cartpole_agent(3)]) == 3
         await pool.update_env([rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 10})])
         assert not running.done()
         assert equal(expected, await running)
@@ -95,15 +85,15 @@ async def test_a_running_call_finishes_with_the_version_that_it_began_with(backe
         assert after.account.env_version == 2
 
 
-async def test_the_same_calls_in_the_same_order_give_the_same(backend: Backend) -> None:
-    """Also without seeds of their own, and whatever was begun beyond what was delivered."""
+async def test_same_calls_in_the_same_order_give_the_same_batches(backend: Backend) -> None:
+    """The pools run ahead differently, as they have different numbers of rows."""
     async with pool_of(backend) as one, pool_of(backend, workers=2, rows=3) as other:
         results: list[list[rollserve.EpisodeBatch]] = []
         for pool in (one, other):
-            await pool.update_agent([mlp(1)])
+            await pool.update_agent([cartpole_agent(1)])
             batches = [await sample(pool, AtLeast(700)), await sample(pool, Exactly(3))]
             batches += [await sample(pool, AtLeast(10), seed=5), await sample(pool, AtLeast(900))]
-            await pool.update_agent([mlp(2)])
+            await pool.update_agent([cartpole_agent(2)])
             batches += [await sample(pool, AtLeast(700)), await sample(pool, AtLeast(700))]
             results.append(batches)
     assert all(equal(ours, theirs) for ours, theirs in zip(*results, strict=True))
@@ -112,11 +102,9 @@ async def test_the_same_calls_in_the_same_order_give_the_same(backend: Backend) 
 
 
 @pytest.mark.parametrize("max_calls", [1, 3])
-async def test_calls_at_once_are_each_as_if_alone_and_none_gets_what_another_got(
-    backend: Backend, max_calls: int
-) -> None:
+async def test_concurrent_calls_share_no_episode(backend: Backend, max_calls: int) -> None:
     async with pool_of(backend, max_calls=max_calls) as pool:
-        await pool.update_agent([mlp()])
+        await pool.update_agent([cartpole_agent()])
         targets = [AtLeast(5000), Exactly(20), AtLeast(700), AtLeast(8000), Exactly(3)]
         batches = await asyncio.gather(*(sample(pool, target) for target in targets))
         assert pool.status().counters.num_completed_calls == 5
@@ -132,9 +120,9 @@ async def test_calls_at_once_are_each_as_if_alone_and_none_gets_what_another_got
         assert len({seed for seed, _ in seen}) == max_calls
 
 
-async def test_a_short_call_does_not_wait_for_a_long_one(backend: Backend) -> None:
+async def test_short_call_does_not_wait_for_a_long_one(backend: Backend) -> None:
     async with pool_of(backend) as pool:
-        await pool.update_agent([mlp()])
+        await pool.update_agent([cartpole_agent()])
         long = asyncio.create_task(sample(pool, AtLeast(300_000)))
         await asyncio.sleep(0.1)
         for _ in range(3):
@@ -143,9 +131,9 @@ async def test_a_short_call_does_not_wait_for_a_long_one(backend: Backend) -> No
         assert (await long).num_steps >= 300_000
 
 
-async def test_a_call_that_waits_for_its_turn_says_so_and_can_be_given_up(backend: Backend) -> None:
+async def test_queued_call_reports_progress_and_can_be_cancelled(backend: Backend) -> None:
     async with pool_of(backend, max_calls=1, progress_seconds=0.05) as pool:
-        await pool.update_agent([mlp()])
+        await pool.update_agent([cartpole_agent()])
         long = asyncio.create_task(sample(pool, AtLeast(10_000_000)))
         await asyncio.sleep(0.1)
         async with contextlib.aclosing(pool.sample(sample_request(AtLeast(1), 1 << 22))) as items:
@@ -161,15 +149,15 @@ async def test_a_call_that_waits_for_its_turn_says_so_and_can_be_given_up(backen
         assert (await sample(pool, AtLeast(100))).num_steps >= 100
 
 
-async def test_updates_and_calls_at_the_same_time_do_not_disturb_each_other(backend: Backend) -> None:
+async def test_updates_do_not_change_concurrent_calls(backend: Backend) -> None:
     async with pool_of(backend) as pool:
-        await pool.update_agent([mlp()])
+        await pool.update_agent([cartpole_agent()])
         expected = {seed: await sample(pool, AtLeast(200), seed=seed) for seed in range(3)}
         done = asyncio.Event()
 
         async def keep_updating() -> None:
             while not done.is_set():
-                await pool.update_agent([mlp()])
+                await pool.update_agent([cartpole_agent()])
                 await pool.update_env([CARTPOLE])
 
         async def keep_sampling(seed: int) -> None:
@@ -185,9 +173,9 @@ async def test_updates_and_calls_at_the_same_time_do_not_disturb_each_other(back
         await updating
 
 
-async def test_an_update_that_is_cancelled_has_changed_nothing(backend: Backend) -> None:
+async def test_cancelled_update_changes_nothing(backend: Backend) -> None:
     async with pool_of(backend) as pool:
-        await pool.update_agent([mlp()])
+        await pool.update_agent([cartpole_agent()])
         expected = await sample(pool, AtLeast(500), seed=1)
         for pause in (0.0, 0.001, 0.005):
             before = pool.status().env_version
@@ -201,23 +189,9 @@ async def test_an_update_that_is_cancelled_has_changed_nothing(backend: Backend)
             assert equal(expected, await sample(pool, AtLeast(500), seed=1))
 
 
-async def test_an_episode_that_fails_is_not_in_the_way_of_the_next_call(ray_backend: RayBackend) -> None:
-    async with pool_of(ray_backend, allow_module=("sample_envs",)) as pool:
-        await pool.update_env([rollserve.EnvSpec("sample_envs:FailsForSomeSeeds")])
-        await pool.update_agent([RandomSpec()])
-        outcomes = []
-        for _ in range(30):
-            try:
-                outcomes.append(len(await sample(pool, AtLeast(5))))
-            except EnvFailedError:
-                outcomes.append(0)
-        assert 0 < outcomes.count(0) < 30
-        assert pool.status().next_index > 30
-
-
-async def test_a_cancelled_call_leaves_the_pool_ready(backend: Backend) -> None:
+async def test_pool_is_ready_after_a_cancelled_call(backend: Backend) -> None:
     async with pool_of(backend) as pool:
-        await pool.update_agent([mlp()])
+        await pool.update_agent([cartpole_agent()])
         expected = await sample(pool, AtLeast(500), seed=2)
         for pause in (0.0, 0.01, 0.05, 0.2):
             call = asyncio.create_task(sample(pool, AtLeast(10_000_000)))
@@ -226,23 +200,22 @@ async def test_a_cancelled_call_leaves_the_pool_ready(backend: Backend) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await call
             assert equal(expected, await sample(pool, AtLeast(500), seed=2))
-        # What the cancelled calls may have delivered, and their clients may go on with, does not come again.
+        # A cancelled call may have been delivered in part, so the own sequence has a new seed.
         batch = await sample(pool, AtLeast(100))
         assert batch.account is not None
         assert batch.account.seed == pool.status().seed != SETTINGS["seed"]
 
 
-async def test_a_small_buffer_and_a_small_window_only_take_time(backend: Backend) -> None:
+async def test_small_buffers_and_windows_give_the_same_batch(backend: Backend) -> None:
     async with pool_of(backend) as pool, pool_of(backend, worker_buffer_bytes=1000, call_window_bytes=1000) as small:
-        await pool.update_agent([mlp()])
-        await small.update_agent([mlp()])
+        await pool.update_agent([cartpole_agent()])
+        await small.update_agent([cartpole_agent()])
         for target in (AtLeast(20_000), Exactly(100)):
             expected = await sample(pool, target, seed=1)
             assert equal(expected, await sample(small, target, seed=1))
 
 
-async def test_what_a_slow_client_leaves_waits_in_bounds(backend: Backend) -> None:
-    """While nobody reads, workers stop at what they may hold."""
+async def test_workers_stop_when_the_client_does_not_read(backend: Backend) -> None:
     env = rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 20})
     async with pool_of(backend, env, worker_buffer_bytes=1 << 16, call_window_bytes=1 << 20) as pool:
         await pool.update_agent([RandomSpec()])
@@ -255,76 +228,13 @@ async def test_what_a_slow_client_leaves_waits_in_bounds(backend: Backend) -> No
             while steps[-1] != steps[-2]:
                 await asyncio.sleep(1)
                 steps.append(call.account.num_simulated_steps)
-        # A step takes 32 bytes here: the window, what is being fetched, and two buffers hold this many at most.
+        # A step takes 32 bytes here: the window, a fetched buffer and two buffers of workers hold fewer steps.
         assert steps[-1] < 200_000
 
 
-@pytest.mark.parametrize("target", [AtLeast(150_000), Exactly(1500)], ids=["at-least", "exactly"])
-async def test_workers_that_are_killed_cost_only_time(ray_backend: RayBackend, target: Target) -> None:
-    async with pool_of(ray_backend, worker_buffer_bytes=1 << 20) as pool:
-        await pool.update_agent([mlp()])
-        expected = await sample(pool, target, seed=1)
-        running = asyncio.create_task(sample(pool, target, seed=1))
-        for index, pause in ((1, 0.1), (0, 0.1)):
-            await asyncio.sleep(pause)
-            assert not running.done()
-            victim = pool.status().workers[index].identity.process_id
-            os.kill(victim, signal.SIGKILL)
-        batch = await running
-        assert equal(expected, batch)
-        assert batch.account is not None
-        assert batch.account.num_lost_steps > 0
-        assert batch.account.num_retried_episodes > 0
-        assert adds_up(batch.account)
-        assert pool.status().workers[0].identity.process_id != victim
-
-
-async def test_a_worker_that_is_killed_after_its_part_of_a_small_call_costs_nothing(ray_backend: RayBackend) -> None:
-    envs = [rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": seconds}) for seconds in (0.0, 0.5)]
-    async with pool_of(ray_backend, allow_module=("sample_envs",)) as pool:
-        await pool.update_env(envs, per_worker=True)
-        await pool.update_agent([RandomSpec()])
-        expected = await sample(pool, Exactly(1), seed=1, max_episode_length=3)
-        calls = calls_of(pool)
-        running = asyncio.create_task(sample(pool, Exactly(1), seed=1, max_episode_length=3))
-        await until(lambda: bool(calls) and calls[0].account.workers[0].num_simulated_steps == 3)
-        os.kill(pool.status().workers[0].identity.process_id, signal.SIGKILL)
-        batch = await running
-        assert equal(expected, batch)
-        assert batch.account is not None
-        assert adds_up(batch.account)
-
-
-async def test_what_was_kept_on_a_worker_that_is_killed_runs_again(ray_backend: RayBackend) -> None:
-    async with pool_of(ray_backend) as pool:
-        await pool.update_agent([mlp()])
-        first = await sample(pool, AtLeast(3000))
-        assert first.account is not None
-        for worker in pool.status().workers:
-            os.kill(worker.identity.process_id, signal.SIGKILL)
-        second = await sample(pool, AtLeast(3000))
-        assert second.account is not None
-        assert second.account.num_carried_steps == first.account.num_kept_steps == second.account.num_lost_steps
-        assert adds_up(second.account)
-        both = await sample(pool, AtLeast(first.num_steps + 3000), seed=first.account.seed)
-        assert equal(both, rollserve.EpisodeBatch.concatenate(first, second))
-
-
-async def test_an_update_finds_out_that_a_worker_is_lost(ray_backend: RayBackend) -> None:
-    async with pool_of(ray_backend) as pool:
-        await pool.update_agent([mlp()])
-        expected = await sample(pool, AtLeast(2000), seed=1)
-        os.kill(pool.status().workers[1].identity.process_id, signal.SIGKILL)
-        assert await pool.update_agent([mlp(1)]) == 2
-        assert await pool.update_agent([mlp(0)]) == 3
-        batch = await sample(pool, Exactly(20), seed=1)
-        assert set(batch.policy_versions.tolist()) == {3}
-        assert equal(expected, await sample(pool, AtLeast(2000), seed=1, policy_version=1))
-
-
-async def test_what_calls_bring_is_counted_however_they_end(backend: Backend) -> None:
+async def test_counters_include_cancelled_and_failed_calls(backend: Backend) -> None:
     async with pool_of(backend) as pool:
-        await pool.update_agent([mlp()])
+        await pool.update_agent([cartpole_agent()])
         messages = []
         async with contextlib.aclosing(pool.sample(sample_request(AtLeast(10**9), 1 << 16))) as items:
             async for item in items:
@@ -341,29 +251,11 @@ async def test_what_calls_bring_is_counted_however_they_end(backend: Backend) ->
         assert (counters.num_completed_calls, counters.num_cancelled_calls, counters.num_failed_calls) == (0, 1, 1)
 
 
-async def test_an_environment_that_kills_its_worker_is_told_of(ray_backend: RayBackend) -> None:
-    async with pool_of(ray_backend, allow_module=("sample_envs",)) as pool:
-        await pool.update_env([rollserve.EnvSpec("sample_envs:Deadly")])
-        await pool.update_agent([RandomSpec()])
-        with raises(WorkerLostError, reason=Reason.WORKER_LOST_AGAIN, match=r"episode \d+.*\b3 workers"):
-            await sample(pool, AtLeast(100))
-
-
-def test_clients_do_not_ask_again_for_what_kills_one_worker_after_the_other(sampler: rollserve.Sampler) -> None:
-    sampler.update_env("sample_envs:Deadly")
-    sampler.update_agent(rollserve.RandomAgent())
-    before = sampler.status().counters.num_worker_restarts
-    with raises(rollserve.UnavailableError, reason=Reason.WORKER_LOST_AGAIN, match=r"episode \d+.*\b3 workers"):
-        sampler.obtain_samples(100)
-    # Four with the same episode, and those that ran others meanwhile.
-    assert sampler.status().counters.num_worker_restarts - before < 2 * 4 + 2
-
-
-async def test_earlier_versions_can_be_sampled_for_a_while(backend: Backend) -> None:
+async def test_kept_versions_can_be_sampled(backend: Backend) -> None:
     async with pool_of(backend, keep_versions=3) as pool:
         batches = []
         for version in (1, 2, 3, 4):
-            await pool.update_agent([mlp(version)])
+            await pool.update_agent([cartpole_agent(version)])
             batches.append(await sample(pool, AtLeast(500), seed=1))
         await pool.update_env([rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 5})])
         for version in (2, 3, 4):
@@ -379,9 +271,9 @@ async def test_earlier_versions_can_be_sampled_for_a_while(backend: Backend) -> 
                 await sample(pool, AtLeast(1), **options)
 
 
-async def test_the_length_of_episodes_can_be_limited(backend: Backend) -> None:
+async def test_length_of_episodes_is_limited(backend: Backend) -> None:
     async with pool_of(backend, max_episode_length=30) as pool:
-        await pool.update_agent([mlp()])
+        await pool.update_agent([cartpole_agent()])
         batch = await sample(pool, AtLeast(2000), seed=1)
         assert batch.lengths.max() == 30
         assert np.array_equal(batch.truncated, batch.lengths == 30)
@@ -395,9 +287,9 @@ async def test_the_length_of_episodes_can_be_limited(backend: Backend) -> None:
             assert limited.terminated[0] == (long.terminated[0] and long.num_steps <= 30)
 
 
-async def test_the_rest_of_exact_episodes_can_be_asked_for(backend: Backend) -> None:
+async def test_exact_episodes_may_skip_the_first_ones(backend: Backend) -> None:
     async with pool_of(backend) as pool:
-        await pool.update_agent([mlp(1), mlp(2)], per_worker=True)
+        await pool.update_agent([cartpole_agent(1), cartpole_agent(2)], per_worker=True)
         batch = await sample(pool, Exactly(4), seed=1, first_index=100)
         for num_skipped in (0, 1, 4, 6):
             rest = await sample(pool, Exactly(4, num_skipped), seed=1, first_index=100)
@@ -408,25 +300,25 @@ async def test_the_rest_of_exact_episodes_can_be_asked_for(backend: Backend) -> 
             await sample(pool, Exactly(4, 9), seed=1)
 
 
-async def test_workers_forget_a_small_exact_call_with_their_answer(backend: Backend) -> None:
+async def test_workers_release_a_small_exact_call_with_their_report(backend: Backend) -> None:
     async with pool_of(backend) as pool:
-        await pool.update_agent([mlp()])
+        await pool.update_agent([cartpole_agent()])
         calls = calls_of(pool)
         batches = [await sample(pool, Exactly(2), seed=3, max_episode_length=2) for _ in range(20)]
-        # A worker that is slow needs another order.
+        # A slow worker needs a second order.
         assert any(call.sequence.handles == [None, None] for call in calls)
         assert all(equal(batch, batches[0]) for batch in batches)
         assert all(batch.account is not None and adds_up(batch.account) for batch in batches)
 
 
-async def test_workers_for_which_there_is_no_room_are_an_error(ray_backend: RayBackend) -> None:
+async def test_pool_fails_to_start_without_room_for_its_workers(ray_backend: RayBackend) -> None:
     with raises(WorkerLostError, reason=Reason.WORKER_LOST, quotes="2 s"):
         async with pool_of(ray_backend, workers=12, start_seconds=2.0):
             pass
 
 
-def test_options_of_ray_reach_the_workers() -> None:
-    """In a process of its own: one can have one cluster."""
+def test_ray_options_apply_to_workers() -> None:
+    """A process can have one cluster, so the test runs in another process."""
     code = """
 import json, ray
 from rollserve_server.pool.backends.ray.backend import RayBackend

@@ -1,4 +1,4 @@
-"""Populations: each member comes to what it would by itself, however many act at a time and wherever."""
+"""Populations: each member has the outcomes of a single agent, on any number of workers and rows."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ Parameters = Mapping[str, np.ndarray]
 
 
 def spec_of(agent: rollserve.MlpAgent, parameters: Parameters | None = None) -> MlpSpec:
-    """The agent as the gateway reads it."""
+    """Return the agent as the gateway reads it from a message."""
     return mlp_from_proto(agent_to_proto(agent).mlp, parameters or agent.parameters)
 
 
@@ -87,7 +87,7 @@ def returns_of(evaluation: Evaluation) -> list[float]:
 
 @pytest.mark.parametrize("deterministic", [True, False])
 @pytest.mark.parametrize("case", ["CartPole", "HalfCheetah", "recurrent", "python"])
-def test_each_member_as_by_itself(sampler: rollserve.Sampler, case: str, deterministic: bool) -> None:
+def test_member_has_the_returns_of_a_single_agent(sampler: rollserve.Sampler, case: str, deterministic: bool) -> None:
     sampler.update_env(HALF_CHEETAH if case == "HalfCheetah" else "CartPole-v1")
     agent: rollserve.MlpAgent | rollserve.PythonAgent
     if case == "HalfCheetah":
@@ -118,12 +118,12 @@ def test_each_member_as_by_itself(sampler: rollserve.Sampler, case: str, determi
         alone = sampler.evaluate(3, first_episode_index=2 + 3 * member, **options)
         assert np.array_equal(apart.returns[member], alone.returns)
     assert len({float(each) for each in result.mean_returns}) > 3
-    if case == "CartPole":  # the default seed is that of evaluations
+    if case == "CartPole":  # the default seed is the one of evaluations
         assert sampler.evaluate_population(members, 1).seed == sampler.evaluate(1).seed
 
 
-def test_members_that_begin_with_memories_of_their_own(sampler: rollserve.Sampler) -> None:
-    """What a policy remembers before an episode's first action may come from its parameters, here one number."""
+def test_members_may_have_initial_states_of_their_own(sampler: rollserve.Sampler) -> None:
+    """The initial recurrent state comes from the parameters, here one number."""
     sampler.update_env("CartPole-v1")
     sampler.update_agent(rollserve.PythonAgent("counting", {}, {"first": np.array(5)}))
     members = {"first": np.arange(4)}
@@ -149,7 +149,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("exploration", [Exploration(), Exploration(deterministic=True)], ids=["chance", "best"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_stacked_agents_give_the_same_bits(shape: str, exploration: Exploration) -> None:
+def test_stacked_members_act_bit_for_bit_as_alone(shape: str, exploration: Exploration) -> None:
     options = {"hidden_sizes": (24, 40), **SHAPES[shape]}
     observation_space = spaces.Box(-1, 1, (17,), np.float32)
     action_space: Any = spaces.Box(-1, 1, (6,), np.float32) if "head" in options else spaces.Discrete(5)
@@ -166,8 +166,8 @@ def test_stacked_agents_give_the_same_bits(shape: str, exploration: Exploration)
     assert population.side_by_side
     rows = [0, 1, 1, 4, 2, 4, 3]
     for row, member in enumerate(rows):
-        population.assign(row, 4 - member)  # and then another one
-        population.assign(row, member)
+        population.begin(row, 4 - member)  # the last member counts
+        population.begin(row, member)
     source = np.random.default_rng(2)
     for _ in range(20):
         observations = source.standard_normal((num_rows, 17)).astype(np.float32)
@@ -185,9 +185,9 @@ def test_stacked_agents_give_the_same_bits(shape: str, exploration: Exploration)
             assert actions[row].tobytes() == expected[1].tobytes()
 
 
-async def test_however_many_workers_and_whoever_is_killed(ray_backend: RayBackend) -> None:
+async def test_outcomes_do_not_depend_on_workers_or_kills(ray_backend: RayBackend) -> None:
     agent = cartpole_agent()
-    members = members_of(agent.parameters, 400)  # enough to go through Ray's object store
+    members = members_of(agent.parameters, 400)  # large enough for Ray's object store
     async with pool_of(InProcessBackend(), workers=1, rows=5) as pool:
         await pool.update_agent([spec_of(agent)])
         expected = await evaluate_population(pool, members, 5, seed=1)
@@ -209,7 +209,7 @@ async def test_however_many_workers_and_whoever_is_killed(ray_backend: RayBacken
         assert (await evaluate_population(pool, few, 5, seed=1)).outcomes == expected.outcomes[:35]
 
 
-async def test_rows_that_are_stepped_together_are_stepped_one_by_one(backend: Backend) -> None:
+async def test_native_environments_are_stepped_row_by_row(backend: Backend) -> None:
     agent = cartpole_agent()
     members = members_of(agent.parameters, 5)
     async with pool_of(backend, CARTPOLE) as pool, pool_of(backend, NATIVE) as native:
@@ -224,8 +224,8 @@ async def test_rows_that_are_stepped_together_are_stepped_one_by_one(backend: Ba
         assert (status.env_version, status.env.num_episodes_per_row) == (1, 8)
 
 
-async def test_models_act_one_after_the_other(backend: Backend) -> None:
-    """Parameters that do not come are the agent's own."""
+async def test_members_may_be_models(backend: Backend) -> None:
+    """Parameters that members lack have the values of the sampler's agent."""
     model = OnnxModel(categorical((4, 8, 2)).SerializeToString(), {}, {}, "categorical", ())
     parameters = mlp_parameters((4, 8, 2))
     biases = members_of({"1.bias": parameters["1.bias"]}, 6)
@@ -239,7 +239,7 @@ async def test_models_act_one_after_the_other(backend: Backend) -> None:
         assert len(set(returns_of(result))) > 3
 
 
-async def test_some_parameters_of_an_mlp(backend: Backend) -> None:
+async def test_members_may_have_some_parameters(backend: Backend) -> None:
     agent = cartpole_agent()
     biases = members_of({"1/bias": agent.parameters["1/bias"]}, 3)
     async with pool_of(backend) as pool:
@@ -250,7 +250,7 @@ async def test_some_parameters_of_an_mlp(backend: Backend) -> None:
         assert returns_of(await evaluate_population(pool, biases, 4, seed=1, policy_version=1)) == returns_of(result)
 
 
-async def test_failures_and_cancellation(backend: Backend) -> None:
+async def test_population_evaluation_fails_and_can_be_cancelled(backend: Backend) -> None:
     agent = rollserve.MlpAgent.initial(
         rollserve.spaces.Box(np.float32(-1), np.float32(1), (1,), np.dtype(np.float32)),
         rollserve.spaces.Discrete(2),
@@ -274,7 +274,7 @@ async def test_failures_and_cancellation(backend: Backend) -> None:
         assert batch.lengths[0] == 2
 
 
-async def test_where_workers_or_rows_differ(backend: Backend) -> None:
+async def test_population_is_rejected_where_workers_differ(backend: Backend) -> None:
     agent = cartpole_agent()
     members = members_of(agent.parameters, 2)
     async with pool_of(backend) as pool:
@@ -332,13 +332,15 @@ REJECTIONS = {
 
 
 @rejections(REJECTIONS)
-def test_bad_input(sampler: rollserve.Sampler, stub: SamplerServiceStub, rejection: Rejection) -> None:
+def test_population_request_is_rejected(
+    sampler: rollserve.Sampler, stub: SamplerServiceStub, rejection: Rejection
+) -> None:
     sampler.update_agent(cartpole_agent())
     error = rejection_of(stub.EvaluatePopulation, rejection.request)
     check_status(error, rejection.reason, field=rejection.field, quotes=rejection.quotes)
 
 
-def test_agents_without_parameters(sampler: rollserve.Sampler) -> None:
+def test_population_is_rejected_for_agents_without_parameters(sampler: rollserve.Sampler) -> None:
     sampler.update_agent(rollserve.RandomAgent())
     with raises(rollserve.InvalidArgumentError, field="parameters", quotes="random"):
         sampler.evaluate_population({"1/weight": WEIGHT}, 1)
@@ -346,7 +348,7 @@ def test_agents_without_parameters(sampler: rollserve.Sampler) -> None:
         sampler.evaluate_population([WEIGHT], 1)  # type: ignore[arg-type]
 
 
-async def test_the_asynchronous_client_does_the_same(sampler: rollserve.Sampler, server: LocalServer) -> None:
+async def test_async_client_evaluates_populations(sampler: rollserve.Sampler, server: LocalServer) -> None:
     agent = cartpole_agent()
     sampler.update_agent(agent)
     members = members_of(agent.parameters, 3)
@@ -356,7 +358,7 @@ async def test_the_asynchronous_client_does_the_same(sampler: rollserve.Sampler,
     assert np.array_equal(result.returns, expected.returns)
 
 
-def test_an_evolution_strategy_learns_cartpole(server: LocalServer, sampler: rollserve.Sampler) -> None:
+def test_example_evolution_strategy_learns_cartpole(server: LocalServer, sampler: rollserve.Sampler) -> None:
     command = [sys.executable, EXAMPLE, "--server", server.address]
     shown = subprocess.run(command, capture_output=True, text=True, check=False)
     assert shown.returncode == 0, shown.stdout + shown.stderr

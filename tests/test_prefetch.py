@@ -1,4 +1,4 @@
-"""What is sampled between calls changes their time, and nothing else."""
+"""Prefetches change the time of later calls, and never their results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NATIVE = rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=4)
 
 
 def is_idle(prefetch: EpisodeCall) -> bool:
-    """Whether steps were made ahead, and no worker has anything more to do."""
+    """Whether steps have been prefetched, and no worker has an order."""
     return prefetch.account.num_simulated_steps > 0 and not any(prefetch.sequence.in_flight)
 
 
@@ -32,7 +32,7 @@ def accounts(batches: list[rollserve.EpisodeBatch]) -> list[rollserve.Account]:
 
 
 @pytest.mark.parametrize("env", [CARTPOLE, NATIVE], ids=["rows", "native"])
-async def test_the_next_call_finds_its_episodes_finished(backend: Backend, env: rollserve.EnvSpec) -> None:
+async def test_next_call_uses_prefetched_episodes(backend: Backend, env: rollserve.EnvSpec) -> None:
     async with pool_of(backend, env) as pool, pool_of(backend, env, workers=1) as other:
         for each in (pool, other):
             await each.update_agent([RandomSpec()])
@@ -55,7 +55,7 @@ async def test_the_next_call_finds_its_episodes_finished(backend: Backend, env: 
         assert simulated >= pool.status().counters.num_steps
 
 
-async def test_an_update_throws_it_away_and_it_is_accounted_for(backend: Backend) -> None:
+async def test_update_discards_prefetched_episodes_and_accounts_for_them(backend: Backend) -> None:
     async with pool_of(backend) as pool, pool_of(backend) as other:
         updates: list[Any] = [
             lambda each: each.update_agent([RandomSpec()]),
@@ -75,7 +75,7 @@ async def test_an_update_throws_it_away_and_it_is_accounted_for(backend: Backend
             await until(lambda: calls[-1].account.num_simulated_steps > 0)
 
 
-async def test_other_calls_end_it_and_go_on_as_they_would(backend: Backend) -> None:
+async def test_other_calls_are_not_changed_by_a_prefetch(backend: Backend) -> None:
     async with pool_of(backend) as pool, pool_of(backend) as other:
         targets = [AtLeast(500), Exactly(3), AtLeast(900), Exactly(4), AtLeast(10)]
         for each in (pool, other):
@@ -97,7 +97,7 @@ async def test_other_calls_end_it_and_go_on_as_they_would(backend: Backend) -> N
         assert all(adds_up(account) for account in accounts(both))
 
 
-async def test_workers_hold_no_more_than_they_may() -> None:
+async def test_prefetch_stops_when_buffers_are_full() -> None:
     env = rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 20})
     async with pool_of(InProcessBackend(), env, worker_buffer_bytes=1 << 14) as pool:
         await pool.update_agent([RandomSpec()])
@@ -115,7 +115,7 @@ async def test_workers_hold_no_more_than_they_may() -> None:
         assert equal(whole, rollserve.EpisodeBatch.concatenate(first, second))
 
 
-async def test_a_worker_that_is_killed_meanwhile_costs_only_time(ray_backend: RayBackend) -> None:
+async def test_prefetched_episodes_run_again_when_a_worker_is_killed(ray_backend: RayBackend) -> None:
     async with pool_of(ray_backend) as pool:
         await pool.update_agent([RandomSpec()])
         calls = calls_of(pool)
@@ -132,7 +132,7 @@ async def test_a_worker_that_is_killed_meanwhile_costs_only_time(ray_backend: Ra
 
 
 async def outcomes(pool: Pool, *, prefetch: bool) -> list[int | None]:
-    """How many steps calls bring, or which of them fail."""
+    """Return the number of steps of each of 30 calls, or None for a failed call."""
     await pool.update_env([rollserve.EnvSpec("sample_envs:FailsForSomeSeeds")])
     await pool.update_agent([RandomSpec()])
     results: list[int | None] = []
@@ -148,7 +148,7 @@ async def outcomes(pool: Pool, *, prefetch: bool) -> list[int | None]:
     return results
 
 
-async def test_what_fails_meanwhile_fails_in_the_call() -> None:
+async def test_prefetched_failure_fails_the_next_call() -> None:
     options: dict[str, Any] = {"allow_module": ("sample_envs",), "workers": 1, "rows": 1}
     async with pool_of(InProcessBackend(), **options) as pool, pool_of(InProcessBackend(), **options) as other:
         expected = await outcomes(other, prefetch=False)
@@ -156,7 +156,7 @@ async def test_what_fails_meanwhile_fails_in_the_call() -> None:
         assert None in expected
 
 
-async def test_clients_ask_for_it(sampler: rollserve.Sampler, server: LocalServer) -> None:
+async def test_clients_request_a_prefetch(sampler: rollserve.Sampler, server: LocalServer) -> None:
     first = sampler.obtain_samples(500, prefetch=True)
     async with rollserve.aconnect(server.address) as asynchronous:
         second = await asynchronous.obtain_samples(500, prefetch=True)

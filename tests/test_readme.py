@@ -1,4 +1,4 @@
-"""What the README shows works as it stands there."""
+"""Examples, links and make targets of the README and its neighbours."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ README = (ROOT / "README.md").read_text()
 EXAMPLES = re.findall(r"<!-- tested -->\n```(\w+)\n(.*?)```", README, re.DOTALL)
 
 
-def test_there_is_an_example_for_the_shell_and_one_in_python() -> None:
+def test_readme_has_a_shell_and_a_python_example() -> None:
     assert [language for language, _ in EXAMPLES] == ["bash", "python"]
 
 
 @pytest.mark.parametrize(("language", "code"), EXAMPLES, ids=[language for language, _ in EXAMPLES])
-def test_examples(language: str, code: str, server: LocalServer, sampler: rollserve.Sampler, tmp_path: Path) -> None:
+def test_readme_example_runs(
+    language: str, code: str, server: LocalServer, sampler: rollserve.Sampler, tmp_path: Path
+) -> None:
     assert "127.0.0.1:50051" in code
     code = code.replace("127.0.0.1:50051", server.address)
     command = ["bash", "-euc", code] if language == "bash" else [sys.executable, "-W", "error", "-c", code]
@@ -39,13 +41,13 @@ def test_examples(language: str, code: str, server: LocalServer, sampler: rollse
         assert "mean return" in shown.stdout
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_point_to_existing_files() -> None:
     for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
         for link in re.findall(r"\]\(([^)#]+)\)", (ROOT / name).read_text()):
             assert (ROOT / link).exists(), f"{name}: {link}"
 
 
-def test_make_targets_that_are_named_are_there() -> None:
+def test_named_make_targets_exist() -> None:
     listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in ("README.md", "CONTRIBUTING.md"):
         for target in re.findall(r"`make (\w+)", (ROOT / name).read_text()):

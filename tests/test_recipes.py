@@ -1,4 +1,4 @@
-"""The recipes of docs/agents.md work as they stand there, with the real frameworks where these are installed."""
+"""Recipes of docs/agents.md, run with PyTorch and JAX where these are installed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RECIPES = dict(re.findall(r"<!-- recipe: (\w+) -->\n```python\n(.*?)```", DOCS.r
 
 
 def follow(name: str, server: LocalServer, env: str) -> tuple[dict[str, Any], rollserve.EpisodeBatch]:
-    """What the recipe leaves behind, and what is sampled then."""
+    """Run a recipe; return its global names and a batch of the agent it sends."""
     with rollserve.connect(server.address) as sampler:
         sampler.update_env(env, kwargs={"max_episode_steps": 50})
         names: dict[str, Any] = {"sampler": sampler, "__name__": "recipe"}
@@ -26,7 +26,7 @@ def follow(name: str, server: LocalServer, env: str) -> tuple[dict[str, Any], ro
         return names, sampler.obtain_samples(100)
 
 
-def test_onnx(server: LocalServer) -> None:
+def test_onnx_recipe_acts_as_the_model(server: LocalServer) -> None:
     names, batch = follow("onnx", server, "CartPole-v1")
     weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in names["model"].graph.initializer}
     hidden = np.tanh(batch.observations @ weights["hidden.weight"] + weights["hidden.bias"])
@@ -34,7 +34,7 @@ def test_onnx(server: LocalServer) -> None:
     assert np.allclose(batch.agent_infos["logits"], logits, rtol=0, atol=1e-5)
 
 
-def test_recurrent(server: LocalServer) -> None:
+def test_recurrent_recipe_acts_as_the_model(server: LocalServer) -> None:
     names, batch = follow("recurrent", server, "CartPole-v1")
     assert not batch.initial_states["h"].any()
     for episode in batch.split():
@@ -45,8 +45,8 @@ def test_recurrent(server: LocalServer) -> None:
             assert np.allclose(episode.agent_infos["logits"][step], logits, rtol=0, atol=1e-5)
 
 
-@pytest.mark.filterwarnings("default")  # PyTorch's own
-def test_torch(server: LocalServer) -> None:
+@pytest.mark.filterwarnings("default")  # PyTorch's own warnings
+def test_torch_recipe_acts_as_the_module(server: LocalServer) -> None:
     """Skipped where PyTorch is not installed: `pip install torch onnxscript`."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("onnxscript")
@@ -61,8 +61,8 @@ def test_torch(server: LocalServer) -> None:
     assert np.allclose(batch.agent_infos["log_prob"], log_prob.numpy(), atol=1e-4)
 
 
-@pytest.mark.filterwarnings("default")  # those of JAX and its exporter
-def test_jax(server: LocalServer) -> None:
+@pytest.mark.filterwarnings("default")  # warnings of JAX and its exporter
+def test_jax_recipe_acts_as_the_function(server: LocalServer) -> None:
     """Skipped where the exporter is not installed: `pip install jax2onnx`."""
     pytest.importorskip("jax2onnx")
     names, batch = follow("jax", server, "CartPole-v1")

@@ -1,4 +1,4 @@
-"""Recurrent models in the ONNX format: each state goes in and comes out, and what does not fit is refused."""
+"""Recurrent models in the ONNX format: states as inputs and outputs, and models that are rejected."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ import numpy as np
 import onnx
 import pytest
 from gymnasium import spaces
-from onnx_models import FLOAT, INT64, model, node
+from onnx_models import FLOAT, INT64, agent_of, model, node, prepared
+from recurrent_truth import check_beginnings
 from support import raises
-from test_onnx import agent_of, prepared
-from test_recurrent import check_beginnings
 
 import rollserve
 from rollserve_server.errors import InvalidValueError
 
 
 def recurrent(change: Callable[[dict[str, Any]], None] = lambda fields: None) -> onnx.ModelProto:
-    """tanh(observation · w + h · u) is remembered, and logits are made of it."""
+    """Return a model with the next state tanh(observation · w + h · u) and logits computed from it."""
     source = np.random.default_rng(0)
     weights = {"w": (4, 3), "u": (3, 3), "v": (3, 2)}
     fields: dict[str, Any] = {
@@ -40,7 +39,7 @@ def recurrent(change: Callable[[dict[str, Any]], None] = lambda fields: None) ->
 
 
 def renamed(fields: dict[str, Any]) -> None:
-    """Names that are no roles."""
+    """Rename the state's input and output to names that are no roles."""
     nodes = fields["nodes"]
     nodes[1], nodes[3] = node("MatMul", "before u", "y"), node("Tanh", "z", "after")
     nodes[4] = node("MatMul", "after v", "logits")
@@ -55,7 +54,9 @@ NAMED = {"inputs": {"state/memory": "before"}, "outputs": {"next_state/memory": 
     ("made", "names", "state"), [(recurrent(), {}, "h"), (recurrent(renamed), NAMED, "memory")], ids=["h", "memory"]
 )
 @pytest.mark.parametrize("vectorization", ["rows", "native"])
-def test_models(sampler: rollserve.Sampler, made: onnx.ModelProto, names: Any, state: str, vectorization: Any) -> None:
+def test_recurrent_model_equals_plain_formulas(
+    sampler: rollserve.Sampler, made: onnx.ModelProto, names: Any, state: str, vectorization: Any
+) -> None:
     sampler.update_env(rollserve.EnvSpec("CartPole-v1", vectorization=vectorization, num_rows=3))
     sampler.update_agent(agent_of(made, **names))
     batch = sampler.obtain_samples(200, return_states=True)
@@ -72,7 +73,7 @@ def test_models(sampler: rollserve.Sampler, made: onnx.ModelProto, names: Any, s
     assert check_beginnings(calls[1]) > 0
 
 
-def set_(group: str, name: str, value: Any) -> Callable[[dict[str, Any]], None]:
+def replaced(group: str, name: str, value: Any) -> Callable[[dict[str, Any]], None]:
     return lambda fields: fields[group].__setitem__(name, value)
 
 
@@ -81,7 +82,7 @@ def without(group: str, name: str) -> Callable[[dict[str, Any]], None]:
 
 
 def cast(fields: dict[str, Any]) -> None:
-    """Gives the next state as float64."""
+    """Change the type of the next state to float64."""
     fields["nodes"][3:] = [
         node("Tanh", "z", "active"),
         node("Cast", "active", "next_state/h", to=onnx.TensorProto.DOUBLE),
@@ -91,19 +92,19 @@ def cast(fields: dict[str, Any]) -> None:
 
 
 def wider(fields: dict[str, Any]) -> None:
-    """Gives a next state of six numbers for one of three."""
+    """Change the shape of the next state from (3,) to (6,)."""
     fields["nodes"][3:] = [node("Concat", "z z", "next_state/h", axis=1), node("MatMul", "z v", "logits")]
     fields["outputs"]["next_state/h"] = ["N", 6]
 
 
 def without_input(fields: dict[str, Any]) -> None:
-    """Remembers nothing, and gives a next state."""
+    """Remove the state's input, but not its output."""
     del fields["inputs"]["state/h"]
     fields["nodes"][1:3] = [node("Identity", "x", "z")]
 
 
-def told_twice(fields: dict[str, Any]) -> None:
-    """Has an output that is called like what is told of the state."""
+def with_a_taken_name(fields: dict[str, Any]) -> None:
+    """Add an output with the name of the state's info."""
     renamed(fields)
     fields["nodes"].append(node("Identity", "z", "state/memory"))
     fields["outputs"]["state/memory"] = ["N", 3]
@@ -117,7 +118,7 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], None], dict[str, Any], str, 
         ("'next_state/h'", "['logits']"),
     ),
     "no state": (without_input, {}, "model.input", ("'state/h'", "'next_state/h'")),
-    "no such state": (
+    "missing state": (
         lambda fields: None,
         {"inputs": {"state/c": "cell"}},
         "model.input",
@@ -125,17 +126,17 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], None], dict[str, Any], str, 
     ),
     "another shape": (wider, {}, "model.output['next_state/h']", ("(6,)", "(3,)", "'state/h'")),
     "another type": (cast, {}, "model.output['next_state/h']", ("float64", "float32", "'state/h'")),
-    "integers": (set_("types", "state/h", INT64), {}, "model.input['state/h']", ("int64",)),
+    "integers": (replaced("types", "state/h", INT64), {}, "model.input['state/h']", ("int64",)),
     "an axis of any size": (
-        set_("inputs", "state/h", ["N", "size"]),
+        replaced("inputs", "state/h", ["N", "size"]),
         {},
         "model.input['state/h']",
         ("('N', 'size')", "('N', 64)"),
     ),
-    "no shape": (set_("inputs", "state/h", None), {}, "model.input['state/h']", ("None", "('N', 64)")),
-    "a fixed batch": (set_("inputs", "state/h", [1, 3]), {}, "model.input['state/h']", ("batch", "1")),
-    "more than anybody remembers": (
-        set_("inputs", "state/h", ["N", 50_000_000]),
+    "no shape": (replaced("inputs", "state/h", None), {}, "model.input['state/h']", ("None", "('N', 64)")),
+    "a fixed batch": (replaced("inputs", "state/h", [1, 3]), {}, "model.input['state/h']", ("batch", "1")),
+    "too large a state": (
+        replaced("inputs", "state/h", ["N", 50_000_000]),
         {},
         "model.input",
         ("50000000", "65536"),
@@ -146,25 +147,25 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], None], dict[str, Any], str, 
         "model.input",
         ("'state/_h'", "'_'"),
     ),
-    "a role that is none": (
+    "unknown role": (
         lambda fields: None,
         {"inputs": {"states/h": "state/h"}},
         "inputs",
         ("'states/h'", "['observation', 'noise'"),
     ),
-    "told twice": (told_twice, {**NAMED, "infos": ["state/memory"]}, "infos[0]", ("'state/memory'",)),
+    "a taken name": (with_a_taken_name, {**NAMED, "infos": ["state/memory"]}, "infos[0]", ("'state/memory'",)),
 }
 """Changes, names of roles, the field at fault, and what the message has to quote."""
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_models_that_are_refused(case: str) -> None:
+def test_invalid_recurrent_model_is_rejected(case: str) -> None:
     change, names, field, quotes = REFUSED[case]
     with raises(InvalidValueError, field=field, quotes=quotes):
         prepared(recurrent(change), spaces.Box(-1, 1, (4,)), spaces.Discrete(2), **names)
 
 
-def test_a_refused_model_changes_nothing(sampler: rollserve.Sampler) -> None:
+def test_rejected_model_changes_nothing(sampler: rollserve.Sampler) -> None:
     version = sampler.status().policy_version
     field = "all_workers.agent.onnx.model.output"
     with raises(rollserve.InvalidArgumentError, field=field, quotes="'next_state/h'"):
@@ -173,10 +174,8 @@ def test_a_refused_model_changes_nothing(sampler: rollserve.Sampler) -> None:
 
 
 @pytest.mark.parametrize("vectorization", ["rows", "native"])
-def test_a_state_that_is_no_number_ends_the_call_and_tells_where(
-    sampler: rollserve.Sampler, vectorization: Any
-) -> None:
-    """One that is raised by one with each step, and has a root only as long as it is small."""
+def test_nan_state_fails_the_call_with_its_position(sampler: rollserve.Sampler, vectorization: Any) -> None:
+    """The state counts steps, and becomes NaN when it exceeds 2.5."""
     nodes = [
         node("MatMul", "observation w", "logits"),
         node("Sub", "limit state/count", "left"),

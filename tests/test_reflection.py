@@ -1,4 +1,4 @@
-"""A client that knows nothing but what the server tells of itself: the protos, by reflection."""
+"""A client that knows only the protos, which it gets by server reflection."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import rollserve
 from rollserve_server.local import LocalServer
 
-# Runs by itself, so that nothing of the project's own generated classes is there.
+# A program of its own, without the project's generated classes.
 CLIENT = """
 import struct, sys
 import grpc
@@ -54,7 +54,7 @@ print(steps)
 """
 
 
-def test_a_client_from_reflection_alone_obtains_samples(server: LocalServer, sampler: rollserve.Sampler) -> None:
+def test_client_built_by_reflection_obtains_samples(server: LocalServer, sampler: rollserve.Sampler) -> None:
     shown = subprocess.run(
         [sys.executable, "-W", "error", "-c", CLIENT, server.address], capture_output=True, text=True, check=False
     )

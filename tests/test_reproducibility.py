@@ -1,4 +1,4 @@
-"""What a call returns depends on what it asks for, and on nothing else."""
+"""A call's result depends on its request and on nothing else."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def prepare(sampler: rollserve.Sampler, env: rollserve.EnvSpec) -> None:
 
 
 @pytest.mark.parametrize("env", ENVS, ids=lambda env: env.id)
-def test_a_seed_names_the_episodes(sampler: rollserve.Sampler, env: rollserve.EnvSpec) -> None:
+def test_seed_and_index_name_the_episodes(sampler: rollserve.Sampler, env: rollserve.EnvSpec) -> None:
     prepare(sampler, env)
     first = sampler.obtain_samples(1000, seed=11)
     assert equal(first, sampler.obtain_samples(1000, seed=11))
@@ -40,7 +40,7 @@ def test_a_seed_names_the_episodes(sampler: rollserve.Sampler, env: rollserve.En
     assert equal(later, rest)
 
 
-def test_without_a_seed_no_episode_comes_twice_and_the_account_names_it(sampler: rollserve.Sampler) -> None:
+def test_own_sequence_repeats_no_episode_and_is_named_in_the_account(sampler: rollserve.Sampler) -> None:
     seen: set[int] = set()
     for _ in range(5):
         batch = sampler.obtain_samples(300)
@@ -53,8 +53,8 @@ def test_without_a_seed_no_episode_comes_twice_and_the_account_names_it(sampler:
         assert equal(batch, again)
 
 
-def test_surplus_is_kept_and_everything_is_accounted_for(sampler: rollserve.Sampler) -> None:
-    """Over many calls, what was simulated is what was delivered, kept or dropped."""
+def test_every_simulated_step_is_accounted_for(sampler: rollserve.Sampler) -> None:
+    """Over many calls, each simulated step is delivered, kept or dropped."""
     generator = np.random.default_rng(0)
     agent = rollserve.MlpAgent.initial(sampler.status().observation_space, sampler.status().action_space, seed=0)
     held = sampler.obtain_samples(1).account
@@ -65,7 +65,7 @@ def test_surplus_is_kept_and_everything_is_accounted_for(sampler: rollserve.Samp
             sampler.update_agent(agent)
         account = sampler.obtain_samples(int(generator.integers(1, 500))).account
         assert account is not None
-        # What was still being simulated when it was superseded comes on top of what was kept.
+        # Steps simulated after the last account are carried in addition to the kept ones.
         assert account.num_carried_steps >= kept
         assert adds_up(account)
         assert sum(worker.num_steps for worker in account.workers) == account.num_steps
@@ -74,7 +74,7 @@ def test_surplus_is_kept_and_everything_is_accounted_for(sampler: rollserve.Samp
 
 
 @pytest.mark.parametrize(("workers", "rows"), [("1", "1"), ("3", "5")])
-def test_workers_and_rows_do_not_matter(
+def test_batch_does_not_depend_on_workers_or_rows(
     sampler: rollserve.Sampler, workers: str, rows: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     options = ("--env", "CartPole-v1", "--vectorization", "rows", "--workers", workers, "--rows", rows)

@@ -1,4 +1,4 @@
-"""How much requests may hold is found out before they are parsed."""
+"""Limits of fields and texts of a request, checked before it is parsed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINDS: list[type[Message]] = [pb.UpdateAgentRequest, pb.UpdateEnvRequest, pb.Eva
 
 
 def num_fields(message: Message) -> int:
-    """The fields of a message that are written, and the elements of lists of numbers, as a reading of it finds them."""
+    """Return the number of set fields of a message, counting nested ones and the elements of lists of numbers."""
     count = 0
     for field, value in message.ListFields():
         values: Any = value if field.is_repeated else [value]
@@ -70,7 +70,7 @@ def requests(draw: st.DrawFn) -> pb.UpdateEnvRequest | pb.UpdateAgentRequest | p
 
 
 @given(request=requests())
-def test_fields_are_counted_as_they_are_written(request: Message) -> None:
+def test_number_of_fields_is_counted(request: Message) -> None:
     data, count = request.SerializeToString(), num_fields(request)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(request_limits, "MAX_FIELDS", count)
@@ -81,25 +81,25 @@ def test_fields_are_counted_as_they_are_written(request: Message) -> None:
 
 
 @given(data=st.binary(max_size=200), kind=st.sampled_from(KINDS))
-def test_whatever_is_malformed_is_left_to_the_parser(data: bytes, kind: type[Message]) -> None:
+def test_malformed_bytes_are_left_to_the_parser(data: bytes, kind: type[Message]) -> None:
     assert not is_refused(kind, data)
 
 
 @pytest.mark.parametrize(
     ("kind", "data"),
     [
-        # Empty updates, lists of numbers, messages within messages, and a number that does not end.
+        # 16 Mi empty updates, a varint that does not end, and nested messages.
         pytest.param(pb.UpdateEnvRequest, b"\x1a\x80\x80\x80\x10" + b"\x0a\x00" * (1 << 24), id="messages"),
         pytest.param(pb.ObtainSamplesRequest, b"\xff" * (1 << 24), id="number"),
         pytest.param(pb.UpdateEnvRequest, b"\x12\x80\x80\x80\x08" * (1 << 20), id="depth"),
     ],
 )
-@pytest.mark.timeout(60)  # of the minutes that all of it would take
-def test_it_is_found_out_soon(kind: type[Message], data: bytes) -> None:
+@pytest.mark.timeout(60)  # a full count would take minutes
+def test_hostile_bytes_are_checked_quickly(kind: type[Message], data: bytes) -> None:
     is_refused(kind, data)
 
 
-def test_what_is_too_much() -> None:
+def test_too_many_fields_or_bytes_are_rejected() -> None:
     env = pb.UpdateEnvRequest()
     env.per_worker.updates.extend([type(env.all_workers)()] * MAX_FIELDS)
     assert is_refused(pb.UpdateEnvRequest, env.SerializeToString())

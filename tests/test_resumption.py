@@ -1,4 +1,4 @@
-"""A stream that breaks and is taken up again brings what an unbroken one does: nothing twice, nothing missing."""
+"""Broken streams that are resumed deliver the same steps as unbroken ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CALLS: dict[str, Callable[[rollserve.Sampler], rollserve.EpisodeBatch]] = {
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("seed", range(5))
-def test_a_broken_stream_goes_on(sampler: rollserve.Sampler, server: LocalServer, call: str, seed: int) -> None:
+def test_broken_stream_is_resumed(sampler: rollserve.Sampler, server: LocalServer, call: str, seed: int) -> None:
     if call.endswith("of blocks"):
         sampler.update_env(rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=8, num_episodes_per_row=4))
     expected = CALLS[call](sampler)
@@ -38,7 +38,7 @@ def test_a_broken_stream_goes_on(sampler: rollserve.Sampler, server: LocalServer
     ):
         distant.status()
         batch = CALLS[call](distant)
-        # The last cuts may not have been reached.
+        # The batch may be complete before the last cuts.
         assert proxy.num_cuts > 0
     assert equal(batch, expected)
     account = batch.account
@@ -49,7 +49,7 @@ def test_a_broken_stream_goes_on(sampler: rollserve.Sampler, server: LocalServer
     assert adds_up(account)
 
 
-def test_a_stream_that_breaks_within_an_episode_goes_on_there(sampler: rollserve.Sampler, server: LocalServer) -> None:
+def test_broken_stream_is_resumed_within_an_episode(sampler: rollserve.Sampler, server: LocalServer) -> None:
     sampler.update_env("sample_envs:Big", kwargs={"observation_bytes": 1 << 18, "length": 100})
     sampler.update_agent(rollserve.RandomAgent())
     with (
@@ -67,7 +67,7 @@ def test_a_stream_that_breaks_within_an_episode_goes_on_there(sampler: rollserve
     assert batch.first_steps.tolist() == [0, 0]
 
 
-def test_it_goes_on_at_its_version_after_an_update(sampler: rollserve.Sampler, server: LocalServer) -> None:
+def test_resumed_stream_keeps_its_policy_version(sampler: rollserve.Sampler, server: LocalServer) -> None:
     expected = sampler.obtain_samples(60_000, seed=3)
     agents = [rollserve.RandomAgent(), rollserve.RandomAgent()]
     with (
@@ -87,7 +87,7 @@ def test_it_goes_on_at_its_version_after_an_update(sampler: rollserve.Sampler, s
     assert np.array_equal(batch.observations, expected.observations)
 
 
-async def test_for_asyncio_too(sampler: rollserve.Sampler, server: LocalServer) -> None:
+async def test_broken_stream_of_the_async_client_is_resumed(sampler: rollserve.Sampler, server: LocalServer) -> None:
     expected = sampler.obtain_samples(60_000, seed=3)
     with cutting_proxy(server.address, num_cuts=3, max_bytes=1_500_000, seed=2) as proxy:
         async with rollserve.aconnect(proxy.address) as distant:
@@ -98,7 +98,7 @@ async def test_for_asyncio_too(sampler: rollserve.Sampler, server: LocalServer) 
     assert batch.account.num_resumptions > 0
 
 
-def test_without_end_it_is_an_error(sampler: rollserve.Sampler, server: LocalServer) -> None:
+def test_stream_that_keeps_breaking_is_unavailable(sampler: rollserve.Sampler, server: LocalServer) -> None:
     with (
         cutting_proxy(server.address, num_cuts=10**6, max_bytes=2000, seed=2) as proxy,
         rollserve.connect(proxy.address) as distant,
@@ -107,8 +107,8 @@ def test_without_end_it_is_an_error(sampler: rollserve.Sampler, server: LocalSer
         distant.obtain_samples(60_000, seed=3, timeout=2)
 
 
-def test_it_does_not_go_on_with_a_server_that_was_started_anew(sampler: rollserve.Sampler, server: LocalServer) -> None:
-    """Its versions count anew: they could be those of other agents."""
+def test_call_of_another_run_is_rejected(sampler: rollserve.Sampler, server: LocalServer) -> None:
+    """Versions of another run may have the same numbers and be other agents."""
     with grpc.insecure_channel(server.address) as channel:
         stub = SamplerServiceStub(channel)
         first = next(stub.ObtainSamples(pb.ObtainSamplesRequest(step_count=1)))
@@ -120,7 +120,7 @@ def test_it_does_not_go_on_with_a_server_that_was_started_anew(sampler: rollserv
     assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
-def test_patience_is_for_failures_and_not_for_what_a_client_does_between_messages() -> None:
+def test_backoff_ignores_time_before_the_first_failure() -> None:
     backoff = Backoff(patience_seconds=0.3)
     for _ in range(2):
         time.sleep(0.4)

@@ -1,35 +1,23 @@
-"""Rows of a worker have environments of their own, updated all or none, and each episode belongs to one of them."""
+"""Updates of single rows, whose environments may differ; each episode belongs to one row."""
 
 from __future__ import annotations
-
-import asyncio
-import dataclasses
-import os
-import random
-import signal
-from collections.abc import Callable, Sequence
 
 import grpc
 import numpy as np
 import pytest
-from pools import adds_up, kill_one, pool_of, sample
-from support import equal, raises
+from pools import adds_up
+from support import raises
 
 import rollserve
 from rollserve import EnvChange, EnvSpec, Reason, Reproducibility, Task
 from rollserve.v1 import environment_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
-from rollserve_server.agents import RandomSpec
-from rollserve_server.errors import EnvFailedError, InvalidValueError
 from rollserve_server.local import LocalServer
-from rollserve_server.pool import AtLeast, Backend, Exactly, InProcessBackend, RowUpdates, Target
-from rollserve_server.pool.backends.ray.backend import RayBackend
 
 TASKS = "sample_envs:Tasks"
 NUM_WORKERS, NUM_ROWS = 2, 4
 NUM_ALL_ROWS = NUM_WORKERS * NUM_ROWS
-MODULES = {"allow_module": ("sample_envs",)}
 
 
 def sized(*sizes: int) -> list[EnvSpec]:
@@ -42,14 +30,14 @@ def goal(number: int) -> EnvChange:
 
 @pytest.fixture
 def rows(sampler: rollserve.Sampler) -> rollserve.Sampler:
-    """A sampler of two workers with four rows each, whose sizes are 10 to 13 and 20 to 23."""
+    """A sampler with two workers of four rows each, whose sizes are 10 to 13 and 20 to 23."""
     sampler.update_env(per_worker=[sized(10, 11, 12, 13), sized(20, 21, 22, 23)])
     sampler.update_agent(rollserve.RandomAgent())
     return sampler
 
 
 def seen(sampler: rollserve.Sampler) -> list[list[float]]:
-    """Size, task and start of each row, worker by worker, as its episodes show them."""
+    """Return size, task and start of each row, worker by worker, as their observations show them."""
     batch = sampler.obtain_exact_episodes(3 * NUM_ROWS, seed=1)
     observations = batch.observations.reshape(NUM_WORKERS, 3, NUM_ROWS, 3)
     assert (observations == observations[:, :1]).all()
@@ -61,12 +49,12 @@ def seen_sizes(sampler: rollserve.Sampler) -> list[float]:
 
 
 def numbers(sampler: rollserve.Sampler) -> list[int]:
-    """Which environment of all that its worker has made each row has."""
+    """Return the number of each row's environment among all that its worker has made."""
     return sampler.obtain_exact_episodes(NUM_ROWS, seed=1).episode_infos["number"].tolist()
 
 
 @pytest.mark.parametrize("first", [0, 3, 7, 2**40 + 5])
-def test_an_episode_belongs_to_a_row(rows: rollserve.Sampler, first: int) -> None:
+def test_episode_belongs_to_a_row(rows: rollserve.Sampler, first: int) -> None:
     batch = rows.obtain_samples(50, seed=1, first_episode_index=first)
     indices = first + np.arange(50)
     assert batch.episode_indices.tolist() == indices.tolist()
@@ -76,14 +64,14 @@ def test_an_episode_belongs_to_a_row(rows: rollserve.Sampler, first: int) -> Non
 
 
 @pytest.mark.parametrize("first", [0, 5])
-def test_of_exact_episodes_too(rows: rollserve.Sampler, first: int) -> None:
+def test_exact_episode_belongs_to_a_row(rows: rollserve.Sampler, first: int) -> None:
     batch = rows.obtain_exact_episodes(6, seed=1, first_episode_index=first)
     indices = first + np.arange(12)
     assert batch.episode_indices.tolist() == indices.tolist()
     assert batch.observations[:, 0].tolist() == (10 * (1 + np.arange(12) // 6) + indices % 4).tolist()
 
 
-def test_beside_agents_of_each_worker(rows: rollserve.Sampler) -> None:
+def test_rows_may_differ_beside_agents_of_each_worker(rows: rollserve.Sampler) -> None:
     rows.update_agent(per_worker=[rollserve.ConstantAgent(np.int64(action)) for action in (0, 1)])
     batch = rows.obtain_samples(20, seed=1)
     assert batch.actions.tolist() == [index // 4 % 2 for index in range(20)]
@@ -92,7 +80,7 @@ def test_beside_agents_of_each_worker(rows: rollserve.Sampler) -> None:
     assert batch.actions.tolist() == [index % 2 for index in range(20)]
 
 
-def test_fragments_are_of_their_rows(rows: rollserve.Sampler) -> None:
+def test_fragments_belong_to_their_rows(rows: rollserve.Sampler) -> None:
     sizes = np.array([10, 11, 12, 13, 20, 21, 22, 23])
     for _ in range(2):
         batch = rows.obtain_fragments(3 * NUM_ALL_ROWS)
@@ -102,7 +90,7 @@ def test_fragments_are_of_their_rows(rows: rollserve.Sampler) -> None:
     assert batch.observations[:, 1].tolist() == np.where(batch.episode_indices % NUM_ROWS == 1, 3, 0).tolist()
 
 
-def test_calls_go_on_after_each_other(rows: rollserve.Sampler) -> None:
+def test_calls_continue_the_sequence(rows: rollserve.Sampler) -> None:
     batches = [rows.obtain_samples(num_steps) for num_steps in (1, 2, 13, 30)]
     indices = np.concatenate([batch.episode_indices for batch in batches])
     assert (indices - indices[0]).tolist() == list(range(46))
@@ -113,14 +101,14 @@ def test_calls_go_on_after_each_other(rows: rollserve.Sampler) -> None:
         assert adds_up(batch.account)
 
 
-def test_the_same_rows_in_all_workers(rows: rollserve.Sampler) -> None:
+def test_update_of_rows_applies_to_all_workers(rows: rollserve.Sampler) -> None:
     rows.update_env(sized(1, 2, 3, 4))
     assert seen_sizes(rows) == [1, 2, 3, 4] * 2
     rows.update_env([None, EnvChange(kwargs={"size": 7}), *sized(8), None])
     assert seen_sizes(rows) == [1, 7, 8, 4] * 2
 
 
-def test_what_is_left_alone_stays(rows: rollserve.Sampler) -> None:
+def test_rows_without_an_update_keep_their_environments(rows: rollserve.Sampler) -> None:
     before = numbers(rows)
     version = rows.status().env_version
     updated = rows.update_env(per_worker=[[None, *sized(5), None, None], [None, None, None, goal(3)]])
@@ -132,7 +120,7 @@ def test_what_is_left_alone_stays(rows: rollserve.Sampler) -> None:
     assert [now == then for now, then in zip(numbers(rows), before, strict=True)] == [True, False] + [True] * 6
 
 
-def test_a_task_in_one_row_is_set_in_place(rows: rollserve.Sampler) -> None:
+def test_task_of_one_row_is_set_without_a_new_environment(rows: rollserve.Sampler) -> None:
     before = numbers(rows)
     for number in (5, 6):
         rows.update_env([None, None, goal(number), None])
@@ -142,17 +130,17 @@ def test_a_task_in_one_row_is_set_in_place(rows: rollserve.Sampler) -> None:
     assert [start for _, _, start in seen(rows)] == [9, 0, 0, 0] * 2
     assert numbers(rows) == before
     rows.update_env([None, None, *sized(12), None])
-    assert [task for _, task, _ in seen(rows)] == [0] * 8, "the task is of the environment that is gone"
+    assert [task for _, task, _ in seen(rows)] == [0] * 8, "the task went with the old environment"
 
 
-def test_rows_of_some_workers(rows: rollserve.Sampler) -> None:
+def test_workers_may_mix_updates_of_rows_and_whole_ones(rows: rollserve.Sampler) -> None:
     rows.update_env(per_worker=[EnvSpec(TASKS, {"size": 2}), [None, goal(1), None, None]])
     assert seen_sizes(rows) == [2, 2, 2, 2, 20, 21, 22, 23]
     rows.update_env(per_worker=[[None, None, None, goal(4)], EnvChange(kwargs={"size": 3})])
     assert seen(rows) == [*([2, 0, 0], [2, 0, 0], [2, 0, 0], [2, 4, 0]), *([3, 0, 0], [3, 1, 0], [3, 0, 0], [3, 0, 0])]
 
 
-def test_all_rows_at_once_again(rows: rollserve.Sampler) -> None:
+def test_rows_can_be_the_same_again(rows: rollserve.Sampler) -> None:
     rows.update_env(EnvChange(reset_options={"start": 2}))
     assert seen(rows) == [[size, 0, 2] for size in (10, 11, 12, 13, 20, 21, 22, 23)]
     rows.update_env(TASKS)
@@ -162,7 +150,7 @@ def test_all_rows_at_once_again(rows: rollserve.Sampler) -> None:
     assert seen_sizes(rows) == [1, 2, 1, 1] * 2
 
 
-def test_earlier_versions_keep_their_rows(rows: rollserve.Sampler) -> None:
+def test_earlier_version_keeps_its_rows(rows: rollserve.Sampler) -> None:
     versions = [rows.status().env_version]
     versions += [rows.update_env([None, None, None, goal(number)]).env_version for number in (1, 2)]
     for number, version in zip((0, 1, 2, 0), (*versions, versions[0]), strict=True):
@@ -170,7 +158,7 @@ def test_earlier_versions_keep_their_rows(rows: rollserve.Sampler) -> None:
         assert batch.observations[:, 1].tolist() == [0, 0, 0, number] * 2
 
 
-def test_the_status_tells_of_each_row(rows: rollserve.Sampler) -> None:
+def test_status_names_the_environment_of_each_row(rows: rollserve.Sampler) -> None:
     assert rows.status().envs == tuple(sized(10, 11, 12, 13, 20, 21, 22, 23))
     rows.update_env(per_worker=[EnvSpec(TASKS), sized(1, 2, 3, 4)])
     assert rows.status().envs == (*[EnvSpec(TASKS)] * 4, *sized(1, 2, 3, 4))
@@ -235,7 +223,7 @@ REFUSED: dict[str, tuple[object, Reason, str, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize(("update", "reason", "field", "quotes"), REFUSED.values(), ids=REFUSED)
-def test_a_bad_row_changes_none(
+def test_invalid_row_changes_no_row(
     rows: rollserve.Sampler, update: list[EnvSpec], reason: Reason, field: str, quotes: tuple[str, ...]
 ) -> None:
     rows.update_env([None, goal(8), None, None])
@@ -253,7 +241,7 @@ def test_a_bad_row_changes_none(
         assert (batch.actions == expected.actions).all()
 
 
-def test_spaces_that_differ_between_workers(rows: rollserve.Sampler) -> None:
+def test_spaces_that_differ_between_workers_are_rejected(rows: rollserve.Sampler) -> None:
     cartpoles = [EnvSpec("CartPole-v1", {"max_episode_steps": limit}) for limit in (1, 2, 3, 4)]
     with raises(rollserve.InvalidArgumentError, field="per_worker.updates[1]", quotes=("observation_space", "Box(")):
         rows.update_env(per_worker=[[None] * 4, cartpoles])
@@ -269,7 +257,7 @@ def test_spaces_that_differ_between_workers(rows: rollserve.Sampler) -> None:
     ],
     ids=["rows of a row", "no JSON"],
 )
-def test_malformed_requests(
+def test_malformed_row_update_is_rejected(
     rows: rollserve.Sampler, stub: SamplerServiceStub, elements: list[dict[str, object]], field: str
 ) -> None:
     version = rows.status().env_version
@@ -293,7 +281,7 @@ def test_malformed_requests(
     assert rows.status().env_version == version
 
 
-async def test_for_asyncio_too(rows: rollserve.Sampler, server: LocalServer) -> None:
+async def test_async_client_updates_rows(rows: rollserve.Sampler, server: LocalServer) -> None:
     async with rollserve.aconnect(server.address) as distant:
         await distant.update_env(per_worker=[[None] * 4, [*sized(1), None, None, goal(2)]])
         await distant.update_env([None, goal(4), None, None])
@@ -302,7 +290,7 @@ async def test_for_asyncio_too(rows: rollserve.Sampler, server: LocalServer) -> 
     assert batch.observations[:, :2].tolist() == expected
 
 
-def test_rows_of_an_environment_that_was_native(sampler: rollserve.Sampler) -> None:
+def test_row_update_replaces_native_vectorization(sampler: rollserve.Sampler) -> None:
     native = EnvSpec("CartPole-v1", num_rows=4, vectorization="native")
     sampler.update_env(native)
     sampler.update_agent(rollserve.RandomAgent())
@@ -314,111 +302,3 @@ def test_rows_of_an_environment_that_was_native(sampler: rollserve.Sampler) -> N
     assert updated.reproducibility is Reproducibility.EPISODE
     batch = sampler.obtain_samples(100, seed=1)
     assert set(batch.lengths[batch.episode_indices % 4 == 2].tolist()) == {1}
-
-
-def cartpoles(*limits: int) -> RowUpdates:
-    return RowUpdates(tuple(EnvSpec("CartPole-v1", {"max_episode_steps": limit}) for limit in limits))
-
-
-async def test_however_many_workers_have_such_rows(backend: Backend) -> None:
-    """The rows are the same in all workers, so that their number does not matter."""
-    batches = []
-    for num_workers in (1, 3):
-        async with pool_of(backend, workers=num_workers) as pool:
-            await pool.update_env([cartpoles(3, 30, 500, 7)])
-            await pool.update_agent([RandomSpec()])
-            batch = await sample(pool, AtLeast(3000), seed=9)
-            batches.append(dataclasses.replace(batch, worker_indices=None))
-            again = await sample(pool, Exactly(3), seed=9)
-            assert (again.lengths[again.episode_indices % 4 == 0] == 3).all()
-    assert equal(*batches)
-    assert (batches[0].lengths[::4] == 3).all()
-
-
-@pytest.mark.parametrize("num_steps_between", [0, 1, 100])
-async def test_a_whole_environment_is_stepped_as_it_was_before(ray_backend: RayBackend, num_steps_between: int) -> None:
-    """Also where rows stand free that are stepped one by one, and where workers are replaced."""
-    settings = {"vectorization": "auto", "rows": 3, "native_rows": 8, "episodes_per_row": 4}
-    async with pool_of(ray_backend, **settings) as pool:
-        await pool.update_agent([RandomSpec()])
-        before, expected = pool.status().env, await sample(pool, AtLeast(2000), seed=1)
-        await pool.update_env([RowUpdates((EnvChange(reset_options={"low": -0.01}),) * 8)])
-        if num_steps_between:
-            await sample(pool, AtLeast(num_steps_between))
-        updated = (await pool.update_env([EnvSpec("CartPole-v1")])).description
-        assert updated == before
-        os.kill(pool.status().workers[0].identity.process_id, signal.SIGKILL)
-        assert equal(await sample(pool, AtLeast(2000), seed=1), expected)
-
-
-async def test_rows_one_by_one_are_as_many_as_before() -> None:
-    async with pool_of(InProcessBackend(), vectorization="auto", rows=3, native_rows=8) as pool:
-        await pool.update_env([RowUpdates((None,) * 8)])
-        updated = await pool.update_env([EnvSpec("CartPole-v1", vectorization="rows")])
-        assert updated.description.num_rows == 3
-        with raises(InvalidValueError, field="per_worker.updates[1]", quotes=("row_count", "3", "4")):
-            await pool.update_env(
-                [EnvSpec("CartPole-v1", num_rows=4, vectorization="rows"), EnvChange()], per_worker=True
-            )
-        with raises(InvalidValueError, field="per_worker.updates[1]", quotes=("vectorization", "rows", "native")):
-            await pool.update_env([EnvSpec("CartPole-v1", num_rows=3), EnvChange()], per_worker=True)
-
-
-@pytest.mark.parametrize("target", [AtLeast, Exactly])
-@pytest.mark.parametrize("buffer_bytes", [1 << 26, 3000])
-async def test_whoever_is_killed(ray_backend: RayBackend, target: Callable[[int], Target], buffer_bytes: int) -> None:
-    options = {"workers": 2, "worker_buffer_bytes": buffer_bytes, "call_window_bytes": buffer_bytes}
-    async with pool_of(ray_backend, **options) as pool:
-        await pool.update_agent([RandomSpec()])
-        updates: Sequence[RowUpdates] = [cartpoles(2, 500, 40, 9), cartpoles(300, 1, 500, 12)]
-        await pool.update_env(updates, per_worker=True)
-        wanted = target(30_000 if target is AtLeast else 800)
-        expected = await sample(pool, wanted, seed=9)
-        source, num_lost = random.Random(buffer_bytes), 0
-        for _ in range(3):
-            running = asyncio.create_task(sample(pool, wanted, seed=9))
-            await asyncio.sleep(source.uniform(0.02, 0.15))
-            kill_one(pool, source)
-            batch = await running
-            assert equal(batch, expected)
-            assert batch.account is not None
-            assert adds_up(batch.account)
-            num_lost += batch.account.num_retried_episodes
-        assert num_lost > 0
-
-
-async def test_a_row_that_failed_is_made_anew_with_its_own(backend: Backend) -> None:
-    slow = [EnvSpec("sample_envs:Slow", {"step_seconds": 0.0, "length": length}) for length in (1, 2, 3, 4)]
-    async with pool_of(backend, slow[0], workers=1, **MODULES) as pool:
-        await pool.update_agent([RandomSpec()])
-        await pool.update_env([RowUpdates((slow[0], EnvSpec("sample_envs:Failing"), slow[2], slow[3]))])
-        for _ in range(2):
-            with raises(EnvFailedError, quotes=("episode 1 ", "sample_envs:Failing", "step")):
-                await sample(pool, AtLeast(10), seed=1)
-            batch = await sample(pool, AtLeast(3), seed=1, first_index=2)
-            assert batch.lengths.tolist() == [3]
-        await pool.update_env([RowUpdates((None, slow[1], None, None))])
-        batch = await sample(pool, AtLeast(20), seed=1)
-        assert batch.lengths.tolist() == [1, 2, 3, 4] * 2
-
-
-async def test_a_new_worker_gets_the_rows_of_all_versions(ray_backend: RayBackend) -> None:
-    async with pool_of(ray_backend, workers=2) as pool:
-        await pool.update_agent([RandomSpec()])
-        versions = [(await pool.update_env([cartpoles(*limits)])).version for limits in ((1, 2, 3, 4), (4, 3, 2, 1))]
-        os.kill(pool.status().workers[1].identity.process_id, signal.SIGKILL)
-        for version, lengths in zip(versions, ([1, 2, 3, 4], [4, 3, 2, 1]), strict=True):
-            batch = await sample(pool, AtLeast(20), seed=1, env_version=version)
-            assert batch.lengths.tolist() == lengths * 2
-
-
-async def test_what_comes_again_is_told_of_the_worst_row(backend: Backend) -> None:
-    """Of rows of each kind there is a look, not of the first ones alone."""
-    async with pool_of(backend, EnvSpec("sample_envs:Tasks"), workers=1, **MODULES) as pool:
-        updated = await pool.update_env([RowUpdates((None, None, None, EnvChange(kwargs={"size": 2})))])
-        assert updated.description.reproducibility is rollserve.Reproducibility.EPISODE
-    wrapper = rollserve.Wrapper("NormalizeReward")
-    async with pool_of(backend, workers=1) as pool:
-        updated = await pool.update_env([RowUpdates((None, None, None, EnvSpec("CartPole-v1", wrappers=(wrapper,))))])
-        assert updated.description.reproducibility is rollserve.Reproducibility.WORKER
-        assert updated.description.max_episode_steps == 500

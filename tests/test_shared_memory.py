@@ -1,4 +1,4 @@
-"""What comes through shared memory is what would be sent, and nothing is left of it whoever ends how."""
+"""Messages in shared memory equal messages over the connection, and no memory remains when a client or call ends."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def sharing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
 
 @contextlib.contextmanager
 def samplers(server: LocalServer) -> Iterator[tuple[rollserve.Sampler, rollserve.Sampler]]:
-    """One that gets everything sent, and one that shares memory."""
+    """Yield a client without and a client with shared memory."""
     with (
         rollserve.connect(server.address, max_message_bytes=MESSAGE_BYTES) as plain,
         rollserve.connect(server.address, max_message_bytes=MESSAGE_BYTES, shared_memory=True) as shared,
@@ -67,7 +67,7 @@ def shared_bytes(batch: rollserve.EpisodeBatch) -> int:
     return batch.account.shared_message_bytes
 
 
-async def test_the_same_comes(sharing: LocalServer) -> None:
+async def test_shared_memory_gives_the_same_batches(sharing: LocalServer) -> None:
     with samplers(sharing) as (plain, shared):
         buffer = rollserve.EpisodeBuffer()
         calls: list[tuple[str, int]] = [("samples", 300), ("exact_episodes", 3), ("fragments", 160)]
@@ -76,10 +76,10 @@ async def test_the_same_comes(sharing: LocalServer) -> None:
             assert shared_bytes(expected) == 0
             batch = getattr(shared, f"obtain_{name}")(count, seed=3)
             assert equal(batch, expected)
-            assert shared_bytes(batch) > expected.num_steps * 60_000  # all but the first few
+            assert shared_bytes(batch) > expected.num_steps * 60_000  # all but the first messages
             assert equal(getattr(shared, f"obtain_{name}")(count, seed=3, out=buffer), expected)
             with getattr(shared, f"stream_{name}")(count, seed=3) as stream:
-                parts = list(stream)  # far more than there is room for at once
+                parts = list(stream)  # far more than the ring holds
             assert equal(rollserve.EpisodeBatch.concatenate(*parts).joined(), expected)
             assert stream.end().shared_message_bytes > 0
             async with rollserve.aconnect(
@@ -90,26 +90,26 @@ async def test_the_same_comes(sharing: LocalServer) -> None:
                 assert shared_bytes(batch) > 0
 
 
-def test_compressed_columns_and_stacks_come_the_same(sharing: LocalServer) -> None:
+def test_shared_memory_gives_the_same_compressed_columns(sharing: LocalServer) -> None:
     with samplers(sharing) as (plain, shared):
         expected = plain.obtain_samples(100, seed=3)
         assert equal(shared.obtain_samples(100, seed=3, compression="lz4"), expected)
 
 
-def test_a_stream_that_breaks_goes_on(sharing: LocalServer) -> None:
+def test_broken_stream_is_resumed(sharing: LocalServer) -> None:
     with samplers(sharing) as (plain, _):
         expected = plain.obtain_samples(600, seed=3)
     with (
         cutting_proxy(sharing.address, num_cuts=2, max_bytes=4000, seed=5) as proxy,
         rollserve.connect(proxy.address, max_message_bytes=140_000, shared_memory=True) as distant,
     ):
-        batch = distant.obtain_samples(600, seed=3)  # far less than its bytes comes over the connection
+        batch = distant.obtain_samples(600, seed=3)  # the connection carries only the places of messages
     assert equal(batch, expected)
     assert batch.account is not None
     assert batch.account.num_resumptions == 2
 
 
-def test_more_calls_than_there_is_memory_for_are_answered_as_usual(sharing: LocalServer) -> None:
+def test_call_without_free_memory_uses_the_connection(sharing: LocalServer) -> None:
     with samplers(sharing) as (plain, shared):
         expected = plain.obtain_samples(100, seed=3)
         with shared.stream_samples(1000) as first:
@@ -121,7 +121,7 @@ def test_more_calls_than_there_is_memory_for_are_answered_as_usual(sharing: Loca
 
 
 def eventually_shares(sampler: rollserve.Sampler) -> None:
-    """Waits until a call finds that the server's memory is free again."""
+    """Wait until a call gets shared memory again."""
     deadline = time.monotonic() + 30
     while not shared_bytes(sampler.obtain_samples(100)):
         assert time.monotonic() < deadline
@@ -140,7 +140,7 @@ input()
 """
 
 
-def test_a_client_that_is_killed_leaves_the_memory_to_others(sharing: LocalServer) -> None:
+def test_memory_of_a_killed_client_is_reused(sharing: LocalServer) -> None:
     command = [sys.executable, "-c", KILLED, sharing.address, str(MESSAGE_BYTES)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
         assert client.stdout is not None
@@ -148,20 +148,20 @@ def test_a_client_that_is_killed_leaves_the_memory_to_others(sharing: LocalServe
         client.send_signal(signal.SIGKILL)
     with samplers(sharing) as (_, shared):
         eventually_shares(shared)
-    assert len(memories_of(sharing.process.pid)) == 1
+    assert len(shared_memory_of(sharing.process.pid)) == 1
 
 
-def memories_of(process_id: int) -> set[int]:
-    """The shared memory that a process has open, by its numbers."""
+def shared_memory_of(process_id: int) -> set[int]:
+    """Return the inode numbers of the shared memory that a process has open."""
     found = set()
     for path in Path(f"/proc/{process_id}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+        with contextlib.suppress(FileNotFoundError):  # closed in the meantime
             if "memfd:rollserve" in os.readlink(path):
                 found.add(path.stat().st_ino)
     return found
 
 
-def test_a_client_that_does_not_take_it_gets_everything_sent(sharing: LocalServer, server: LocalServer) -> None:
+def test_client_without_shared_memory_gets_all_messages(sharing: LocalServer, server: LocalServer) -> None:
     options = pb.SamplingOptions(accept_shared_memory=True, seed=3)
     with grpc.insecure_channel(sharing.address) as channel:
         stub: Any = SamplerServiceStub(channel)
@@ -170,7 +170,7 @@ def test_a_client_that_does_not_take_it_gets_everything_sent(sharing: LocalServe
     kinds = {response.WhichOneof("content") for response in responses}
     assert kinds <= {"beginning", "batch", "progress", "account"}
     assert responses[-1].account.shared_message_bytes == 0
-    with rollserve.connect(server.address, shared_memory=True) as sampler:  # it has none
+    with rollserve.connect(server.address, shared_memory=True) as sampler:  # this server has no shared memory
         sampler.update_env("CartPole-v1")
         sampler.update_agent(rollserve.RandomAgent())
         assert shared_bytes(sampler.obtain_samples(10_000)) == 0
@@ -178,8 +178,8 @@ def test_a_client_that_does_not_take_it_gets_everything_sent(sharing: LocalServe
         rollserve.connect(server.address, shared_memory=1)  # type: ignore[arg-type]
 
 
-def test_a_client_in_any_language_reads_it(sharing: LocalServer) -> None:
-    """As the contract says, without any code of the client's. It counts no message until nothing more comes."""
+def test_foreign_client_reads_shared_memory(sharing: LocalServer) -> None:
+    """Read the memory as the protos document it, without code of the client; release only a few messages."""
     options = pb.SamplingOptions(accept_shared_memory=True, seed=3, max_message_bytes=MESSAGE_BYTES)
     with grpc.insecure_channel(sharing.address) as channel:
         stub: Any = SamplerServiceStub(channel)
@@ -209,7 +209,7 @@ def test_a_client_in_any_language_reads_it(sharing: LocalServer) -> None:
 def memory(
     name: str = "rollserve", size: int = 8192, *, sealed: bool = True
 ) -> Iterator[tuple[mmap.mmap, SharedMemory]]:
-    """Memory of this process, and what a server would say of it."""
+    """Yield memory of this process, and the message in which a server would offer it."""
     descriptor = os.memfd_create(name, os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, size)
     if sealed:
@@ -222,7 +222,7 @@ def memory(
         os.close(descriptor)
 
 
-def test_a_client_takes_nothing_else_for_it(tmp_path: Path) -> None:
+def test_client_rejects_other_memory(tmp_path: Path) -> None:
     with memory() as (mapped, offer):
         assert SharedRing.attach(offer) is not None
         assert mapped[8:16] == mapped[:8]
@@ -249,21 +249,21 @@ def test_a_client_takes_nothing_else_for_it(tmp_path: Path) -> None:
     assert path.read_bytes()[8:] == bytes(8184)
 
 
-def test_what_is_not_there_is_not_read() -> None:
+def test_read_rejects_places_outside_the_ring() -> None:
     with memory() as (_, offer):
         ring = SharedRing.attach(offer)
         assert ring is not None
         for start, size in ((8000, 193), (0, 100), (8192, 1), (2**63, 2**63)):
-            with raises(ValueError, quotes=("shared memory", "8192", str(start))):
+            with raises(ValueError, quotes=("8192", str(start))):
                 ring.read(SharedMessage(offset=start, size=size))
 
 
 @settings(max_examples=25)
 @given(
     sizes=st.lists(st.integers(1 << 16, 348_160), min_size=1, max_size=20),
-    most_held=st.integers(1, 12),
+    max_held=st.integers(1, 12),
 )
-def test_no_message_is_written_over_before_it_is_released(sizes: list[int], most_held: int) -> None:
+def test_message_is_not_overwritten_before_its_release(sizes: list[int], max_held: int) -> None:
     async def go() -> None:
         rings = Rings(1 << 20)
         with rings.lend(requested=True) as ring:
@@ -282,14 +282,14 @@ def test_no_message_is_written_over_before_it_is_released(sizes: list[int], most
                 writing = asyncio.ensure_future(ring.write(np.frombuffer(content, np.uint8)))
                 await asyncio.sleep(0)
                 while not writing.done() and held:
-                    # One that is being read never stands in the way of the next.
+                    # A single message that is being read never blocks the next one.
                     assert len(held) > 1
                     release()
                     await asyncio.sleep(0.003)
                 place = await writing
                 assert place is not None
                 held.append((client.read(place), content))
-                if len(held) > most_held:
+                if len(held) > max_held:
                     release()
             assert ring.num_message_bytes == sum(sizes)
             while held:
@@ -303,7 +303,7 @@ def test_no_message_is_written_over_before_it_is_released(sizes: list[int], most
     gc.collect()
 
 
-async def test_what_is_being_read_is_not_used_again() -> None:
+async def test_ring_in_use_is_not_lent_again() -> None:
     rings = Rings(1 << 20)
     content = np.full(1 << 17, 7, np.uint8)
     with rings.lend(requested=True) as ring:

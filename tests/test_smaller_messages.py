@@ -1,4 +1,4 @@
-"""Columns that come compressed, and stacks of frames that come with each frame once, are the same in the end."""
+"""Compressed columns, and frame stacks sent with each frame once, decode to the same batches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PLAIN: dict[str, Any] = {"frames_once": False}
 
 
 class Stacks:
-    """Episodes of stacks of frames, recorded in one row; some frames are not where they should be."""
+    """Episodes of frame stacks, recorded in one row; some stacks have a frame that differs from its neighbours'."""
 
     KEY = InfoKey("", np.dtype(np.float32), (4, 64))
 
@@ -48,7 +48,7 @@ class Stacks:
         odd = random.choice(sum(lengths) + len(lengths), num_odd, replace=False)
         position = itertools.count()
         for index, length in enumerate(lengths):
-            # Frames that numbers do not tell apart, but bits do.
+            # Some frames are equal as numbers and differ in their bits.
             numbers = random.choice(np.array([0.0, -0.0, np.nan, 1.0], np.float32), (length + 4, 1))
             frames = np.broadcast_to(numbers, (length + 4, 64))
             stacks = np.stack([frames[step : step + 4] for step in range(length + 1)])
@@ -74,7 +74,7 @@ class Stacks:
     format_=st.sampled_from(FORMATS),
     block_steps=st.integers(4, 40),
 )
-def test_stacks_come_out_as_they_were(
+def test_decoded_stacks_equal_the_recorded_ones(
     lengths: list[int], num_odd: int, seed: int, limit: int, format_: ColumnFormat, block_steps: int
 ) -> None:
     with mock.patch.object(recorder_module, "_MAX_BUFFER_STEPS", block_steps):
@@ -106,10 +106,10 @@ def screens(sampler: rollserve.Sampler, request: pytest.FixtureRequest) -> rolls
 
 
 @pytest.mark.parametrize("options", SMALLER)
-def test_calls_bring_the_same_in_fewer_bytes(screens: rollserve.Sampler, options: dict[str, Any]) -> None:
-    def call(method: str, amount: int, seed: int, **its_options: Any) -> tuple[rollserve.EpisodeBatch, int]:
+def test_calls_deliver_the_same_in_fewer_bytes(screens: rollserve.Sampler, options: dict[str, Any]) -> None:
+    def call(method: str, amount: int, seed: int, **call_options: Any) -> tuple[rollserve.EpisodeBatch, int]:
         before = screens.status().counters.message_bytes
-        batch = getattr(screens, method)(amount, seed=seed, **its_options)
+        batch = getattr(screens, method)(amount, seed=seed, **call_options)
         return batch, screens.status().counters.message_bytes - before
 
     for method, amount in (("obtain_samples", 600), ("obtain_exact_episodes", 8), ("obtain_fragments", 160)):
@@ -119,7 +119,7 @@ def test_calls_bring_the_same_in_fewer_bytes(screens: rollserve.Sampler, options
         assert smaller_bytes < 0.5 * plain_bytes
 
 
-def test_fragments_begin_within_episodes(screens: rollserve.Sampler) -> None:
+def test_fragments_with_stacks_may_begin_within_episodes(screens: rollserve.Sampler) -> None:
     calls = [screens.obtain_fragments(56, seed=8, row_step_count=7 * call) for call in range(4)]
     expected = [screens.obtain_fragments(56, seed=8, row_step_count=7 * call, **PLAIN) for call in range(4)]
     assert all(map(equal, calls, expected))
@@ -127,7 +127,7 @@ def test_fragments_begin_within_episodes(screens: rollserve.Sampler) -> None:
 
 
 @pytest.mark.parametrize("odd", [False, True])
-def test_rows_that_are_stepped_together_show_stacks(sampler: rollserve.Sampler, server: LocalServer, odd: bool) -> None:
+def test_native_rows_deliver_stacks_once(sampler: rollserve.Sampler, server: LocalServer, odd: bool) -> None:
     sampler.update_env(rollserve.EnvSpec("sample_envs:ScreenRows-v0", {"odd": odd}, vectorization="native", num_rows=4))
     sampler.update_agent(rollserve.RandomAgent())
     plain = sampler.obtain_fragments(1600, seed=9, **PLAIN)
@@ -141,7 +141,7 @@ def test_rows_that_are_stepped_together_show_stacks(sampler: rollserve.Sampler, 
 
 
 @pytest.mark.parametrize("options", SMALLER)
-def test_small_messages_and_streams_are_views_of_the_same(
+def test_small_messages_and_streams_deliver_the_same(
     screens: rollserve.Sampler, server: LocalServer, options: dict[str, Any]
 ) -> None:
     plain = screens.obtain_samples(600, seed=4, **PLAIN)
@@ -153,7 +153,7 @@ def test_small_messages_and_streams_are_views_of_the_same(
     assert equal(rollserve.EpisodeBatch.concatenate(*parts).joined(), plain)
 
 
-def test_the_compression_of_the_connection_is_that_of_its_calls(
+def test_compression_of_the_connection_is_the_default_of_its_calls(
     screens: rollserve.Sampler, server: LocalServer
 ) -> None:
     sizes = {}
@@ -165,14 +165,14 @@ def test_the_compression_of_the_connection_is_that_of_its_calls(
     assert max(sizes["connection"], sizes["zstd"]) < 0.2 * sizes["none"]
 
 
-def test_what_does_not_shrink_comes_as_it_is(sampler: rollserve.Sampler, server: LocalServer) -> None:
+def test_columns_that_do_not_shrink_are_delivered(sampler: rollserve.Sampler, server: LocalServer) -> None:
     sampler.update_env("Pendulum-v1", wrappers=[rollserve.Wrapper("FrameStackObservation", {"stack_size": 2})])
     sampler.update_agent(rollserve.RandomAgent())
     plain = sampler.obtain_samples(2000, seed=6, **PLAIN)
     assert equal(sampler.obtain_samples(2000, seed=6, compression="lz4"), plain)
 
 
-def test_the_server_takes_the_first_compression_that_it_knows(screens: rollserve.Sampler, server: LocalServer) -> None:
+def test_server_uses_the_first_known_compression(screens: rollserve.Sampler, server: LocalServer) -> None:
     options = pb.SamplingOptions(seed=7, accept_compression=[77, LZ4, ZSTD])  # type: ignore[list-item]
     with grpc.insecure_channel(server.address) as channel:
         request = pb.ObtainSamplesRequest(step_count=600, options=options)

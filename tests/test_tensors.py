@@ -1,4 +1,4 @@
-"""Arrays survive the wire, and malformed tensors do not get in."""
+"""Tensors and spaces: round trips, and malformed messages that are rejected."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ARRAYS = DTYPES.flatmap(lambda dtype: hnp.arrays(dtype, SHAPES))
 
 
 @given(ARRAYS)
-def test_arrays_survive(array: np.ndarray) -> None:
+def test_array_survives_the_round_trip(array: np.ndarray) -> None:
     message = tensor_pb2.Tensor.FromString(tensor_to_proto(array).SerializeToString())
     back = tensor_from_proto(message)
     assert back.dtype == array.dtype.newbyteorder("<")
@@ -41,14 +41,14 @@ def test_arrays_survive(array: np.ndarray) -> None:
 
 
 @given(hnp.arrays(np.float32, (3, 4, 5)), st.permutations([0, 1, 2]))
-def test_order_in_memory_does_not_matter(array: np.ndarray, axes: list[int]) -> None:
+def test_array_may_have_any_order_in_memory(array: np.ndarray, axes: list[int]) -> None:
     assert np.array_equal(
         tensor_from_proto(tensor_to_proto(array.transpose(axes)[::-1])), array.transpose(axes)[::-1], equal_nan=True
     )
 
 
 @given(ARRAYS, st.integers(-64, 64).filter(bool))
-def test_data_of_another_length_is_refused(array: np.ndarray, change: int) -> None:
+def test_data_of_another_length_is_rejected(array: np.ndarray, change: int) -> None:
     message = tensor_to_proto(array)
     data = message.data[:change] if change < 0 else message.data + bytes(change)
     if len(data) == len(message.data):
@@ -59,7 +59,7 @@ def test_data_of_another_length_is_refused(array: np.ndarray, change: int) -> No
 
 
 @given(st.integers(0, 40), st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5), st.binary(max_size=64))
-def test_anything_else_is_an_array_or_a_value_error(data_type: int, shape: list[int], data: bytes) -> None:
+def test_any_tensor_is_read_or_raises_value_error(data_type: int, shape: list[int], data: bytes) -> None:
     message = tensor_pb2.Tensor(data_type=data_type, shape=shape, data=data)  # type: ignore[arg-type]
     try:
         array = tensor_from_proto(message)
@@ -80,7 +80,7 @@ def test_anything_else_is_an_array_or_a_value_error(data_type: int, shape: list[
     ],
     ids=["120000 sizes", "33 sizes", "product", "product with 0", "negative"],
 )
-def test_enormous_shapes_are_refused_at_once(shape: list[int], quotes: str | tuple[str, ...]) -> None:
+def test_enormous_shape_is_rejected_quickly(shape: list[int], quotes: str | tuple[str, ...]) -> None:
     message = tensor_pb2.Tensor(data_type=tensor_pb2.DATA_TYPE_FLOAT64, shape=shape)
     began = time.process_time()
     with raises(ValueError, quotes=quotes) as caught:
@@ -89,7 +89,7 @@ def test_enormous_shapes_are_refused_at_once(shape: list[int], quotes: str | tup
     assert len(str(caught.value)) < 1000
 
 
-def test_shapes_at_the_limits_are_arrays() -> None:
+def test_shape_at_a_limit_is_accepted() -> None:
     for shape in ([1] * 32, [0, 2**59], [2**59, 0]):
         data = bytes(8 * (0 not in shape))
         array = tensor_from_proto(tensor_pb2.Tensor(data_type=tensor_pb2.DATA_TYPE_FLOAT64, shape=shape, data=data))
@@ -97,19 +97,19 @@ def test_shapes_at_the_limits_are_arrays() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.complex64, object, "U3", "datetime64[s]", np.longdouble])
-def test_dtypes_without_a_place_are_refused(dtype: object) -> None:
+def test_unsupported_dtype_is_rejected(dtype: object) -> None:
     with raises(ValueError, quotes=("dtype", "float64")):
         tensor_to_proto(np.zeros(2, dtype))  # type: ignore[call-overload]
 
 
 @given(st.dictionaries(st.text(max_size=8), ARRAYS, max_size=4))
-def test_named_tensors_survive_in_their_order(arrays: dict[str, np.ndarray]) -> None:
+def test_named_tensors_keep_their_order(arrays: dict[str, np.ndarray]) -> None:
     back = named_tensors_from_proto(named_tensors_to_proto(arrays))
     assert list(back) == list(arrays)
     assert all(np.array_equal(back[name], array, equal_nan=array.dtype.kind == "f") for name, array in arrays.items())
 
 
-def test_names_come_once() -> None:
+def test_name_given_twice_is_rejected() -> None:
     tensor = tensor_pb2.NamedTensor(name="a", tensor=tensor_to_proto(np.zeros(1)))
     with raises(ValueError, quotes="'a'"):
         named_tensors_from_proto([tensor, tensor])
@@ -137,7 +137,7 @@ SPACES = st.recursive(
 
 
 @given(SPACES)
-def test_spaces_survive(space: spaces.Space) -> None:
+def test_space_survives_the_round_trip(space: spaces.Space) -> None:
     message = space_pb2.Space.FromString(space_to_proto(space).SerializeToString())
     back = space_from_proto(message)
     assert str(back) == str(space)
@@ -145,7 +145,7 @@ def test_spaces_survive(space: spaces.Space) -> None:
     assert space_to_proto(back) == message
 
 
-def test_bounds_that_are_all_the_same_are_sent_once() -> None:
+def test_equal_bounds_are_sent_once() -> None:
     shape = (400, 400, 3)
     frames = spaces.Box(np.zeros(shape, np.uint8), np.full(shape, 255, np.uint8), shape, np.dtype(np.uint8))
     message = space_to_proto(frames)
@@ -155,6 +155,6 @@ def test_bounds_that_are_all_the_same_are_sent_once() -> None:
     assert (back.low, back.high, back.shape) == (0, 255, shape)
 
 
-def test_a_space_without_a_kind_is_refused() -> None:
+def test_space_without_a_kind_is_rejected() -> None:
     with raises(ValueError, quotes="None"):
         space_from_proto(space_pb2.Space())

@@ -1,4 +1,4 @@
-"""VersionHistory of agents: which one acts, which are held and what they are, and updates that change nothing."""
+"""Versions of agents: which one acts, which are kept, their parameters, and updates that are skipped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx_models import categorical
-from pools import calls_of, pool_of, sample, sample_request, until
+from pools import RecordingBackend, calls_of, pool_of, sample, sample_request, until
 from rejections import check_status, rejection_of
 from support import equal, raises
 
@@ -30,6 +30,7 @@ from rollserve_server.errors import NotReadyError, OverLimitError
 from rollserve_server.gateway.messages.agent_versions import parameter_messages
 from rollserve_server.local import LocalServer
 from rollserve_server.pool import AtLeast, Backend, InProcessBackend, Pool
+from rollserve_server.sampling import Worker
 
 OBSERVATIONS = rollserve.spaces.Box(np.float32(-1), np.float32(1), (4,), np.dtype(np.float32))
 ACTIONS = rollserve.spaces.Discrete(2)
@@ -52,14 +53,14 @@ def num_bytes(agent: rollserve.MlpAgent) -> int:
 
 
 def same(ones: dict[str, np.ndarray], others: Any) -> bool:
-    """Whether parameters are the same, to the last bit."""
+    """Whether parameters are equal, to the last bit."""
     return ones.keys() == others.keys() and all(
         (value.dtype, value.shape, value.tobytes()) == (others[name].dtype, others[name].shape, others[name].tobytes())
         for name, value in ones.items()
     )
 
 
-def test_the_oldest_version_that_may_act(sampler: rollserve.Sampler) -> None:
+def test_min_policy_version_rejects_older_versions(sampler: rollserve.Sampler) -> None:
     old = sampler.update_agent(mlp(1))
     new = sampler.update_agent(mlp(2))
     assert sampler.obtain_samples(1, min_policy_version=new).policy_versions[0] == new
@@ -92,12 +93,12 @@ def test_the_oldest_version_that_may_act(sampler: rollserve.Sampler) -> None:
     ],
     ids=["parameters", "structure", "action", "kind"],
 )
-def test_the_identical_agent_once_more(sampler: rollserve.Sampler, agent: Any, other: Any) -> None:
+def test_identical_agent_is_skipped_on_request(sampler: rollserve.Sampler, agent: Any, other: Any) -> None:
     version = sampler.update_agent(agent)
     assert sampler.update_agent(agent, skip_if_identical=True) == version
     assert sampler.update_agent(per_worker=[agent, agent], skip_if_identical=True) == version
     assert sampler.status().policy_version == version
-    assert sampler.update_agent(agent) == version + 1  # unless it is asked for
+    assert sampler.update_agent(agent) == version + 1  # skipped only on request
     for rise, agents in enumerate(([agent, other], [other, agent], [other, other]), 2):
         assert sampler.update_agent(per_worker=agents, skip_if_identical=True) == version + rise
         assert sampler.update_agent(per_worker=agents, skip_if_identical=True) == version + rise
@@ -105,18 +106,18 @@ def test_the_identical_agent_once_more(sampler: rollserve.Sampler, agent: Any, o
     assert sampler.update_agent(agent, skip_if_identical=True) == version + 5
 
 
-async def test_identical_parameters(sampler: rollserve.Sampler, server: LocalServer) -> None:
+async def test_identical_parameters_are_skipped_on_request(sampler: rollserve.Sampler, server: LocalServer) -> None:
     async with rollserve.aconnect(server.address) as asynchronous:
         agent = mlp()
         version = await asynchronous.update_agent(agent)
         assert await asynchronous.update_agent(agent.parameters, skip_if_identical=True) == version
         assert agent.parameters["0/bias"][0] == 0
-        other = {**agent.parameters, "0/bias": -agent.parameters["0/bias"]}  # equal numbers, but other bits
+        other = {**agent.parameters, "0/bias": -agent.parameters["0/bias"]}  # equal numbers, other bits
         assert await asynchronous.update_agent(other, skip_if_identical=True) == version + 1
         assert await asynchronous.update_agent(other, skip_if_identical=True) == version + 1
 
 
-def test_the_answer_tells_whether_anything_changed(stub: SamplerServiceStub) -> None:
+def test_response_says_whether_the_agent_is_unchanged(stub: SamplerServiceStub) -> None:
     agent = mlp(3)
     whole = pb.AgentUpdate(agent=agent_to_proto(agent))
     alone = pb.AgentUpdate(parameters=parameters_to_proto(agent.parameters))
@@ -129,7 +130,7 @@ def test_the_answer_tells_whether_anything_changed(stub: SamplerServiceStub) -> 
     assert (answer.policy_version, answer.unchanged) == (first.policy_version + 1, False)
 
 
-def test_errors_of_updates_are_found_as_ever(sampler: rollserve.Sampler) -> None:
+def test_invalid_update_is_rejected_despite_skip_if_identical(sampler: rollserve.Sampler) -> None:
     agent = mlp()
     version = sampler.update_agent(agent)
     with raises(rollserve.InvalidArgumentError, field="all_workers.parameters", quotes="'nope'"):
@@ -138,11 +139,11 @@ def test_errors_of_updates_are_found_as_ever(sampler: rollserve.Sampler) -> None
         sampler.update_agent(per_worker=[agent], skip_if_identical=True)
     sampler.update_env("Pendulum-v1")
     with raises(rollserve.InvalidArgumentError, field="all_workers.agent.mlp.head"):
-        sampler.update_agent(agent, skip_if_identical=True)  # it does not fit any more
+        sampler.update_agent(agent, skip_if_identical=True)  # the agent does not fit the new environment
     assert sampler.status().policy_version == version
 
 
-async def test_models_that_came_before_are_not_tried_again() -> None:
+async def test_identical_model_is_not_probed_again() -> None:
     data = categorical().SerializeToString()
     model = OnnxModel(data, {}, {}, "categorical", ())
     async with pool_of(InProcessBackend()) as pool:
@@ -163,7 +164,7 @@ async def test_models_that_came_before_are_not_tried_again() -> None:
         assert hashes[0] == hashes[2] != hashes[1]
 
 
-def test_versions_that_are_held(sampler: rollserve.Sampler) -> None:
+def test_versions_are_listed(sampler: rollserve.Sampler) -> None:
     one, other = mlp(1), mlp(2)
     numbers = [sampler.update_agent(agent) for agent in (one, other, one.parameters)]
     numbers.append(sampler.update_agent(per_worker=[rollserve.RandomAgent(), other]))
@@ -185,28 +186,28 @@ def test_versions_that_are_held(sampler: rollserve.Sampler) -> None:
         sampler.update_agent(mlp(3))
         sampler.update_agent(mlp(4))
         held = [version.policy_version for version in sampler.agent_versions()]
-        assert held == [*numbers[1:], numbers[-1] + 1, numbers[-1] + 2]  # one more, for it is sampled with
+        assert held == [*numbers[1:], numbers[-1] + 1, numbers[-1] + 2]  # one more, because a call uses it
         assert next(stream).policy_versions[0] == numbers[1]
 
 
 @pytest.mark.parametrize("max_message_bytes", [None, 5000])
-def test_parameters_come_as_they_were_sent(
+def test_parameters_are_returned_as_they_were_sent(
     sampler: rollserve.Sampler, server: LocalServer, max_message_bytes: int | None
 ) -> None:
     agent = mlp(hidden_sizes=(1300, 1100) if max_message_bytes is None else (50, 40))
     version = sampler.update_agent(agent)
     sampler.update_agent({name: 2 * value for name, value in agent.parameters.items()})
     with rollserve.connect(server.address, max_message_bytes=max_message_bytes) as reader:
-        came = reader.agent_parameters(version)
-        assert same(came, agent.parameters)
-        assert list(came) == list(agent.parameters)
-        came["0/bias"] += 1  # they are the caller's own
+        received = reader.agent_parameters(version)
+        assert same(received, agent.parameters)
+        assert list(received) == list(agent.parameters)
+        received["0/bias"] += 1  # the arrays belong to the caller
         assert same(reader.agent_parameters(), {name: 2 * value for name, value in agent.parameters.items()})
         names = ["2/bias", "1/weight"]
         assert same(reader.agent_parameters(version, names=names), {name: agent.parameters[name] for name in names})
 
 
-def test_messages_are_below_the_limits_of_clients(stub: SamplerServiceStub, sampler: rollserve.Sampler) -> None:
+def test_parameter_messages_stay_below_the_limit(stub: SamplerServiceStub, sampler: rollserve.Sampler) -> None:
     version = sampler.update_agent(mlp(hidden_sizes=(1300, 1100)))
     messages = list(stub.GetAgentParameters(GetParameters()))
     assert len(messages) > 1
@@ -221,7 +222,7 @@ def test_messages_are_below_the_limits_of_clients(stub: SamplerServiceStub, samp
     assert offset == 1300 * 4 * 4
 
 
-async def test_parameters_of_each_worker(sampler: rollserve.Sampler, server: LocalServer) -> None:
+async def test_parameters_are_returned_of_each_worker(sampler: rollserve.Sampler, server: LocalServer) -> None:
     agents = [rollserve.RandomAgent(), mlp(1)]
     sampler.update_agent(per_worker=agents)
     assert sampler.agent_parameters() == {}
@@ -235,7 +236,7 @@ async def test_parameters_of_each_worker(sampler: rollserve.Sampler, server: Loc
     assert same(sampler.agent_parameters(worker=1), mlp(2).parameters)
 
 
-def test_parameters_of_models(sampler: rollserve.Sampler) -> None:
+def test_parameters_are_returned_of_models(sampler: rollserve.Sampler) -> None:
     version = sampler.update_agent(ONNX)
     before = sampler.agent_parameters()
     assert {"0.weight", "0.bias"} <= before.keys()
@@ -245,7 +246,7 @@ def test_parameters_of_models(sampler: rollserve.Sampler) -> None:
     assert same(sampler.agent_parameters(version), before)
 
 
-def test_parameters_that_are_not_there(stub: SamplerServiceStub, sampler: rollserve.Sampler) -> None:
+def test_invalid_parameter_request_is_rejected(stub: SamplerServiceStub, sampler: rollserve.Sampler) -> None:
     first = sampler.update_agent(mlp())
     for seed in range(4):
         sampler.update_agent(mlp(seed))
@@ -281,7 +282,7 @@ def test_parameters_that_are_not_there(stub: SamplerServiceStub, sampler: rollse
         check_status(rejection_of(call, request), reason, field=field)
 
 
-async def test_before_there_is_an_agent() -> None:
+async def test_versions_are_empty_without_an_agent() -> None:
     async with pool_of(InProcessBackend()) as pool:
         assert list(await pool.agents.listed()) == []
         with raises(NotReadyError, reason=Reason.NO_AGENT):
@@ -295,7 +296,7 @@ DTYPES = ["?", "i1", "f2", ">f4", "f4", "f8"]
 
 
 @given(data=st.data(), limit=st.integers(200, 2000))
-def test_what_is_cut_is_put_together_again(data: st.DataObject, limit: int) -> None:
+def test_cut_parameters_are_joined(data: st.DataObject, limit: int) -> None:
     names = data.draw(st.lists(st.text(max_size=5), unique=True, max_size=4))
     shapes = st.lists(st.integers(0, 30), max_size=3)
     source = np.random.default_rng(data.draw(st.integers(0, 1000)))
@@ -306,22 +307,22 @@ def test_what_is_cut_is_put_together_again(data: st.DataObject, limit: int) -> N
     assert all(message.ByteSize() <= limit and message.policy_version == 7 for message in messages)
     little = {name: value.astype(value.dtype.newbyteorder("<")) for name, value in parameters.items()}
     assert same(read_parameters(lambda: messages)(), little)
-    # Whatever is left out, or comes twice, is missed.
+    # A missing or repeated part is an error.
     parts = [part for message in messages for part in message.parts]
     if len(parts) > 1:
         position = data.draw(st.integers(0, len(parts) - 1))
         for changed in (parts[:position] + parts[position + 1 :], parts[: position + 1] + parts[position:]):
             response = agent_versions_pb2.GetAgentParametersResponse(parts=changed)
             with contextlib.suppress(rollserve.ServerError):
-                came = read_parameters(lambda response=response: [response])()
-                # A parameter that came in one part is not missed, for nobody knows of it.
-                assert same(came, {name: little[name] for name in came})
-                assert len(came) == len(little) - 1
+                received = read_parameters(lambda response=response: [response])()
+                # A parameter in one missing part is not noticed.
+                assert same(received, {name: little[name] for name in received})
+                assert len(received) == len(little) - 1
 
 
-def test_names_that_are_too_long_for_a_message() -> None:
+def test_name_larger_than_a_message_is_rejected() -> None:
     field, reason = "max_message_bytes", Reason.MESSAGE_TOO_SMALL
-    with raises(OverLimitError, field=field, reason=reason, match=r"\b5\d\d bytes"):
+    with raises(OverLimitError, field=field, reason=reason, match=r"\b5\d\d\b"):
         list(parameter_messages(1, {"x" * 500: np.zeros(3)}, 300))
 
 
@@ -329,9 +330,10 @@ async def numbers(pool: Pool) -> list[int]:
     return [version.number for version in await pool.agents.listed()]
 
 
-async def test_old_versions_are_bounded_in_bytes(backend: Backend) -> None:
+async def test_kept_versions_are_bounded_in_bytes(backend: Backend) -> None:
     limit = int(2.9 * num_bytes(mlp(hidden_sizes=LARGE)))
-    async with pool_of(backend, keep_versions=10, max_kept_agent_bytes=limit) as pool:
+    recording: Any = RecordingBackend(backend)
+    async with pool_of(recording, keep_versions=10, max_kept_agent_bytes=limit) as pool:
         for seed in range(5):
             await pool.update_agent([spec(seed)])
         assert await numbers(pool) == [3, 4, 5]
@@ -345,12 +347,12 @@ async def test_old_versions_are_bounded_in_bytes(backend: Backend) -> None:
             await pool.update_agent([RandomSpec()])
             assert await numbers(pool) == [3, 5, 6, 7]
         assert await numbers(pool) == [5, 6, 7]
-        if isinstance(backend, InProcessBackend):  # where one can look into the workers
-            workers: list[Any] = [slot.handle._worker.result() for slot in pool._parts.workers]  # type: ignore[attr-defined]
-            await until(lambda: all(worker._agents.keys() == {5, 6, 7} for worker in workers))
+        for handle in recording.handles.values():
+            while (await handle.call(Worker.held))[1] != {5, 6, 7}:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
 
 
-async def test_a_running_call_keeps_its_version_whatever_that_takes(backend: Backend) -> None:
+async def test_running_call_keeps_its_version_beyond_the_bound(backend: Backend) -> None:
     async with pool_of(backend, max_kept_agent_bytes=0) as pool:
         await pool.update_agent([spec(1)])
         expected = await sample(pool, AtLeast(30_000), seed=1)

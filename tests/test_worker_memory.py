@@ -1,4 +1,4 @@
-"""What a worker holds is what it says, and no more than it may."""
+"""Memory of a worker: the bytes that it reports, and its limit."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def _traced() -> Iterator[None]:
     tracemalloc.stop()
 
 
-def begun(script: Script, num_rows: int = 2, buffer_bytes: int = 1 << 30) -> Sampling:
-    """A worker with all that it always has; what comes from here on is traced."""
+def started_sampling(script: Script, num_rows: int = 2, buffer_bytes: int = 1 << 30) -> Sampling:
+    """Return a worker that has sampled once; trace all memory allocated from now on."""
     Scripted.script = script
     sampling = Sampling(num_rows, buffer_bytes)
     sampling.sample()
@@ -32,7 +32,7 @@ def begun(script: Script, num_rows: int = 2, buffer_bytes: int = 1 << 30) -> Sam
 
 
 def run(sampling: Sampling, num_episodes: int) -> int:
-    """Runs episodes until none is begun any more; returns how many bytes they are said to take."""
+    """Run episodes until no more are begun; return the number of bytes that the worker reports for them."""
     report, _ = sampling.sample(num_episodes)
     num_bytes = 0
     while report.num_simulated_steps:
@@ -67,35 +67,35 @@ CASES = {
 
 
 @pytest.mark.parametrize(("script", "num_episodes"), CASES.values(), ids=CASES)
-def test_an_episode_takes_what_is_said_of_it(script: Script, num_episodes: int) -> None:
-    sampling = begun(script)
+def test_reported_bytes_match_the_memory_in_use(script: Script, num_episodes: int) -> None:
+    sampling = started_sampling(script)
     num_bytes = run(sampling, num_episodes)
     held = tracemalloc.get_traced_memory()[0]
     assert 0.4 * num_bytes < held < 1.1 * num_bytes + MIB / 4
     claim = Claim(0, 0, num_episodes)
     while not sampling.sample(claim=claim)[0].parcels[0].complete:
         pass
-    # A bounded number of names is remembered.
+    # The worker keeps a bounded number of names.
     assert tracemalloc.get_traced_memory()[0] < 0.1 * num_bytes + MIB / 2
 
 
 @pytest.mark.parametrize("case", ["frames", "short episodes with infos", "infos of resets", "last observations"])
-def test_a_worker_stops_at_its_buffer(case: str) -> None:
+def test_worker_stops_when_its_buffer_is_full(case: str) -> None:
     script, _ = CASES[case]
-    sampling = begun(script, buffer_bytes=2 * MIB)
+    sampling = started_sampling(script, buffer_bytes=2 * MIB)
     num_bytes = run(sampling, 20_000)
-    # What runs when the buffer is full goes on to its end.
+    # Episodes that run when the buffer is full run to their end.
     assert 2 * MIB <= num_bytes < 4 * MIB
     assert tracemalloc.get_traced_memory()[0] < 1.1 * num_bytes + 2 * MIB
 
 
-def test_a_list_that_grows_costs_nothing() -> None:
-    sampling = begun(Script(1000, lambda step: {"history": list(range(step))}))
+def test_growing_list_in_infos_takes_no_memory() -> None:
+    sampling = started_sampling(Script(1000, lambda step: {"history": list(range(step))}))
     run(sampling, 2)
     assert tracemalloc.get_traced_memory()[1] < MIB
 
 
-def test_a_large_info_takes_no_more_than_itself() -> None:
-    sampling = begun(Script(3, lambda step: {"map": np.zeros(MIB, np.uint8)} if step else {}), num_rows=16)
+def test_large_info_takes_only_its_own_size() -> None:
+    sampling = started_sampling(Script(3, lambda step: {"map": np.zeros(MIB, np.uint8)} if step else {}), num_rows=16)
     run(sampling, 16)
     assert tracemalloc.get_traced_memory()[1] < 70 * MIB

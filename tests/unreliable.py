@@ -1,4 +1,4 @@
-"""Workers that die by chance, and workers that are slow."""
+"""Backends whose workers die or lose results at random, and workers that are slow on demand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rollserve_server.settings import WorkerSettings
 
 
 class MortalBackend(ShuffledBackend):
-    """Workers whose turns a seed decides, and some of whom die: alone, or with what they wrote."""
+    """Shuffled workers that die at random; with `with_machines`, their unread results are lost, too."""
 
     def __init__(self, seed: int, num_deaths: int, *, with_machines: bool = False) -> None:
         super().__init__(seed)
@@ -47,13 +47,13 @@ class MortalBackend(ShuffledBackend):
             report, payload = work(order)
             get = payload.get
 
-            async def get_what_is_left() -> Any:
+            async def get_remaining() -> Any:
                 value = await get()
                 if is_dead and self.with_machines:
                     raise error
                 return value
 
-            payload.get = get_what_is_left
+            payload.get = get_remaining
             return asyncio.ensure_future(answer(report)), payload
 
         async def mortal_call(*arguments: Any) -> Any:
@@ -66,7 +66,7 @@ class MortalBackend(ShuffledBackend):
 
 
 class ForgetfulBackend(ShuffledBackend):
-    """Workers whose turns a seed decides. Some of what they wrote is lost on its way, while they live on."""
+    """Shuffled workers, some of whose results are lost while the workers live on."""
 
     def __init__(self, seed: int, num_losses: int) -> None:
         super().__init__(seed)
@@ -76,7 +76,7 @@ class ForgetfulBackend(ShuffledBackend):
     def create_worker(self, worker_index: int, config: WorkerSettings) -> WorkerHandle:
         handle: Any = super().create_worker(worker_index, config)
         work = handle.work
-        error = WorkerLostError(f"worker {worker_index} is lost: what it wrote is", worker_index)
+        error = WorkerLostError(f"worker {worker_index} lost a result", worker_index)
 
         def forgetful_work(order: Any) -> Any:
             report, payload = work(order)
@@ -96,7 +96,7 @@ class ForgetfulBackend(ShuffledBackend):
 
 
 class Places:
-    """A file that says which workers are slow."""
+    """A file that names the slow workers, for `sample_envs:SlowInPlaces`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -107,7 +107,7 @@ class Places:
 
     @contextlib.contextmanager
     def slow(self, pool: Pool, *workers: int) -> Iterator[None]:
-        """Makes workers of the pool slow, on whichever backend, for as long as the block."""
+        """Make workers of the pool slow within the block, on either backend."""
         identities = [pool.status().workers[worker].identity for worker in workers]
         names = [
             f"worker-{worker}" if identity.process_id == os.getpid() else str(identity.process_id)

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from charges import lay
 from cutting_proxy import cutting_proxy
+from fragment_calls import box
 from odd_errors import TEXTS, raise_odd
 from pools import adds_up, evaluate, evaluate_population, kill_one, pool_of, sample
 from support import equal, raises, server_environment
-from test_fragments import box
 from test_interleavings import ShuffledBackend
 from unreliable import MortalBackend
 

@@ -1,4 +1,4 @@
-"""Columns that do not shrink cost next to nothing, and are tried again now and then."""
+"""The compressor skips columns that do not shrink, and tries them again from time to time."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def shrinks(compressor: Compressor, rows: Rows, key: str = "a") -> bool:
     return isinstance(compressor.compress(key, rows, COMPRESSION_LZ4), CompressedRows)
 
 
-def test_what_has_shrunk_is_compressed_each_time() -> None:
+def test_column_that_shrinks_is_compressed_each_time() -> None:
     compressor = Compressor()
     assert all(shrinks(compressor, ZEROS) for _ in range(100))
     assert not shrinks(compressor, NOISE)
 
 
-def test_what_has_not_shrunk_is_tried_again_after_a_while() -> None:
+def test_column_that_does_not_shrink_is_tried_again_after_10_messages() -> None:
     compressor = Compressor()
     assert not shrinks(compressor, NOISE)
     first = next(message for message in range(100) if shrinks(compressor, ZEROS))
@@ -31,17 +31,17 @@ def test_what_has_not_shrunk_is_tried_again_after_a_while() -> None:
     assert shrinks(Compressor(), ZEROS)
 
 
-def test_columns_stand_for_themselves() -> None:
+def test_columns_are_independent() -> None:
     compressor = Compressor()
     assert not shrinks(compressor, NOISE, "noise")
     assert shrinks(compressor, ZEROS, "zeros")
 
 
-def test_small_columns_stay_as_they_are() -> None:
+def test_small_column_is_not_compressed() -> None:
     assert not shrinks(Compressor(), Rows.of(np.zeros(1000, np.uint8)))
 
 
-def test_noise_with_something_regular_in_its_middle_stays_as_it_is() -> None:
+def test_noise_with_a_regular_middle_is_not_compressed() -> None:
     mixed = np.random.default_rng(1).integers(0, 256, 1 << 20, np.uint8)
     mixed[(1 << 19) : (1 << 19) + (1 << 15)] = 0
     assert not shrinks(Compressor(), Rows.of(mixed))

@@ -1,0 +1,61 @@
+"""Calls for fragments of a pool, and what they are joined to."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import numpy as np
+from pools import adds_up, sample
+
+import rollserve
+from rollserve_server.agents import AgentSpec, MlpSpec, RandomSpec
+from rollserve_server.pool import Fragments, Pool
+
+MODULES = {"allow_module": ("sample_envs",)}
+CHEETAH = rollserve.EnvSpec("HalfCheetah-v5", {"max_episode_steps": 70})
+
+
+def mlp(env: rollserve.EnvSpec, seed: int) -> AgentSpec:
+    sizes = {"CartPole-v1": (4, rollserve.spaces.Discrete(2)), "HalfCheetah-v5": (17, box(6))}
+    if env.id not in sizes:
+        return RandomSpec()
+    num_inputs, action_space = sizes[env.id]
+    agent = rollserve.MlpAgent.initial(box(num_inputs), action_space, seed=seed)
+    return MlpSpec(agent.layer_sizes, agent.activation, agent.head, agent.parameters)
+
+
+def box(size: int) -> rollserve.spaces.Box:
+    return rollserve.spaces.Box(np.float32(-1), np.float32(1), (size,), np.dtype(np.float32))
+
+
+async def fragments(
+    pool: Pool, num_steps: int, clock: int | None = None, *, soft: bool = False, skip: int = 0, **options: Any
+) -> rollserve.EpisodeBatch:
+    batch = await sample(pool, Fragments(num_steps, skip, soft, clock), **options)
+    assert batch.num_steps == num_steps - skip
+    assert batch.account is not None
+    assert adds_up(batch.account)
+    assert batch.account.num_kept_steps == 0
+    return batch
+
+
+async def in_calls(pool: Pool, calls: list[int], seed: int, **options: Any) -> list[rollserve.EpisodeBatch]:
+    """Return the batches of calls with these numbers of steps per row, from the start of a seed's sequence."""
+    num_rows = sum(worker.num_rows for worker in pool.status().workers)
+    clocks = itertools.accumulate(calls, initial=0)
+    return [
+        await fragments(pool, num_steps * num_rows, clock or None, seed=seed, **options)
+        for num_steps, clock in zip(calls, clocks, strict=False)
+    ]
+
+
+async def of_episodes(batches: list[rollserve.EpisodeBatch]) -> dict[int, rollserve.EpisodeBatch]:
+    """Return the joined fragments of each episode, by its index."""
+    parts: dict[int, list[rollserve.EpisodeBatch]] = {}
+    for batch in batches:
+        # Other episodes of a batch decide, too, which infos have a column.
+        for part in dataclasses.replace(batch, env_infos={}, episode_infos={}).split():
+            parts.setdefault(int(part.episode_indices[0]), []).append(part)
+    return {index: rollserve.EpisodeBatch.concatenate(*segments).joined() for index, segments in parts.items()}

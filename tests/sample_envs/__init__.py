@@ -1,0 +1,106 @@
+"""Environments for tests, each with one trait; servers name them `sample_envs:Class` or `sample_envs:Id-v0`."""
+
+from __future__ import annotations
+
+import gymnasium
+
+from sample_envs.failing import (
+    Deadly,
+    Failing,
+    FailsForSomeSeeds,
+    Flaky,
+    FourValues,
+    Greedy,
+    Licensed,
+    Odd,
+    OddInfos,
+    Refusing,
+    Talkative,
+)
+from sample_envs.impure import Clock, Curriculum, ForgetsItsLength, Unseeded
+from sample_envs.lengths import Ends, NoNumbers, OneOrThousand, Ragged
+from sample_envs.native import (
+    CoinRows,
+    FlakyCoinRows,
+    HangingRows,
+    InfoRows,
+    OddRows,
+    RaisingRows,
+    ScreenRows,
+    UnlimitedCoinRows,
+)
+from sample_envs.slow import Hanging, Slow, SlowInPlaces, Watched
+from sample_envs.spaces import (
+    Big,
+    ManyActions,
+    Nested,
+    NotAnEnvironment,
+    OddlyNamed,
+    Screens,
+    Shapes,
+    Spaceless,
+    Switches,
+    Unsupported,
+    WrongObservation,
+)
+from sample_envs.tasks import Recall, Tasks
+
+__all__ = [
+    "NOT_AN_ENVIRONMENT",
+    "Big",
+    "Clock",
+    "CoinRows",
+    "Curriculum",
+    "Deadly",
+    "Ends",
+    "Failing",
+    "FailsForSomeSeeds",
+    "Flaky",
+    "FlakyCoinRows",
+    "ForgetsItsLength",
+    "FourValues",
+    "Greedy",
+    "Hanging",
+    "HangingRows",
+    "InfoRows",
+    "Licensed",
+    "ManyActions",
+    "Nested",
+    "NoNumbers",
+    "NotAnEnvironment",
+    "Odd",
+    "OddInfos",
+    "OddRows",
+    "OddlyNamed",
+    "OneOrThousand",
+    "Ragged",
+    "RaisingRows",
+    "Recall",
+    "Refusing",
+    "ScreenRows",
+    "Screens",
+    "Shapes",
+    "Slow",
+    "SlowInPlaces",
+    "Spaceless",
+    "Switches",
+    "Talkative",
+    "Tasks",
+    "UnlimitedCoinRows",
+    "Unseeded",
+    "Unsupported",
+    "Watched",
+    "WrongObservation",
+]
+
+NOT_AN_ENVIRONMENT = 3
+
+gymnasium.register("Nested-v0", Nested)
+gymnasium.register("Coins-v0", vector_entry_point=CoinRows)
+gymnasium.register("UnlimitedCoins-v0", OneOrThousand, vector_entry_point=UnlimitedCoinRows)
+gymnasium.register("FlakyCoins-v0", vector_entry_point=FlakyCoinRows)
+gymnasium.register("ScreenRows-v0", vector_entry_point=ScreenRows)
+gymnasium.register("Infos-v0", vector_entry_point=InfoRows)
+gymnasium.register("HangingRows-v0", vector_entry_point=HangingRows)
+gymnasium.register("RaisingRows-v0", vector_entry_point=RaisingRows)
+gymnasium.register("OddRows-v0", vector_entry_point=OddRows)

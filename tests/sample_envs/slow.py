@@ -1,0 +1,110 @@
+"""Environments that are slow, or hang."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from charges import go_off, hang
+from gymnasium import spaces
+
+from sample_envs.lengths import Ragged
+
+FIRST_LOOK_SEEDS = (0, 1)
+"""Seeds of the episodes that a worker runs when it makes an environment."""
+
+
+class Slow(gymnasium.Env[np.ndarray, int]):
+    """Steps that take a fixed time."""
+
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, step_seconds: float = 0.1, length: int = 10) -> None:
+        self._step_seconds, self._length = step_seconds, length
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._step = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(self._step_seconds)
+        self._step += 1
+        return np.zeros(1, np.float32), 1.0, False, self._step >= self._length, {}
+
+
+class SlowInPlaces(gymnasium.Env[np.ndarray, int]):
+    """Steps that take a fixed time on the workers that a file names, by process id or by name of the thread."""
+
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, path: str, step_seconds: float = 0.1, most_steps: int = 20) -> None:
+        self._path, self._step_seconds, self._max_steps = Path(path), step_seconds, most_steps
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._left = int(self.np_random.integers(1, self._max_steps + 1))
+        return self._observation(), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        places = self._path.read_text().split()
+        if {str(os.getpid()), threading.current_thread().name.partition("_")[0]}.intersection(places):
+            time.sleep(self._step_seconds)
+        self._left -= 1
+        return self._observation(), float(action), self._left == 0, False, {}
+
+    def _observation(self) -> np.ndarray:
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32)
+
+
+class Watched(Ragged):
+    """Episodes as of `Ragged`, with slow steps, and a file in a folder for as long as the environment is open."""
+
+    def __init__(self, folder: str, step_seconds: float = 0.0, max_length: int = 12) -> None:
+        super().__init__(max_length)
+        self._seconds, self._file = step_seconds, Path(folder, f"{os.getpid()}.{uuid.uuid4().hex}")
+        self._file.touch()
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(self._seconds)
+        return super().step(action)
+
+    def close(self) -> None:
+        self._file.unlink(missing_ok=True)
+
+
+class Hanging(gymnasium.Env[np.ndarray, int]):
+    """A random walk that hangs once for each charge in a folder: `construction`, `reset`, `step` or `native step`."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float64)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        if go_off(folder, "construction"):
+            hang()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._is_first_look = seed in FIRST_LOOK_SEEDS
+        if not self._is_first_look and go_off(self._folder, "reset"):
+            hang()
+        self._steps_left = 5 + int(self.np_random.integers(0, 20))
+        return self.np_random.random(1), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._steps_left -= 1
+        if self._steps_left == 3 and not self._is_first_look:
+            if go_off(self._folder, "step"):
+                hang()
+            if go_off(self._folder, "native step"):
+                hang(native=True)
+        return self.np_random.random(1) + action, float(action), self._steps_left == 0, False, {}

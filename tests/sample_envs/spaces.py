@@ -1,0 +1,184 @@
+"""Environments with particular spaces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Nested(gymnasium.Env[Any, Any]):
+    """Observations and actions of several kinds of spaces, and infos of several shapes."""
+
+    def __init__(self, length: int = 5) -> None:
+        self.observation_space = spaces.Dict(
+            {
+                "image": spaces.Box(0, 255, (3, 2), np.uint8),
+                "pose": spaces.Tuple((spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(4, start=1))),
+                "switches": spaces.MultiBinary(3),
+                "counts": spaces.MultiDiscrete([3, 5]),
+            }
+        )
+        self.action_space = spaces.Dict({"turn": spaces.Discrete(3), "push": spaces.Box(-1, 1, (2,), np.float32)})
+        self._length = length
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        self._step = 0
+        return self.observation_space.sample(), {"seed": seed, "name": "nested"}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        self._step += 1
+        infos: dict[str, Any] = {
+            "step": self._step,
+            "vector": np.full(2, self._step, np.float32),
+            "inner": {"push": float(action["push"][0])},
+            "text": "dropped",
+            "ragged": np.zeros(self._step),
+        }
+        if self._step == self._length:
+            infos["success"] = True
+        return self.observation_space.sample(), float(action["turn"]), self._step >= self._length, False, infos
+
+
+class Switches(gymnasium.Env[np.ndarray, np.ndarray]):
+    """Actions of 8-bit integers and of a float of single precision."""
+
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+    action_space = spaces.Dict({"on": spaces.MultiBinary(2), "force": spaces.Box(-np.inf, np.inf, (), np.float32)})
+
+
+class ManyActions(gymnasium.Env[np.ndarray, np.ndarray]):
+    """Actions of several numbers, whose sum is the reward, in episodes of 10 steps.
+
+    Arguments:
+        kind: kind of the action space: `MultiBinary` or `MultiDiscrete`.
+    """
+
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+
+    def __init__(self, kind: str) -> None:
+        self.action_space = spaces.MultiBinary(3) if kind == "MultiBinary" else spaces.MultiDiscrete([2, 3, 4])
+        self._num_steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._num_steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action)
+        self._num_steps += 1
+        return np.zeros(2, np.float32), float(action.sum()), self._num_steps == 10, False, {}
+
+
+class Big(gymnasium.Env[np.ndarray, int]):
+    """Large observations that cost almost nothing to make: each is filled with the number of its step, modulo 251."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, observation_bytes: int = 1 << 20, length: int = 10) -> None:
+        self.observation_space = spaces.Box(0, 255, (observation_bytes,), np.uint8)
+        self._length = length
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._step = 0
+        return self._observation(), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._step += 1
+        return self._observation(), 0.0, False, self._step >= self._length, {}
+
+    def _observation(self) -> np.ndarray:
+        return np.full(self.observation_space.shape, self._step % 251, np.uint8)
+
+
+class Screens(gymnasium.Env[Any, Any]):
+    """Observations of 1 KiB with a few lit points.
+
+    Arguments:
+        length: length of two of three episodes; the others have 2 steps.
+        nested: whether there are numbers beside the screens.
+    """
+
+    action_space = spaces.Discrete(5)
+
+    def __init__(self, length: int = 40, nested: bool = False) -> None:
+        self._length, self._nested = length, nested
+        self._screen = spaces.Box(0, 255, (16, 64), np.uint8)
+        numbers = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+        self.observation_space = spaces.Dict(screen=self._screen, numbers=numbers) if nested else self._screen
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._step = 0
+        return self._observation(0), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._step += 1
+        # Some episodes are short, so that messages have many segments.
+        length = self._length if self.np_random_seed is None or self.np_random_seed % 3 else 2
+        return self._observation(action), float(action), self._step == length, False, {}
+
+    def _observation(self, action: int) -> Any:
+        screen = np.zeros(self._screen.shape, np.uint8)
+        screen.flat[self.np_random.integers(0, screen.size, 5)] = 1 + action
+        return {"screen": screen, "numbers": np.full(3, self._step, np.float32)} if self._nested else screen
+
+
+class Shapes(gymnasium.Env[np.ndarray, int]):
+    """An info whose shape differs between episodes, and one whose dtype does."""
+
+    observation_space = spaces.Box(0, 1, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._size = int(self.np_random.integers(1, 3))
+        self._step = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._step += 1
+        value = 1 if self._size == 1 else 0.5
+        infos = {"shape": np.ones(self._size), "dtype": value}
+        return np.zeros(1, np.float32), float(self._size), self._step == 2, False, infos
+
+
+class Unsupported(gymnasium.Env[Any, int]):
+    """An observation space of texts, which cannot be sampled."""
+
+    observation_space = spaces.Text(5)
+    action_space = spaces.Discrete(2)
+
+
+class Spaceless(gymnasium.Env[Any, int]):
+    """An environment without an observation space."""
+
+    action_space = spaces.Discrete(2)
+
+
+class OddlyNamed(gymnasium.Env[Any, int]):
+    """An observation space with a leaf whose name is a lone surrogate."""
+
+    observation_space = spaces.Dict({"\ud800": spaces.Discrete(2)})
+    action_space = spaces.Discrete(2)
+
+
+class WrongObservation(gymnasium.Env[np.ndarray, int]):
+    """Observations of shape (1,) in a space of shape (3,)."""
+
+    observation_space = spaces.Box(-1, 1, (3,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return np.zeros(1, np.float32), {}
+
+
+class NotAnEnvironment:
+    """A class that is no environment."""
