@@ -357,7 +357,7 @@ async def test_rows_that_stopped_early_go_on_with_the_next_pool(tmp_path: Path) 
         assert account.workers[1].num_missing_steps > 0
     backend.workers.clear()
     async with pool_on(backend, env, rows=rows, keep=False, **MODULES) as pool:
-        account = await calls.go_on_with(pool)(100)
+        account = await calls.continue_on(pool)(100)
         assert account.num_missing_steps == account.num_broken_off_episodes == 0
         await calls(30, 0.5)
 
