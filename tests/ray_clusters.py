@@ -1,4 +1,4 @@
-"""A Ray cluster of the tests' own, and servers on it."""
+"""Ray clusters that tests start themselves, and servers on them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ from faults.chaos.processes import family
 from support import server_environment
 
 _START_SECONDS = 180.0
-_MOST_STARTS = 3
+_MAX_STARTS = 3
 PATIENT = {"RAY_raylet_start_wait_time_s": "150", "RAY_agent_register_timeout_ms": "150000"}
-"""Where the machine is busy, a node of Ray's ends itself when it is not ready in time."""
-_AFTER_RAYS_WORKERS = 24000
-"""Ray takes 10002 to 19999 for its workers, and from 23000 for those of its clients."""
+"""Environment of nodes that start on a busy machine: by default a node of Ray ends itself if it starts too slowly."""
+_FIRST_FREE_PORT = 24000  # Ray uses 10002 to 19999 for workers, and ports from 23000 for their clients
 
 
 @dataclass(frozen=True)
@@ -32,9 +31,9 @@ class RayCluster:
     """A cluster of one machine.
 
     Attributes:
-        address: of its head.
-        environment: what a server needs to get at it.
-        process: the process that all others of it are children of.
+        address: address of the head, `host:port`.
+        environment: environment variables of a server that connects to it.
+        process: the parent of all its processes.
     """
 
     address: str
@@ -42,7 +41,7 @@ class RayCluster:
     process: psutil.Process
 
     def actors(self, kind: str = "") -> set[int]:
-        """The ids of the processes of Ray's actors, or those of one class."""
+        """Return the process ids of all actors, or of the actors whose class begins with `_` and `kind`."""
         found = set()
         for each in self.process.children(recursive=True):
             with contextlib.suppress(psutil.Error):
@@ -54,21 +53,21 @@ class RayCluster:
 
 @contextlib.contextmanager
 def ray_cluster(num_cpus: int = 4) -> Iterator[RayCluster]:
-    """A cluster for as long as the block. It knows nothing of others on this machine."""
+    """Run a cluster during the block, apart from other clusters on this machine."""
     with contextlib.ExitStack() as stack:
-        for attempt in range(_MOST_STARTS):
+        for attempt in range(_MAX_STARTS):
             try:
                 cluster = stack.enter_context(_started_cluster(num_cpus))
                 break
             except RuntimeError:
-                if attempt + 1 == _MOST_STARTS:
+                if attempt + 1 == _MAX_STARTS:
                     raise
         yield cluster
 
 
 @contextlib.contextmanager
 def _started_cluster(num_cpus: int) -> Iterator[RayCluster]:
-    folder = Path(tempfile.mkdtemp(prefix="rs-", dir="/tmp"))  # sockets have short names
+    folder = Path(tempfile.mkdtemp(prefix="rs-", dir="/tmp"))  # names of sockets have to be short
     port, client_port = free_port(), free_port()
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     environment = {**token, **server_environment(), **PATIENT, "RAY_USAGE_STATS_ENABLED": "0"}
@@ -96,12 +95,12 @@ def _started_cluster(num_cpus: int) -> Iterator[RayCluster]:
 
 @dataclass
 class ClusterServer:
-    """A server on a cluster.
+    """A server whose workers run on a cluster.
 
     Attributes:
-        process: its process.
-        address: where it listens.
-        log: its log.
+        process: the server's process.
+        address: address where it listens, `host:port`.
+        log: file of its log.
     """
 
     process: subprocess.Popen[bytes]
@@ -113,7 +112,7 @@ class ClusterServer:
 def cluster_server(
     cluster: RayCluster, folder: Path, *options: str, port: int = 0, namespace: str = "rollserve"
 ) -> Iterator[ClusterServer]:
-    """A server on the cluster; killed at the block's end unless it has ended."""
+    """Run a server on the cluster during the block, and kill it at the end."""
     name = secrets.token_hex(4)
     port_file, log = folder / f"port-{name}", folder / f"log-{name}"
     command = [sys.executable, "-m", "rollserve_server", "--ray-address", cluster.address]
@@ -130,27 +129,27 @@ def cluster_server(
 
 
 def free_port() -> int:
-    """A port that nobody listens at, and that nobody is given who asks for any: a connection would take it meanwhile.
+    """Return a port that is free and outside of the range that the kernel assigns to connections.
 
     See ip_local_port_range at https://docs.kernel.org/networking/ip-sysctl.html.
     """
-    first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    first_assigned = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
-        port = _AFTER_RAYS_WORKERS + secrets.randbelow(first_given - _AFTER_RAYS_WORKERS)
+        port = _FIRST_FREE_PORT + secrets.randbelow(first_assigned - _FIRST_FREE_PORT)
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
 
 
 def _check_lives(log: Path, process: subprocess.Popen[bytes]) -> None:
-    """Waits until Ray has looked whether what it has started is still there, which it does each second."""
+    """Wait until Ray has checked its own processes, which it does each second, and raise RuntimeError if it ends."""
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(3)
-        raise RuntimeError(f"it ended as soon as it had started:\n{log.read_text()}")
+        process.wait(2)
+        raise RuntimeError(f"Ray ended right after its start:\n{log.read_text()}")
 
 
 def _wait_for(log: Path, text: str, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while text not in log.read_text():
         if process.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError(f"it does not start:\n{log.read_text()}")
+            raise RuntimeError(f"the process did not start:\n{log.read_text()}")
         time.sleep(0.1)

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 
 class SilencingProxy:
-    """Passes connections on until it is silenced: what comes then over those that are there is lost, either way.
+    """A proxy that can drop all data of its open connections, in both directions, without closing them.
 
     Attributes:
-        address: where to connect to.
+        address: address to connect to, `host:port`.
     """
 
     def __init__(self, target: str) -> None:
@@ -25,7 +25,7 @@ class SilencingProxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def silence(self) -> None:
-        """Loses all that comes over the connections that are there; new ones work."""
+        """Drop all data of the open connections from now on; new connections work."""
         self._silenced = list(self._sockets)
 
     def close(self) -> None:
@@ -35,15 +35,15 @@ class SilencingProxy:
             each.close()
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # it is closed
+        with contextlib.suppress(OSError):  # the proxy is closed
             while True:
                 client, _ = self._listener.accept()
                 server = socket.create_connection(self._target)
                 self._sockets += [client, server]
                 for source, sink in ((client, server), (server, client)):
-                    threading.Thread(target=self._pass_on, args=(source, sink), daemon=True).start()
+                    threading.Thread(target=self._forward, args=(source, sink), daemon=True).start()
 
-    def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
+    def _forward(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
                 if sink not in self._silenced:
