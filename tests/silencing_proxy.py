@@ -1,4 +1,4 @@
-"""A way to a server that falls silent without a word, as when a cable is pulled."""
+"""A proxy that falls silent without closing its connections, like a link that is cut."""
 
 from __future__ import annotations
 
