@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from charges import lay
 from faults.killable import NOTICE_SECONDS, KillableBackend, lose_worker
+from faults.running import begin_to_sample
 from faults.test_fraction_of_workers import Calls, truth_of
 from pools import CARTPOLE, CONFIG, sample, until
 from support import equal, raises
@@ -254,14 +255,6 @@ def sums(pool: Pool) -> tuple[int, int]:
 def totals(pool: Pool) -> list[tuple[int, int, str]]:
     workers = pool.status().workers
     return [(worker.num_simulated_steps, worker.num_restarts, worker.last_failure) for worker in workers]
-
-
-async def begin_to_sample(pool: Pool, target: Any, **options: Any) -> asyncio.Task[rollserve.EpisodeBatch]:
-    """Start a call, and return its task once the workers sample for it."""
-    before = pool.status().num_simulated_steps
-    running = asyncio.create_task(sample(pool, target, **options))
-    await until(lambda: pool.status().num_simulated_steps > before)
-    return running
 
 
 async def test_takeover_keeps_the_number_of_workers() -> None:
