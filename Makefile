@@ -1,4 +1,4 @@
-# What can be done here. `make help` lists it.
+# Commands for those who change Rollserve; `make help` lists them.
 
 PYTHON ?= python3
 VENV := .venv
@@ -7,16 +7,16 @@ READY := $(VENV)/ready
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check chaos soak fuzz bench bench-peers protos serve lock clean
+.PHONY: help setup demo test test-slow check chaos soak fuzz bench bench-peers protos serve lock clean
 
-help: ## list what can be done
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(READY) ## make a virtual environment with everything in it
+setup: $(READY) ## make a virtual environment with all dependencies
 
 $(READY): constraints.txt pyproject.toml client/pyproject.toml server/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version)'
-	@# Debian has the part of Python that makes virtual environments in a package of its own.
+	@# Debian packs the module that makes virtual environments separately.
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { $(SUDO) apt-get -qq update && $(SUDO) apt-get -qq install -y python3-venv; } \
 		|| { echo 'Python cannot make virtual environments: apt-get install python3-venv' >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
@@ -28,10 +28,13 @@ $(READY): constraints.txt pyproject.toml client/pyproject.toml server/pyproject.
 demo: $(READY) ## start a server and learn CartPole through it
 	$(BIN)/python examples/cartpole.py
 
-test: $(READY) ## run all tests, two at a time: most of their time they wait
-	$(BIN)/pytest --numprocesses 2 --dist worksteal
+test: $(READY) ## run the tests, two at a time, without the slow ones
+	$(BIN)/pytest --numprocesses 2 --dist worksteal -m 'not slow'
 
-check: $(READY) ## look for mistakes: format, lint, types, protos
+test-slow: $(READY) ## run the slow tests: chaos, benchmarks, limits of the machine
+	$(BIN)/pytest --numprocesses 2 --dist worksteal -m slow
+
+check: $(READY) ## check format, lint, types and protos
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -44,13 +47,13 @@ check: $(READY) ## look for mistakes: format, lint, types, protos
 	diff $(VENV)/generated/rollserve/reasons.py client/src/rollserve/reasons.py
 	diff $(VENV)/generated/errors.md docs/errors.md
 
-chaos: $(READY) ## have everything fail for ten minutes, and compare all that comes; SECONDS=60 OPTIONS='--seed 3'
+chaos: $(READY) ## inject faults of all kinds for ten minutes, and compare every result; SECONDS=60 OPTIONS='--seed 3'
 	PYTHONPATH=tests $(BIN)/python -m faults.chaos --seconds $(or $(SECONDS),600) $(OPTIONS)
 
-soak: $(READY) ## look for an hour at what grows under a steady load; SECONDS=600 for less
+soak: $(READY) ## watch for an hour what grows under a steady load; SECONDS=600 for less
 	PYTHONPATH=tests $(BIN)/python -m faults.soak --seconds $(or $(SECONDS),3600) $(OPTIONS)
 
-fuzz: $(READY) ## send a hundred thousand requests that nobody should send; COUNT=1000 for fewer
+fuzz: $(READY) ## send a hundred thousand malformed requests; COUNT=1000 for fewer
 	PYTHONPATH=tests $(BIN)/python -m faults.fuzzing --count $(or $(COUNT),100000) $(OPTIONS)
 
 bench: $(READY) ## measure the whole service, in minutes; WORKLOADS=w1,w5 for a part
@@ -65,7 +68,7 @@ protos: ## generate the Python classes of the protos, and the table of error rea
 serve: $(READY) ## serve CartPole at 127.0.0.1:50051; OPTIONS='--env …' for something else
 	$(BIN)/rollserve-server $(or $(OPTIONS),--env CartPole-v1)
 
-lock: ## write constraints.txt anew, with the newest versions that the projects allow
+lock: ## write constraints.txt with the newest versions that the projects allow
 	rm -rf $(VENV)-lock
 	$(PYTHON) -m venv $(VENV)-lock
 	$(VENV)-lock/bin/pip install --quiet --upgrade pip hatchling
@@ -75,7 +78,7 @@ lock: ## write constraints.txt anew, with the newest versions that the projects 
 	mv constraints.new constraints.txt
 	rm -rf $(VENV)-lock
 
-clean: ## remove what was made here
+clean: ## remove everything that the other targets make
 	rm -rf $(VENV) .venv-protos .venv-peers .mypy_cache .pytest_cache .ruff_cache .hypothesis demo.png demo-server.log \
 		bench.json bench.png bench-peers.json bench-peers.png batch.npz MUJOCO_LOG.TXT chaos-run soak-run fuzz-run
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

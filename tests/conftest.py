@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import grpc
+import numpy as np
 import pytest
 from hypothesis import settings
 from support import server_environment
 
 import rollserve
+from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.local import LocalServer, local_server
 from rollserve_server.pool import Backend, InProcessBackend
-from rollserve_server.pool.backends.ray.backend import RayBackend, RayOptions
+from rollserve_server.pool.backends.ray.backend import RayBackend
+from rollserve_server.settings import RaySettings
 
 # The same examples on every machine; `--hypothesis-profile=default` draws others each time.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
@@ -54,6 +58,24 @@ def sampler(server: LocalServer) -> Iterator[rollserve.Sampler]:
         yield connected
 
 
+@pytest.fixture
+def stub(server: LocalServer, sampler: rollserve.Sampler) -> Iterator[SamplerServiceStub]:
+    """The shared server's bare service, as a client without any options has it; `sampler` has prepared it."""
+    with grpc.insecure_channel(server.address) as channel:
+        yield SamplerServiceStub(channel)
+
+
+@pytest.fixture
+def unchanged(sampler: rollserve.Sampler) -> Iterator[None]:
+    """Check that a test leaves the shared server's sampler as it was."""
+    before, batch = sampler.status(), sampler.obtain_samples(50, seed=1)
+    yield
+    after, again = sampler.status(), sampler.obtain_samples(50, seed=1)
+    assert (before.policy_version, before.env_version) == (after.policy_version, after.env_version)
+    assert np.array_equal(batch.observations, again.observations)
+    assert np.array_equal(batch.agent_infos["log_prob"], again.agent_infos["log_prob"])
+
+
 @pytest.fixture(scope="session")
 def ray_backend() -> Iterator[RayBackend]:
     """Workers as Ray's actors, in a cluster of this process that tests share."""
@@ -61,7 +83,7 @@ def ray_backend() -> Iterator[RayBackend]:
         for name, value in server_environment().items():
             patch.setenv(name, value)
         # Several pools are there at once, each with workers that want a core.
-        backend = RayBackend(RayOptions(num_cpus=0.5), num_workers=8)
+        backend = RayBackend(RaySettings(worker_num_cpus=0.5), num_workers=8)
         yield backend
         backend.close()
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from faults.chaos.processes import family
+from faults.chaos.processes import actor_class, family
 from support import server_environment
 
 _START_SECONDS = 180.0
@@ -41,12 +41,12 @@ class RayCluster:
     process: psutil.Process
 
     def actors(self, kind: str = "") -> set[int]:
-        """Return the process ids of all actors, or of the actors whose class begins with `_` and `kind`."""
+        """Return the process ids of all actors, or of the actors of one class."""
         found = set()
         for each in self.process.children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                command = each.cmdline()
-                if command and command[0].startswith(f"ray::_{kind}"):
+                name = actor_class(each)
+                if name == kind or (not kind and name.endswith("Actor")):
                     found.add(each.pid)
         return found
 

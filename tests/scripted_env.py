@@ -13,9 +13,9 @@ from support import read_batch
 
 import rollserve
 from rollserve_server.agents import RandomSpec
-from rollserve_server.envs import RowSettings
 from rollserve_server.errors import EnvFailedError
-from rollserve_server.sampling import Claim, EpisodeRange, Order, Report, SequenceSpec, Worker, WorkerConfig
+from rollserve_server.sampling import Claim, EpisodeRange, Order, Report, SequenceSpec, Worker
+from rollserve_server.settings import WorkerSettings
 
 
 def nothing(step: int) -> Mapping[Any, Any]:
@@ -75,7 +75,9 @@ class Sampling:
     """One worker that runs one stream."""
 
     def __init__(self, num_rows: int = 2, buffer_bytes: int = 1 << 28) -> None:
-        self.worker = Worker(0, WorkerConfig(RowSettings("rows", num_rows), buffer_bytes))
+        self.worker = Worker(
+            0, WorkerSettings(vectorization="rows", rows=num_rows, worker_buffer_bytes=buffer_bytes, env_retries=0)
+        )
         self.worker.add_env(1, SPEC)
         self.worker.add_agent(1, RandomSpec())
 

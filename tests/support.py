@@ -8,12 +8,15 @@ import os
 import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 
 import rollserve
 from rollserve._calls.responses import read_response
+from rollserve._calls.rpc_errors import error_from_rpc
 from rollserve._codec.columns import columns_of, leaves_of
 from rollserve._codec.frame_stacks import unstack_frames
 from rollserve._codec.tensors import named_tensors_from_proto, tensor_from_proto
@@ -32,19 +35,45 @@ def raises(
     kind: type[BaseException],
     *,
     field: str | None = None,
-    reason: rollserve.Reason | None = None,
+    reason: str | None = None,
+    quotes: str | Iterable[str] = (),
     match: str | None = None,
-) -> Iterator[pytest.ExceptionInfo[BaseException]]:
-    """Expect an error of this class, field and reason in the block.
+) -> Iterator[pytest.ExceptionInfo[Any]]:
+    """Expect an error of this class in the block, and check it with `check_error`.
 
-    `match` is for what a message quotes, such as an environment's own error; the wording around it is free to change.
+    Args:
+        kind: class of the error.
+        field: see `check_error`.
+        reason: see `check_error`.
+        quotes: see `check_error`.
+        match: pattern of quoted data whose exact text varies.
     """
     with pytest.raises(kind, match=match) as caught:
         yield caught
-    if field is not None:
-        assert caught.value.field == field
+    check_error(caught.value, field=field, reason=reason, quotes=quotes)
+
+
+def check_error(
+    error: Any, *, field: str | None = None, reason: str | None = None, quotes: str | Iterable[str] = ()
+) -> None:
+    """Check the field, the reason and the quoted data of an error. The wording of its message is free to change.
+
+    Args:
+        error: error of the client, of the server, or of gRPC itself.
+        field: path of the field; the first words of the message where the error has no field, as `TypeError`.
+        reason: member of `rollserve.Reason`, or empty for errors without one.
+        quotes: data that the message has to contain, such as an environment's own error or the name of a leaf.
+    """
+    if isinstance(error, grpc.RpcError):
+        error = error_from_rpc(error)
+    if field is not None and hasattr(error, "field"):
+        assert error.field == field, error
+    elif field is not None:
+        assert str(error).startswith(f"{field}: "), error
     if reason is not None:
-        assert caught.value.reason == reason
+        assert error.reason == reason, error
+    for quote in [quotes] if isinstance(quotes, str) else quotes:
+        assert quote in str(error)
 
 
 @contextlib.contextmanager

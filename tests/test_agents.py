@@ -10,6 +10,7 @@ import pytest
 from gymnasium import spaces as gym_spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import raises
 
 import rollserve
 from rollserve_server.agents import Agent, AgentSpec, MlpSpec, RandomSpec, build_agent
@@ -189,9 +190,9 @@ def test_initial_agents_fit_and_begin_close_to_uniform() -> None:
     _, columns = observe(NESTED, 50)
     _, infos = build_agent(agent, NESTED, gym_spaces.Discrete(4), 50).act(columns, np.zeros((50, 1)))
     assert np.all(np.abs(infos["log_prob"] - np.log(0.25)) < 0.5)
-    with pytest.raises(ValueError, match="action space Dict"):
+    with raises(ValueError, match=r"^action.space"):
         rollserve.MlpAgent.initial(describe_space(BOX), describe_space(NESTED))
-    with pytest.raises(ValueError, match="'0/weight' is missing"):
+    with raises(ValueError, field="parameters", quotes="'0/weight'"):
         _ = rollserve.MlpAgent({}, "categorical").layer_sizes
-    with pytest.raises(ValueError, match=r"parameter '0/weight': shape \(3,\) came"):
+    with raises(ValueError, quotes=("'0/weight'", "(3,)")):
         _ = rollserve.MlpAgent({"0/weight": np.zeros(3)}, "categorical").layer_sizes

@@ -9,11 +9,21 @@ import random
 import signal
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
-from unittest import mock
 
 import numpy as np
 import pytest
-from pools import adds_up, calls_of, kill_one, pool_of, read, sample, until
+from pools import (
+    adds_up,
+    calls_of,
+    kill_one,
+    lose_worker,
+    pool_of,
+    read,
+    sample,
+    sample_request,
+    set_start_seconds,
+    until,
+)
 from support import equal
 
 import rollserve
@@ -31,13 +41,13 @@ from rollserve_server.pool import (
     InProcessBackend,
     Pool,
     RemoteBuffer,
-    SampleRequest,
     Target,
     WorkerHandle,
 )
 from rollserve_server.pool.backends.ray.backend import RayBackend
-from rollserve_server.pool.state.sampler_state import Journal
-from rollserve_server.sampling import Worker, WorkerConfig, WorkOrder
+from rollserve_server.pool.journal.journal import Journal
+from rollserve_server.sampling import Worker, WorkOrder
+from rollserve_server.settings import WorkerSettings
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -93,7 +103,7 @@ class SlowBackend:
         self._backend = backend
         self._random = random.Random(seed)
 
-    def create_worker(self, worker_index: int, config: WorkerConfig) -> WorkerHandle:
+    def create_worker(self, worker_index: int, config: WorkerSettings) -> WorkerHandle:
         return SlowWorker(self._backend.create_worker(worker_index, config), self._random)
 
     async def open_journal(self) -> Journal:
@@ -137,13 +147,13 @@ class SlowWorker:
 
 @pytest.mark.parametrize("case", CASES)
 async def test_however_many_workers_and_rows_and_however_slow(case: str) -> None:
-    async with prepared(InProcessBackend(), case, num_workers=1, num_rows=1) as (pool, num_steps):
+    async with prepared(InProcessBackend(), case, workers=1, rows=1) as (pool, num_steps):
         expected = await sample(pool, AtLeast(num_steps), seed=9)
     for num_workers, num_rows, slow in ((1, 16, False), (2, 4, True), (3, 1, True), (5, 4, True)):
         backend: Backend = InProcessBackend()
         if slow:
             backend = SlowBackend(backend, seed=num_workers)
-        async with prepared(backend, case, num_workers=num_workers, num_rows=num_rows) as (pool, _):
+        async with prepared(backend, case, workers=num_workers, rows=num_rows) as (pool, _):
             batch = await sample(pool, AtLeast(num_steps), seed=9)
             assert equal(batch, expected), (num_workers, num_rows)
             assert batch.account is not None
@@ -153,7 +163,7 @@ async def test_however_many_workers_and_rows_and_however_slow(case: str) -> None
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("target", [AtLeast, Exactly])
 async def test_whoever_is_killed(ray_backend: RayBackend, case: str, target: Callable[[int], Target]) -> None:
-    async with prepared(ray_backend, case, num_workers=3, num_rows=2) as (pool, num_steps):
+    async with prepared(ray_backend, case, workers=3, rows=2) as (pool, num_steps):
         wanted = target(num_steps if target is AtLeast else 2 + num_steps // 500)
         expected = await sample(pool, wanted, seed=9)
         source = random.Random(case)
@@ -173,7 +183,7 @@ async def test_whoever_is_killed(ray_backend: RayBackend, case: str, target: Cal
 async def test_short_episodes_are_not_preferred(ray_backend: RayBackend) -> None:
     """Half of the episodes have one step, the others a thousand; in 200 calls each index comes, once and in order."""
     env = rollserve.EnvSpec("sample_envs:OneOrThousand")
-    async with pool_of(ray_backend, env, num_rows=16, allowed_modules=frozenset({"sample_envs"})) as pool:
+    async with pool_of(ray_backend, env, rows=16, allow_module=("sample_envs",)) as pool:
         await pool.update_agent([RandomSpec()])
         lengths, next_index = [], 0
         for call in range(200):
@@ -197,7 +207,7 @@ async def test_a_row_does_not_depend_on_its_neighbours(hidden_size: int) -> None
     batches = []
     for num_rows in (1, 3, 4, 16, 64):
         env = rollserve.EnvSpec("HalfCheetah-v5")
-        async with pool_of(InProcessBackend(), env, num_workers=1, num_rows=num_rows) as pool:
+        async with pool_of(InProcessBackend(), env, workers=1, rows=num_rows) as pool:
             await pool.update_agent([spec])
             batches.append(await sample(pool, Exactly(16), seed=5))
     assert batches[0].lengths.tolist() == [1000] * 16
@@ -206,7 +216,7 @@ async def test_a_row_does_not_depend_on_its_neighbours(hidden_size: int) -> None
 
 async def test_a_cancelled_call_stops_within_a_vector_step(backend: Backend) -> None:
     env = rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": 0.1, "length": 1000})
-    options = {"num_workers": 1, "num_rows": 4, "allowed_modules": frozenset({"sample_envs"})}
+    options = {"workers": 1, "rows": 4, "allow_module": ("sample_envs",)}
     async with pool_of(backend, env, **options) as pool:
         await pool.update_agent([RandomSpec()])
         calls = calls_of(pool)
@@ -228,12 +238,12 @@ async def test_a_cancelled_call_stops_within_a_vector_step(backend: Backend) -> 
 async def test_a_worker_that_dies_within_a_long_episode(ray_backend: RayBackend) -> None:
     """What was delivered of the episode does not come again; the rest does, from where it was."""
     env = rollserve.EnvSpec("sample_envs:Big", {"observation_bytes": 1 << 20, "length": 120})
-    async with pool_of(ray_backend, env, num_workers=1, allowed_modules=frozenset({"sample_envs"})) as pool:
+    async with pool_of(ray_backend, env, workers=1, allow_module=("sample_envs",)) as pool:
         await pool.update_agent([RandomSpec()])
         expected = await sample(pool, AtLeast(120), seed=1)
         for num_deliveries in (1, 2):
             reader, parts = StreamReader(pb.ObtainSamplesRequest()), []
-            async with contextlib.aclosing(pool.sample(SampleRequest(AtLeast(120), 1 << 22, seed=1))) as items:
+            async with contextlib.aclosing(pool.sample(sample_request(AtLeast(120), 1 << 22, seed=1))) as items:
                 async for item in items:
                     parts += read(reader, item)
                     if isinstance(item, Delivery):
@@ -249,13 +259,13 @@ async def test_a_worker_that_dies_within_a_long_episode(ray_backend: RayBackend)
 @pytest.mark.parametrize("seed", range(4))
 async def test_full_buffers_and_lost_workers_come_to_an_end(ray_backend: RayBackend, seed: int) -> None:
     env = rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 30})
-    options = {"num_workers": 2, "num_rows": 1, "worker_buffer_bytes": 5000, "window_bytes": 3000}
+    options = {"workers": 2, "rows": 1, "worker_buffer_bytes": 5000, "call_window_bytes": 3000}
     async with pool_of(ray_backend, env, **options) as pool:
         await pool.update_agent([RandomSpec()])
         expected = await sample(pool, AtLeast(5000), seed=1)
         reader, parts, kills = StreamReader(pb.ObtainSamplesRequest()), [], 2
         source = random.Random(seed)
-        async with contextlib.aclosing(pool.sample(SampleRequest(AtLeast(5000), 1 << 22, seed=1))) as items:
+        async with contextlib.aclosing(pool.sample(sample_request(AtLeast(5000), 1 << 22, seed=1))) as items:
             async for item in items:
                 parts += read(reader, item)
                 if isinstance(item, Delivery) and kills and source.random() < 0.2:
@@ -270,7 +280,7 @@ async def test_full_buffers_and_lost_workers_come_to_an_end(ray_backend: RayBack
 
 
 async def test_a_worker_that_is_lost_after_its_version_was_updated_often(ray_backend: RayBackend) -> None:
-    async with prepared(ray_backend, "CartPole", num_workers=2, num_kept_versions=1) as (pool, _):
+    async with prepared(ray_backend, "CartPole", workers=2, keep_versions=1) as (pool, _):
         expected = await sample(pool, AtLeast(100_000), seed=1)
         calls = calls_of(pool)
         running = asyncio.create_task(sample(pool, AtLeast(100_000), seed=1))
@@ -284,7 +294,7 @@ async def test_a_worker_that_is_lost_after_its_version_was_updated_often(ray_bac
 
 
 async def test_sampling_while_versions_come_and_go(backend: Backend) -> None:
-    async with prepared(backend, "CartPole", num_workers=1, num_kept_versions=1) as (pool, _):
+    async with prepared(backend, "CartPole", workers=1, keep_versions=1) as (pool, _):
         for _ in range(5):
             results = await asyncio.gather(
                 sample(pool, AtLeast(10)),
@@ -299,13 +309,12 @@ async def test_sampling_while_versions_come_and_go(backend: Backend) -> None:
 async def test_a_kept_part_on_a_worker_that_cannot_be_replaced(ray_backend: RayBackend) -> None:
     env = rollserve.EnvSpec("sample_envs:OneOrThousand")
     modules = frozenset({"sample_envs"})
-    async with pool_of(ray_backend, env, num_workers=2, start_seconds=30, allowed_modules=modules) as pool:
+    async with pool_of(ray_backend, env, workers=2, start_seconds=30, allow_module=modules) as pool:
         await pool.update_agent([RandomSpec()])
         first = await sample(pool, AtLeast(3000))
-        with mock.patch.object(pool._workers, "_start_seconds", 0.0):  # no other worker gets ready in no time
-            victim = pool._workers[1]
-            pool._workers.lose(1, victim.handle)
-            second = await sample(pool, AtLeast(3000))
+        set_start_seconds(pool, 0.0)  # no other worker gets ready in no time
+        lose_worker(pool, 1)
+        second = await sample(pool, AtLeast(3000))
         assert second.episode_indices[0] == first.episode_indices[-1] + 1
         assert second.account is not None
         assert adds_up(second.account)

@@ -8,9 +8,10 @@ import inspect
 
 import pytest
 from cutting_proxy import cutting_proxy
-from support import equal, silent_address
+from support import equal, raises, silent_address
 
 import rollserve
+from rollserve import Reason
 from rollserve_server.local import LocalServer
 
 
@@ -34,12 +35,11 @@ async def test_the_same_results(sampler: rollserve.Sampler, server: LocalServer)
 
 async def test_errors_are_the_same(sampler: rollserve.Sampler, server: LocalServer) -> None:
     async with rollserve.aconnect(server.address) as asynchronous:
-        with pytest.raises(rollserve.InvalidArgumentError, match="step_count: 0 came") as caught:
+        with raises(rollserve.InvalidArgumentError, field="step_count", reason=Reason.INVALID_VALUE):
             await asynchronous.obtain_samples(0)
-        assert caught.value.reason == "INVALID_VALUE"
-        with pytest.raises(rollserve.InvalidArgumentError, match="'Nope-v0'"):
+        with raises(rollserve.InvalidArgumentError, reason=Reason.ENV_NOT_FOUND, quotes="'Nope-v0'"):
             await asynchronous.update_env("Nope-v0")
-        with pytest.raises(rollserve.PreconditionError, match="expected_policy_version"):
+        with raises(rollserve.PreconditionError, field="options.expected_policy_version"):
             await asynchronous.obtain_samples(1, expected_policy_version=10**6)
     async with rollserve.aconnect("127.0.0.1:1") as nowhere:
         with pytest.raises(rollserve.UnavailableError):
@@ -51,7 +51,7 @@ async def test_silence_and_cancellation(sampler: rollserve.Sampler, server: Loca
     sampler.update_agent(rollserve.RandomAgent())
     before = sampler.status().counters.num_cancelled_calls
     async with rollserve.aconnect(server.address) as asynchronous:
-        with pytest.raises(rollserve.DeadlineError, match="no progress"):
+        with raises(rollserve.DeadlineError, reason=Reason.NO_PROGRESS):
             await asynchronous.obtain_samples(1, timeout=0.3)
         task = asyncio.create_task(asynchronous.obtain_samples(1))
         await asyncio.sleep(0.3)
@@ -73,9 +73,9 @@ async def test_closing_ends_calls_and_refuses_later_ones(server: LocalServer, sa
     reading = asyncio.create_task(anext(stream))
     await asyncio.sleep(0.3)
     stream.close()
-    with pytest.raises(rollserve.CancelledError, match="the stream was closed"):
+    with raises(rollserve.CancelledError, quotes="stream"):
         await reading
-    with pytest.raises(rollserve.CancelledError, match="the stream was closed"):
+    with raises(rollserve.CancelledError, quotes="stream"):
         await anext(stream)
     obtaining = asyncio.create_task(asynchronous.obtain_samples(1))
     updating = asyncio.create_task(
@@ -87,9 +87,9 @@ async def test_closing_ends_calls_and_refuses_later_ones(server: LocalServer, sa
     for task in (obtaining, updating):
         with pytest.raises(rollserve.CancelledError):
             await task
-    with pytest.raises(rollserve.CancelledError, match="the sampler was closed"):
+    with raises(rollserve.CancelledError, quotes="sampler"):
         await asynchronous.status()
-    with pytest.raises(rollserve.CancelledError, match="the sampler was closed"):
+    with raises(rollserve.CancelledError, quotes="sampler"):
         asynchronous.stream_samples(1)
 
 
@@ -110,7 +110,7 @@ async def test_a_stream_that_is_closed_is_not_taken_up_again(sampler: rollserve.
         async with rollserve.aconnect(proxy.address) as distant:
             stream = distant.stream_samples(100_000_000, seed=3)
             asyncio.get_running_loop().call_later(1, stream.close)
-            with pytest.raises(rollserve.CancelledError, match="the stream was closed"):
+            with raises(rollserve.CancelledError, quotes="stream"):
                 async for _ in stream:
                     pass
 
@@ -154,11 +154,11 @@ async def test_errors_name_the_limit(server: LocalServer, sampler: rollserve.Sam
     sampler.update_env("sample_envs:Slow", kwargs={"step_seconds": 0.1, "length": 1000})
     sampler.update_agent(rollserve.RandomAgent())
     async with rollserve.aconnect(server.address) as asynchronous:
-        with pytest.raises(rollserve.DeadlineError, match=r"deadline: the call was not over after 0\.3 s"):
+        with raises(rollserve.DeadlineError, reason="", match=r"^deadline: .*0\.3 s"):
             await asynchronous.obtain_samples(1, deadline=0.3)
     with silent_address() as address:
         async with rollserve.aconnect(address) as silent:
-            with pytest.raises(rollserve.DeadlineError, match=r"timeout: no answer for 0\.3 s"):
+            with raises(rollserve.DeadlineError, reason="", match=r"^timeout: .*0\.3 s"):
                 await silent.status(timeout=0.3)
 
 

@@ -57,7 +57,9 @@ def test_the_benchmark_says_which_workloads_there_are() -> None:
     command = [sys.executable, "-m", "benchmarks.service", "--workloads", "w9"]
     run = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
     assert run.returncode == 2
-    assert "'w9' came, one of w1-native-256" in run.stderr
+    assert "--workloads" in run.stderr
+    assert "'w9'" in run.stderr
+    assert all(name in run.stderr for name in WORKLOADS)
 
 
 def swapped(columns: Any) -> np.ndarray:
@@ -84,7 +86,7 @@ def test_the_benchmark_checks_what_was_moved(sampler: rollserve.Sampler, name: s
     for change in changes:
         with pytest.raises(CheckError):
             check_sample(dataclasses.replace(sample, **change), workload)
-    with pytest.raises(CheckError, match="log-probabilities"):
+    with pytest.raises(CheckError, match=r"log.prob"):
         check_sample(sample, dataclasses.replace(workload, agent=mlp_agent((4, 64, 64, 2), "categorical", seed=1)))
 
 

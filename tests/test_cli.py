@@ -28,7 +28,7 @@ def test_status(sampler: rollserve.Sampler, server: LocalServer) -> None:
     shown = run("status", server.address)
     assert shown.returncode == 0, shown.stderr
     lines = shown.stdout.splitlines()
-    assert lines[0].startswith("sampler default, server 0.1.0, up ")
+    assert lines[0].startswith(f"sampler default, server {rollserve.__version__}, up ")
     assert lines[1].startswith("environment: CartPole-v1 (version ")
     assert lines[2] == "observations: Box((4,), float32), actions: Discrete(2)"
     assert lines[3].startswith("agent: mlp (version ")
@@ -97,38 +97,39 @@ def test_sample_with_options_of_the_agent(sampler: rollserve.Sampler, server: Lo
     assert run(*common, "--deterministic").returncode == 0
     expected = sampler.obtain_samples(300, seed=4, policy_version=version, deterministic=True)
     assert equal(rollserve.EpisodeBatch.load(out), expected)
-    for message, options in (
-        ("options.exploration.temperatures: 2.0, 3.0 came", ("--temperature", "2,3")),
-        ("options.exploration.noise_scales: 0.5 came", ("--noise-scale", "0.5")),
-        (f"options.min_policy_version: {version + 1} came", ("--min-policy-version", str(version + 1))),
+    for field, options in (
+        ("options.exploration.temperatures", ("--temperature", "2,3")),
+        ("options.exploration.noise_scales", ("--noise-scale", "0.5")),
+        ("options.min_policy_version", ("--min-policy-version", str(version + 1))),
     ):
         shown = run(*common, *options)
-        assert (shown.returncode, message in shown.stderr) == (1, True), shown.stderr
+        assert (shown.returncode, f": {field}: " in shown.stderr) == (1, True), shown.stderr
     shown = run(*common, "--epsilon", "0.5,x")
     assert shown.returncode == 2
-    assert "argument --epsilon: '0.5,x' came, numbers with commas between them were expected" in shown.stderr
+    assert "argument --epsilon: " in shown.stderr
+    assert "'0.5,x'" in shown.stderr
 
 
 def test_errors_are_one_line_with_a_status(sampler: rollserve.Sampler, server: LocalServer, tmp_path: Path) -> None:
     cases = [
-        (1, "step_count: 0 came", ("sample", server.address, "--steps", "0")),
-        (1, "sampler: 'x' came", ("status", server.address, "--sampler", "x")),
-        (1, "seed: -1 came, an integer from 0", ("sample", server.address, "--steps", "1", "--seed", "-1")),
-        (1, "num_steps: 99999999999999999999 came", ("sample", server.address, "--steps", "99999999999999999999")),
-        (2, r"sampler: '\udcff' came", ("status", server.address, "--sampler", "\udcff")),
-        (2, "target: '127.0.0.1:99999' came, HOST:PORT", ("status", "127.0.0.1:99999")),
-        (2, "target: 'localhost' came, HOST:PORT", ("status", "localhost")),
-        (2, "timeout: 0 came, a positive number", ("status", server.address, "--timeout", "0")),
-        (2, "timeout: -1 came, a positive number", ("status", server.address, "--timeout", "-1")),
-        (3, "the server is out of reach", ("status", "127.0.0.1:1")),
+        (1, "step_count: ", ("sample", server.address, "--steps", "0")),
+        (1, "sampler: ", ("status", server.address, "--sampler", "x")),
+        (1, "seed: ", ("sample", server.address, "--steps", "1", "--seed", "-1")),
+        (1, "num_steps: ", ("sample", server.address, "--steps", "99999999999999999999")),
+        (2, "sampler: ", ("status", server.address, "--sampler", "\udcff")),
+        (2, "target: ", ("status", "127.0.0.1:99999")),
+        (2, "target: ", ("status", "localhost")),
+        (2, "timeout: ", ("status", server.address, "--timeout", "0")),
+        (2, "timeout: ", ("status", server.address, "--timeout", "-1")),
+        (3, "127.0.0.1:1", ("status", "127.0.0.1:1")),
         (4, "No such file or directory", ("sample", server.address, "--steps", "1", "--out", tmp_path / "no" / "x")),
         (4, "Is a directory", ("sample", server.address, "--steps", "1", "--out", tmp_path)),
         (4, f"{FULL}: No space left on device", ("sample", server.address, "--steps", "1", "--out", FULL)),
     ]
-    for status, message, arguments in cases:
+    for status, quote, arguments in cases:
         shown = run(*arguments)
         assert shown.returncode == status, shown.stderr
-        assert message in shown.stderr
+        assert quote in shown.stderr
         assert shown.stderr.startswith("rollserve: ")
         assert shown.stderr.count("\n") == 1, shown.stderr
     for arguments in (("sample", server.address), ("nope",), ("status",), ("sample", server.address, "--steps", "x")):
@@ -162,7 +163,8 @@ def test_output_that_nobody_takes(sampler: rollserve.Sampler, server: LocalServe
             [ROLLSERVE, "status", server.address], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
     assert shown.returncode == 4
-    assert shown.stderr == "rollserve: standard output: No space left on device\n"
+    assert shown.stderr.startswith("rollserve: ")
+    assert shown.stderr.endswith(": No space left on device\n")
 
 
 def test_without_an_agent_the_random_one_is_proposed(tmp_path: Path) -> None:
@@ -170,7 +172,8 @@ def test_without_an_agent_the_random_one_is_proposed(tmp_path: Path) -> None:
     with local_server(*options, log=tmp_path / "server.log") as fresh:
         shown = run("sample", fresh.address, "--steps", "10")
         assert shown.returncode == 1
-        assert "or sample with --random-agent (NO_AGENT)" in shown.stderr
+        assert "--random-agent" in shown.stderr
+        assert "NO_AGENT" in shown.stderr
 
 
 def test_version() -> None:

@@ -10,6 +10,7 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+from support import raises
 
 import rollserve
 from rollserve._codec.compression import decompress
@@ -53,13 +54,13 @@ def test_bytes_are_refused_unless_they_are_as_many_as_expected(data, compression
 
 def test_a_frame_that_says_another_size_is_not_unpacked():
     bomb = compressed(bytes(64 << 20), ZSTD)
-    with pytest.raises(ValueError, match="says 67108864 bytes came, 4096 were expected"):
+    with raises(ValueError, quotes=("67108864", "4096")):
         decompress(bomb, ZSTD, 4096)
     silent = zstandard.ZstdCompressor(level=-1, write_content_size=False).compress(bytes(1 << 20))
-    with pytest.raises(ValueError, match="malformed Zstandard"):
+    with raises(ValueError, quotes="Zstandard"):
         decompress(silent, ZSTD, 4096)
     assert decompress(silent, ZSTD, 1 << 20) == bytes(1 << 20)
-    with pytest.raises(ValueError, match="cannot be 1099511627776"):
+    with raises(ValueError, quotes=str(HUGE)):
         decompress(bomb, ZSTD, HUGE)
 
 
@@ -70,13 +71,13 @@ def test_columns_may_be_compressed_and_nothing_else(compression):
     tensor.data = compressed(tensor.data, compression)
     tensor.compression = compression
     np.testing.assert_array_equal(tensor_from_proto(tensor, is_column=True), array)
-    with pytest.raises(ValueError, match="none was expected"):
+    with raises(ValueError, quotes="compression"):
         tensor_from_proto(tensor)
     named = tensor_pb2.NamedTensor(name="x", tensor=tensor)
-    with pytest.raises(ValueError, match="'x': compression"):
+    with raises(ValueError, quotes=("'x'", "compression")):
         named_tensors_from_proto([named])
     tensor.compression = 77
-    with pytest.raises(ValueError, match="compression 77 came"):
+    with raises(ValueError, quotes=("compression", "77")):
         tensor_from_proto(tensor, is_column=True)
 
 
@@ -84,7 +85,7 @@ def test_a_shape_alone_makes_nothing_of_it():
     tensor = tensor_pb2.Tensor(
         data_type=tensor_pb2.DATA_TYPE_UINT8, shape=[HUGE], data=compressed(bytes(1000), LZ4), compression=LZ4
     )
-    with pytest.raises(ValueError, match="compressed bytes came, which cannot be 1099511627776"):
+    with raises(ValueError, quotes=str(HUGE)):
         tensor_from_proto(tensor, is_column=True)
 
 
@@ -110,17 +111,17 @@ def test_observations_come_back_from_their_frames(lengths, frame_count, shape, s
 
 
 @pytest.mark.parametrize(
-    ("num_frames", "frame_count", "lengths", "text"),
+    ("num_frames", "frame_count", "lengths", "quotes"),
     [
-        (7, 1, [5], "frame_count 1 came"),
-        (9, 4, [4], "8 frames were expected"),
-        (8, 4, [0, 0], "a length of 0 came"),
-        (8, 4, [-1, 1], "a length of -1 came"),
-        (60_000, 10_000, [20_000, 20_000], "at most 268435456 were expected"),
+        (7, 1, [5], ("frame_count", "1")),
+        (9, 4, [4], ("frames", "(9,)", "8")),
+        (8, 4, [0, 0], ("length", "0")),
+        (8, 4, [-1, 1], ("length", "-1")),
+        (60_000, 10_000, [20_000, 20_000], ("400020000", "268435456")),
     ],
 )
-def test_frames_that_do_not_fit_are_refused(num_frames, frame_count, lengths, text):
-    with pytest.raises(ValueError, match=text):
+def test_frames_that_do_not_fit_are_refused(num_frames, frame_count, lengths, quotes):
+    with raises(ValueError, quotes=quotes):
         unstack_frames(np.zeros(num_frames, np.uint8), frame_count, np.array(lengths, np.int64))
 
 
@@ -131,22 +132,18 @@ def test_one_segment_is_not_copied():
 
 
 @pytest.mark.parametrize(
-    ("compression", "error", "text"),
-    [
-        ("gzip", rollserve.InvalidArgumentError, "compression: 'gzip' came, 'lz4' or 'zstd' was expected"),
-        (["zstd", 4], TypeError, "compression: int came"),
-        (True, TypeError, "compression: bool came"),
-    ],
+    ("compression", "error"),
+    [("gzip", rollserve.InvalidArgumentError), (["zstd", 4], TypeError), (True, TypeError)],
 )
-def test_only_known_compressions_are_taken(compression, error, text):
-    with pytest.raises(error, match=text):
+def test_only_known_compressions_are_taken(compression, error):
+    with raises(error, field="compression"):
         rollserve.connect("127.0.0.1:1", compression=compression)
-    with rollserve.connect("127.0.0.1:1") as sampler, pytest.raises(error, match=text):
+    with rollserve.connect("127.0.0.1:1") as sampler, raises(error, field="compression"):
         sampler.obtain_samples(1, compression=compression)
 
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "lz4.block", None)
-    with pytest.raises(ModuleNotFoundError, match=r"compression 'lz4' needs the package lz4.*rollserve\[compression\]"):
+    with raises(ModuleNotFoundError, quotes=("'lz4'", "rollserve[compression]")):
         rollserve.connect("127.0.0.1:1", compression="lz4")
     rollserve.connect("127.0.0.1:1", compression="zstd").close()

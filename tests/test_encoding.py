@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from typing import Any
 from unittest import mock
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import batch_from_proto, equal, read_batch
+from support import batch_from_proto, equal, raises, read_batch
 
 import rollserve
 from rollserve.v1 import sampler_service_pb2 as pb
@@ -201,8 +201,8 @@ def check_info(infos: Any, name: str, row: int, expected: Any) -> None:
 
 def test_a_step_that_does_not_fit_is_refused_with_the_size_that_would() -> None:
     recording = Recording([3], 1, 0, [])
-    with pytest.raises(OverLimitError, match=r"100 came, but a message with a single step takes (\d+) bytes") as caught:
+    with raises(OverLimitError, field="options.max_message_bytes", reason=rollserve.Reason.MESSAGE_TOO_SMALL) as caught:
         list(cut_into_messages([recording.finished[0]], 100))
-    needed = int(caught.value.message.split()[-2])
+    needed = max(map(int, re.findall(r"\d+", caught.value.text)))
     messages = list(cut_into_messages([recording.finished[0]], needed))
     assert [(segment.start, segment.stop) for (segment,) in messages] == [(0, 1), (1, 2), (2, 3)]

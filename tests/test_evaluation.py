@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,12 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 from cutting_proxy import cutting_proxy
-from pools import CARTPOLE, adds_up, calls_of, evaluate, kill_one, pool_of, sample, until
-from support import equal
+from pools import CARTPOLE, adds_up, calls_of, evaluate, kill_one, pool_of, sample, slot_of, until
+from rejections import Rejection, check_status, rejection_of, rejections
+from support import equal, raises
 
 import rollserve
+from rollserve import Reason
 from rollserve.v1 import evaluation_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.agents import MlpSpec, RandomSpec
 from rollserve_server.errors import EnvFailedError, NotReadyError
 from rollserve_server.gateway.messages.summaries import students_t
@@ -30,7 +32,7 @@ from rollserve_server.sampling import Worker
 
 NATIVE = rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=8, num_episodes_per_row=3)
 RAGGED = rollserve.EnvSpec("sample_envs:Ragged")
-SAMPLE_ENVS = {"allowed_modules": frozenset({"sample_envs"})}
+SAMPLE_ENVS = {"allow_module": ("sample_envs",)}
 
 
 def cartpole_agent(seed: int = 1) -> MlpSpec:
@@ -133,7 +135,7 @@ def test_how_freely_it_acts(sampler: rollserve.Sampler) -> None:
 
 async def test_another_environment(backend: Backend) -> None:
     short = rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 5})
-    async with pool_of(backend, num_workers=2) as pool:
+    async with pool_of(backend, workers=2) as pool:
         await pool.update_agent([cartpole_agent()])
         before = pool.status()
         result = await evaluate(pool, 9, env=short)
@@ -141,9 +143,9 @@ async def test_another_environment(backend: Backend) -> None:
         assert result.account.env_version == 0
         after = pool.status()
         assert (after.env_version, after.env_specs) == (before.env_version, before.env_specs)
-        with pytest.raises(NotReadyError, match="one of 1 was expected") as info:
+        field = "options.environment_version"
+        with raises(NotReadyError, field=field, reason=Reason.ENVIRONMENT_VERSION, quotes=("1", "-1")):
             await sample(pool, AtLeast(1), env_version=-1)
-        assert info.value.reason == "ENVIRONMENT_VERSION"
         own = await evaluate(pool, 9, seed=5)
         assert own.account.env_version == 1
         batch = await sample(pool, AtLeast(1000), seed=5)
@@ -158,7 +160,7 @@ async def test_environments_stand_ready_and_apart() -> None:
         batch = await sample(pool, Exactly(1), **options)
         return batch.observations[:1, 0].tolist()  # type: ignore[no-any-return]
 
-    async with pool_of(InProcessBackend(), env, num_workers=1, num_rows=1, **SAMPLE_ENVS) as pool:
+    async with pool_of(InProcessBackend(), env, workers=1, rows=1, **SAMPLE_ENVS) as pool:
         await pool.update_agent([RandomSpec()])
         (before,) = await first_observations(pool)
         lengths = [outcome.length for outcome in (await evaluate(pool, 7, seed=1)).outcomes]
@@ -166,7 +168,7 @@ async def test_environments_stand_ready_and_apart() -> None:
         await pool.update_agent([RandomSpec()])
         again = await evaluate(pool, 7, seed=1)
         assert [outcome.length for outcome in again.outcomes] == lengths
-        assert pool._versions.evaluation_envs.number == 1
+        assert pool._parts.versions.evaluation_envs.number == 1
         assert await first_observations(pool) == [before + 2]
 
 
@@ -211,7 +213,7 @@ async def test_nothing_of_the_sampler_is_disturbed(backend: Backend, env: rollse
 
 async def test_an_evaluation_needs_no_turn(backend: Backend) -> None:
     slow = rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": 0.005, "length": 10})
-    async with pool_of(backend, slow, num_rows=1, progress_seconds=0.01, **SAMPLE_ENVS) as pool:
+    async with pool_of(backend, slow, rows=1, progress_seconds=0.01, **SAMPLE_ENVS) as pool:
         await pool.update_agent([RandomSpec()])
         calls = calls_of(pool)
         sampling = [asyncio.create_task(sample(pool, AtLeast(10**9))) for _ in range(5)]
@@ -228,7 +230,7 @@ async def test_an_evaluation_needs_no_turn(backend: Backend) -> None:
 
 async def test_evaluations_take_turns_and_can_be_cancelled(backend: Backend) -> None:
     slow = rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": 0.02, "length": 1000})
-    async with pool_of(backend, slow, num_workers=1, num_rows=1, progress_seconds=0.05, **SAMPLE_ENVS) as pool:
+    async with pool_of(backend, slow, workers=1, rows=1, progress_seconds=0.05, **SAMPLE_ENVS) as pool:
         await pool.update_agent([RandomSpec()])
         running = [asyncio.create_task(evaluate(pool, 100)) for _ in range(2)]
         await asyncio.sleep(0.3)
@@ -251,9 +253,9 @@ async def test_evaluations_take_turns_and_can_be_cancelled(backend: Backend) -> 
 
 async def test_environments_of_an_evaluation_that_is_cancelled_meanwhile_are_closed() -> None:
     many = rollserve.EnvSpec("CartPole-v1", vectorization="rows", num_rows=2000)
-    async with pool_of(InProcessBackend(), CARTPOLE, num_workers=1) as pool:
+    async with pool_of(InProcessBackend(), CARTPOLE, workers=1) as pool:
         await pool.update_agent([RandomSpec()])
-        handle = pool._workers[0].handle
+        handle = slot_of(pool, 0).handle
 
         async def held() -> set[int]:
             envs, _ = await handle.call(Worker.held)
@@ -273,11 +275,11 @@ async def test_environments_of_an_evaluation_that_is_cancelled_meanwhile_are_clo
 @pytest.mark.parametrize("env", [CARTPOLE, NATIVE, RAGGED], ids=["rows", "native", "ragged"])
 async def test_however_many_workers_and_whoever_is_killed(ray_backend: RayBackend, env: rollserve.EnvSpec) -> None:
     spec = RandomSpec() if env is RAGGED else cartpole_agent()
-    async with pool_of(InProcessBackend(), env, num_workers=1, num_rows=3, **SAMPLE_ENVS) as pool:
+    async with pool_of(InProcessBackend(), env, workers=1, rows=3, **SAMPLE_ENVS) as pool:
         await pool.update_agent([spec])
         expected = await evaluate(pool, 600, seed=4)
     assert [outcome.episode_index for outcome in expected.outcomes] == list(range(600))
-    async with pool_of(ray_backend, env, num_workers=3, num_rows=8, **SAMPLE_ENVS) as pool:
+    async with pool_of(ray_backend, env, workers=3, rows=8, **SAMPLE_ENVS) as pool:
         await pool.update_agent([spec])
         assert (await evaluate(pool, 600, seed=4)).outcomes == expected.outcomes
         kill_one(pool, random.Random(1))  # what it is asked for next is lost
@@ -306,70 +308,89 @@ async def test_workers_that_differ(backend: Backend) -> None:
 
 async def test_what_fails_leaves_everything_as_it_was(backend: Backend) -> None:
     async with pool_of(backend, **SAMPLE_ENVS) as pool:
-        with pytest.raises(NotReadyError) as info:
+        with raises(NotReadyError, reason=Reason.NO_AGENT):
             await evaluate(pool, 1)
-        assert info.value.reason == "NO_AGENT"
         await pool.update_agent([cartpole_agent()])
-        with pytest.raises(NotReadyError, match="does not fit the environment: mlp") as info:
+        with raises(NotReadyError, reason=Reason.AGENT_MISFIT, quotes="mlp.head"):
             await evaluate(pool, 1, env=rollserve.EnvSpec("Pendulum-v1"))
-        assert info.value.reason == "AGENT_MISFIT"
         await pool.update_agent([RandomSpec()])
-        with pytest.raises(EnvFailedError, match="broken by design"):
+        with raises(EnvFailedError, quotes="broken by design"):
             await evaluate(pool, 20, env=rollserve.EnvSpec("sample_envs:FailsForSomeSeeds"))
         status = pool.status()
         assert (status.counters.num_failed_calls, status.counters.num_completed_calls) == (0, 0)
         assert len((await evaluate(pool, 5)).outcomes) == 5
 
 
-INVALID = [
-    ({"episode_count": 0}, "episode_count: 0 came, a number from 1 to 131072"),
-    ({"episode_count": 1 << 18}, "episode_count: 262144 came"),
-    ({"options": {"seed": 1, "first_episode_index": 1 << 63}}, "options.first_episode_index: 9223372036854775808 came"),
-    ({"options": {"max_episode_length": 0}}, "options.max_episode_length: 0 came"),
-    ({"options": {"policy_version": 10**6}}, "options.policy_version: 1000000 came, one of"),
-    ({"options": {"environment_version": -1}}, "options.environment_version: -1 came, one of"),
-    ({"options": {"sampler_run": "x"}}, "options.sampler_run: 'x' came"),
-    (
-        {"options": {"environment": {"id": "CartPole-v1"}, "environment_version": 1}},
-        "options.environment_version: 1 came, none beside an environment",
-    ),
-    ({"options": {"environment": {"id": "Nope-v0"}}}, "options.environment.id: 'Nope-v0' came"),
-    ({"options": {"environment": {"id": "os:Nope"}}}, "options.environment.id: module 'os' came"),
-    (
-        {"options": {"environment": {"id": "CartPole-v1", "kwargs_json": "{"}}},
-        "options.environment.kwargs_json: '{' came, a JSON object",
-    ),
-    (
-        {"options": {"environment": {"id": "CartPole-v1", "kwargs_json": '{"nope": 1}'}}},
-        "options.environment.kwargs_json: refused by CartPole-v1",
-    ),
-    ({"options": {"exploration": {"epsilons": [0.5]}}}, "options.exploration.epsilons: 0.5 came"),
-    ({"options": {"exploration": {"temperatures": [0]}}}, "options.exploration.temperatures[0]: 0.0 came"),
-    ({"episodes": {"max_message_bytes": 1}}, "episodes.max_message_bytes: 1 came"),
-    ({"episodes": {"accept_compression": [0]}}, "episodes.accept_compression: one that is not set came"),
-    ({"sampler": "x"}, "sampler: 'x' came"),
-]
+def request(**fields: Any) -> pb.EvaluateRequest:
+    return pb.EvaluateRequest(**{"episode_count": 1, **fields})
 
 
-@pytest.mark.parametrize(("fields", "message"), INVALID, ids=[message for _, message in INVALID])
-def test_bad_input(sampler: rollserve.Sampler, fields: dict[str, Any], message: str) -> None:
+def options(**fields: Any) -> pb.EvaluateRequest:
+    return request(options=fields)
+
+
+def environment(**fields: Any) -> pb.EvaluateRequest:
+    return options(environment=fields)
+
+
+REJECTIONS = {
+    "no episodes": Rejection(request(episode_count=0), "episode_count", ("0", "131072")),
+    "too many episodes": Rejection(request(episode_count=1 << 18), "episode_count", (str(1 << 18),)),
+    "huge first index": Rejection(
+        options(seed=1, first_episode_index=1 << 63), "options.first_episode_index", (str(1 << 63),)
+    ),
+    "length of 0": Rejection(options(max_episode_length=0), "options.max_episode_length", ("0",)),
+    "unknown policy version": Rejection(
+        options(policy_version=10**6), "options.policy_version", (str(10**6),), Reason.POLICY_VERSION
+    ),
+    "unknown environment version": Rejection(
+        options(environment_version=-1), "options.environment_version", ("-1",), Reason.ENVIRONMENT_VERSION
+    ),
+    "other run": Rejection(options(sampler_run="x"), "options.sampler_run", ("'x'",), Reason.SAMPLER_RUN),
+    "environment and its version": Rejection(
+        options(environment={"id": "CartPole-v1"}, environment_version=1), "options.environment_version", ("1",)
+    ),
+    "unknown id": Rejection(environment(id="Nope-v0"), "options.environment.id", ("'Nope-v0'",), Reason.ENV_NOT_FOUND),
+    "module that is not allowed": Rejection(
+        environment(id="os:Nope"), "options.environment.id", ("'os'",), Reason.MODULE_NOT_ALLOWED
+    ),
+    "no JSON": Rejection(environment(id="CartPole-v1", kwargs_json="{"), "options.environment.kwargs_json", ("'{'",)),
+    "unknown argument": Rejection(
+        environment(id="CartPole-v1", kwargs_json='{"nope": 1}'),
+        "options.environment.kwargs_json",
+        ("CartPole-v1", "'nope'"),
+        Reason.ENV_REFUSED,
+    ),
+    "epsilon without meaning": Rejection(
+        options(exploration={"epsilons": [0.5]}), "options.exploration.epsilons", ("0.5",)
+    ),
+    "temperature of 0": Rejection(
+        options(exploration={"temperatures": [0]}), "options.exploration.temperatures[0]", ("0.0",)
+    ),
+    "small messages": Rejection(request(episodes={"max_message_bytes": 1}), "episodes.max_message_bytes", ("1",)),
+    "unset compression": Rejection(request(episodes={"accept_compression": [0]}), "episodes.accept_compression"),
+    "unknown sampler": Rejection(request(sampler="x"), "sampler", ("'x'",), Reason.SAMPLER_NOT_FOUND),
+}
+
+
+@rejections(REJECTIONS)
+def test_bad_input(sampler: rollserve.Sampler, stub: SamplerServiceStub, rejection: Rejection) -> None:
     before = sampler.status()
-    request = pb.EvaluateRequest(**{"episode_count": 1, **fields})
-    with pytest.raises(Exception, match=re.escape(message)):
-        list(sampler._stub.Evaluate(request))
+    error = rejection_of(stub.Evaluate, rejection.request)
+    check_status(error, rejection.reason, field=rejection.field, quotes=rejection.quotes)
     after = sampler.status()
     assert (after.env_version, after.policy_version) == (before.env_version, before.policy_version)
     assert after.counters.num_failed_calls == before.counters.num_failed_calls
 
 
 def test_arguments_that_cannot_be_sent(sampler: rollserve.Sampler) -> None:
-    with pytest.raises(TypeError, match="unexpected options: prefetch"):
+    with raises(TypeError, quotes="prefetch"):
         sampler.evaluate(1, prefetch=True)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="env: int came, an id or an EnvSpec"):
+    with raises(TypeError, field="env"):
         sampler.evaluate(1, env=3)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="num_episodes: str came"):
+    with raises(TypeError, field="num_episodes"):
         sampler.evaluate("1")  # type: ignore[arg-type]
-    with pytest.raises(rollserve.InvalidArgumentError, match="seed: -1 came"):
+    with raises(rollserve.InvalidArgumentError, field="seed"):
         sampler.evaluate(1, seed=-1)
 
 
@@ -393,18 +414,18 @@ async def test_the_asynchronous_client_does_the_same(sampler: rollserve.Sampler,
     async with rollserve.aconnect(server.address) as asynchronous:
         result = await asynchronous.evaluate(9, deterministic=True)
         assert np.array_equal(result.returns, expected.returns)
-        with pytest.raises(rollserve.InvalidArgumentError, match="episode_count: 0 came"):
+        with raises(rollserve.InvalidArgumentError, field="episode_count"):
             await asynchronous.evaluate(0)
         sampler.update_env("sample_envs:Slow", kwargs={"step_seconds": 0.1, "length": 1000})
         sampler.update_agent(rollserve.RandomAgent())
-        with pytest.raises(rollserve.DeadlineError, match="no progress"):
+        with raises(rollserve.DeadlineError, reason=Reason.NO_PROGRESS):
             await asynchronous.evaluate(1, timeout=0.4)
         task = asyncio.create_task(asynchronous.evaluate(1))
         await asyncio.sleep(0.3)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-    with pytest.raises(rollserve.DeadlineError, match="no progress"):
+    with raises(rollserve.DeadlineError, reason=Reason.NO_PROGRESS):
         sampler.evaluate(1, timeout=0.4)
     assert sampler.evaluate(2, max_episode_length=1).lengths.tolist() == [1, 1]
 

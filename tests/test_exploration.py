@@ -6,19 +6,20 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from onnx_models import gaussian, mlp_forward, mlp_parameters, model, node
+from support import raises
 
 from rollserve_server.agents import (
     AgentSpec,
     ConstantSpec,
     Exploration,
     OnnxModel,
-    OnnxSettings,
     RandomSpec,
     build_agent,
     check_exploration,
     prepare_agent,
 )
 from rollserve_server.errors import InvalidValueError
+from rollserve_server.settings import AgentSettings
 
 SIZES = (3, 8, 2)
 OBSERVATIONS = spaces.Box(-1, 1, (3,), np.float32)
@@ -29,7 +30,7 @@ BEST = Exploration(deterministic=True)
 @pytest.fixture(scope="module")
 def squashed() -> AgentSpec:
     made = OnnxModel(gaussian(SIZES).SerializeToString(), {}, {}, "squashed_gaussian", ())
-    return prepare_agent(made, OBSERVATIONS, ACTIONS, OnnxSettings())
+    return prepare_agent(made, OBSERVATIONS, ACTIONS, AgentSettings())
 
 
 def act(spec: AgentSpec, exploration: Exploration) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -61,17 +62,17 @@ def test_models_with_noise() -> None:
     """What a model makes of its noise is its own affair, but for none."""
     made = model([node("Tanh", "noise", "action")], {"observation": ["N", 3], "noise": ["N", 2]}, {"action": ["N", 2]})
     onnx = OnnxModel(made.SerializeToString(), {}, {}, "actions", ())
-    spec = prepare_agent(onnx, OBSERVATIONS, ACTIONS, OnnxSettings())
+    spec = prepare_agent(onnx, OBSERVATIONS, ACTIONS, AgentSettings())
     assert act(spec, Exploration())[0].all()
     assert not act(spec, BEST)[0].any()
-    with pytest.raises(InvalidValueError, match="noise_scales: 2 came, none for the head actions was expected"):
+    with raises(InvalidValueError, field="noise_scales", quotes="actions"):
         act(spec, Exploration(noise_scale=(2,)))
 
 
 def test_agents_that_do_not_look() -> None:
     constant = ConstantSpec({"": np.full(2, 0.5, np.float32)})
     assert np.all(act(constant, BEST)[0] == 0.5)
-    with pytest.raises(InvalidValueError, match=r"epsilons: 0\.5 came, none for a constant agent was expected"):
+    with raises(InvalidValueError, field="epsilons", quotes="constant"):
         act(constant, Exploration(epsilon=(0.5,)))
-    with pytest.raises(InvalidValueError, match="deterministic: a random agent knows no best actions"):
+    with raises(InvalidValueError, field="deterministic", quotes="random"):
         act(RandomSpec(), BEST)

@@ -14,17 +14,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pools import CARTPOLE, adds_up, kill_one, pool_of, read, sample, until
-from support import equal
+from pools import CARTPOLE, adds_up, kill_one, lose_worker, pool_of, read, sample, sample_request, until
+from support import equal, raises
 from test_fragments import CHEETAH, MODULES, fragments, in_calls, mlp
 
 import rollserve
+from rollserve import Reason
 from rollserve._calls.joining import join_batches
 from rollserve._calls.stream_reader import StreamReader
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import InvalidValueError, NotReadyError, WorkerLostError
-from rollserve_server.pool import Backend, Beginning, Delivery, Fragments, InProcessBackend, SampleRequest
+from rollserve_server.pool import Backend, Beginning, Delivery, Fragments, InProcessBackend
 from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.pool.state import checkpoints as checkpoints_module
 
@@ -38,7 +39,7 @@ async def test_whoever_is_killed_between_calls_and_in_the_middle(
     ray_backend: RayBackend, env: rollserve.EnvSpec, options: dict[str, Any]
 ) -> None:
     calls = [30, 30, 1500, 10, 1500]
-    async with pool_of(ray_backend, env, num_workers=2, num_rows=2) as pool:
+    async with pool_of(ray_backend, env, workers=2, rows=2) as pool:
         await pool.update_agent([mlp(env, 1)])
         expected = await in_calls(pool, calls, seed=9, **options)
         source = random.Random(env.id)
@@ -61,14 +62,14 @@ async def test_whoever_is_killed_between_calls_and_in_the_middle(
 
 
 async def test_a_worker_that_dies_while_its_fragments_are_delivered(ray_backend: RayBackend) -> None:
-    async with pool_of(ray_backend, BIG, num_workers=2, num_rows=2, **MODULES) as pool:
+    async with pool_of(ray_backend, BIG, workers=2, rows=2, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         await fragments(pool, 4 * 50, seed=1)
         expected = await fragments(pool, 4 * 200, 50, seed=1)
         for worker in (0, 1):
             reader, parts, num_deliveries = StreamReader(pb.ObtainSamplesRequest()), [], 0
             target = Fragments(4 * 200, row_step_count=50)
-            async with contextlib.aclosing(pool.sample(SampleRequest(target, 1 << 22, seed=1))) as items:
+            async with contextlib.aclosing(pool.sample(sample_request(target, 1 << 22, seed=1))) as items:
                 async for item in items:
                     parts += read(reader, item)
                     if isinstance(item, Delivery):
@@ -81,7 +82,7 @@ async def test_a_worker_that_dies_while_its_fragments_are_delivered(ray_backend:
 
 
 async def test_a_cancelled_call_has_not_happened(backend: Backend) -> None:
-    async with pool_of(backend, CHEETAH, num_workers=2, num_rows=2) as pool:
+    async with pool_of(backend, CHEETAH, workers=2, rows=2) as pool:
         await pool.update_agent([mlp(CHEETAH, 1)])
         expected = await in_calls(pool, [25, 400, 30], seed=4)
         await fragments(pool, 100, seed=4)
@@ -101,11 +102,11 @@ async def test_a_cancelled_call_has_not_happened(backend: Backend) -> None:
 
 
 async def test_a_cancelled_call_of_the_own_sequence(backend: Backend) -> None:
-    async with pool_of(backend, CHEETAH, num_workers=2, num_rows=2) as pool:
+    async with pool_of(backend, CHEETAH, workers=2, rows=2) as pool:
         await pool.update_agent([mlp(CHEETAH, 1)])
         first = await fragments(pool, 100)
         assert first.account is not None
-        async with contextlib.aclosing(pool.sample(SampleRequest(Fragments(40_000), 1 << 22))) as items:
+        async with contextlib.aclosing(pool.sample(sample_request(Fragments(40_000), 1 << 22))) as items:
             async for item in items:
                 if isinstance(item, Beginning):
                     assert item.row_step_count == 25
@@ -120,7 +121,7 @@ async def test_a_cancelled_call_of_the_own_sequence(backend: Backend) -> None:
 
 
 async def test_the_call_before_can_be_repeated_with_what_has_come_left_out(backend: Backend) -> None:
-    async with pool_of(backend, CHEETAH, num_workers=2, num_rows=2) as pool:
+    async with pool_of(backend, CHEETAH, workers=2, rows=2) as pool:
         await pool.update_agent([mlp(CHEETAH, 1)])
         _, expected = await in_calls(pool, [25, 200], seed=4)
         for num_skipped in (0, 1, 37, 400, 401, 799, 800):
@@ -129,23 +130,23 @@ async def test_the_call_before_can_be_repeated_with_what_has_come_left_out(backe
                 assert equal(again, expected.without_first_steps(num_skipped)), num_skipped
             else:
                 async with contextlib.aclosing(
-                    pool.sample(SampleRequest(Fragments(800, 800, row_step_count=25), 1 << 22, seed=4))
+                    pool.sample(sample_request(Fragments(800, 800, row_step_count=25), 1 << 22, seed=4))
                 ) as items:
                     assert not any(isinstance(item, Delivery) for item in [item async for item in items])
         # The one before that is not there any more.
         await fragments(pool, 4, 225, seed=4)
-        with pytest.raises(NotReadyError, match="25 came, but 0 or 225 or 226 was expected"):
+        with raises(NotReadyError, reason=Reason.ROW_STEP_COUNT, quotes=("25", "225", "226")):
             await fragments(pool, 800, 25, seed=4)
 
 
 async def test_a_call_is_repeated_while_the_first_one_still_runs(backend: Backend) -> None:
     """As by a client whose connection broke, which the server has not noticed."""
-    async with pool_of(backend, CHEETAH, num_workers=1, num_rows=2) as pool:
+    async with pool_of(backend, CHEETAH, workers=1, rows=2) as pool:
         await pool.update_agent([mlp(CHEETAH, 1)])
         first = await fragments(pool, 50)
         assert first.account is not None
         seed = first.account.seed
-        request = SampleRequest(Fragments(2000), 1 << 14)
+        request = sample_request(Fragments(2000), 1 << 14)
         async with contextlib.aclosing(pool.sample(request)) as items:
             async for item in items:
                 if isinstance(item, Delivery):
@@ -163,7 +164,7 @@ async def test_a_call_is_repeated_while_the_first_one_still_runs(backend: Backen
 
 
 async def test_after_an_env_update_a_broken_call_can_still_be_repeated(backend: Backend) -> None:
-    async with pool_of(backend, CARTPOLE, num_workers=1, num_rows=2) as pool:
+    async with pool_of(backend, CARTPOLE, workers=1, rows=2) as pool:
         await pool.update_agent([mlp(CARTPOLE, 1)])
         await fragments(pool, 50)
         second = await fragments(pool, 50)
@@ -175,7 +176,7 @@ async def test_after_an_env_update_a_broken_call_can_still_be_repeated(backend: 
 
 async def test_rows_that_cannot_come_back_break_off(ray_backend: RayBackend) -> None:
     env = rollserve.EnvSpec("sample_envs:Unseeded")
-    async with pool_of(ray_backend, env, num_workers=2, num_rows=4, **MODULES) as pool:
+    async with pool_of(ray_backend, env, workers=2, rows=4, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         first = await fragments(pool, 80)
         os.kill(pool.status().workers[1].identity.process_id, signal.SIGKILL)
@@ -202,19 +203,19 @@ async def test_rows_that_cannot_come_back_break_off(ray_backend: RayBackend) -> 
 async def test_delivered_fragments_of_rows_that_cannot_come_back(ray_backend: RayBackend) -> None:
     """What comes would not fit what has come: an error says so."""
     env = rollserve.EnvSpec("sample_envs:Unseeded")
-    async with pool_of(ray_backend, env, num_workers=1, num_rows=4, window_bytes=10_000, **MODULES) as pool:
+    async with pool_of(ray_backend, env, workers=1, rows=4, call_window_bytes=10_000, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         await fragments(pool, 4)
 
         async def sample_and_kill() -> None:
             killed = False
-            async with contextlib.aclosing(pool.sample(SampleRequest(Fragments(80_000), 1 << 12))) as items:
+            async with contextlib.aclosing(pool.sample(sample_request(Fragments(80_000), 1 << 12))) as items:
                 async for item in items:
                     if isinstance(item, Delivery) and not killed:
                         killed = True
                         os.kill(pool.status().workers[0].identity.process_id, signal.SIGKILL)
 
-        with pytest.raises(WorkerLostError, match="worker 0 cannot be brought to where they stood"):
+        with raises(WorkerLostError, reason=Reason.WORKER_LOST, quotes=("4 rows", "worker 0")):
             await sample_and_kill()
         process_id = pool.status().workers[0].identity.process_id
         assert (await fragments(pool, 40)).num_steps == 40
@@ -222,7 +223,7 @@ async def test_delivered_fragments_of_rows_that_cannot_come_back(ray_backend: Ra
 
 
 async def test_actions_that_are_too_many_to_be_kept() -> None:
-    async with pool_of(InProcessBackend(), CHEETAH, num_workers=1, num_rows=3) as pool:
+    async with pool_of(InProcessBackend(), CHEETAH, workers=1, rows=3) as pool:
         await pool.update_agent([mlp(CHEETAH, 1)])
         expected = await in_calls(pool, [40, 20], seed=1)
         # Room for two rows of three: 40 steps of six floats each.
@@ -235,14 +236,14 @@ async def test_actions_that_are_too_many_to_be_kept() -> None:
             same = np.isin(again.episode_indices, expected[1].episode_indices)
             assert same.sum() == 2
             assert np.array_equal(again.first_steps[~same], [0])
-            with pytest.raises(NotReadyError, match="1 rows of worker 0 cannot be brought to where they stood"):
+            with raises(NotReadyError, reason=Reason.ROW_STEP_COUNT, quotes="worker 0"):
                 await fragments(pool, 60, 40, seed=1, skip=1)
 
 
 async def test_an_environment_that_ends_otherwise_when_it_is_made_again(backend: Backend) -> None:
     """It says that it is a function of its seed, and is not: its rows break off."""
     env = rollserve.EnvSpec("sample_envs:ForgetsItsLength")
-    async with pool_of(backend, env, num_workers=1, num_rows=2, **MODULES) as pool:
+    async with pool_of(backend, env, workers=1, rows=2, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         assert pool.status().env.reproducibility is rollserve.Reproducibility.EPISODE
         await fragments(pool, 400, seed=1)
@@ -256,12 +257,12 @@ async def test_an_environment_that_ends_otherwise_when_it_is_made_again(backend:
 
 async def test_a_cancelled_call_stops_within_a_vector_step(backend: Backend) -> None:
     env = rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": 0.1, "length": 1000})
-    async with pool_of(backend, env, num_workers=1, num_rows=4, progress_seconds=0.1, **MODULES) as pool:
+    async with pool_of(backend, env, workers=1, rows=4, progress_seconds=0.1, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         told: list[object] = []
 
         async def run() -> None:
-            async with contextlib.aclosing(pool.sample(SampleRequest(Fragments(4000), 1 << 22, seed=1))) as items:
+            async with contextlib.aclosing(pool.sample(sample_request(Fragments(4000), 1 << 22, seed=1))) as items:
                 async for item in items:
                     told.append(item)  # noqa: PERF401  # they are looked at while more come
 
@@ -277,17 +278,17 @@ async def test_a_cancelled_call_stops_within_a_vector_step(backend: Backend) -> 
 
 
 async def test_sequences_that_nobody_uses_are_dropped(backend: Backend) -> None:
-    async with pool_of(backend, CARTPOLE, num_workers=1, num_rows=1, max_calls=2) as pool:
+    async with pool_of(backend, CARTPOLE, workers=1, rows=1, max_calls=2) as pool:
         await pool.update_agent([mlp(CARTPOLE, 1)])
         for seed in range(4):
             await fragments(pool, 5, seed=seed)
         for seed, there in enumerate((False, False, True, True)):
-            with contextlib.nullcontext() if there else pytest.raises(NotReadyError):
+            with contextlib.nullcontext() if there else raises(NotReadyError, reason=Reason.ROW_STEP_COUNT):
                 await fragments(pool, 5, 5, seed=seed)
 
 
 async def test_calls_with_a_seed_do_not_displace_the_own_sequence(backend: Backend) -> None:
-    async with pool_of(backend, CARTPOLE, num_workers=1, num_rows=1, max_calls=2) as pool:
+    async with pool_of(backend, CARTPOLE, workers=1, rows=1, max_calls=2) as pool:
         await pool.update_agent([mlp(CARTPOLE, 1)])
         limited = await fragments(pool, 5, max_episode_length=3)
         first = await fragments(pool, 5)
@@ -306,12 +307,12 @@ async def test_calls_with_a_seed_do_not_displace_the_own_sequence(backend: Backe
 
 
 async def test_a_call_that_is_closed_before_it_has_done_anything() -> None:
-    async with pool_of(InProcessBackend(), CHEETAH, num_workers=1, num_rows=2) as pool:
+    async with pool_of(InProcessBackend(), CHEETAH, workers=1, rows=2) as pool:
         await pool.update_agent([mlp(CHEETAH, 1)])
         expected = await in_calls(pool, [10, 10], seed=1)
         await fragments(pool, 20, seed=1)
         async with contextlib.aclosing(
-            pool.sample(SampleRequest(Fragments(20, row_step_count=10), 1 << 22, seed=1))
+            pool.sample(sample_request(Fragments(20, row_step_count=10), 1 << 22, seed=1))
         ) as items:
             assert isinstance(await anext(items), Beginning)
         assert equal(await fragments(pool, 20, 10, seed=1), expected[1])
@@ -319,10 +320,10 @@ async def test_a_call_that_is_closed_before_it_has_done_anything() -> None:
 
 async def test_environments_are_changed_in_place_and_a_refused_change_leaves_the_rows_alone() -> None:
     env = rollserve.EnvSpec("sample_envs:Tasks")
-    async with pool_of(InProcessBackend(), env, num_workers=1, num_rows=2, **MODULES) as pool:
+    async with pool_of(InProcessBackend(), env, workers=1, rows=2, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         first = await fragments(pool, 2)
-        with pytest.raises(InvalidValueError, match="a goal of at least 0"):
+        with raises(InvalidValueError, reason=Reason.ENV_REFUSED, quotes="a goal of at least 0"):
             await pool.update_env([rollserve.EnvChange(task=rollserve.Task("set_task", {"goal": -1}))])
         second = await fragments(pool, 2)
         assert first.account is not None
@@ -349,14 +350,14 @@ def test_whatever_becomes_of_calls(operations: list[tuple[str, int]], num_rows: 
 
     async def run() -> None:
         env = rollserve.EnvSpec("sample_envs:Ragged", {"most": 30})
-        async with pool_of(InProcessBackend(), env, num_workers=2, num_rows=num_rows, **MODULES) as pool:
+        async with pool_of(InProcessBackend(), env, workers=2, rows=num_rows, **MODULES) as pool:
             await pool.update_agent([RandomSpec()])
             stride = 2 * num_rows
             options: dict[str, Any] = {"max_episode_length": 11, "soft": True} if soft else {}
 
             async def true_fragments(clock: int, num_steps: int) -> rollserve.EpisodeBatch:
                 """As if nothing had happened before."""
-                async with pool_of(InProcessBackend(), env, num_workers=2, num_rows=num_rows, **MODULES) as fresh:
+                async with pool_of(InProcessBackend(), env, workers=2, rows=num_rows, **MODULES) as fresh:
                     await fresh.update_agent([RandomSpec()])
                     if clock:
                         await fragments(fresh, clock * stride, seed=6, **options)
@@ -373,7 +374,7 @@ def test_whatever_becomes_of_calls(operations: list[tuple[str, int]], num_rows: 
                         begins = clock
                 if operation == "lose":
                     slot = num_steps % 2
-                    pool._workers.lose(slot, pool._workers[slot].handle)
+                    lose_worker(pool, slot)
                 if operation == "cancel":
                     running = asyncio.create_task(
                         fragments(pool, num_steps * stride, begins or None, seed=6, **options)
@@ -395,7 +396,7 @@ def test_whatever_becomes_of_calls(operations: list[tuple[str, int]], num_rows: 
 
 async def test_the_servers_limit_counts_too() -> None:
     env = rollserve.EnvSpec("sample_envs:Nested", {"length": 7})
-    async with pool_of(InProcessBackend(), env, num_workers=1, num_rows=1, max_episode_length=5, **MODULES) as pool:
+    async with pool_of(InProcessBackend(), env, workers=1, rows=1, max_episode_length=5, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         for soft, lengths in ((False, [5, 5, 4]), (True, [5, 2, 5, 2])):
             batch = await fragments(pool, 14, seed=1, soft=soft)

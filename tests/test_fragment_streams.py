@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from cutting_proxy import cutting_proxy
 from pools import adds_up
-from support import equal
+from support import equal, raises
 from test_cli import run
 
 import rollserve
@@ -113,13 +113,12 @@ def test_the_beginning_names_rows_and_clock(sampler: rollserve.Sampler, server: 
 
 
 def test_what_is_sent_is_checked(sampler: rollserve.Sampler) -> None:
-    with pytest.raises(TypeError, match="soft_horizon: int came, a truth value"):
+    with raises(TypeError, field="soft_horizon"):
         sampler.obtain_fragments(8, soft_horizon=1)  # type: ignore[arg-type]
-    with pytest.raises(rollserve.InvalidArgumentError, match="row_step_count: -1 came"):
+    with raises(rollserve.InvalidArgumentError, field="row_step_count"):
         sampler.obtain_fragments(8, seed=1, row_step_count=-1)
-    with pytest.raises(rollserve.PreconditionError, match=r"fragments\.row_step_count: 3 came") as caught:
+    with raises(rollserve.PreconditionError, field="fragments.row_step_count", reason=rollserve.Reason.ROW_STEP_COUNT):
         sampler.obtain_fragments(8, seed=1, row_step_count=3)
-    assert caught.value.reason == "ROW_STEP_COUNT"
 
 
 def test_on_the_command_line(sampler: rollserve.Sampler, server: LocalServer) -> None:
@@ -129,4 +128,4 @@ def test_on_the_command_line(sampler: rollserve.Sampler, server: LocalServer) ->
     assert ", 80 steps in " in shown.stdout
     refused = run("sample", server.address, "--steps", "81", "--fragments")
     assert refused.returncode == 1
-    assert "step_count: 81 came, a multiple of 8" in refused.stderr
+    assert ": step_count: " in refused.stderr

@@ -171,7 +171,7 @@ def test_what_a_step_gives_is_five_things(form: Callable[[Any], Any]) -> None:
             assert batch.env_infos["n"].tolist() == [1, 2, 3]
             assert not dropped
         else:
-            with pytest.raises(EnvFailedError, match=r"raised in step: (ValueError|TypeError): "):
+            with pytest.raises(EnvFailedError, match=r"ValueError|TypeError"):
                 delivered(3, lambda step: {})
 
 

@@ -17,7 +17,8 @@ from rollserve_server.activity import Heartbeat
 from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import WorkerLostError
 from rollserve_server.pool import AtLeast, Exactly, Fragments, InProcessBackend, Target, WorkerHandle
-from rollserve_server.sampling import Order, Worker, WorkerConfig, WorkOrder
+from rollserve_server.sampling import Order, Worker, WorkOrder
+from rollserve_server.settings import WorkerSettings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,7 +40,7 @@ class ShuffledBackend(InProcessBackend):
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
 
-    def create_worker(self, worker_index: int, config: WorkerConfig) -> WorkerHandle:
+    def create_worker(self, worker_index: int, config: WorkerSettings) -> WorkerHandle:
         return _ShuffledWorker(Worker(worker_index, config), self._random)
 
 
@@ -94,20 +95,20 @@ async def _report(answer: asyncio.Future[tuple[_R, NDArray[np.uint8]]]) -> _R:
     ("env", "target", "options"),
     [
         pytest.param(NATIVE, AtLeast(300), {}, id="blocks"),
-        pytest.param(NATIVE, AtLeast(300), {"worker_buffer_bytes": 4000, "window_bytes": 3000}, id="blocks, full"),
-        pytest.param(ROWS, AtLeast(300), {"worker_buffer_bytes": 4000, "window_bytes": 3000}, id="rows, full"),
-        pytest.param(ROWS, Exactly(20), {"worker_buffer_bytes": 2000, "window_bytes": 2000}, id="exactly, full"),
-        pytest.param(ROWS, Fragments(240), {"window_bytes": 3000}, id="fragments, full"),
+        pytest.param(NATIVE, AtLeast(300), {"worker_buffer_bytes": 4000, "call_window_bytes": 3000}, id="blocks, full"),
+        pytest.param(ROWS, AtLeast(300), {"worker_buffer_bytes": 4000, "call_window_bytes": 3000}, id="rows, full"),
+        pytest.param(ROWS, Exactly(20), {"worker_buffer_bytes": 2000, "call_window_bytes": 2000}, id="exactly, full"),
+        pytest.param(ROWS, Fragments(240), {"call_window_bytes": 3000}, id="fragments, full"),
     ],
 )
 async def test_whatever_the_order(
     env: rollserve.EnvSpec, target: Target | Fragments, options: dict[str, Any], num_workers: int
 ) -> None:
-    async with pool_of(InProcessBackend(), env, num_workers=num_workers) as pool:
+    async with pool_of(InProcessBackend(), env, workers=num_workers) as pool:
         await pool.update_agent([RandomSpec()])
         expected = [await sample(pool, target) for _ in range(_CALLS)]
     for seed in range(2):
-        async with pool_of(ShuffledBackend(seed), env, num_workers=num_workers, **options) as pool:
+        async with pool_of(ShuffledBackend(seed), env, workers=num_workers, **options) as pool:
             await pool.update_agent([RandomSpec()])
             for call in range(_CALLS):
                 async with asyncio.timeout(_LONGEST_SECONDS):

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from unittest import mock
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import equal
+from support import equal, raises
 
 import rollserve
 from rollserve import episode_buffer
@@ -211,7 +210,7 @@ def test_a_buffer_is_used_again(sampler: rollserve.Sampler) -> None:
 
 def test_a_buffer_serves_one_call_at_a_time(sampler: rollserve.Sampler) -> None:
     buffer = rollserve.EpisodeBuffer()
-    with Joining(out=buffer), pytest.raises(ValueError, match=r"out: a buffer that another call is using came"):
+    with Joining(out=buffer), raises(ValueError, field="out"):
         sampler.obtain_samples(10, out=buffer)
     assert sampler.obtain_samples(10, out=buffer).num_steps >= 10
 

@@ -6,13 +6,12 @@ import gc
 import itertools
 import threading
 import time
-from collections.abc import Iterator
 
 import grpc
 import numpy as np
 import pytest
 from cutting_proxy import cutting_proxy
-from support import batch_from_proto, silent_address
+from support import batch_from_proto, raises, silent_address
 
 import rollserve
 from rollserve._calls.stream_reader import StreamReader
@@ -23,12 +22,6 @@ from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.local import LocalServer
 
 DEFAULT_LIMIT = 4 << 20
-
-
-@pytest.fixture
-def stub(server: LocalServer) -> Iterator[SamplerServiceStub]:
-    with grpc.insecure_channel(server.address) as channel:
-        yield SamplerServiceStub(channel)
 
 
 def test_one_episode_of_200_mb(sampler: rollserve.Sampler, stub: SamplerServiceStub) -> None:
@@ -119,15 +112,14 @@ def test_a_long_call_tells_of_its_progress(sampler: rollserve.Sampler) -> None:
 def test_silence_and_deadlines_end_a_call(sampler: rollserve.Sampler) -> None:
     sampler.update_env("sample_envs:Slow", kwargs={"step_seconds": 3.0, "length": 1})
     sampler.update_agent(rollserve.RandomAgent())
-    with pytest.raises(rollserve.DeadlineError, match=r"no progress for 0\.5 s") as caught:
+    with raises(rollserve.DeadlineError, reason=rollserve.Reason.NO_PROGRESS, quotes="0.5 s"):
         sampler.obtain_samples(1, timeout=0.5)
-    assert caught.value.reason == "NO_PROGRESS"
-    with pytest.raises(rollserve.DeadlineError, match=r"deadline: the call was not over after 0\.5 s"):
+    with raises(rollserve.DeadlineError, reason="", match=r"^deadline: .*0\.5 s"):
         sampler.obtain_samples(1, deadline=0.5)
     with (
         silent_address() as address,
         rollserve.connect(address, timeout=0.5) as silent,
-        pytest.raises(rollserve.DeadlineError, match=r"timeout: no answer for 0\.5 s"),
+        raises(rollserve.DeadlineError, reason="", match=r"^timeout: .*0\.5 s"),
     ):
         silent.status()
 
@@ -145,15 +137,15 @@ def test_closing_ends_calls_and_refuses_later_ones(server: LocalServer, sampler:
     other = rollserve.connect(server.address)
     with other.stream_samples(1) as stream:
         threading.Timer(0.3, stream.close).start()
-        with pytest.raises(rollserve.CancelledError, match="the stream was closed"):
+        with raises(rollserve.CancelledError, quotes="stream"):
             next(stream)
-        with pytest.raises(rollserve.CancelledError, match="the stream was closed"):
+        with raises(rollserve.CancelledError, quotes="stream"):
             next(stream)
     threading.Timer(0.3, other.close).start()
     with pytest.raises(rollserve.CancelledError):
         other.obtain_samples(1)
     for call in (other.status, lambda: other.obtain_samples(1), lambda: other.stream_exact_episodes(1)):
-        with pytest.raises(rollserve.CancelledError, match="the sampler was closed"):
+        with raises(rollserve.CancelledError, quotes="sampler"):
             call()
 
 
@@ -164,7 +156,7 @@ def test_a_stream_that_is_closed_is_not_taken_up_again(sampler: rollserve.Sample
         distant.stream_samples(100_000_000, seed=3) as stream,
     ):
         threading.Timer(1, stream.close).start()
-        with pytest.raises(rollserve.CancelledError, match="the stream was closed"):
+        with raises(rollserve.CancelledError, quotes="stream"):
             for _ in stream:
                 pass
 

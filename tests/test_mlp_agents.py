@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from pools import pool_of, sample
-from support import equal
+from support import equal, raises
 
 import rollserve
+from rollserve import Reason
 from rollserve.mlp_agent import mlp_to_proto
 from rollserve_server.agents import Exploration, MlpSpec, build_agent, check_exploration
 from rollserve_server.envs import describe_space
@@ -358,25 +359,17 @@ def test_each_episode_as_if_it_were_alone(head: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("head", "exploration", "message"),
+    ("head", "exploration", "field"),
     [
-        (
-            "categorical",
-            Exploration(noise_scale=(2,)),
-            "noise_scales: 2 came, none for the head categorical was expected",
-        ),
-        ("categorical", Exploration(epsilon=(0.0,)), "epsilons: 0.0 came, none for the head categorical"),
-        (
-            "squashed_gaussian",
-            Exploration(temperature=(2,)),
-            "temperatures: 2 came, none for the head squashed_gaussian",
-        ),
-        ("epsilon_greedy", Exploration(temperature=(2,)), "temperatures: 2 came, none for the head epsilon_greedy"),
-        ("boltzmann", Exploration(epsilon=(0.5,)), "epsilons: 0.5 came, none for the head boltzmann"),
+        ("categorical", Exploration(noise_scale=(2,)), "noise_scales"),
+        ("categorical", Exploration(epsilon=(0.0,)), "epsilons"),
+        ("squashed_gaussian", Exploration(temperature=(2,)), "temperatures"),
+        ("epsilon_greedy", Exploration(temperature=(2,)), "temperatures"),
+        ("boltzmann", Exploration(epsilon=(0.5,)), "epsilons"),
     ],
 )
-def test_what_means_nothing_to_a_head(head: str, exploration: Exploration, message: str) -> None:
-    with pytest.raises(InvalidValueError, match=message):
+def test_what_means_nothing_to_a_head(head: str, exploration: Exploration, field: str) -> None:
+    with raises(InvalidValueError, field=field, quotes=head):
         check_exploration(spec_of(agent_of(head)), exploration)
 
 
@@ -389,7 +382,7 @@ async def test_however_many_workers_and_rows(exploration: Exploration) -> None:
     )
     env, batches = rollserve.EnvSpec("Pendulum-v1", {"max_episode_steps": 20}), []
     for num_workers, num_rows in ((1, 1), (2, 4), (3, 7)):
-        async with pool_of(InProcessBackend(), env, num_workers=num_workers, num_rows=num_rows) as pool:
+        async with pool_of(InProcessBackend(), env, workers=num_workers, rows=num_rows) as pool:
             await pool.update_agent([spec_of(agent)])
             batches.append(await sample(pool, AtLeast(150), seed=9, exploration=exploration))
             # Of other explorations nothing is left over for it.
@@ -445,7 +438,7 @@ def test_exploration_of_calls(sampler: rollserve.Sampler) -> None:
     fragments = [sampler.obtain_fragments(64, deterministic=is_best) for is_best in (True, False)]
     assert [fragment.agent_infos["log_prob"].any() for fragment in fragments] == [False, True]
     sampler.update_agent(rollserve.RandomAgent())
-    with pytest.raises(rollserve.InvalidArgumentError, match=r"options\.exploration\.deterministic: a random agent"):
+    with raises(rollserve.InvalidArgumentError, field="options.exploration.deterministic", quotes="random"):
         sampler.obtain_samples(1, deterministic=True)
 
 
@@ -498,8 +491,9 @@ def test_rows_whose_outputs_are_no_numbers(name: str) -> None:
     built.act([observations], noise)
     failures = built.failures()
     assert failures.keys() == {3, 7, 11}
-    assert failures[3] == failures[11] == "an output of the network: inf came, a finite number was expected"
-    assert failures[7] == "an output of the network: nan came, a finite number was expected"
+    assert failures[3] == failures[11]
+    assert "inf" in failures[3]
+    assert "nan" in failures[7]
 
 
 def test_numbers_whose_sum_is_none() -> None:
@@ -521,11 +515,9 @@ def test_what_is_no_number_ends_the_call_and_tells_where(sampler: rollserve.Samp
         "1/bias": np.zeros(2, np.float32),
     }
     sampler.update_agent(rollserve.MlpAgent(parameters, "categorical", activation="relu"))
-    pattern = r"episode \d+.*, after (\d+) steps: an output of the network: inf came, a finite number was expected"
     for obtain in (sampler.obtain_samples, sampler.obtain_fragments):
-        with pytest.raises(rollserve.PreconditionError, match=pattern) as caught:
+        with raises(rollserve.PreconditionError, reason=Reason.AGENT_FAILED, match=r"episode \d+.*\binf\b"):
             obtain(4000)
-        assert caught.value.reason == "AGENT_FAILED"
     sampler.update_agent(rollserve.RandomAgent())
     assert sampler.obtain_samples(40).num_steps >= 40
 
@@ -533,7 +525,7 @@ def test_what_is_no_number_ends_the_call_and_tells_where(sampler: rollserve.Samp
 def test_observations_that_are_no_numbers(sampler: rollserve.Sampler) -> None:
     updated = sampler.update_env("sample_envs:NoNumbers", kwargs={"after": 3})
     sampler.update_agent(rollserve.MlpAgent.initial(updated.observation_space, updated.action_space, seed=0))
-    with pytest.raises(rollserve.PreconditionError, match=r"after 3 steps: an output of the network: nan came"):
+    with raises(rollserve.PreconditionError, reason=Reason.AGENT_FAILED, match=r"\b3\b.*\bnan\b"):
         sampler.obtain_samples(1000)
     # What it shows at the end of an episode is not acted upon.
     assert np.isnan(sampler.obtain_samples(30, max_episode_length=3).last_observations).any(axis=1).all()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from scripted_env import SPEC, Sampling, Script, Scripted, sample
+from support import raises
 
 from rollserve._codec.columns import leaves_of
 from rollserve_server.envs import RowEnvs
@@ -33,35 +33,31 @@ def nested(first: Any = 1, second: Any = (1, 2), third: Any = (0.0, 0.5, 1.0)) -
 
 
 WRONG = {
-    "a number for an array": (BOX, np.float32(0.5), "observation: shape () came, shape (3,) was expected"),
-    "too few": (BOX, np.zeros(1, np.float32), "observation: shape (1,) came, shape (3,) was expected"),
-    "a row": (BOX, np.zeros((1, 3), np.float32), "observation: shape (1, 3) came, shape (3,) was expected"),
-    "floats for integers": (INTEGERS, np.array([1.9, 2]), "observation: dtype float64 came, dtype int32 was expected"),
-    "a list of floats": (INTEGERS, [1.0, 2.0], "observation: dtype float64 came, dtype int32 was expected"),
-    "beyond the type": (INTEGERS, np.array([1, 2**31]), "observation: 2147483648 came, a value of dtype int32"),
-    "below the type": (IMAGE, np.array([3, -1]), "observation: -1 came, a value of dtype uint8 was expected"),
-    "complex numbers": (BOX, np.zeros(3, complex), "observation: dtype complex128 came, dtype float32 was expected"),
-    "texts": (INTEGERS, ["1", "2"], "observation: dtype <U1 came, dtype int32 was expected"),
-    "a float for a number": (spaces.Discrete(3), 1.9, "observation: dtype float64 came, dtype int64 was expected"),
-    "an array for a number": (spaces.Discrete(3), np.array([1]), "observation: shape (1,) came, shape () was expected"),
-    "a number too large": (spaces.Discrete(3), 2**70, "observation"),
-    "in a leaf": (NESTED, nested(second=[1.5, 2]), "observation 'a/1': dtype float64 came, dtype uint8 was expected"),
-    "in a shape of a leaf": (NESTED, nested(third=0.0), "observation 'b': shape () came, shape (3,) was expected"),
-    "without a leaf": (NESTED, {"b": np.zeros(3)}, "KeyError: 'a'"),
+    "a number for an array": (BOX, np.float32(0.5), ("()", "(3,)")),
+    "too few": (BOX, np.zeros(1, np.float32), ("(1,)", "(3,)")),
+    "a row": (BOX, np.zeros((1, 3), np.float32), ("(1, 3)", "(3,)")),
+    "floats for integers": (INTEGERS, np.array([1.9, 2]), ("float64", "int32")),
+    "a list of floats": (INTEGERS, [1.0, 2.0], ("float64", "int32")),
+    "beyond the type": (INTEGERS, np.array([1, 2**31]), ("2147483648", "int32")),
+    "below the type": (IMAGE, np.array([3, -1]), ("-1", "uint8")),
+    "complex numbers": (BOX, np.zeros(3, complex), ("complex128", "float32")),
+    "texts": (INTEGERS, ["1", "2"], ("<U1", "int32")),
+    "a float for a number": (spaces.Discrete(3), 1.9, ("float64", "int64")),
+    "an array for a number": (spaces.Discrete(3), np.array([1]), ("(1,)", "()")),
+    "a number too large": (spaces.Discrete(3), 2**70, ()),
+    "in a leaf": (NESTED, nested(second=[1.5, 2]), ("'a/1'", "float64", "uint8")),
+    "in a shape of a leaf": (NESTED, nested(third=0.0), ("'b'", "()", "(3,)")),
+    "without a leaf": (NESTED, {"b": np.zeros(3)}, ("KeyError: 'a'",)),
 }
 
 
 @pytest.mark.parametrize("at", [0, 2], ids=["reset", "step"])
-@pytest.mark.parametrize(("space", "wrong", "message"), WRONG.values(), ids=WRONG)
-def test_a_wrong_observation_is_an_error(space: Any, wrong: Any, message: str, at: int) -> None:
+@pytest.mark.parametrize(("space", "wrong", "quotes"), WRONG.values(), ids=WRONG)
+def test_a_wrong_observation_is_an_error(space: Any, wrong: Any, quotes: tuple[str, ...], at: int) -> None:
     right = nested() if space is NESTED else np.zeros(space.shape, space.dtype)
     Scripted.script = Script(3, observation=lambda step: wrong if step == at else right, observation_space=space)
-    with pytest.raises(EnvFailedError) as caught:
+    with raises(EnvFailedError, quotes=("episode 0", "step" if at else "reset", *quotes)):
         sample(1)
-    if message != "observation":
-        assert message in caught.value.message
-    assert "episode 0" in caught.value.message
-    assert f"raised in {'step' if at else 'reset'}" in caught.value.message
 
 
 FITTING = {
@@ -101,7 +97,7 @@ def test_what_loses_nothing_is_taken(space: Any, observation: Any) -> None:
 
 def test_environments_of_a_refused_space_are_closed() -> None:
     Scripted.script = Script(observation_space=spaces.Text(5))
-    with pytest.raises(InvalidValueError, match="Text"):
+    with raises(InvalidValueError, field="id", quotes="Text"):
         RowEnvs(SPEC, 3)
     assert Scripted.num_open == 0
 
@@ -119,7 +115,7 @@ def fail_after(count: int) -> None:
 
 def test_rows_are_closed_when_another_cannot_be_made() -> None:
     fail_after(2)
-    with pytest.raises(InvalidValueError, match="no more of them"):
+    with raises(InvalidValueError, field="kwargs_json", quotes="no more of them"):
         RowEnvs(SPEC, 3)
     assert Scripted.num_open == 0
 
@@ -134,10 +130,10 @@ def test_an_environment_that_failed_and_cannot_be_made_anew() -> None:
     envs.step([0, 1], actions)
     envs.step([0, 1], actions)
     assert [failure.row for failure in envs.failures] == [0, 1]
-    assert all(re.search(r"raised in step: .*shape \(2,\)", failure.message) for failure in envs.failures)
+    assert all("(2,)" in failure.message for failure in envs.failures)
     assert Scripted.num_open == 0
     for _ in range(2):
-        with pytest.raises(EnvFailedError, match=r"raised in reset: .*no more of them"):
+        with raises(EnvFailedError, quotes=("reset", "no more of them")):
             envs.reset(0, 0)
     Scripted.make = lambda: None
     envs.reset(1, 0)

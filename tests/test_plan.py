@@ -9,9 +9,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from rollserve_server.pool import AtLeast, Exactly, InAll, Target
+from rollserve_server.pool.plan.ledger import Ledger
 from rollserve_server.pool.plan.length_estimate import LengthEstimate
 from rollserve_server.pool.plan.placement import Anywhere, PerWorker, Placement, RoundRobin
-from rollserve_server.pool.plan.plan import AtLeast, Exactly, InAll, Ledger, Plan, PlannedClaim, Target
+from rollserve_server.pool.plan.plan import Plan, PlannedClaim
 
 
 class Workers:

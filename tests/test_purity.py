@@ -94,19 +94,21 @@ def test_infos_that_tell_the_time_are_named_and_do_not_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text"),
+    ("arguments", "quotes"),
     [
-        (("Nope-v0",), "id: 'Nope-v0' came, a registered id was expected"),
-        (("CartPole-v1", "--env-kwargs", "{"), "JSON was expected"),
-        (("CartPole-v1", "--env-kwargs", '{"nope": 1}'), "refused by CartPole-v1"),
-        (("CartPole-v1", "--wrappers", "[3]"), "was expected"),
-        (("sample_envs:Odd", "--env-kwargs", '{"error": "exit"}'), "raised in an episode: SystemExit: 0"),
+        (("Nope-v0",), ("id: ", "'Nope-v0'")),
+        (("CartPole-v1", "--env-kwargs", "{"), ("--env-kwargs", "JSON")),
+        (("CartPole-v1", "--env-kwargs", '{"nope": 1}'), ("CartPole-v1", "'nope'")),
+        (("CartPole-v1", "--wrappers", "[3]"), ("wrappers",)),
+        (("sample_envs:Odd", "--env-kwargs", '{"error": "exit"}'), ("SystemExit: 0",)),
     ],
+    ids=["id", "JSON", "arguments", "wrappers", "error"],
 )
-def test_what_cannot_be_checked_is_said_in_one_line(arguments: tuple[str, ...], text: str) -> None:
+def test_what_cannot_be_checked_is_said_in_one_line(arguments: tuple[str, ...], quotes: tuple[str, ...]) -> None:
     shown = check_env(*arguments)
     assert shown.returncode in (1, 2)
-    assert text in shown.stderr.splitlines()[-1]
+    last_line = shown.stderr.splitlines()[-1]
+    assert all(quote in last_line for quote in quotes), last_line
 
 
 def test_a_broken_stream_of_such_an_environment_is_not_taken_up(sampler: rollserve.Sampler) -> None:

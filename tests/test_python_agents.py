@@ -21,18 +21,16 @@ import sample_agents
 from gymnasium import spaces as gym_spaces
 from odd_errors import TEXTS
 from pools import pool_of, sample
-from support import equal, server_environment
+from support import TESTS, equal, raises, server_environment
 
 import rollserve
+from rollserve import Reason
 from rollserve_server.agents import (
     Exploration,
     InstalledFactory,
-    OnnxSettings,
     PickledFactory,
-    PythonSettings,
     PythonSource,
     PythonSpec,
-    SandboxLimits,
     build_agent,
     check_exploration,
     prepare_agent,
@@ -41,6 +39,7 @@ from rollserve_server.agents import (
 from rollserve_server.errors import AgentFailedError, DomainError, InvalidValueError
 from rollserve_server.local import LocalServer, local_server
 from rollserve_server.pool import AtLeast, Backend
+from rollserve_server.settings import AgentSettings, SandboxLimits
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "agents"
 BOX, DISCRETE = gym_spaces.Box(-1, 1, (4,), np.float32), gym_spaces.Discrete(2)
@@ -68,13 +67,13 @@ def prepared(
     name: str,
     kwargs: dict[str, Any] | None = None,
     parameters: dict[str, Any] | None = None,
-    settings: PythonSettings | None = None,
+    settings: AgentSettings | None = None,
     observation_space: gymnasium.Space[Any] = BOX,
     action_space: gymnasium.Space[Any] = DISCRETE,
 ) -> PythonSpec:
     source = PythonSource(InstalledFactory(name, kwargs or {}), parameters or {})
-    settings = settings or PythonSettings()
-    spec = prepare_agent(source, observation_space, action_space, OnnxSettings(), settings)
+    settings = settings or AgentSettings()
+    spec = prepare_agent(source, observation_space, action_space, settings)
     assert isinstance(spec, PythonSpec)
     return spec
 
@@ -89,7 +88,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     options = ["--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--root-user-action", "ignore"]
     command = [sys.executable, "-m", "pip", "install", *options, "--target", str(target), str(EXAMPLE)]
     subprocess.run(command, check=True)
-    return {"PYTHONPATH": str(target)}
+    elsewhere = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and Path(path) != TESTS]
+    return {"PYTHONPATH": os.pathsep.join([str(target), *elsewhere])}
 
 
 def mean_of(observations: np.ndarray, parameters: dict[str, np.ndarray]) -> np.ndarray:
@@ -106,10 +106,12 @@ def test_the_example_on_a_server(installed: dict[str, str], tmp_path: Path) -> N
         local_server(*options, "2", log=log, environment=installed) as server,
         rollserve.connect(server.address) as one,
     ):
-        with pytest.raises(rollserve.InvalidArgumentError, match="one of 'example-held', 'example-linear' was") as info:
+        field, quotes = "all_workers.agent.python.name", ("'matrix'", "'example-held', 'example-linear'")
+        with raises(
+            rollserve.InvalidArgumentError, field=field, reason=Reason.AGENT_NOT_FOUND, quotes=quotes
+        ) as caught:
             one.update_agent(rollserve.PythonAgent("matrix"))
-        assert (info.value.code, info.value.reason) == (grpc.StatusCode.NOT_FOUND, "AGENT_NOT_FOUND")
-        assert info.value.message.startswith("all_workers.agent.python.name: 'matrix' came")
+        assert caught.value.code is grpc.StatusCode.NOT_FOUND
         version = one.update_agent(agent)
         assert one.status().agent_kinds == ("python",)
         batch = one.obtain_samples(300, seed=1)
@@ -119,7 +121,7 @@ def test_the_example_on_a_server(installed: dict[str, str], tmp_path: Path) -> N
         assert 0.6 < is_best.mean() < 1
         best = one.obtain_samples(300, seed=1, deterministic=True)
         assert np.array_equal(best.actions, best.agent_infos["mean"].argmax(axis=1))
-        with pytest.raises(rollserve.InvalidArgumentError, match=r"0\.5 came, none for an agent in Python was"):
+        with raises(rollserve.InvalidArgumentError, field="options.exploration.temperatures", quotes="Python"):
             one.obtain_samples(1, temperature=0.5)
 
         assert one.update_agent({"bias": np.array([1, -1], np.float32)}) == version + 1
@@ -127,9 +129,9 @@ def test_the_example_on_a_server(installed: dict[str, str], tmp_path: Path) -> N
         parameters = {**LINEAR, "bias": np.array([1, -1])}
         assert np.allclose(changed.agent_infos["mean"], mean_of(changed.observations, parameters), rtol=0, atol=1e-9)
         assert equal(batch, one.obtain_samples(300, seed=1, policy_version=version))
-        with pytest.raises(rollserve.InvalidArgumentError, match=r"all_workers\.parameters: refused by set_p"):
+        with raises(rollserve.InvalidArgumentError, field="all_workers.parameters", reason=Reason.AGENT_REFUSED):
             one.update_agent({"bias": np.zeros(3, np.float32)})
-        with pytest.raises(rollserve.InvalidArgumentError, match=r"all_workers.parameters\['bias'\]\[0\]: nan came"):
+        with raises(rollserve.InvalidArgumentError, field="all_workers.parameters['bias'][0]", quotes="nan"):
             one.update_agent({"bias": np.full(2, np.nan, np.float32)})
         per_worker = [{"bias": np.full(2, worker, np.float32)} for worker in range(2)]
         one.update_agent(per_worker=per_worker)
@@ -163,7 +165,7 @@ def test_actions_that_are_held(installed: dict[str, str], tmp_path: Path) -> Non
 def test_the_example_with_states(installed: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows at different steps; the states are written over with what they are afterwards."""
     monkeypatch.setenv("PYTHONPATH", installed["PYTHONPATH"])
-    monkeypatch.syspath_prepend(installed["PYTHONPATH"])
+    monkeypatch.syspath_prepend(installed["PYTHONPATH"].partition(os.pathsep)[0])
     space = gym_spaces.Box(-1, 1, (2,), np.float32)
     parameters = {"weight": np.ones((2, 4)), "bias": np.zeros(2)}
     spec = prepared("example-held", {"num_steps": 3, "noise_scale": 0}, parameters, action_space=space)
@@ -213,7 +215,7 @@ def test_a_row_does_not_depend_on_its_neighbours(name: str, parameters: dict[str
 async def test_determinism_over_workers_rows_and_backends(backend: Backend) -> None:
     batches = []
     for num_workers, num_rows in ((1, 3), (2, 5)):
-        async with pool_of(backend, num_workers=num_workers, num_rows=num_rows) as pool:
+        async with pool_of(backend, workers=num_workers, rows=num_rows) as pool:
             await pool.update_agent([PythonSource(InstalledFactory("matrix", {}), WEIGHTS)])
             batches.append(await sample(pool, AtLeast(200), seed=5))
     assert equal(*batches)
@@ -233,10 +235,9 @@ def test_all_kinds_of_observations_and_actions(server: LocalServer) -> None:
         best = sampler.obtain_samples(40, seed=3, deterministic=True)
         assert not best.actions["push"].any()
         sampler.update_env("CartPole-v1")
-        with pytest.raises(rollserve.PreconditionError, match="it was made for that one, send it again") as info:
+        with raises(rollserve.PreconditionError, reason=Reason.AGENT_MISFIT, quotes=("python", "Box(")):
             sampler.obtain_samples(1)
-        assert info.value.reason == "AGENT_MISFIT"
-        with pytest.raises(rollserve.InvalidArgumentError, match="all_workers: the observation space Box"):
+        with raises(rollserve.InvalidArgumentError, field="all_workers", quotes="Box("):
             sampler.update_agent({"x": np.zeros(1)})
 
 
@@ -270,7 +271,7 @@ def test_states_are_written_over() -> None:
     # What it remembers at first may be a parameter; if that has another form, it is tried again.
     updated = build_agent(with_parameters(spec, {"first": np.array(8)}), BOX, DISCRETE, 1)
     assert updated.states[0].initial == 8
-    other = prepare_agent(with_parameters(spec, {"first": np.array(8, np.int32)}), BOX, DISCRETE, OnnxSettings())
+    other = prepare_agent(with_parameters(spec, {"first": np.array(8, np.int32)}), BOX, DISCRETE, AgentSettings())
     assert build_agent(other, BOX, DISCRETE, 1).states[0].initial.dtype == np.int32
 
 
@@ -284,7 +285,7 @@ def test_exploration() -> None:
     assert noise.all()
     (actions,), infos = agent.act([np.random.default_rng(0).uniform(-1, 1, (5, 4)).astype(np.float32)], noise)
     assert np.array_equal(actions, infos["logits"].argmax(axis=1))
-    with pytest.raises(InvalidValueError, match=r"epsilons: 0\.5 came, none for an agent in Python"):
+    with raises(InvalidValueError, field="epsilons", quotes="Python"):
         check_exploration(spec, Exploration(epsilon=(0.5,)))
 
 
@@ -292,32 +293,33 @@ def test_exploration() -> None:
 
 
 REFUSED = {
-    "factory": ("kwargs_json", "refused by faulty: ValueError: not today"),
-    "methods": ("", "faulty made a Faulty without a method act"),
-    "noise": ("", "noise_width: -1 came, an integer from 0 to 65536 was expected"),
-    "states": ("", r"initial_states\['names'\]: dtype <U1 came"),
-    "shape": ("", r"actions: shape \(80, 1\) came, \(80,\) was expected"),
-    "dtype": ("", "actions: dtype float64 came, int64 was expected"),
-    "list": ("", "act gave a list, a tuple of actions, infos and states was expected"),
-    "infos": ("", "infos: int came, a mapping by name was expected"),
-    "texts": ("", r"infos\['name'\]: dtype <U1 came, one of numbers was expected"),
-    "next states": ("", r"states: \['x'\] came, \[\] was expected"),
-    "rows": ("", "the types or shapes of its infos depend on the number of rows"),
-    "random": ("", "it gives other results for the same input: all chance has to come from its noise"),
-    "remembers": ("", "it gives other results for the same input"),
-    "raises": ("", "act raised KeyError: 'nothing'"),
-    "dies": ("", "it ended the process that tried it, with status 3"),
-    "hoards": ("", "act raised .*MemoryError"),
-    "exit in act": ("", "act raised SystemExit: 0"),
-    "stop in states": ("", "initial_states raised StopIteration: 3"),
-    "panic in parameters": ("parameters", "refused by set_parameters: Panic: index out of bounds"),
-    "exit in making": ("kwargs_json", "refused by faulty: SystemExit: 0"),
-    "wordless in making": ("kwargs_json", r"refused by faulty: WordlessError: \(no text"),
-    "huge in act": ("", "act raised RuntimeError: xxxxx"),
-    "cancelled in making later": ("kwargs_json", "refused by faulty: CancelledError: elsewhere"),
-    "unpicklable in making later": ("kwargs_json", "refused by faulty: UnpicklableError: locked"),
-    "made in a worker": ("kwargs_json", "refused by faulty: ValueError: not in a worker"),
+    "factory": ("kwargs_json", ("faulty", "ValueError: not today")),
+    "methods": ("", ("faulty", "Faulty", "act")),
+    "noise": ("", ("noise_width", "-1", "65536")),
+    "states": ("", ("initial_states['names']", "<U1")),
+    "shape": ("", ("actions", "(80, 1)", "(80,)")),
+    "dtype": ("", ("actions", "float64", "int64")),
+    "list": ("", ("act", "list", "tuple")),
+    "infos": ("", ("infos", "int")),
+    "texts": ("", ("infos['name']", "<U1")),
+    "next states": ("", ("states", "['x']", "[]")),
+    "rows": ("", ("infos", "number of rows")),
+    "random": ("", ("same input", "noise")),
+    "remembers": ("", ("same input", "noise")),
+    "raises": ("", ("act", "KeyError: 'nothing'")),
+    "dies": ("", ("process", "status 3")),
+    "hoards": ("", ("act", "MemoryError")),
+    "exit in act": ("", ("act", "SystemExit: 0")),
+    "stop in states": ("", ("initial_states", "StopIteration: 3")),
+    "panic in parameters": ("parameters", ("set_parameters", "Panic: index out of bounds")),
+    "exit in making": ("kwargs_json", ("faulty", "SystemExit: 0")),
+    "wordless in making": ("kwargs_json", ("faulty", "WordlessError")),
+    "huge in act": ("", ("act", "RuntimeError: xxxxx")),
+    "cancelled in making later": ("kwargs_json", ("faulty", "CancelledError: elsewhere")),
+    "unpicklable in making later": ("kwargs_json", ("faulty", "UnpicklableError: locked")),
+    "made in a worker": ("kwargs_json", ("faulty", "ValueError: not in a worker")),
 }
+"""Faults, the field below `python` that is at fault, and what the message has to quote."""
 
 
 def held(sampler: rollserve.Sampler) -> tuple[Any, ...]:
@@ -330,11 +332,11 @@ def test_agents_that_are_refused(cartpole: rollserve.Sampler) -> None:
     """The message names the field where one is at fault, and nothing changes."""
     cartpole.update_agent(rollserve.RandomAgent())
     before = held(cartpole)
-    for fault, (field, message) in REFUSED.items():
+    for fault, (field, quotes) in REFUSED.items():
         path = ".".join(filter(None, ["all_workers.agent.python", field]))
-        with pytest.raises(rollserve.InvalidArgumentError, match=f"^{re.escape(path)}: {message}") as info:
+        with raises(rollserve.InvalidArgumentError, field=path, reason=Reason.AGENT_REFUSED, quotes=quotes) as caught:
             cartpole.update_agent(rollserve.PythonAgent("faulty", {"fault": fault}))
-        assert (info.value.code, info.value.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "AGENT_REFUSED")
+        assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
         assert held(cartpole) == before, fault
     cartpole.obtain_samples(10)
 
@@ -343,30 +345,36 @@ def test_names_arguments_and_parameters_that_are_refused(cartpole: rollserve.Sam
     cartpole.update_agent(rollserve.RandomAgent())
     before = held(cartpole)
     wrong, nan = {"wrong": np.zeros(1)}, {"a": np.array([[0, np.nan]])}
-    cases: list[tuple[rollserve.PythonAgent, str, str]] = [
-        (rollserve.PythonAgent("no"), "AGENT_NOT_FOUND", "name: 'no' came, one of 'broken-module', 'counting', "),
+    agent = rollserve.PythonAgent
+    cases: list[tuple[rollserve.PythonAgent, Reason, str, tuple[str, ...]]] = [
+        (agent("no"), Reason.AGENT_NOT_FOUND, ".name", ("'no'", "'broken-module', 'counting', ")),
         (
-            rollserve.PythonAgent("missing-module"),
-            "MODULE_NOT_FOUND",
-            "name: 'missing-module' is installed, but 'no_such_module:Agent' cannot be imported: ModuleNotFoundError",
+            agent("missing-module"),
+            Reason.MODULE_NOT_FOUND,
+            ".name",
+            ("'missing-module'", "'no_such_module:Agent'", "ModuleNotFoundError"),
         ),
-        (rollserve.PythonAgent("broken-module"), "MODULE_NOT_FOUND", "RuntimeError: no licence for this machine"),
-        (rollserve.PythonAgent("named"), "AGENT_REFUSED", "name: 'named' stands for 'sample_agents:NAMES', which is a"),
-        (rollserve.PythonAgent("matrix", {"x": 1}), "AGENT_REFUSED", "kwargs_json: refused by matrix: TypeError"),
-        (rollserve.PythonAgent("matrix", {"x": "/etc/passwd"}), "PATH_NOT_ALLOWED", "kwargs_json: '/etc/passwd' came"),
-        (rollserve.PythonAgent("matrix"), "AGENT_REFUSED", "python: act raised KeyError: 'first'"),
-        (rollserve.PythonAgent("faulty", {"fault": ""}, wrong), "AGENT_REFUSED", "parameters: refused by set_param"),
-        (rollserve.PythonAgent("faulty", {"fault": ""}, nan), "INVALID_VALUE", "['a'][0, 1]: nan came, a finite"),
+        (
+            agent("broken-module"),
+            Reason.MODULE_NOT_FOUND,
+            ".name",
+            ("'broken-module'", "RuntimeError: no licence for this machine"),
+        ),
+        (agent("named"), Reason.AGENT_REFUSED, ".name", ("'named'", "'sample_agents:NAMES'", "tuple")),
+        (agent("matrix", {"x": 1}), Reason.AGENT_REFUSED, ".kwargs_json", ("matrix", "TypeError")),
+        (agent("matrix", {"x": "/etc/passwd"}), Reason.PATH_NOT_ALLOWED, ".kwargs_json", ("'/etc/passwd'",)),
+        (agent("matrix"), Reason.AGENT_REFUSED, "", ("act", "KeyError: 'first'")),
+        (agent("faulty", {"fault": ""}, wrong), Reason.AGENT_REFUSED, ".parameters", ("ValueError: wrong",)),
+        (agent("faulty", {"fault": ""}, nan), Reason.INVALID_VALUE, ".parameters['a'][0, 1]", ("nan",)),
     ]
-    for agent, reason, message in cases:
-        with pytest.raises(rollserve.InvalidArgumentError, match=re.escape(message)) as info:
-            cartpole.update_agent(agent)
-        assert info.value.reason == reason
-        assert info.value.message.startswith("all_workers.agent.python")
+    for refused, reason, field, quotes in cases:
+        path = f"all_workers.agent.python{field}"
+        with raises(rollserve.InvalidArgumentError, field=path, reason=reason, quotes=quotes):
+            cartpole.update_agent(refused)
     assert held(cartpole) == before
-    with pytest.raises(TypeError, match="kwargs: list came"):
-        rollserve.PythonAgent("matrix", [])  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="kwargs of matrix cannot be written as JSON"):
+    with raises(TypeError, field="kwargs"):
+        agent("matrix", [])  # type: ignore[arg-type]
+    with raises(ValueError, quotes=("kwargs", "matrix", "JSON")):
         cartpole.update_agent(rollserve.PythonAgent("matrix", {"x": np.zeros(1)}))
 
 
@@ -376,37 +384,36 @@ def test_arguments_are_json(server: LocalServer) -> None:
     from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 
     with grpc.insecure_channel(server.address) as channel:
-        for text, message in (("[]", "'[]' came, a JSON object"), ('{"x": 1e999}', "finite"), ("{" * 99, "came")):
+        for text, quote in (("[]", "'[]'"), ('{"x": 1e999}', "float64"), ("{" * 99, "'{{")):
             python = agent_pb2.PythonAgent(name="matrix", kwargs_json=text)
             update = pb.AgentUpdate(agent=agent_pb2.Agent(python=python))
-            with pytest.raises(grpc.RpcError, match=r"agent\.python\.kwargs_json") as info:
+            field = "all_workers.agent.python.kwargs_json"
+            with raises(grpc.RpcError, field=field, reason=Reason.INVALID_VALUE, quotes=quote) as caught:
                 SamplerServiceStub(channel).UpdateAgent(pb.UpdateAgentRequest(all_workers=update))
-            assert info.value.code() == grpc.StatusCode.INVALID_ARGUMENT
-            assert message in info.value.details()
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 @pytest.mark.parametrize(
-    ("fault", "message"),
+    ("fault", "quotes"),
     [
-        ("nan later", r"infos\['value'\]: nan came, a number was expected"),
-        ("no action later", "actions: 7 came, one in the action space was expected"),
-        ("raises later", "act raised KeyError: 'nothing'"),
+        ("nan later", ("infos['value']", "nan")),
+        ("no action later", ("actions", "7")),
+        ("raises later", ("act", "KeyError: 'nothing'")),
     ],
 )
-def test_agents_that_fail_later(cartpole: rollserve.Sampler, fault: str, message: str) -> None:
+def test_agents_that_fail_later(cartpole: rollserve.Sampler, fault: str, quotes: tuple[str, ...]) -> None:
     """The pole falls after some steps to the left."""
     cartpole.update_agent(rollserve.PythonAgent("faulty", {"fault": fault}))
-    with pytest.raises(rollserve.PreconditionError, match=message) as info:
+    with raises(rollserve.PreconditionError, reason=Reason.AGENT_FAILED, quotes=quotes) as caught:
         cartpole.obtain_exact_episodes(1, seed=1)
-    assert info.value.reason == "AGENT_FAILED"
-    where = re.match(r"episode (\d) \(environment seed \d+\), after (\d+) steps: ", info.value.message)
+    where = re.search(r"episode \d\b.*seed \d+\b\D*(\d+)", caught.value.message)
     assert where is not None
-    assert int(where[2]) > 0
+    assert int(where[1]) > 0  # steps
 
 
 def test_a_trial_has_limits() -> None:
-    settings = PythonSettings(sandbox=SandboxLimits(seconds=4, patience=1))
-    with pytest.raises(InvalidValueError, match="it did not end its trial within 4 s"):
+    settings = AgentSettings(python_sandbox=SandboxLimits(seconds=4, patience=1))
+    with raises(InvalidValueError, reason=Reason.AGENT_REFUSED, quotes="4 s"):
         prepared("faulty", {"fault": "hangs"}, settings=settings)
 
 
@@ -416,12 +423,11 @@ async def test_an_agent_that_a_worker_cannot_make(backend: Backend) -> None:
         await pool.update_agent([PythonSource(InstalledFactory("matrix", {}), WEIGHTS)])
         before = await sample(pool, AtLeast(50), seed=1)
         update = PythonSource(InstalledFactory("faulty", {"fault": "made in a worker"}), {})
-        with pytest.raises(InvalidValueError, match="not in a worker") as info:
+        reason, quotes, field = Reason.AGENT_REFUSED, "ValueError: not in a worker", "agent.python.kwargs_json"
+        with raises(InvalidValueError, field=f"all_workers.{field}", reason=reason, quotes=quotes):
             await pool.update_agent([update])
-        assert (info.value.reason, info.value.field) == ("AGENT_REFUSED", "all_workers.agent.python.kwargs_json")
-        with pytest.raises(InvalidValueError, match="not in a worker") as info:
-            await pool.update_agent([pool._versions.agents.current[0], update], per_worker=True)  # type: ignore[index]
-        assert info.value.field == "per_worker.updates[1].agent.python.kwargs_json"
+        with raises(InvalidValueError, field=f"per_worker.updates[1].{field}", reason=reason, quotes=quotes):
+            await pool.update_agent([pool._parts.versions.agents.current[0], update], per_worker=True)  # type: ignore[index]
         assert pool.status().policy_version == 1
         assert equal(before, await sample(pool, AtLeast(50), seed=1))
 
@@ -429,19 +435,19 @@ async def test_an_agent_that_a_worker_cannot_make(backend: Backend) -> None:
 async def test_agents_raise_whatever_they_like(backend: Backend) -> None:
     """Where they act, and where workers make them; all goes on."""
     source = PythonSource(InstalledFactory("faulty", {"fault": ""}), {})
-    async with pool_of(backend, num_workers=1) as pool:
+    async with pool_of(backend, workers=1) as pool:
         await pool.update_agent([source])
-        (tried,) = pool._versions.agents.current
+        (tried,) = pool._parts.versions.agents.current
         assert isinstance(tried, PythonSpec)
         (before,) = pool.status().workers
         for error, text in TEXTS.items():
             factory = InstalledFactory("faulty", {"fault": f"{error} in act later"})
             await pool.update_agent([dataclasses.replace(tried, factory=factory)])
-            with pytest.raises(AgentFailedError, match=re.escape(f"after 0 steps: act raised {text}")) as failed:
+            with raises(AgentFailedError, quotes=("act", text)) as failed:
                 await asyncio.wait_for(sample(pool, AtLeast(1)), 60)
             assert len(failed.value.text) < 1100
             factory = InstalledFactory("faulty", {"fault": f"{error} in making later"})
-            with pytest.raises(InvalidValueError, match=re.escape(f"refused by faulty: {text}")) as refused:
+            with raises(InvalidValueError, reason=Reason.AGENT_REFUSED, quotes=("faulty", text)) as refused:
                 await asyncio.wait_for(pool.update_agent([dataclasses.replace(tried, factory=factory)]), 60)
             assert len(refused.value.text) < 1100
         (after,) = pool.status().workers
@@ -482,17 +488,17 @@ def test_pickles_are_refused(cartpole: rollserve.Sampler, tmp_path: Path) -> Non
     cartpole.update_agent(rollserve.RandomAgent())
     before = held(cartpole)
     for data in (pickle.dumps(Recorded(tmp_path / "read")), pickle.dumps(Deadly()), b"no pickle", b""):
-        with pytest.raises(rollserve.InvalidArgumentError, match=r"--allow-pickle\): to read a pickle is") as info:
+        field, reason = "all_workers.agent.pickled.data", Reason.PICKLE_NOT_ALLOWED
+        with raises(rollserve.InvalidArgumentError, field=field, reason=reason, quotes="--allow-pickle") as caught:
             cartpole.update_agent(rollserve.PickledAgent(data))
-        assert (info.value.code, info.value.reason) == (grpc.StatusCode.PERMISSION_DENIED, "PICKLE_NOT_ALLOWED")
-        assert info.value.message.startswith("all_workers.agent.pickled.data: ")
+        assert caught.value.code is grpc.StatusCode.PERMISSION_DENIED
     assert held(cartpole) == before
     assert not (tmp_path / "read").exists()
 
 
 async def test_a_pickle_is_read_by_its_trial_and_the_workers(ray_backend: Backend, tmp_path: Path) -> None:
-    allowed, read = PythonSettings(allow_pickle=True), tmp_path / "read"
-    async with pool_of(ray_backend, python=allowed) as pool:
+    read = tmp_path / "read"
+    async with pool_of(ray_backend, allow_pickle=True) as pool:
         await pool.update_agent([PythonSource(PickledFactory(pickle.dumps(Recorded(read))), {})])
         assert not (await sample(pool, AtLeast(20), seed=1)).actions.any()
         processes = {int(line) for line in read.read_text().split()}
@@ -535,24 +541,26 @@ def test_pickles_on_a_server_that_allows_them(tmp_path: Path) -> None:
         lean = sampler.obtain_samples(20, seed=1)
         assert np.array_equal(lean.actions, lean.observations[:, 2] + lean.observations[:, 3] < 0)
         before = held(sampler)
-        refused: list[tuple[bytes, str]] = [
-            (b"no pickle", r"pickled\.data: it cannot be read: "),
-            (b"", r"pickled\.data: it cannot be read: EOFError"),
-            (pickle.dumps(3), r"pickled\.data: a pickled int came, a factory was expected"),
-            (pickle.dumps(len), r"pickled\.data: refused by the pickled factory: TypeError"),
-            (pickle.dumps(Leaving()), r"pickled\.data: it cannot be read: SystemExit: 0"),
-            (pickle.dumps(Deadly()), "pickled: it ended the process that tried it, with status 4"),
+        refused: list[tuple[bytes, str, str]] = [
+            (b"no pickle", ".data", "UnpicklingError"),
+            (b"", ".data", "EOFError"),
+            (pickle.dumps(3), ".data", "int"),
+            (pickle.dumps(len), ".data", "TypeError"),
+            (pickle.dumps(Leaving()), ".data", "SystemExit: 0"),
+            (pickle.dumps(Deadly()), "", "status 4"),
         ]
-        for data, message in refused:
-            with pytest.raises(rollserve.InvalidArgumentError, match=message) as info:
+        path = "all_workers.agent.pickled"
+        for data, field, quote in refused:
+            with raises(
+                rollserve.InvalidArgumentError, field=f"{path}{field}", reason=Reason.AGENT_REFUSED, quotes=quote
+            ):
                 sampler.update_agent(rollserve.PickledAgent(data))
-            assert info.value.reason == "AGENT_REFUSED"
-        with pytest.raises(rollserve.LimitError, match=r"20001 bytes came, at most 20000 \(--max-model-b") as limit:
+        quotes = ("20001", "20000", "--max-model-bytes")
+        with raises(rollserve.LimitError, field=f"{path}.data", reason=Reason.MODEL_TOO_LARGE, quotes=quotes):
             sampler.update_agent(rollserve.PickledAgent(b"0" * 20001))
-        assert limit.value.reason == "MODEL_TOO_LARGE"
         assert held(sampler) == before
     text = log.read_text()
-    assert "WARNING pickled agents are allowed: clients can run code here" in text
+    assert "WARNING pickled agents are allowed" in text
     assert "Traceback" not in text
 
 
@@ -562,14 +570,14 @@ def test_without_cloudpickle_the_client_uses_pickle(monkeypatch: pytest.MonkeyPa
     assert rollserve.PickledAgent(b"as it is").factory == b"as it is"
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert rollserve.PickledAgent(sample_agents.Still).factory == pickle.dumps(sample_agents.Still)
-    with pytest.raises(TypeError, match="factory: int came, a callable or its pickle was expected"):
+    with raises(TypeError, field="factory"):
         rollserve.PickledAgent(3)
 
 
 def test_errors_of_trials_come_with_their_place_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(DomainError, match="not today"):
+    with raises(DomainError, quotes="not today"):
         prepared("faulty", {"fault": "factory"})
-    with pytest.raises(DomainError, match="refused by faulty: RecursionError"):
+    with raises(DomainError, quotes=("faulty", "RecursionError")):
         prepared("faulty", {"fault": "recursion"})
     records: list[Any] = [record for record in caplog.records if record.message == "agent failed"]
     assert len(records) == 2

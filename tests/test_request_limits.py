@@ -10,12 +10,14 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
+from support import raises
 
+from rollserve import Reason
 from rollserve._codec.tensors import named_tensors_to_proto
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import OverLimitError
 from rollserve_server.gateway.requests import limits as request_limits
-from rollserve_server.gateway.requests.limits import MOST_FIELDS, MOST_TEXT_BYTES, check_fields
+from rollserve_server.gateway.requests.limits import MAX_FIELDS, MAX_TEXT_BYTES, check_fields
 
 KINDS: list[type[Message]] = [pb.UpdateAgentRequest, pb.UpdateEnvRequest, pb.EvaluateRequest, pb.ObtainSamplesRequest]
 
@@ -38,7 +40,7 @@ def is_refused(kind: type[Message], data: bytes) -> bool:
     try:
         check_fields(kind, data)
     except OverLimitError as error:
-        return error.reason == "REQUEST_TOO_LARGE"
+        return error.reason == Reason.REQUEST_TOO_LARGE
     return False
 
 
@@ -71,10 +73,10 @@ def requests(draw: st.DrawFn) -> pb.UpdateEnvRequest | pb.UpdateAgentRequest | p
 def test_fields_are_counted_as_they_are_written(request: Message) -> None:
     data, count = request.SerializeToString(), num_fields(request)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(request_limits, "MOST_FIELDS", count)
+        patch.setattr(request_limits, "MAX_FIELDS", count)
         assert not is_refused(type(request), data)
         if count:
-            patch.setattr(request_limits, "MOST_FIELDS", count - 1)
+            patch.setattr(request_limits, "MAX_FIELDS", count - 1)
             assert is_refused(type(request), data)
 
 
@@ -99,18 +101,18 @@ def test_it_is_found_out_soon(kind: type[Message], data: bytes) -> None:
 
 def test_what_is_too_much() -> None:
     env = pb.UpdateEnvRequest()
-    env.per_worker.updates.extend([type(env.all_workers)()] * MOST_FIELDS)
+    env.per_worker.updates.extend([type(env.all_workers)()] * MAX_FIELDS)
     assert is_refused(pb.UpdateEnvRequest, env.SerializeToString())
     samples = pb.ObtainSamplesRequest()
-    samples.options.exploration.temperatures.extend([1.0] * MOST_FIELDS)
+    samples.options.exploration.temperatures.extend([1.0] * MAX_FIELDS)
     assert is_refused(pb.ObtainSamplesRequest, samples.SerializeToString())
     text = pb.UpdateEnvRequest()
-    text.all_workers.change.kwargs_json = " " * MOST_TEXT_BYTES
+    text.all_workers.change.kwargs_json = " " * MAX_TEXT_BYTES
     check_fields(pb.UpdateEnvRequest, text.SerializeToString())
     text.all_workers.change.kwargs_json += " "
-    with pytest.raises(OverLimitError, match=f"a text of {MOST_TEXT_BYTES + 1} bytes came") as info:
+    quotes = (str(MAX_TEXT_BYTES + 1), str(MAX_TEXT_BYTES))
+    with raises(OverLimitError, field="kwargs_json", reason=Reason.REQUEST_TOO_LARGE, quotes=quotes):
         check_fields(pb.UpdateEnvRequest, text.SerializeToString())
-    assert info.value.field == "kwargs_json"
     large = pb.UpdateAgentRequest()
     large.all_workers.agent.onnx.model = bytes(8 << 20)
     check_fields(pb.UpdateAgentRequest, large.SerializeToString())

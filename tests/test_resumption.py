@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from cutting_proxy import cutting_proxy
 from pools import adds_up
-from support import equal
+from support import equal, raises
 
 import rollserve
 from rollserve._calls.resumption import Backoff
@@ -115,10 +115,9 @@ def test_it_does_not_go_on_with_a_server_that_was_started_anew(sampler: rollserv
         same = pb.SamplingOptions(sampler_run=first.beginning.sampler_run)
         assert list(stub.ObtainSamples(pb.ObtainSamplesRequest(step_count=1, options=same)))
         other = pb.SamplingOptions(sampler_run="another")
-        with pytest.raises(grpc.RpcError) as caught:
+        with raises(grpc.RpcError, field="options.sampler_run", reason=rollserve.Reason.SAMPLER_RUN) as caught:
             list(stub.ObtainSamples(pb.ObtainSamplesRequest(step_count=1, options=other)))
     assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-    assert dict(caught.value.trailing_metadata())["rollserve-reason"] == "SAMPLER_RUN"
 
 
 def test_patience_is_for_failures_and_not_for_what_a_client_does_between_messages() -> None:

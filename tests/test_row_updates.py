@@ -13,14 +13,14 @@ import grpc
 import numpy as np
 import pytest
 from pools import adds_up, kill_one, pool_of, sample
-from support import equal
+from support import equal, raises
 
 import rollserve
-from rollserve import EnvChange, EnvSpec, Reproducibility, Task
-from rollserve.v1 import environment_pb2, sampler_service_pb2_grpc
+from rollserve import EnvChange, EnvSpec, Reason, Reproducibility, Task
+from rollserve.v1 import environment_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.agents import RandomSpec
-from rollserve_server.envs import RowSettings
 from rollserve_server.errors import EnvFailedError, InvalidValueError
 from rollserve_server.local import LocalServer
 from rollserve_server.pool import AtLeast, Backend, Exactly, InProcessBackend, RowUpdates, Target
@@ -29,7 +29,7 @@ from rollserve_server.pool.backends.ray.backend import RayBackend
 TASKS = "sample_envs:Tasks"
 NUM_WORKERS, NUM_ROWS = 2, 4
 NUM_ALL_ROWS = NUM_WORKERS * NUM_ROWS
-MODULES = {"allowed_modules": frozenset({"sample_envs"})}
+MODULES = {"allow_module": ("sample_envs",)}
 
 
 def sized(*sizes: int) -> list[EnvSpec]:
@@ -178,69 +178,75 @@ def test_the_status_tells_of_each_row(rows: rollserve.Sampler) -> None:
     assert rows.status().envs == tuple(sized(1, 2))
 
 
-REFUSED: dict[str, tuple[object, str, str]] = {
-    "too few": (
-        [None] * 3,
-        "INVALID_VALUE",
-        ".updates: 3 elements came, one for each of a worker's 4 rows was expected",
-    ),
-    "too many": (sized(*range(5)), "INVALID_VALUE", ".updates: 5 elements came, one for each of a worker's 4 rows was"),
-    "none": ([], "INVALID_VALUE", ".updates: 0 elements came, one for each of a worker's 4 rows was expected"),
+REFUSED: dict[str, tuple[object, Reason, str, tuple[str, ...]]] = {
+    "too few": ([None] * 3, Reason.INVALID_VALUE, "", ("3", "4")),
+    "too many": (sized(*range(5)), Reason.INVALID_VALUE, "", ("5", "4")),
+    "none": ([], Reason.INVALID_VALUE, "", ("0", "4")),
     "unknown": (
         [goal(1), EnvSpec("Nope-v0"), *sized(1, 2)],
-        "ENV_NOT_FOUND",
-        ".updates[1].environment.id: 'Nope-v0' came, a registered id",
+        Reason.ENV_NOT_FOUND,
+        "[1].environment.id",
+        ("'Nope-v0'",),
     ),
     "arguments": (
         [None, None, EnvChange(kwargs={"nope": 1}), goal(2)],
-        "ENV_REFUSED",
-        ".updates[2].change.kwargs_json: refused by sample_envs:Tasks",
+        Reason.ENV_REFUSED,
+        "[2].change.kwargs_json",
+        (TASKS, "'nope'"),
     ),
     "task": (
         [goal(1), None, goal(-1), None],
-        "ENV_REFUSED",
-        ".updates[2].change.task.argument_json: refused by set_task",
+        Reason.ENV_REFUSED,
+        "[2].change.task.argument_json",
+        ("set_task", "ValueError"),
     ),
     "method": (
         [None, EnvChange(task=Task("close", None)), None, None],
-        "METHOD_NOT_ALLOWED",
-        ".updates[1].change.task.method: 'close' came",
+        Reason.METHOD_NOT_ALLOWED,
+        "[1].change.task.method",
+        ("'close'",),
     ),
     "module": (
         [None, None, None, EnvSpec("os:Nope")],
-        "MODULE_NOT_ALLOWED",
-        ".updates[3].environment.id: module 'os' came",
+        Reason.MODULE_NOT_ALLOWED,
+        "[3].environment.id",
+        ("'os'",),
     ),
     "path": (
         [None, None, EnvSpec(TASKS, {"size": "/etc/passwd"}), None],
-        "PATH_NOT_ALLOWED",
-        ".updates[2].environment.kwargs_json: '/etc/passwd' came",
+        Reason.PATH_NOT_ALLOWED,
+        "[2].environment.kwargs_json",
+        ("'/etc/passwd'",),
     ),
     "spaces": (
         [goal(1), None, EnvSpec("CartPole-v1"), None],
-        "INVALID_VALUE",
-        ".updates[2].environment: its observation_space is Box(",
+        Reason.INVALID_VALUE,
+        "[2].environment",
+        ("observation_space", "Box("),
     ),
     "spaces of new ones": (
         [*sized(1, 2), EnvSpec("CartPole-v1"), *sized(4)],
-        "INVALID_VALUE",
-        ".updates[2].environment: its observation_space is Box(",
+        Reason.INVALID_VALUE,
+        "[2].environment",
+        ("observation_space", "Box("),
     ),
 }
+"""Updates of rows, the reason, the field below `per_row.updates` at fault, and what the message has to quote."""
 
 
-@pytest.mark.parametrize(("update", "reason", "text"), REFUSED.values(), ids=REFUSED)
-def test_a_bad_row_changes_none(rows: rollserve.Sampler, update: list[EnvSpec], reason: str, text: str) -> None:
+@pytest.mark.parametrize(("update", "reason", "field", "quotes"), REFUSED.values(), ids=REFUSED)
+def test_a_bad_row_changes_none(
+    rows: rollserve.Sampler, update: list[EnvSpec], reason: Reason, field: str, quotes: tuple[str, ...]
+) -> None:
     rows.update_env([None, goal(8), None, None])
     status, expected = rows.status(), rows.obtain_samples(40, seed=3)
     for where, arguments in (
         ("all_workers", {"env": update}),
         ("per_worker.updates[1]", {"per_worker": [[goal(5)] * 4, update]}),
     ):
-        with pytest.raises(rollserve.InvalidArgumentError) as caught:
+        path = f"{where}.per_row.updates{field}"
+        with raises(rollserve.InvalidArgumentError, field=path, reason=reason, quotes=quotes):
             rows.update_env(**arguments)  # type: ignore[arg-type]
-        assert caught.value.reason == reason
-        assert caught.value.message.startswith(f"{where}.per_row{text}")
         assert (rows.status().env_version, rows.status().envs) == (status.env_version, status.envs)
         batch = rows.obtain_samples(40, seed=3)
         assert (batch.observations == expected.observations).all()
@@ -249,27 +255,22 @@ def test_a_bad_row_changes_none(rows: rollserve.Sampler, update: list[EnvSpec], 
 
 def test_spaces_that_differ_between_workers(rows: rollserve.Sampler) -> None:
     cartpoles = [EnvSpec("CartPole-v1", {"max_episode_steps": limit}) for limit in (1, 2, 3, 4)]
-    with pytest.raises(rollserve.InvalidArgumentError, match=r"per_worker\.updates\[1\]: observation_space: Box"):
+    with raises(rollserve.InvalidArgumentError, field="per_worker.updates[1]", quotes=("observation_space", "Box(")):
         rows.update_env(per_worker=[[None] * 4, cartpoles])
     rows.update_env(cartpoles)
     assert rows.obtain_samples(20, seed=1).lengths[:8].tolist() == [1, 2, 3, 4] * 2
 
 
 @pytest.mark.parametrize(
-    ("elements", "text"),
+    ("elements", "field"),
     [
-        (
-            [{}, {"per_row": {"updates": [{}] * 4}}, {}, {}],
-            "per_row.updates[1].per_row: another per_row came, environment, change or nothing was expected",
-        ),
-        (
-            [{}, {}, {}, {"change": {"kwargs_json": "["}}],
-            "per_row.updates[3].change.kwargs_json: '[' came, a JSON object was expected",
-        ),
+        ([{}, {"per_row": {"updates": [{}] * 4}}, {}, {}], "per_row.updates[1].per_row"),
+        ([{}, {}, {}, {"change": {"kwargs_json": "["}}], "per_row.updates[3].change.kwargs_json"),
     ],
+    ids=["rows of a row", "no JSON"],
 )
 def test_malformed_requests(
-    rows: rollserve.Sampler, server: LocalServer, elements: list[dict[str, object]], text: str
+    rows: rollserve.Sampler, stub: SamplerServiceStub, elements: list[dict[str, object]], field: str
 ) -> None:
     version = rows.status().env_version
     per_row = environment_pb2.EnvironmentUpdatePerRow(
@@ -278,22 +279,17 @@ def test_malformed_requests(
     update = environment_pb2.EnvironmentUpdate(per_row=per_row)
     empty = environment_pb2.EnvironmentUpdate()
     requests = {
-        f"all_workers.{text}": pb.UpdateEnvRequest(all_workers=update),
-        f"per_worker.updates[1].{text}": pb.UpdateEnvRequest(
+        f"all_workers.{field}": pb.UpdateEnvRequest(all_workers=update),
+        f"per_worker.updates[1].{field}": pb.UpdateEnvRequest(
             per_worker={"updates": [environment_pb2.EnvironmentUpdate(), update]}
         ),
-        "per_worker.updates[0].update: none came, environment, change or per_row was expected": pb.UpdateEnvRequest(
-            per_worker={"updates": [empty, empty]}
-        ),
+        "per_worker.updates[0].update": pb.UpdateEnvRequest(per_worker={"updates": [empty, empty]}),
     }
-    requests[f"per_worker.updates[1].{text}"].per_worker.updates[0].change.SetInParent()
-    with grpc.insecure_channel(server.address) as channel:
-        stub = sampler_service_pb2_grpc.SamplerServiceStub(channel)
-        for expected, request in requests.items():
-            with pytest.raises(grpc.RpcError) as caught:
-                stub.UpdateEnv(request)
-            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-            assert caught.value.details().startswith(expected)
+    requests[f"per_worker.updates[1].{field}"].per_worker.updates[0].change.SetInParent()
+    for path, request in requests.items():
+        with raises(grpc.RpcError, field=path, reason=Reason.INVALID_VALUE) as caught:
+            stub.UpdateEnv(request)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert rows.status().env_version == version
 
 
@@ -310,9 +306,8 @@ def test_rows_of_an_environment_that_was_native(sampler: rollserve.Sampler) -> N
     native = EnvSpec("CartPole-v1", num_rows=4, vectorization="native")
     sampler.update_env(native)
     sampler.update_agent(rollserve.RandomAgent())
-    with pytest.raises(
-        rollserve.InvalidArgumentError, match=r"per_row\.updates\[2\]\.environment\.vectorization: 'native'"
-    ):
+    field = "all_workers.per_row.updates[2].environment.vectorization"
+    with raises(rollserve.InvalidArgumentError, field=field, quotes="'native'"):
         sampler.update_env([None, None, native, None])
     assert sampler.status().reproducibility is Reproducibility.BLOCK
     updated = sampler.update_env([None, None, EnvChange(kwargs={"max_episode_steps": 1}), None])
@@ -329,7 +324,7 @@ async def test_however_many_workers_have_such_rows(backend: Backend) -> None:
     """The rows are the same in all workers, so that their number does not matter."""
     batches = []
     for num_workers in (1, 3):
-        async with pool_of(backend, num_workers=num_workers) as pool:
+        async with pool_of(backend, workers=num_workers) as pool:
             await pool.update_env([cartpoles(3, 30, 500, 7)])
             await pool.update_agent([RandomSpec()])
             batch = await sample(pool, AtLeast(3000), seed=9)
@@ -343,8 +338,8 @@ async def test_however_many_workers_have_such_rows(backend: Backend) -> None:
 @pytest.mark.parametrize("num_steps_between", [0, 1, 100])
 async def test_a_whole_environment_is_stepped_as_it_was_before(ray_backend: RayBackend, num_steps_between: int) -> None:
     """Also where rows stand free that are stepped one by one, and where workers are replaced."""
-    settings = RowSettings(num_rows=3, num_native_rows=8, num_episodes_per_row=4)
-    async with pool_of(ray_backend, rows=settings) as pool:
+    settings = {"vectorization": "auto", "rows": 3, "native_rows": 8, "episodes_per_row": 4}
+    async with pool_of(ray_backend, **settings) as pool:
         await pool.update_agent([RandomSpec()])
         before, expected = pool.status().env, await sample(pool, AtLeast(2000), seed=1)
         await pool.update_env([RowUpdates((EnvChange(reset_options={"low": -0.01}),) * 8)])
@@ -357,26 +352,22 @@ async def test_a_whole_environment_is_stepped_as_it_was_before(ray_backend: RayB
 
 
 async def test_rows_one_by_one_are_as_many_as_before() -> None:
-    async with pool_of(InProcessBackend(), rows=RowSettings(num_rows=3, num_native_rows=8)) as pool:
+    async with pool_of(InProcessBackend(), vectorization="auto", rows=3, native_rows=8) as pool:
         await pool.update_env([RowUpdates((None,) * 8)])
         updated = await pool.update_env([EnvSpec("CartPole-v1", vectorization="rows")])
         assert updated.description.num_rows == 3
-        with pytest.raises(
-            InvalidValueError, match=r"^per_worker\.updates\[1\]: row_count: 3 came, 4, as of the first"
-        ):
+        with raises(InvalidValueError, field="per_worker.updates[1]", quotes=("row_count", "3", "4")):
             await pool.update_env(
                 [EnvSpec("CartPole-v1", num_rows=4, vectorization="rows"), EnvChange()], per_worker=True
             )
-        with pytest.raises(
-            InvalidValueError, match=r"^per_worker\.updates\[1\]: vectorization: rows came, native or envpool"
-        ):
+        with raises(InvalidValueError, field="per_worker.updates[1]", quotes=("vectorization", "rows", "native")):
             await pool.update_env([EnvSpec("CartPole-v1", num_rows=3), EnvChange()], per_worker=True)
 
 
 @pytest.mark.parametrize("target", [AtLeast, Exactly])
 @pytest.mark.parametrize("buffer_bytes", [1 << 26, 3000])
 async def test_whoever_is_killed(ray_backend: RayBackend, target: Callable[[int], Target], buffer_bytes: int) -> None:
-    options = {"num_workers": 2, "worker_buffer_bytes": buffer_bytes, "window_bytes": buffer_bytes}
+    options = {"workers": 2, "worker_buffer_bytes": buffer_bytes, "call_window_bytes": buffer_bytes}
     async with pool_of(ray_backend, **options) as pool:
         await pool.update_agent([RandomSpec()])
         updates: Sequence[RowUpdates] = [cartpoles(2, 500, 40, 9), cartpoles(300, 1, 500, 12)]
@@ -398,11 +389,11 @@ async def test_whoever_is_killed(ray_backend: RayBackend, target: Callable[[int]
 
 async def test_a_row_that_failed_is_made_anew_with_its_own(backend: Backend) -> None:
     slow = [EnvSpec("sample_envs:Slow", {"step_seconds": 0.0, "length": length}) for length in (1, 2, 3, 4)]
-    async with pool_of(backend, slow[0], num_workers=1, **MODULES) as pool:
+    async with pool_of(backend, slow[0], workers=1, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         await pool.update_env([RowUpdates((slow[0], EnvSpec("sample_envs:Failing"), slow[2], slow[3]))])
         for _ in range(2):
-            with pytest.raises(EnvFailedError, match=r"episode 1 .*: sample_envs:Failing raised in step"):
+            with raises(EnvFailedError, quotes=("episode 1 ", "sample_envs:Failing", "step")):
                 await sample(pool, AtLeast(10), seed=1)
             batch = await sample(pool, AtLeast(3), seed=1, first_index=2)
             assert batch.lengths.tolist() == [3]
@@ -412,7 +403,7 @@ async def test_a_row_that_failed_is_made_anew_with_its_own(backend: Backend) -> 
 
 
 async def test_a_new_worker_gets_the_rows_of_all_versions(ray_backend: RayBackend) -> None:
-    async with pool_of(ray_backend, num_workers=2) as pool:
+    async with pool_of(ray_backend, workers=2) as pool:
         await pool.update_agent([RandomSpec()])
         versions = [(await pool.update_env([cartpoles(*limits)])).version for limits in ((1, 2, 3, 4), (4, 3, 2, 1))]
         os.kill(pool.status().workers[1].identity.process_id, signal.SIGKILL)
@@ -423,11 +414,11 @@ async def test_a_new_worker_gets_the_rows_of_all_versions(ray_backend: RayBacken
 
 async def test_what_comes_again_is_told_of_the_worst_row(backend: Backend) -> None:
     """Of rows of each kind there is a look, not of the first ones alone."""
-    async with pool_of(backend, EnvSpec("sample_envs:Tasks"), num_workers=1, **MODULES) as pool:
+    async with pool_of(backend, EnvSpec("sample_envs:Tasks"), workers=1, **MODULES) as pool:
         updated = await pool.update_env([RowUpdates((None, None, None, EnvChange(kwargs={"size": 2})))])
         assert updated.description.reproducibility is rollserve.Reproducibility.EPISODE
     wrapper = rollserve.Wrapper("NormalizeReward")
-    async with pool_of(backend, num_workers=1) as pool:
+    async with pool_of(backend, workers=1) as pool:
         updated = await pool.update_env([RowUpdates((None, None, None, EnvSpec("CartPole-v1", wrappers=(wrapper,))))])
         assert updated.description.reproducibility is rollserve.Reproducibility.WORKER
         assert updated.description.max_episode_steps == 500

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from support import raises
 
 from rollserve import spaces
 from rollserve._codec.tensors import (
@@ -53,7 +54,7 @@ def test_data_of_another_length_is_refused(array: np.ndarray, change: int) -> No
     if len(data) == len(message.data):
         return
     message.data = data
-    with pytest.raises(ValueError, match="bytes came"):
+    with raises(ValueError, quotes=(str(len(data)), str(array.dtype.newbyteorder("=")), str(array.shape))):
         tensor_from_proto(message)
 
 
@@ -69,20 +70,21 @@ def test_anything_else_is_an_array_or_a_value_error(data_type: int, shape: list[
 
 
 @pytest.mark.parametrize(
-    ("shape", "message"),
+    ("shape", "quotes"),
     [
-        ([2**62] * 120_000, "a shape of 120000 sizes came, at most 32 were expected"),
-        ([1] * 33, "a shape of 33 sizes came"),
-        ([2**62] * 32, "product is at most"),
-        ([0, 2**62, 2**62], "product is at most"),
-        ([0, -1], r"shape \(0, -1\) came, sizes of at least 0"),
+        ([2**62] * 120_000, ("120000", "32")),
+        ([1] * 33, ("33", "32")),
+        ([2**62] * 32, "2**59"),
+        ([0, 2**62, 2**62], "2**59"),
+        ([0, -1], "(0, -1)"),
     ],
+    ids=["120000 sizes", "33 sizes", "product", "product with 0", "negative"],
 )
-def test_enormous_shapes_are_refused_at_once(shape: list[int], message: str) -> None:
-    message_ = tensor_pb2.Tensor(data_type=tensor_pb2.DATA_TYPE_FLOAT64, shape=shape)
+def test_enormous_shapes_are_refused_at_once(shape: list[int], quotes: str | tuple[str, ...]) -> None:
+    message = tensor_pb2.Tensor(data_type=tensor_pb2.DATA_TYPE_FLOAT64, shape=shape)
     began = time.process_time()
-    with pytest.raises(ValueError, match=message) as caught:
-        tensor_from_proto(message_)
+    with raises(ValueError, quotes=quotes) as caught:
+        tensor_from_proto(message)
     assert time.process_time() - began < 1
     assert len(str(caught.value)) < 1000
 
@@ -96,7 +98,7 @@ def test_shapes_at_the_limits_are_arrays() -> None:
 
 @pytest.mark.parametrize("dtype", [np.complex64, object, "U3", "datetime64[s]", np.longdouble])
 def test_dtypes_without_a_place_are_refused(dtype: object) -> None:
-    with pytest.raises(ValueError, match="dtype"):
+    with raises(ValueError, quotes=("dtype", "float64")):
         tensor_to_proto(np.zeros(2, dtype))  # type: ignore[call-overload]
 
 
@@ -109,7 +111,7 @@ def test_named_tensors_survive_in_their_order(arrays: dict[str, np.ndarray]) -> 
 
 def test_names_come_once() -> None:
     tensor = tensor_pb2.NamedTensor(name="a", tensor=tensor_to_proto(np.zeros(1)))
-    with pytest.raises(ValueError, match="'a': the name came twice"):
+    with raises(ValueError, quotes="'a'"):
         named_tensors_from_proto([tensor, tensor])
 
 
@@ -154,5 +156,5 @@ def test_bounds_that_are_all_the_same_are_sent_once() -> None:
 
 
 def test_a_space_without_a_kind_is_refused() -> None:
-    with pytest.raises(ValueError, match="kind None"):
+    with raises(ValueError, quotes="None"):
         space_from_proto(space_pb2.Space())

@@ -5,30 +5,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-import grpc
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx_models import categorical
-from pools import calls_of, pool_of, sample, until
-from support import equal
+from pools import calls_of, pool_of, sample, sample_request, until
+from rejections import check_status, rejection_of
+from support import equal, raises
 
 import rollserve
-from rollserve.agent_versions import read_parameters
+from rollserve import Reason
+from rollserve._calls.agent_parameters import read_parameters
 from rollserve.agents import agent_to_proto, parameters_to_proto
 from rollserve.v1 import agent_versions_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
-from rollserve_server.agents import MlpSpec, OnnxModel, RandomSpec, onnx_checking
+from rollserve_server.agents import MlpSpec, OnnxModel, RandomSpec
+from rollserve_server.agents.onnx import checks as onnx_checks
 from rollserve_server.errors import NotReadyError, OverLimitError
-from rollserve_server.gateway.messages.versions import parameter_messages
+from rollserve_server.gateway.messages.agent_versions import parameter_messages
 from rollserve_server.local import LocalServer
-from rollserve_server.pool import AtLeast, Backend, InProcessBackend, Pool, SampleRequest
+from rollserve_server.pool import AtLeast, Backend, InProcessBackend, Pool
 
 OBSERVATIONS = rollserve.spaces.Box(np.float32(-1), np.float32(1), (4,), np.dtype(np.float32))
 ACTIONS = rollserve.spaces.Discrete(2)
@@ -58,13 +59,6 @@ def same(ones: dict[str, np.ndarray], others: Any) -> bool:
     )
 
 
-@pytest.fixture
-def stub(server: LocalServer, sampler: rollserve.Sampler) -> Iterator[SamplerServiceStub]:
-    """The bare service, as a client without any options has it."""
-    with grpc.insecure_channel(server.address) as channel:
-        yield SamplerServiceStub(channel)
-
-
 def test_the_oldest_version_that_may_act(sampler: rollserve.Sampler) -> None:
     old = sampler.update_agent(mlp(1))
     new = sampler.update_agent(mlp(2))
@@ -72,19 +66,19 @@ def test_the_oldest_version_that_may_act(sampler: rollserve.Sampler) -> None:
     assert sampler.obtain_samples(1, min_policy_version=old).policy_versions[0] == new
     assert sampler.obtain_samples(1, min_policy_version=old, policy_version=old).policy_versions[0] == old
     assert sampler.obtain_samples(1, min_policy_version=-5, expected_policy_version=new).policy_versions[0] == new
-    text = rf"options\.min_policy_version: {new + 1} came, but the version that would act is {new}"
+    error, field, reason = rollserve.PreconditionError, "options.min_policy_version", Reason.POLICY_VERSION
     for obtain in (sampler.obtain_samples, sampler.obtain_exact_episodes, sampler.obtain_fragments):
-        with pytest.raises(rollserve.PreconditionError, match=text) as caught:
+        with raises(error, field=field, reason=reason, quotes=(str(new + 1), str(new))):
             obtain(8, min_policy_version=new + 1, expected_policy_version=new)
-        assert caught.value.reason == "POLICY_VERSION"
-    with pytest.raises(rollserve.PreconditionError, match=f"min_policy_version: {new} came, .* would act is {old}"):
+    with raises(error, field=field, reason=reason, quotes=(str(new), str(old))):
         sampler.obtain_samples(1, min_policy_version=new, policy_version=old)
-    with pytest.raises(rollserve.PreconditionError, match=text):
+    with raises(error, field=field, reason=reason, quotes=(str(new + 1), str(new))):
         sampler.evaluate(1, min_policy_version=new + 1)
-    with pytest.raises(rollserve.PreconditionError, match=rf"options\.expected_policy_version: {old} came"):
+    field = "options.expected_policy_version"
+    with raises(error, field=field, reason=reason, quotes=str(old)):
         sampler.evaluate(1, expected_policy_version=old)
     assert sampler.evaluate(1, expected_policy_version=new, min_policy_version=new).policy_version == new
-    with pytest.raises(rollserve.PreconditionError, match="expected_policy_version"):
+    with raises(error, field=field, reason=reason, quotes=str(old)):
         sampler.obtain_samples(1, min_policy_version=new, expected_policy_version=old)
 
 
@@ -138,12 +132,12 @@ def test_the_answer_tells_whether_anything_changed(stub: SamplerServiceStub) -> 
 def test_errors_of_updates_are_found_as_ever(sampler: rollserve.Sampler) -> None:
     agent = mlp()
     version = sampler.update_agent(agent)
-    with pytest.raises(rollserve.InvalidArgumentError, match="'nope' is unknown"):
+    with raises(rollserve.InvalidArgumentError, field="all_workers.parameters", quotes="'nope'"):
         sampler.update_agent({**agent.parameters, "nope": np.zeros(1)}, skip_if_identical=True)
-    with pytest.raises(rollserve.InvalidArgumentError, match=r"per_worker\.updates: 1 elements came"):
+    with raises(rollserve.InvalidArgumentError, field="per_worker.updates", quotes=("1", "2")):
         sampler.update_agent(per_worker=[agent], skip_if_identical=True)
     sampler.update_env("Pendulum-v1")
-    with pytest.raises(rollserve.InvalidArgumentError, match="mlp"):
+    with raises(rollserve.InvalidArgumentError, field="all_workers.agent.mlp.head"):
         sampler.update_agent(agent, skip_if_identical=True)  # it does not fit any more
     assert sampler.status().policy_version == version
 
@@ -152,17 +146,17 @@ async def test_models_that_came_before_are_not_tried_again() -> None:
     data = categorical().SerializeToString()
     model = OnnxModel(data, {}, {}, "categorical", ())
     async with pool_of(InProcessBackend()) as pool:
-        versions = pool.agent_versions
-        with mock.patch.object(onnx_checking, "probe", wraps=onnx_checking.probe) as tried:
+        versions = pool.agents
+        with mock.patch.object(onnx_checks, "probe", wraps=onnx_checks.probe) as tried:
             await pool.update_agent([model])
-            assert await versions.current_if_same([OnnxModel(bytes(data), {}, {}, "categorical", ())]) == 1
+            assert await pool.current_if_same([OnnxModel(bytes(data), {}, {}, "categorical", ())]) == 1
             for change in ({"data": categorical(seed=1).SerializeToString()}, {"outputs": {"logits": "logits"}}):
-                assert await versions.current_if_same([dataclasses.replace(model, **change)]) is None
+                assert await pool.current_if_same([dataclasses.replace(model, **change)]) is None
             _, parameters = versions.parameters(None, 0)
-            assert await versions.current_if_same([{"0.bias": parameters["0.bias"].copy()}]) == 1
-            assert await versions.current_if_same([{"0.bias": parameters["0.bias"] + 1}]) is None
+            assert await pool.current_if_same([{"0.bias": parameters["0.bias"].copy()}]) == 1
+            assert await pool.current_if_same([{"0.bias": parameters["0.bias"] + 1}]) is None
             await pool.update_agent([{"0.bias": parameters["0.bias"] + 1}])
-            assert await versions.current_if_same([model]) is None
+            assert await pool.current_if_same([model]) is None
             await pool.update_agent([{"0.bias": parameters["0.bias"]}])
             assert tried.call_count == 1
         hashes = [version.agents[0].content_hash for version in await versions.listed()]
@@ -235,7 +229,7 @@ async def test_parameters_of_each_worker(sampler: rollserve.Sampler, server: Loc
     async with rollserve.aconnect(server.address) as asynchronous:
         assert same(await asynchronous.agent_parameters(worker=1), mlp(1).parameters)
         assert await asynchronous.agent_versions() == sampler.agent_versions()
-        with pytest.raises(rollserve.InvalidArgumentError, match="worker_index: 2 came, a number from 0 to 1"):
+        with raises(rollserve.InvalidArgumentError, field="worker_index", quotes=("2", "1")):
             await asynchronous.agent_parameters(worker=2)
     sampler.update_agent(mlp(2))
     assert same(sampler.agent_parameters(worker=1), mlp(2).parameters)
@@ -257,43 +251,44 @@ def test_parameters_that_are_not_there(stub: SamplerServiceStub, sampler: rollse
         sampler.update_agent(mlp(seed))
     held = ", ".join(str(first + i) for i in range(1, 5))
     for version in (first, first + 5, -1):
-        text = f"^policy_version: {version} came, one of {held} was expected"
-        with pytest.raises(rollserve.PreconditionError, match=text) as caught:
+        quotes = (str(version), held)
+        with raises(rollserve.PreconditionError, field="policy_version", reason=Reason.POLICY_VERSION, quotes=quotes):
             sampler.agent_parameters(version)
-        assert caught.value.reason == "POLICY_VERSION"
-    with pytest.raises(rollserve.InvalidArgumentError, match=r"names\[1\]: 'nope' came, .*'0/weight'"):
+    with raises(rollserve.InvalidArgumentError, field="names[1]", quotes=("'nope'", "'0/weight'")):
         sampler.agent_parameters(names=["0/bias", "nope"])
-    with pytest.raises(TypeError, match="names: str came"):
+    with raises(TypeError, field="names"):
         sampler.agent_parameters(names="0/bias")
-    with pytest.raises(ValueError, match="names: none came"):
+    with raises(ValueError, field="names"):
         sampler.agent_parameters(names=[])
-    with pytest.raises(ValueError, match="version: 0 came"):
+    with raises(ValueError, field="version"):
         sampler.agent_parameters(0)
-    with pytest.raises(TypeError, match="version: str came"):
+    with raises(TypeError, field="version"):
         sampler.agent_parameters("1")  # type: ignore[arg-type]
-    with pytest.raises(rollserve.InvalidArgumentError, match="worker: -1 came"):
+    with raises(rollserve.InvalidArgumentError, field="worker"):
         sampler.agent_parameters(worker=-1)
-    with pytest.raises(TypeError, match="skip_if_identical: int came"):
+    with raises(TypeError, field="skip_if_identical"):
         sampler.update_agent(mlp(), skip_if_identical=1)  # type: ignore[arg-type]
-    for call, request, text in (
-        (stub.ListAgentVersions, agent_versions_pb2.ListAgentVersionsRequest(sampler="x"), "sampler: 'x' came"),
-        (stub.GetAgentParameters, GetParameters(sampler="x"), "sampler: 'x' came"),
-        (stub.GetAgentParameters, GetParameters(max_message_bytes=4095), "max_message_bytes: 4095 came"),
+    for call, request, field, reason in (
+        (
+            stub.ListAgentVersions,
+            agent_versions_pb2.ListAgentVersionsRequest(sampler="x"),
+            "sampler",
+            Reason.SAMPLER_NOT_FOUND,
+        ),
+        (stub.GetAgentParameters, GetParameters(sampler="x"), "sampler", Reason.SAMPLER_NOT_FOUND),
+        (stub.GetAgentParameters, GetParameters(max_message_bytes=4095), "max_message_bytes", Reason.INVALID_VALUE),
     ):
-        with pytest.raises(grpc.RpcError) as refused:
-            list(response if isinstance(response := call(request), grpc.RpcContext) else [response])
-        assert text in refused.value.details()  # type: ignore[attr-defined]
+        check_status(rejection_of(call, request), reason, field=field)
 
 
 async def test_before_there_is_an_agent() -> None:
     async with pool_of(InProcessBackend()) as pool:
-        assert list(await pool.agent_versions.listed()) == []
-        with pytest.raises(NotReadyError) as caught:
-            pool.agent_versions.parameters(None, 0)
-        assert caught.value.reason == "NO_AGENT"
-        with pytest.raises(NotReadyError):
-            await pool.agent_versions.current_if_same([mlp().parameters])
-        assert await pool.agent_versions.current_if_same([RandomSpec()]) is None
+        assert list(await pool.agents.listed()) == []
+        with raises(NotReadyError, reason=Reason.NO_AGENT):
+            pool.agents.parameters(None, 0)
+        with raises(NotReadyError, reason=Reason.NO_AGENT):
+            await pool.current_if_same([mlp().parameters])
+        assert await pool.current_if_same([RandomSpec()]) is None
 
 
 DTYPES = ["?", "i1", "f2", ">f4", "f4", "f8"]
@@ -325,25 +320,25 @@ def test_what_is_cut_is_put_together_again(data: st.DataObject, limit: int) -> N
 
 
 def test_names_that_are_too_long_for_a_message() -> None:
-    with pytest.raises(OverLimitError, match=r"a message of more than 5\d\d bytes is needed") as caught:
+    field, reason = "max_message_bytes", Reason.MESSAGE_TOO_SMALL
+    with raises(OverLimitError, field=field, reason=reason, match=r"\b5\d\d bytes"):
         list(parameter_messages(1, {"x" * 500: np.zeros(3)}, 300))
-    assert (caught.value.reason, caught.value.field) == ("MESSAGE_TOO_SMALL", "max_message_bytes")
 
 
 async def numbers(pool: Pool) -> list[int]:
-    return [version.number for version in await pool.agent_versions.listed()]
+    return [version.number for version in await pool.agents.listed()]
 
 
 async def test_old_versions_are_bounded_in_bytes(backend: Backend) -> None:
     limit = int(2.9 * num_bytes(mlp(hidden_sizes=LARGE)))
-    async with pool_of(backend, num_kept_versions=10, max_kept_agent_bytes=limit) as pool:
+    async with pool_of(backend, keep_versions=10, max_kept_agent_bytes=limit) as pool:
         for seed in range(5):
             await pool.update_agent([spec(seed)])
         assert await numbers(pool) == [3, 4, 5]
         await sample(pool, AtLeast(10), policy_version=3)
-        with pytest.raises(NotReadyError, match="2 came, one of 3, 4, 5 was expected"):
+        with raises(NotReadyError, field="options.policy_version", quotes=("2", "3, 4, 5")):
             await sample(pool, AtLeast(10), policy_version=2)
-        request = SampleRequest(AtLeast(10**6), 1 << 22, policy_version=3)
+        request = sample_request(AtLeast(10**6), 1 << 22, policy_version=3)
         async with contextlib.aclosing(pool.sample(request)) as items:
             await anext(items)
             await pool.update_agent([spec(6)])
@@ -351,7 +346,7 @@ async def test_old_versions_are_bounded_in_bytes(backend: Backend) -> None:
             assert await numbers(pool) == [3, 5, 6, 7]
         assert await numbers(pool) == [5, 6, 7]
         if isinstance(backend, InProcessBackend):  # where one can look into the workers
-            workers: list[Any] = [slot.handle._worker.result() for slot in pool._workers]  # type: ignore[attr-defined]
+            workers: list[Any] = [slot.handle._worker.result() for slot in pool._parts.workers]  # type: ignore[attr-defined]
             await until(lambda: all(worker._agents.keys() == {5, 6, 7} for worker in workers))
 
 

@@ -15,7 +15,7 @@ from test_interleavings import ShuffledBackend
 import rollserve
 from rollserve_server.errors import WorkerLostError
 from rollserve_server.pool import Pool, WorkerHandle
-from rollserve_server.sampling import WorkerConfig
+from rollserve_server.settings import WorkerSettings
 
 
 class MortalBackend(ShuffledBackend):
@@ -27,7 +27,7 @@ class MortalBackend(ShuffledBackend):
         self.num_deaths = num_deaths
         self.with_machines = with_machines
 
-    def create_worker(self, worker_index: int, config: WorkerConfig) -> WorkerHandle:
+    def create_worker(self, worker_index: int, config: WorkerSettings) -> WorkerHandle:
         handle: Any = super().create_worker(worker_index, config)
         work, call = handle.work, handle.call
         error = WorkerLostError(f"worker {worker_index} is lost: by chance", worker_index)
@@ -73,7 +73,7 @@ class ForgetfulBackend(ShuffledBackend):
         self.source = random.Random(seed)
         self.num_losses = num_losses
 
-    def create_worker(self, worker_index: int, config: WorkerConfig) -> WorkerHandle:
+    def create_worker(self, worker_index: int, config: WorkerSettings) -> WorkerHandle:
         handle: Any = super().create_worker(worker_index, config)
         work = handle.work
         error = WorkerLostError(f"worker {worker_index} is lost: what it wrote is", worker_index)

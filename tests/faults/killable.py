@@ -6,9 +6,9 @@ from pools import until
 
 from rollserve_server.errors import WorkerLostError
 from rollserve_server.pool import InProcessBackend, Pool, WorkerHandle
-from rollserve_server.sampling import WorkerConfig
+from rollserve_server.settings import WorkerSettings
 
-__all__ = ["NOTICE_SECONDS", "KillableBackend", "lose_worker"]
+__all__ = ["NOTICE_SECONDS", "KillableBackend", "kill_worker"]
 
 NOTICE_SECONDS = {"step_seconds": 2.0}
 """Settings of a pool that notices the loss of an idle worker within 0.5 s."""
@@ -24,8 +24,8 @@ class KillableBackend(InProcessBackend):
     def __init__(self) -> None:
         self.handles: dict[int, WorkerHandle] = {}
 
-    def create_worker(self, worker_index: int, config: WorkerConfig) -> WorkerHandle:
-        self.handles[worker_index] = super().create_worker(worker_index, config)
+    def create_worker(self, worker_index: int, settings: WorkerSettings) -> WorkerHandle:
+        self.handles[worker_index] = super().create_worker(worker_index, settings)
         return self.handles[worker_index]
 
     def kill(self, worker_index: int) -> None:
@@ -35,7 +35,7 @@ class KillableBackend(InProcessBackend):
         )
 
 
-async def lose_worker(pool: Pool, backend: KillableBackend, worker_index: int) -> None:
+async def kill_worker(pool: Pool, backend: KillableBackend, worker_index: int) -> None:
     """Kill a worker of the pool, and wait until it is replaced or given up."""
     before = pool.status().workers[worker_index].num_restarts
     backend.kill(worker_index)

@@ -24,8 +24,8 @@ import rollserve
 from rollserve import Reason
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import OverLimitError, StoppingError
-from rollserve_server.gateway import rpcs as open_rpcs
-from rollserve_server.gateway.messages.sampling import status_to_proto
+from rollserve_server.gateway.messages.status import status_to_proto
+from rollserve_server.gateway.rpcs import open_rpcs
 from rollserve_server.local import LocalServer
 from rollserve_server.pool import InProcessBackend, RowUpdates
 
@@ -132,7 +132,7 @@ async def test_env_updates_are_rejected_over_2_mib_of_all_rows() -> None:
     """The size of an environment counts once for each row of each worker."""
     env = rollserve.EnvSpec("CartPole-v1", vectorization="rows", num_rows=64)
     half = {"half": "x" * (9 << 10)}
-    async with pool_of(InProcessBackend(), env, num_workers=2) as pool:
+    async with pool_of(InProcessBackend(), env, workers=2) as pool:
         nothing = RowUpdates((None,) * 64)
         await pool.update_env([dataclasses.replace(env, reset_options=half)])
         await pool.update_env([nothing])
@@ -154,7 +154,7 @@ async def test_env_updates_are_rejected_over_2_mib_of_all_rows() -> None:
 async def test_env_update_by_row_on_one_worker_counts_the_rows_of_all_workers() -> None:
     env = rollserve.EnvSpec("CartPole-v1", vectorization="rows", num_rows=64)
     large = dataclasses.replace(env, reset_options={"large": "x" * (100 << 10)})
-    async with pool_of(InProcessBackend(), env, num_workers=2) as pool:
+    async with pool_of(InProcessBackend(), env, workers=2) as pool:
         await pool.update_env([env, large], per_worker=True)
         with raises(OverLimitError, reason=Reason.ENVIRONMENTS_TOO_LARGE):
             await pool.update_env([RowUpdates((None,) * 64), large], per_worker=True)
@@ -250,22 +250,22 @@ class _Context:
 
 async def test_streams_are_rejected_over_the_unread_bytes_of_ended_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """gRPC frees these bytes when the client reads them, or disconnects."""
-    monkeypatch.setattr(open_rpcs, "_MOST_STUCK_BYTES", 100)
+    monkeypatch.setattr(open_rpcs, "_MAX_UNREAD_BYTES", 100)
     rpcs, context = open_rpcs.OpenRpcs(stall_seconds=0.01), _Context()
 
     async def call() -> None:
         with contextlib.suppress(grpc.aio.AbortError):
             async with rpcs.open(context) as rpc:
-                rpcs.check_stuck()
+                rpcs.check_unread()
                 await rpc.write(bytes(60))
 
     calls = [asyncio.create_task(call()) for _ in range(2)]
     await asyncio.sleep(0.2)
     with raises(OverLimitError, reason=Reason.TOO_MANY_STALLED_CALLS, match=r"\b120\b"):
-        rpcs.check_stuck()
+        rpcs.check_unread()
     context.reads.set()
     await asyncio.gather(*calls)
-    rpcs.check_stuck()
+    rpcs.check_unread()
 
 
 async def test_rpc_can_be_ended_while_it_ends() -> None:
@@ -274,7 +274,7 @@ async def test_rpc_can_be_ended_while_it_ends() -> None:
     with contextlib.suppress(grpc.aio.AbortError):
         async with rpcs.open(context) as rpc:
             try:
-                with rpc.waiting():
+                with rpc.waiting_for_client():
                     await asyncio.sleep(5)
             finally:
                 rpcs.end(StoppingError("now"))

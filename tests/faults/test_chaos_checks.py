@@ -124,7 +124,9 @@ def test_wrong_ends_and_accounts_are_found() -> None:
 
 def test_fragment_calls_are_ordered_by_the_steps_of_their_rows() -> None:
     """The client of one call was killed, and another call failed and was repeated."""
-    calls = [call_with((), "fragments", outcome, at) for outcome, at in (("ok", 2), ("UNAVAILABLE", 0), ("ok", 0), ("", 1))]
+    calls = [
+        call_with((), "fragments", outcome, at) for outcome, at in (("ok", 2), ("UNAVAILABLE", 0), ("ok", 0), ("", 1))
+    ]
     (chain,) = chains_of(calls)  # 8 rows, which each call advances by one step
     assert [calls.index(call) for call in chain.calls] == [1, 2, 3, 0]
     (chain,) = chains_of([call for call in calls if call.outcome])

@@ -33,7 +33,7 @@ from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProces
 from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.sampling.fragments.action_history import ActionHistory
 
-MODULES: dict[str, Any] = {"allowed_modules": frozenset({"sample_envs"})}
+MODULES: dict[str, Any] = {"allow_module": ("sample_envs",)}
 STEADY = rollserve.EnvSpec("sample_envs:Flaky")
 BLOCKS = {"vectorization": "native", "num_rows": 4, "num_episodes_per_row": 3}
 
@@ -120,7 +120,7 @@ async def check_retries(backend: Backend, tmp_path: Path, target: Target, at: st
 @pytest.mark.parametrize("seed", range(3))
 async def test_results_are_the_same_with_random_failures(seed: int) -> None:
     env = flaky(at="anywhere", one_in=25)
-    async with pool_of(InProcessBackend(), env, env_retries=30, num_workers=2, **MODULES) as pool:
+    async with pool_of(InProcessBackend(), env, env_retries=30, workers=2, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         for target in (AtLeast(1500), Exactly(100)):
             batch = await sample(pool, target, seed=seed)
@@ -139,7 +139,7 @@ async def test_evaluations_count_no_skipped_episodes() -> None:
     num_whole = 0
     for seed in range(15):
         backend, env = MortalBackend(seed, 12, with_machines=True), flaky(at="anywhere", one_in=25)
-        async with pool_of(backend, env, env_retries=0, unit_retries=1000, num_workers=3, **MODULES) as pool:
+        async with pool_of(backend, env, env_retries=0, unit_retries=1000, workers=3, **MODULES) as pool:
             await pool.update_agent([RandomSpec()])
             try:
                 result = await evaluate(pool, 100, seed=seed, skip_failed=True)
@@ -158,12 +158,12 @@ async def test_evaluations_count_no_skipped_episodes() -> None:
 async def test_results_are_the_same_in_any_order_of_answers() -> None:
     expected = [await reference(STEADY, target, seed=5) for target in (AtLeast(300), Exactly(20))]
     for seed in range(10):
-        options = {"num_workers": 3, "worker_buffer_bytes": 4000, "window_bytes": 3000, "env_retries": 30}
+        options = {"num_workers": 3, "worker_buffer_bytes": 4000, "call_window_bytes": 3000, "env_retries": 30}
         env = flaky(at="anywhere", one_in=20)
         async with pool_of(ShuffledBackend(seed), env, **options, **MODULES) as pool:
             await pool.update_agent([RandomSpec()])
             assert equal(await sample(pool, AtLeast(300), seed=5), expected[0])
-        async with pool_of(ShuffledBackend(seed), STEADY, num_workers=2, **MODULES) as pool:
+        async with pool_of(ShuffledBackend(seed), STEADY, workers=2, **MODULES) as pool:
             await pool.update_agent([RandomSpec()])
             assert equal(await sample(pool, Exactly(20), seed=5), expected[1])
 
@@ -258,7 +258,7 @@ async def test_call_fails_if_all_episodes_fail(caplog: pytest.LogCaptureFixture)
 
 
 async def test_skipping_is_rejected_for_fragments_and_populations() -> None:
-    async with pool_of(InProcessBackend(), STEADY, num_workers=1, num_rows=2, **MODULES) as pool:
+    async with pool_of(InProcessBackend(), STEADY, workers=1, rows=2, **MODULES) as pool:
         await pool.update_agent([mlp(3)])
         with raises(InvalidValueError, field="options.skip_failed_episodes", reason=Reason.INVALID_VALUE):
             await sample(pool, Fragments(4), skip_failed=True)
@@ -301,7 +301,7 @@ async def test_skipped_blocks_deliver_the_episodes_that_ended_before_the_error(t
 
 
 async def test_calls_skip_the_same_episodes_when_workers_die(ray_backend: RayBackend) -> None:
-    async with pool_of(ray_backend, flaky(times=-1, length=200), num_workers=3, **MODULES) as pool:
+    async with pool_of(ray_backend, flaky(times=-1, length=200), workers=3, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         targets = (AtLeast(20_000), Exactly(80))
         expected = [await sample(pool, target, seed=4, skip_failed=True) for target in targets]
@@ -373,7 +373,7 @@ async def test_fragment_call_fails_if_a_row_raises_in_every_attempt(kind: str) -
 
 async def test_retries_of_rows_are_counted_from_their_last_episode_end(tmp_path: Path) -> None:
     env = rollserve.EnvSpec("sample_envs:RaisingRows-v0", {"folder": str(tmp_path)}, **{**BLOCKS, "num_rows": 2})
-    async with pool_of(InProcessBackend(), env, num_workers=1, env_retries=1, **MODULES) as pool:
+    async with pool_of(InProcessBackend(), env, workers=1, env_retries=1, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         for _ in range(4):
             await sample(pool, Fragments(40))
@@ -386,7 +386,7 @@ async def test_vector_environment_with_a_length_limit_is_made_with_retries(
     tmp_path: Path, target: Target | Fragments
 ) -> None:
     env = rollserve.EnvSpec("sample_envs:RaisingRows-v0", {"folder": str(tmp_path)}, **{**BLOCKS, "num_rows": 2})
-    async with pool_of(InProcessBackend(), env, num_workers=1, env_retries=2, **MODULES) as pool:
+    async with pool_of(InProcessBackend(), env, workers=1, env_retries=2, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         lay(tmp_path, "make", 2)
         assert max((await sample(pool, target, max_episode_length=3)).lengths) == 3
@@ -425,7 +425,7 @@ async def test_step_with_too_few_values_fails_its_episode() -> None:
 async def test_rows_that_cannot_be_restored_begin_other_episodes(backend: Backend) -> None:
     """The account counts the broken off episodes, and calls deliver all their steps."""
     env = flaky(at="anywhere", one_in=300, length=60, pure=False)
-    async with pool_of(backend, env, num_workers=1, env_retries=50, **MODULES) as pool:
+    async with pool_of(backend, env, workers=1, env_retries=50, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         num_broken_off = num_retried = 0
         for _ in range(30):
@@ -638,7 +638,7 @@ def test_exceptions_from_close_hide_no_other_error(either: rollserve.Sampler, er
 
 async def test_exceptions_from_close_stop_no_other_close(backend: Backend, tmp_path: Path) -> None:
     odd = rollserve.EnvSpec("sample_envs:Odd", {"error": "exit", "at": "close", "folder": str(tmp_path)})
-    async with pool_of(backend, odd, num_workers=1, num_rows=3, **MODULES) as pool:
+    async with pool_of(backend, odd, workers=1, rows=3, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         await sample(pool, AtLeast(10), seed=3)
         (before,) = pool.status().workers
@@ -653,7 +653,7 @@ async def test_exceptions_from_close_stop_no_other_close(backend: Backend, tmp_p
 async def test_module_that_exits_when_imported_is_rejected(backend: Backend) -> None:
     env = rollserve.EnvSpec("leaving_envs:Some")
     with raises(NotFoundError, reason=Reason.MODULE_NOT_FOUND, match="'leaving_envs'.* SystemExit: 0"):
-        async with pool_of(backend, env, allowed_modules=frozenset({"leaving_envs"}), num_workers=1):
+        async with pool_of(backend, env, allow_module=("leaving_envs",), workers=1):
             pass
 
 

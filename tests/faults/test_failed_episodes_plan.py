@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_plan import Workers, mixed_lengths
 
-from rollserve_server.pool import FailedEpisode
+from rollserve_server.pool import AtLeast, Exactly, FailedEpisode, InAll, Target
+from rollserve_server.pool.plan.ledger import Ledger
 from rollserve_server.pool.plan.length_estimate import LengthEstimate
 from rollserve_server.pool.plan.placement import Anywhere, PerWorker, Placement, RoundRobin
-from rollserve_server.pool.plan.plan import AtLeast, Exactly, InAll, Ledger, Plan, PlannedClaim, Target
+from rollserve_server.pool.plan.plan import Plan, PlannedClaim
 
 
 class FailingWorkers(Workers):

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from faults.backends import SLOW_ON_RAY
-from faults.killable import NOTICE_SECONDS, KillableBackend, lose_worker
-from pools import CARTPOLE, adds_up, pool_of, sample
+from faults.killable import NOTICE_SECONDS, KillableBackend, kill_worker
+from pools import CARTPOLE, adds_up, pool_of, sample, sample_request
 from support import raises
 from test_cli import run
 from test_interleavings import NATIVE, ROWS
@@ -27,10 +27,10 @@ from rollserve import Reason
 from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import InvalidValueError, WorkerLostError
 from rollserve_server.local import LocalServer
-from rollserve_server.pool import Backend, Beginning, Fragments, InProcessBackend, Pool, SampleRequest
+from rollserve_server.pool import Backend, Beginning, Fragments, InProcessBackend, Pool
 from rollserve_server.pool.backends.ray.backend import RayBackend
 
-MODULES: dict[str, Any] = {"allowed_modules": frozenset({"sample_envs"})}
+MODULES: dict[str, Any] = {"allow_module": ("sample_envs",)}
 _LONG_SECONDS = 60.0
 SEED = 5
 
@@ -104,7 +104,7 @@ class Follower:
 async def truth_of(env: rollserve.EnvSpec, num_workers: int, num_row_steps: int, num_rows: int = 2) -> dict[int, Steps]:
     """The first steps of each row in a pool whose calls wait for all workers."""
     stride = num_workers * num_rows
-    async with pool_of(InProcessBackend(), env, num_workers=num_workers, num_rows=num_rows, **MODULES) as pool:
+    async with pool_of(InProcessBackend(), env, workers=num_workers, rows=num_rows, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         return steps_of_rows(await sample(pool, Fragments(num_row_steps * stride), seed=SEED), stride)
 
@@ -145,7 +145,7 @@ def short_stop(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("short_stop")
 @pytest.mark.parametrize("num_deaths", [0, 3])
-@pytest.mark.parametrize("options", [{}, {"window_bytes": 3000}], ids=["", "full"])
+@pytest.mark.parametrize("options", [{}, {"call_window_bytes": 3000}], ids=["", "full"])
 @pytest.mark.parametrize("env", [NATIVE, ROWS], ids=["blocks", "rows"])
 async def test_rows_deliver_each_step_once_with_any_fractions(
     env: rollserve.EnvSpec, options: dict[str, Any], num_deaths: int
@@ -153,7 +153,7 @@ async def test_rows_deliver_each_step_once_with_any_fractions(
     truth = await truth_of(env, 4, 40 * 12 + 1)  # one more for the last observations
     num_missing = 0
     for seed in range(2):
-        async with pool_of(MortalBackend(seed, num_deaths), env, num_workers=4, **options) as pool:
+        async with pool_of(MortalBackend(seed, num_deaths), env, workers=4, **options) as pool:
             await pool.update_agent([RandomSpec()])
             calls = Calls(pool, truth)
             for call in range(12):
@@ -171,7 +171,7 @@ def places(tmp_path: Path) -> Places:
 async def test_call_does_not_wait_for_a_slow_worker(backend: Backend, places: Places) -> None:
     env = places.env(step_seconds=0.2)
     truth = await truth_of(env, 3, 400)
-    async with pool_of(backend, env, num_workers=3, num_rows=2, **MODULES) as pool:
+    async with pool_of(backend, env, workers=3, rows=2, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         calls = Calls(pool, truth)
         assert (await calls(20)).num_missing_steps == 0
@@ -188,12 +188,12 @@ async def test_call_does_not_wait_for_a_slow_worker(backend: Backend, places: Pl
 @pytest.mark.parametrize("fraction", [0.5, 1.0])
 async def test_call_fails_for_a_given_up_worker_only_if_the_others_are_too_few(fraction: float) -> None:
     truth, backend = await truth_of(ROWS, 4, 200), KillableBackend()
-    async with pool_of(backend, ROWS, num_workers=4, worker_restarts_per_hour=1, **NOTICE_SECONDS) as pool:
+    async with pool_of(backend, ROWS, workers=4, worker_restarts_per_hour=1, **NOTICE_SECONDS) as pool:
         await pool.update_agent([RandomSpec()])
         calls = Calls(pool, truth)
         await calls(20)
         for _ in range(2):
-            await lose_worker(pool, backend, 3)
+            await kill_worker(pool, backend, 3)
         assert pool.status().workers[3].given_up
         if fraction == 1:
             with raises(WorkerLostError, reason=Reason.WORKER_LOST, match="worker 3 "):
@@ -209,7 +209,7 @@ async def test_call_fails_for_a_given_up_worker_only_if_the_others_are_too_few(f
 
 async def test_call_does_not_wait_for_a_stopped_process(ray_backend: RayBackend) -> None:
     truth = await truth_of(ROWS, 2, 1000)
-    async with pool_of(ray_backend, ROWS, num_workers=2, num_rows=2) as pool:
+    async with pool_of(ray_backend, ROWS, workers=2, rows=2) as pool:
         await pool.update_agent([RandomSpec()])
         calls = Calls(pool, truth)
         await calls(20)
@@ -229,7 +229,7 @@ async def test_call_does_not_wait_for_a_stopped_process(ray_backend: RayBackend)
 async def test_rows_that_stopped_early_are_restored_after_a_kill(ray_backend: RayBackend, places: Places) -> None:
     env = places.env(step_seconds=0.2, most_steps=300)
     truth = await truth_of(env, 2, 1000)
-    async with pool_of(ray_backend, env, num_workers=2, num_rows=2, **MODULES) as pool:
+    async with pool_of(ray_backend, env, workers=2, rows=2, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         calls = Calls(pool, truth)
         for worker in (0, 1):
@@ -247,12 +247,12 @@ async def test_rows_that_stopped_early_are_restored_after_a_kill(ray_backend: Ra
 async def test_cancelled_call_moves_no_rows(backend: Backend, places: Places) -> None:
     env = places.env(step_seconds=0.1)
     truth = await truth_of(env, 2, 500)
-    async with pool_of(backend, env, num_workers=2, num_rows=2, **MODULES) as pool:
+    async with pool_of(backend, env, workers=2, rows=2, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         calls = Calls(pool, truth)
         with places.slow(pool, 1):
             await calls(50, 0.5)
-            request = SampleRequest(calls.request(100, 0.5), 1 << 22, seed=SEED)
+            request = sample_request(calls.request(100, 0.5), 1 << 22, seed=SEED)
             async with contextlib.aclosing(pool.sample(request)) as items:
                 async for item in items:
                     if isinstance(item, Beginning):
@@ -265,7 +265,7 @@ async def test_cancelled_call_moves_no_rows(backend: Backend, places: Places) ->
 
 
 async def test_skipped_steps_are_rejected_with_a_fraction() -> None:
-    async with pool_of(InProcessBackend(), CARTPOLE, num_workers=2, num_rows=2) as pool:
+    async with pool_of(InProcessBackend(), CARTPOLE, workers=2, rows=2) as pool:
         await pool.update_agent([RandomSpec()])
         with raises(InvalidValueError, field="fragments.skip_step_count", reason=Reason.INVALID_VALUE):
             await sample(pool, Fragments(40, 4, fraction_of_workers=0.5))

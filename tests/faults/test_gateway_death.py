@@ -61,7 +61,7 @@ def test_takeover_keeps_versions_workers_and_running_streams(cluster: RayCluster
         sampler.obtain_fragments(80, seed=5)
         earlier = sampler.obtain_samples(100, seed=3, policy_version=1)
         expected = {name: call(sampler).join() for name, call in CALLS.items()}
-        workers, (journal,) = cluster.actors("Actor"), cluster.actors("JournalActor")
+        workers, (journal,) = cluster.actors("WorkerActor"), cluster.actors("JournalActor")
         assert len(workers) == 2
         os.kill(journal, signal.SIGKILL)  # its replacement gets the whole state
         sampler.obtain_samples(100)
@@ -81,7 +81,7 @@ def test_takeover_keeps_versions_workers_and_running_streams(cluster: RayCluster
             batch = rollserve.EpisodeBatch.concatenate(*parts[name], *stream).joined()
             assert equal(batch, expected[name]), name
             assert stream.end().num_resumptions == 1
-        assert cluster.actors("Actor") == workers
+        assert cluster.actors("WorkerActor") == workers
         assert sampler.update_agent(rollserve.RandomAgent()) == 3
         server.process.terminate()
         assert server.process.wait(30) == 0
@@ -120,7 +120,7 @@ def test_journal_lost_during_a_takeover_is_replaced(cluster: RayCluster, tmp_pat
         sampler.update_agent(rollserve.RandomAgent())
         sampler.obtain_samples(1000)
         before = sampler.status()
-    workers, (journal,) = cluster.actors("Actor"), cluster.actors("JournalActor")
+    workers, (journal,) = cluster.actors("WorkerActor"), cluster.actors("JournalActor")
     held_up = min(workers)
     os.kill(held_up, signal.SIGSTOP)  # so that the takeover waits
 
@@ -141,7 +141,7 @@ def test_journal_lost_during_a_takeover_is_replaced(cluster: RayCluster, tmp_pat
             before = sampler.status()
     with cluster_server(cluster, folders[2], *OPTIONS) as server, rollserve.connect(server.address) as sampler:
         assert lasting(sampler.status()) == lasting(before)
-        assert cluster.actors("Actor") == workers
+        assert cluster.actors("WorkerActor") == workers
         server.process.terminate()
         assert server.process.wait(30) == 0
     assert soon(lambda: not cluster.actors())
@@ -161,12 +161,12 @@ def test_second_gateway_is_rejected_until_the_first_stops(cluster: RayCluster, t
         assert equal(sampler.obtain_samples(1000, seed=3), expected)
         # A stopped process counts as dead. When it continues, it must not disturb the next gateway.
         first.process.send_signal(signal.SIGSTOP)
-        victim, kept = cluster.actors("Actor")
+        victim, kept = cluster.actors("WorkerActor")
         os.kill(victim, signal.SIGKILL)
         second = stack.enter_context(cluster_server(cluster, tmp_path, *OPTIONS))
         next_sampler = stack.enter_context(rollserve.connect(second.address))
         assert soon(lambda: is_whole_without(victim, next_sampler))
-        workers = cluster.actors("Actor")
+        workers = cluster.actors("WorkerActor")
         assert kept in workers
         assert len(workers) == 2
         first.process.send_signal(signal.SIGCONT)
@@ -177,7 +177,7 @@ def test_second_gateway_is_rejected_until_the_first_stops(cluster: RayCluster, t
         assert re.search(rf"cannot serve .*\b{os.uname().nodename}\b.*\b{second.process.pid}\b", last_event)
         assert next_sampler.status().policy_version == 1
         assert equal(next_sampler.obtain_samples(1000, seed=3), expected)
-        assert cluster.actors("Actor") == workers
+        assert cluster.actors("WorkerActor") == workers
         assert all(worker.healthy for worker in next_sampler.status().workers)
         second.process.terminate()
         assert second.process.wait(30) == 0
@@ -198,7 +198,7 @@ def test_takeover_replaces_workers_that_stop_or_die(cluster: RayCluster, tmp_pat
         assert sampler.resize(2) == 3
         status = sampler.status()
         kept, stopped, leaving = (worker.process_id for worker in status.workers)
-        assert cluster.actors("Actor") == {kept, stopped, leaving}
+        assert cluster.actors("WorkerActor") == {kept, stopped, leaving}
         server.process.kill()
         server.process.wait()
         os.kill(stopped, signal.SIGSTOP)
@@ -212,13 +212,13 @@ def test_takeover_replaces_workers_that_stop_or_die(cluster: RayCluster, tmp_pat
                 os.kill(harmed, harm)
             assert soon(lambda harmed=harmed: is_whole_without(harmed, sampler), 120)
             pids = {worker.process_id for worker in sampler.status().workers}
-            assert soon(lambda pids=pids: cluster.actors("Actor") == pids)
+            assert soon(lambda pids=pids: cluster.actors("WorkerActor") == pids)
             assert not kept or kept in pids
             kept = sampler.status().workers[0].process_id
         assert not psutil.pid_exists(stopped)
         assert sampler.resize(3) == 2
         assert equal(sampler.obtain_exact_episodes(20, seed=4), expected)
-        assert len(cluster.actors("Actor")) == 3
+        assert len(cluster.actors("WorkerActor")) == 3
         server.process.terminate()
         assert server.process.wait(30) == 0
         assert soon(lambda: not cluster.actors())
@@ -233,29 +233,29 @@ def test_sampler_is_kept_for_the_next_server_or_forgotten(cluster: RayCluster, t
     """Servers that fail to start leave the kept sampler as it is."""
     options = (*OPTIONS, "--keep-workers")
     with cluster_server(cluster, tmp_path, *options) as server:
-        workers = cluster.actors("Actor")
+        workers = cluster.actors("WorkerActor")
         server.process.terminate()
         assert server.process.wait(30) == 0
-    assert cluster.actors("Actor") == workers
+    assert cluster.actors("WorkerActor") == workers
     with (
         pytest.raises(RuntimeError, match=r"cannot serve error='seed: .*\b7\b.*\b8\b"),
         cluster_server(cluster, tmp_path, *options, "--seed", "8"),
     ):
         pass
-    assert cluster.actors("Actor") == workers
+    assert cluster.actors("WorkerActor") == workers
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
         pytest.raises(RuntimeError, match="cannot serve error='listen: "),
         cluster_server(cluster, tmp_path, *OPTIONS, port=listener.getsockname()[1]),
     ):
         pass
-    assert cluster.actors("Actor") == workers
+    assert cluster.actors("WorkerActor") == workers
     with cluster_server(cluster, tmp_path, *options, "--seed", "8", "--no-adopt", "--orphan-seconds", "1") as server:
         with rollserve.connect(server.address) as sampler:
             assert sampler.status().seed == 8
-        assert cluster.actors("Actor").isdisjoint(workers)
+        assert cluster.actors("WorkerActor").isdisjoint(workers)
         server.process.kill()
-    assert cluster.actors("Actor")
+    assert cluster.actors("WorkerActor")
     assert soon(lambda: not cluster.actors())
 
 

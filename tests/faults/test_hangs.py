@@ -26,7 +26,7 @@ from rollserve_server.errors import WorkerLostError
 from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Pool, Target
 from rollserve_server.pool.backends.ray.backend import RayBackend
 
-MODULES: dict[str, Any] = {"allowed_modules": frozenset({"sample_envs"})}
+MODULES: dict[str, Any] = {"allow_module": ("sample_envs",)}
 LIMITS: dict[str, Any] = {"step_seconds": 1.0, "reset_seconds": 3.0}
 
 
@@ -36,7 +36,7 @@ def hanging(folder: Path) -> rollserve.EnvSpec:
 
 @asynccontextmanager
 async def hanging_pool(backend: Backend, folder: Path, **changes: Any) -> AsyncIterator[Pool]:
-    async with pool_of(backend, hanging(folder), num_rows=2, **{**LIMITS, **MODULES, **changes}) as pool:
+    async with pool_of(backend, hanging(folder), rows=2, **{**LIMITS, **MODULES, **changes}) as pool:
         await pool.update_agent([RandomSpec()])
         yield pool
 
@@ -203,7 +203,7 @@ async def test_env_update_fails_only_if_it_hangs_on_all_workers(backend: Backend
 async def test_worker_with_many_slow_rows_is_not_replaced(backend: Backend) -> None:
     """Steps of all 6 rows take 2.4 s together, and a step of one row may take 1 s."""
     env = rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": 0.4, "length": 1})
-    async with pool_of(backend, env, num_workers=1, num_rows=6, **LIMITS, **MODULES) as pool:
+    async with pool_of(backend, env, workers=1, rows=6, **LIMITS, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         batch = await sample(pool, Exactly(6))
         assert batch.account is not None
@@ -213,7 +213,7 @@ async def test_worker_with_many_slow_rows_is_not_replaced(backend: Backend) -> N
 
 @pytest.mark.parametrize("target", [AtLeast(50), Exactly(3)], ids=["at least", "exactly"])
 async def test_call_fails_if_an_episode_hangs_in_every_attempt(tmp_path: Path, target: Target) -> None:
-    async with hanging_pool(InProcessBackend(), tmp_path, num_workers=1, unit_retries=1) as pool:
+    async with hanging_pool(InProcessBackend(), tmp_path, workers=1, unit_retries=1) as pool:
         lay(tmp_path, "step", 2)
         with raises(WorkerLostError, reason=Reason.WORKER_HUNG, match=r"worker 0 .*step of episode \d+ .* 1 s\b"):
             await sample(pool, target, seed=1)
@@ -223,7 +223,7 @@ async def test_call_fails_if_an_episode_hangs_in_every_attempt(tmp_path: Path, t
 
 
 async def test_fragment_call_fails_if_it_hangs_in_every_attempt(tmp_path: Path) -> None:
-    async with hanging_pool(InProcessBackend(), tmp_path, num_workers=1, unit_retries=0) as pool:
+    async with hanging_pool(InProcessBackend(), tmp_path, workers=1, unit_retries=0) as pool:
         lay(tmp_path, "step")
         with raises(WorkerLostError, reason=Reason.WORKER_HUNG, match=r"step of episode \d+ .* 1 s\b.*\b0\b"):
             await sample(pool, Fragments(100), seed=1)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from charges import lay
 from faults.backends import SLOW_ON_RAY
-from faults.killable import NOTICE_SECONDS, KillableBackend, lose_worker
+from faults.killable import NOTICE_SECONDS, KillableBackend, kill_worker
 from pools import CARTPOLE, adds_up, evaluate, kill_one, pool_of, sample, until
 from support import equal, raises, server_environment
 from unreliable import Places
@@ -28,12 +28,13 @@ from rollserve_server.errors import InvalidValueError, SamplerLostError, TooFewW
 from rollserve_server.local import local_server
 from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Pool, Target, WorkerHandle
 from rollserve_server.pool.backends.ray.backend import RayBackend
-from rollserve_server.pool.state.sampler_state import NoJournal
+from rollserve_server.pool.journal.journal import NoJournal
 from rollserve_server.pool.workers import restarts as restarts_module
 from rollserve_server.pool.workers.restarts import Restarts
-from rollserve_server.sampling import Worker, WorkerConfig
+from rollserve_server.sampling import Worker
+from rollserve_server.settings import WorkerSettings
 
-MODULES: dict[str, Any] = {"allowed_modules": frozenset({"sample_envs"})}
+MODULES: dict[str, Any] = {"allow_module": ("sample_envs",)}
 
 
 def licensed(folder: Path, length: int = 3) -> rollserve.EnvSpec:
@@ -81,7 +82,7 @@ async def test_killed_idle_worker_is_replaced(ray_backend: RayBackend) -> None:
 
 
 async def test_call_delivers_the_same_while_workers_are_killed(ray_backend: RayBackend) -> None:
-    async with pool_of(ray_backend, num_workers=3, unit_retries=1000) as pool:
+    async with pool_of(ray_backend, workers=3, unit_retries=1000) as pool:
         await pool.update_agent([RandomSpec()])
         expected = await sample(pool, AtLeast(60_000), seed=1)
         source, num_kills = random.Random(1), 0
@@ -107,7 +108,7 @@ async def test_worker_is_given_up_when_its_restarts_are_used_up() -> None:
         await pool.update_agent([RandomSpec()])
         expected = await sample(pool, AtLeast(2000), seed=1)
         for _ in range(2):
-            await lose_worker(pool, backend, 1)
+            await kill_worker(pool, backend, 1)
         assert pool.status().workers[1].given_up
         assert equal(await sample(pool, AtLeast(2000), seed=1), expected)
         await pool.update_agent([RandomSpec()])
@@ -119,10 +120,10 @@ async def test_worker_is_given_up_when_its_restarts_are_used_up() -> None:
 async def test_given_up_worker_is_replaced_after_the_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(restarts_module, "_HOUR_SECONDS", 4.0)
     backend = KillableBackend()
-    async with pool_of(backend, worker_restarts_per_hour=1, num_workers=1, **NOTICE_SECONDS) as pool:
+    async with pool_of(backend, worker_restarts_per_hour=1, workers=1, **NOTICE_SECONDS) as pool:
         await pool.update_agent([RandomSpec()])
         for _ in range(2):
-            await lose_worker(pool, backend, 0)
+            await kill_worker(pool, backend, 0)
         assert pool.status().workers[0].given_up
         await until(lambda: num_healthy(pool) == 1)
         assert len(await sample(pool, Exactly(2), seed=1)) == 2
@@ -174,8 +175,8 @@ async def test_env_update_that_one_worker_rejects_changes_nothing(backend: Backe
 class DeadlyUpdateBackend(KillableBackend):
     """Workers that die when they are to make `Deadly`."""
 
-    def create_worker(self, worker_index: int, config: WorkerConfig) -> WorkerHandle:
-        handle: Any = super().create_worker(worker_index, config)
+    def create_worker(self, worker_index: int, settings: WorkerSettings) -> WorkerHandle:
+        handle: Any = super().create_worker(worker_index, settings)
         call = handle.call
 
         async def deadly_call(method: Any, *arguments: Any) -> Any:
@@ -201,10 +202,10 @@ async def test_env_update_that_kills_every_process_fails_and_leaves_calls_runnin
 
 async def check_deadly_update(backend: Backend, deadly: rollserve.EnvSpec, target: Target) -> None:
     slow, same = (rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": seconds}) for seconds in (0.1, 0.0))
-    async with pool_of(InProcessBackend(), same, num_workers=3, **MODULES) as pool:
+    async with pool_of(InProcessBackend(), same, workers=3, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         expected = await sample(pool, target, seed=1)
-    async with pool_of(backend, slow, num_workers=3, unit_retries=1, **MODULES) as pool:
+    async with pool_of(backend, slow, workers=3, unit_retries=1, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         running = asyncio.create_task(sample(pool, target, seed=1))
         with raises(WorkerLostError, reason=Reason.WORKER_LOST_AGAIN):
@@ -331,7 +332,7 @@ async def test_worker_replaced_while_an_update_is_written_gets_the_update(kind: 
         update = pool.update_agent([RandomSpec()]) if kind == "agent" else pool.update_env([CARTPOLE])
         updating = asyncio.create_task(update)  # type: ignore[arg-type]
         await until(lambda: backend.journal.num_waiting == 1)
-        await lose_worker(pool, backend, 1)
+        await kill_worker(pool, backend, 1)
         backend.journal.is_open.set()
         await updating
         batch = await sample(pool, Exactly(2))
@@ -348,8 +349,8 @@ async def test_replacement_forgets_an_update_that_failed_while_it_started(monkey
         has_agent, may_make_env = asyncio.Event(), asyncio.Event()
         create_worker = backend.create_worker
 
-        def create_gated_worker(index: int, config: WorkerConfig) -> WorkerHandle:
-            handle: Any = create_worker(index, config)
+        def create_gated_worker(index: int, settings: WorkerSettings) -> WorkerHandle:
+            handle: Any = create_worker(index, settings)
             call = handle.call
 
             async def gated_call(method: Any, *arguments: Any) -> Any:
@@ -380,7 +381,7 @@ async def test_replacement_forgets_an_update_that_failed_while_it_started(monkey
 async def test_prefetch_runs_for_one_call_at_a_time() -> None:
     """Two calls end at the same time, and wait until their counters are written."""
     backend = SlowJournalBackend()
-    async with pool_of(backend, num_rows=2) as pool:
+    async with pool_of(backend, rows=2) as pool:
         await pool.update_agent([RandomSpec()])
         backend.journal.is_open.clear()
         calls = [asyncio.create_task(sample(pool, AtLeast(100), prefetch=True)) for _ in range(2)]
@@ -397,7 +398,7 @@ async def test_fragment_call_does_not_wait_for_a_lost_worker_that_has_delivered(
 ) -> None:
     places, backend = Places(tmp_path / "slow"), KillableBackend()
     env = places.env(step_seconds=0.05)
-    async with pool_of(backend, env, num_rows=1, start_seconds=1.0, **NOTICE_SECONDS, **MODULES) as pool:
+    async with pool_of(backend, env, rows=1, start_seconds=1.0, **NOTICE_SECONDS, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         with places.slow(pool, 1):
             running = asyncio.create_task(sample(pool, Fragments(100)))
@@ -408,5 +409,5 @@ async def test_fragment_call_does_not_wait_for_a_lost_worker_that_has_delivered(
             assert (await running).num_steps == 100
 
 
-def no_worker(index: int, _: WorkerConfig) -> WorkerHandle:
+def no_worker(index: int, _: WorkerSettings) -> WorkerHandle:
     raise WorkerLostError("there is no room", index)

@@ -12,17 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 from charges import lay
-from faults.killable import NOTICE_SECONDS, KillableBackend, lose_worker
+from faults.killable import NOTICE_SECONDS, KillableBackend, kill_worker
 from faults.running import begin_to_sample
 from faults.test_fraction_of_workers import Calls, truth_of
-from pools import CARTPOLE, CONFIG, sample, until
+from pools import CARTPOLE, run_of, sample, sample_request, settings, until
 from support import equal, raises
 from unreliable import Places
 
 import rollserve
 from rollserve import Reason
 from rollserve_server.agents import ConstantSpec, RandomSpec
-from rollserve_server.envs import RowSettings
 from rollserve_server.errors import (
     InvalidValueError,
     NotReadyError,
@@ -30,21 +29,13 @@ from rollserve_server.errors import (
     TooFewWorkersError,
     WorkerLostError,
 )
-from rollserve_server.pool import (
-    AtLeast,
-    Beginning,
-    Exactly,
-    Fragments,
-    InProcessBackend,
-    Pool,
-    PoolConfig,
-    SampleRequest,
-)
+from rollserve_server.pool import AtLeast, Exactly, Fragments, InProcessBackend, Pool
+from rollserve_server.pool.journal.journal import NoJournal
 from rollserve_server.pool.journal.lease import Lease, Owner
-from rollserve_server.pool.state.sampler_state import Entry, NoJournal, SamplerState
+from rollserve_server.pool.state.sampler_state import Entry, SamplerState
 from rollserve_server.sampling import Worker
 
-MODULES: dict[str, Any] = {"allowed_modules": frozenset({"sample_envs"})}
+MODULES: dict[str, Any] = {"allow_module": ("sample_envs",)}
 
 
 class MemoryJournal(NoJournal):
@@ -87,10 +78,10 @@ class LastingBackend(KillableBackend):
         self._epoch += 1
         return MemoryJournal(self, self._epoch)
 
-    def create_worker(self, worker_index: int, config: Any) -> Any:
+    def create_worker(self, worker_index: int, settings: Any) -> Any:
         if not self.has_room:
             return _NeverStarts()
-        return super().create_worker(worker_index, config)
+        return super().create_worker(worker_index, settings)
 
     def find_worker(self, worker_index: int) -> Any:
         return self.handles.get(worker_index)
@@ -109,7 +100,7 @@ async def pool_on(
     backend: InProcessBackend, env: rollserve.EnvSpec = CARTPOLE, *, keep: bool = True, **changes: Any
 ) -> AsyncIterator[Pool]:
     """Run a pool during the block, and leave its workers to the next pool if `keep`."""
-    pool = await Pool.start(backend, PoolConfig(**{**CONFIG.__dict__, **changes}), env)
+    pool = await Pool.start(backend, settings(**changes), env)
     try:
         yield pool
     finally:
@@ -125,8 +116,7 @@ async def test_takeover_keeps_versions_counters_and_results() -> None:
         expected = [
             await sample(pool, target, seed=3, policy_version=version) for target in targets for version in (1, 2)
         ]
-        run = await run_of(pool)
-        before = pool.status()
+        before, run = pool.status(), run_of(pool)
     del backend.handles[1]  # as if it had died meanwhile
     async with pool_on(backend) as pool:
         after = pool.status()
@@ -154,16 +144,9 @@ async def test_takeover_keeps_versions_counters_and_results() -> None:
         assert pool.status().seed not in seeds
 
 
-async def run_of(pool: Pool) -> str:
-    """The id of the sampler's run, as calls report it."""
-    items = [item async for item in pool.sample(SampleRequest(AtLeast(1), 1 << 22, seed=0))]
-    (beginning,) = (item for item in items if isinstance(item, Beginning))
-    return beginning.run
-
-
 async def test_takeover_keeps_the_versions_that_the_pool_kept() -> None:
     backend = LastingBackend()
-    async with pool_on(backend, num_kept_versions=2) as pool:
+    async with pool_on(backend, keep_versions=2) as pool:
         for _ in range(4):
             await pool.update_agent([RandomSpec()])
             await pool.update_env([CARTPOLE])
@@ -213,7 +196,7 @@ async def test_takeover_continues_row_sequences() -> None:
         for position in range(2):
             await check(pool, position)
         # The client starts the call again while the interrupted call is still open.
-        request = SampleRequest(targets[2], 1 << 22, seed=3)
+        request = sample_request(targets[2], seed=3)
         async with contextlib.aclosing(pool.sample(request)) as stuck:
             await anext(stuck)
             await check(pool, 2)
@@ -266,7 +249,7 @@ async def test_takeover_keeps_the_number_of_workers() -> None:
         await pool.resize(3)
         await running
         await sample(pool, Fragments(120), seed=7)
-    async with pool_on(backend, num_workers=2, keep=False) as pool:
+    async with pool_on(backend, workers=2, keep=False) as pool:
         assert len(pool.status().workers) == 3
         for seed, clock in ((5, 10), (6, 5000)):  # from before the resize
             with raises(NotReadyError, field="fragments.row_step_count", reason=Reason.ROW_STEP_COUNT):
@@ -280,11 +263,11 @@ async def test_takeover_keeps_the_number_of_workers() -> None:
 async def test_counters_never_fall_when_workers_leave_or_another_pool_takes_over() -> None:
     backend, counted = LastingBackend(), []
     env = rollserve.EnvSpec("sample_envs:FailsForSomeSeeds")
-    async with pool_on(backend, env, num_workers=3, **NOTICE_SECONDS, **MODULES) as pool:
+    async with pool_on(backend, env, workers=3, **NOTICE_SECONDS, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         await sample(pool, AtLeast(300), seed=1, skip_failed=True)
         for index in (0, 2):
-            await lose_worker(pool, backend, index)
+            await kill_worker(pool, backend, index)
         before = sums(pool)
         assert before[0] >= 300
         assert before[1] == 2
@@ -331,7 +314,7 @@ async def test_takeover_serves_with_the_workers_that_are_left() -> None:
         await until(lambda: num_healthy(pool) == 2)
         assert equal(await sample(pool, AtLeast(500), seed=1), expected[0])
     with raises(InvalidValueError, field="min_healthy_workers", reason=Reason.INVALID_VALUE):
-        async with pool_on(backend, num_workers=3, min_healthy_workers=3):
+        async with pool_on(backend, workers=3, min_healthy_workers=3):
             pass
     async with pool_on(backend, keep=False) as pool:  # the failed start changed nothing
         assert pool.status().policy_version == 1
@@ -357,10 +340,10 @@ async def test_takeover_replaces_a_worker_that_hangs_while_it_gets_versions(tmp_
 
 async def test_takeover_restores_rows_that_stopped_early(tmp_path: Path) -> None:
     places = Places(tmp_path / "slow")
-    env, rows = places.env(step_seconds=0.05, most_steps=300), RowSettings("rows", num_rows=2)
+    env = places.env(step_seconds=0.05, most_steps=300)
     truth = await truth_of(env, 2, 1000)
     backend = LastingBackend()
-    async with pool_on(backend, env, rows=rows, **MODULES) as pool:
+    async with pool_on(backend, env, rows=2, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         calls = Calls(pool, truth)
         await calls(50)
@@ -368,7 +351,7 @@ async def test_takeover_restores_rows_that_stopped_early(tmp_path: Path) -> None
             account = await calls(100, 0.5)
         assert account.workers[1].num_missing_steps > 0
     backend.handles.clear()
-    async with pool_on(backend, env, rows=rows, keep=False, **MODULES) as pool:
+    async with pool_on(backend, env, rows=2, keep=False, **MODULES) as pool:
         account = await calls.continue_on(pool)(100)
         assert account.num_missing_steps == account.num_broken_off_episodes == 0
         await calls(30, 0.5)
@@ -409,9 +392,9 @@ async def test_takeover_kills_no_worker_of_another_server() -> None:
     ("changes", "env", "field"),
     [
         ({"seed": 8}, CARTPOLE, "seed"),
-        ({"rows": RowSettings("rows", num_rows=3)}, CARTPOLE, "rows.num_rows"),
+        ({"rows": 3}, CARTPOLE, "rows"),
         ({"max_episode_length": 10}, CARTPOLE, "max_episode_length"),
-        ({"worker_buffer_bytes": 5}, CARTPOLE, "buffer_bytes"),
+        ({"worker_buffer_bytes": 5}, CARTPOLE, "worker_buffer_bytes"),
         ({"env_retries": 7}, CARTPOLE, "env_retries"),
         ({"check_observations": True}, CARTPOLE, "check_observations"),
         ({}, rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 9}), "all_workers.environment"),
@@ -424,7 +407,7 @@ async def test_takeover_rejects_settings_that_differ_from_the_samplers(
     async with pool_on(backend):
         pass
     with raises(InvalidValueError, field=field, reason=Reason.INVALID_VALUE, match="--no-adopt"):
-        await Pool.start(backend, PoolConfig(**{**CONFIG.__dict__, **changes}), env)
+        await Pool.start(backend, settings(**changes), env)
     async with pool_on(backend, keep=False):  # the failed start changed nothing
         pass
 
@@ -433,7 +416,7 @@ async def test_takeover_prefers_what_clients_have_set_over_settings() -> None:
     backend, other = LastingBackend(), rollserve.EnvSpec("Acrobot-v1")
     async with pool_on(backend) as pool:
         await pool.update_env([other])
-    changes: dict[str, Any] = {"seed": 99, "seed_is_random": True, "num_workers": 3}
+    changes: dict[str, Any] = {"seed": None, "workers": 3}
     async with pool_on(backend, rollserve.EnvSpec("MountainCar-v0"), keep=False, **changes) as pool:
         status = pool.status()
         assert (status.env_specs, status.env_version, len(status.workers)) == ([other], 2, 2)

@@ -21,7 +21,7 @@ from rollserve_server.pool.plan.plan import PlannedClaim
 from rollserve_server.sampling.protocol.episodes import Message, Parcel
 from rollserve_server.sampling.work import episodes as stream_work
 
-FULL: dict[str, Any] = {"worker_buffer_bytes": 4000, "window_bytes": 3000}
+FULL: dict[str, Any] = {"worker_buffer_bytes": 4000, "call_window_bytes": 3000}
 _CALLS = 2
 _LONG_SECONDS = 10.0
 
@@ -37,7 +37,7 @@ async def check_calls(
     backends: Sequence[InProcessBackend], env: rollserve.EnvSpec, target: Target | Fragments, **options: Any
 ) -> None:
     """Check that calls deliver the same as without losses, that accounts add up, and that something was retried."""
-    async with pool_of(InProcessBackend(), env, num_workers=options["num_workers"]) as pool:
+    async with pool_of(InProcessBackend(), env, workers=options["num_workers"]) as pool:
         await pool.update_agent([RandomSpec()])
         expected = [await sample(pool, target, max_message_bytes=1000) for _ in range(_CALLS)]
     num_retried = 0

@@ -84,9 +84,7 @@ def small_group() -> Iterator[Path]:
                 continue
             break
     else:
-        pytest.skip(
-            "limiting the memory of processes needs root, and writable cgroups"
-        )
+        pytest.skip("limiting the memory of processes needs root, and writable cgroups")
     yield folder
     deadline = time.monotonic() + 10
     while folder.exists() and time.monotonic() < deadline:
@@ -101,7 +99,7 @@ async def test_worker_killed_by_the_kernel_for_memory_is_replaced(
     flag = tmp_path / "flag"
     kwargs = {"flag": str(flag), "group": str(small_group)}
     env = rollserve.EnvSpec("sample_envs:Greedy", kwargs)
-    async with pool_of(ray_backend, env, allowed_modules=frozenset({"sample_envs"})) as pool:
+    async with pool_of(ray_backend, env, allow_module=("sample_envs",)) as pool:
         await pool.update_agent([RandomSpec()])
         reference = await sample(pool, AtLeast(400), seed=5)
         flag.touch()
@@ -120,7 +118,7 @@ async def test_call_fails_if_an_episode_takes_the_memory_of_every_worker(
     flag = tmp_path / "flag"
     kwargs = {"flag": str(flag), "group": str(small_group), "goes_on": True}
     env = rollserve.EnvSpec("sample_envs:Greedy", kwargs)
-    async with pool_of(ray_backend, env, num_workers=1, allowed_modules=frozenset({"sample_envs"})) as pool:
+    async with pool_of(ray_backend, env, workers=1, allow_module=("sample_envs",)) as pool:
         await pool.update_agent([RandomSpec()])
         flag.touch()
         with raises(WorkerLostError, reason=Reason.WORKER_LOST_AGAIN, match=r"kernel.* memory .*episode \d"):

@@ -21,7 +21,18 @@ from cutting_proxy import cutting_proxy
 from faults.backends import SLOW_ON_RAY
 from faults.killable import NOTICE_SECONDS, KillableBackend
 from faults.running import begin_to_sample
-from pools import CARTPOLE, adds_up, calls_of, evaluate, evaluate_population, kill_one, pool_of, sample, until
+from pools import (
+    CARTPOLE,
+    adds_up,
+    calls_of,
+    evaluate,
+    evaluate_population,
+    kill_one,
+    num_running,
+    pool_of,
+    sample,
+    until,
+)
 from support import equal, raises, server_environment
 
 import rollserve
@@ -29,20 +40,13 @@ from rollserve import Reason
 from rollserve_server.agents import MlpSpec, RandomSpec
 from rollserve_server.errors import InvalidValueError, NotReadyError, OverLimitError, WorkerLostError
 from rollserve_server.local import LocalServer, local_server
-from rollserve_server.pool import (
-    AtLeast,
-    Backend,
-    Exactly,
-    Fragments,
-    InProcessBackend,
-    Pool,
-    Target,
-)
+from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Pool, Target
 from rollserve_server.pool.backends.ray.backend import RayBackend
-from rollserve_server.sampling import Worker, WorkerConfig
+from rollserve_server.sampling import Worker
+from rollserve_server.settings import WorkerSettings
 
 ROLLSERVE = Path(sys.executable).with_name("rollserve")
-MODULES = {"allowed_modules": frozenset({"sample_envs"})}
+MODULES = {"allow_module": ("sample_envs",)}
 RAGGED = rollserve.EnvSpec("sample_envs:Ragged")
 NATIVE = rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=4, num_episodes_per_row=2)
 NUM_ROWS = 2
@@ -118,7 +122,7 @@ def calls(pool: Pool, num_workers: int) -> list[Callable[[], Coroutine[Any, Any,
 
 async def expected_of(num_workers: int) -> list[Any]:
     """The results of these calls in a pool that nothing disturbs."""
-    async with pool_of(InProcessBackend(), RAGGED, num_workers=num_workers, num_rows=NUM_ROWS, **MODULES) as pool:
+    async with pool_of(InProcessBackend(), RAGGED, workers=num_workers, rows=NUM_ROWS, **MODULES) as pool:
         await pool.update_agent([mlp()])
         return [await call() for call in calls(pool, num_workers)]
 
@@ -138,11 +142,11 @@ async def test_running_calls_keep_their_workers_during_a_resize(
 ) -> None:
     expected = {num_workers: await expected_of(num_workers) for num_workers in (before, after)}
     env = watched(tmp_path, step_seconds=0.001)
-    async with pool_of(backend, env, num_workers=before, num_rows=NUM_ROWS, **MODULES) as pool:
+    async with pool_of(backend, env, workers=before, rows=NUM_ROWS, **MODULES) as pool:
         await pool.update_agent([mlp()])
         processes = process_ids(pool)
         running = [asyncio.create_task(call()) for call in calls(pool, before)]
-        await until(lambda: pool._num_calls() == len(running))
+        await until(lambda: num_running(pool) == len(running))
         assert await pool.resize(after) == before
         if after < before:
             assert sizes_of(pool) == (after, before - after)
@@ -168,7 +172,7 @@ async def test_running_calls_keep_their_workers_during_a_resize(
 @pytest.mark.parametrize("env", [CARTPOLE, NATIVE], ids=["rows", "native"])
 async def test_own_sequence_continues_through_resizes(backend: Backend, env: rollserve.EnvSpec) -> None:
     """Accounts count prefetched episodes, whichever worker held them."""
-    async with pool_of(backend, env, num_workers=2) as pool, pool_of(InProcessBackend(), env) as other:
+    async with pool_of(backend, env, workers=2) as pool, pool_of(InProcessBackend(), env) as other:
         for each in (pool, other):
             await each.update_agent([RandomSpec()])
         begun = calls_of(pool)
@@ -192,7 +196,7 @@ async def test_own_sequence_continues_through_resizes(backend: Backend, env: rol
 
 @SLOW_ON_RAY
 async def test_row_sequences_begin_again_after_a_resize(backend: Backend) -> None:
-    async with pool_of(backend, CARTPOLE, num_workers=2, num_rows=2) as pool:
+    async with pool_of(backend, CARTPOLE, workers=2, rows=2) as pool:
         await pool.update_agent([RandomSpec()])
         first, second = [await sample(pool, Fragments(80)) for _ in range(2)]
         await sample(pool, Fragments(80), seed=5)
@@ -210,7 +214,7 @@ async def test_row_sequences_begin_again_after_a_resize(backend: Backend) -> Non
         assert account_of(third).num_carried_steps == 0
         # A row sequence from its beginning is the same in any pool of this size.
         batch = await sample(pool, Fragments(120), seed=5)
-    async with pool_of(InProcessBackend(), CARTPOLE, num_workers=3, num_rows=2) as other:
+    async with pool_of(InProcessBackend(), CARTPOLE, workers=3, rows=2) as other:
         await other.update_agent([RandomSpec()])
         assert equal(batch, await sample(other, Fragments(120), seed=5))
 
@@ -230,7 +234,7 @@ async def test_call_is_rejected_if_the_number_of_workers_is_not_the_expected_one
 
 @SLOW_ON_RAY
 async def test_resize_is_rejected_while_workers_differ(backend: Backend) -> None:
-    async with pool_of(backend, RAGGED, num_rows=NUM_ROWS, **MODULES) as pool:
+    async with pool_of(backend, RAGGED, rows=NUM_ROWS, **MODULES) as pool:
         await pool.update_agent([mlp(1), mlp(2)], per_worker=True)
         before = await sample(pool, AtLeast(200), seed=3)
         evaluated = await evaluate(pool, 10)
@@ -253,7 +257,7 @@ async def test_resize_is_rejected_while_workers_differ(backend: Backend) -> None
         ):
             with raises(NotReadyError, field="options.policy_version", reason=Reason.WORKER_COUNT):
                 await call()
-        assert len(pool.agent_versions.parameters(1, 1)[1]) == len(pool.agent_versions.parameters(2, 2)[1])
+        assert len(pool.agents.parameters(1, 1)[1]) == len(pool.agents.parameters(2, 2)[1])
         await pool.resize(2)
         assert equal(before, await sample(pool, AtLeast(200), seed=3, policy_version=1, env_version=1))
         assert (await evaluate(pool, 10, policy_version=1, env_version=1)).outcomes == evaluated.outcomes
@@ -274,9 +278,9 @@ class Cramped:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
-    def create_worker(self, worker_index: int, config: WorkerConfig) -> Any:
+    def create_worker(self, worker_index: int, settings: WorkerSettings) -> Any:
         if worker_index < self.num_places:
-            return self._backend.create_worker(worker_index, config)
+            return self._backend.create_worker(worker_index, settings)
         self.num_waiting += 1
         return _NeverStarts(self)
 
@@ -303,7 +307,7 @@ async def test_resize_without_room_changes_nothing(backend: Backend, start_secon
     cramped: Any = Cramped(backend, 3)
     env = watched(tmp_path)
     limits = {"max_workers": 5, "start_seconds": start_seconds}
-    async with pool_of(cramped, env, num_rows=NUM_ROWS, **limits, **MODULES) as pool:
+    async with pool_of(cramped, env, rows=NUM_ROWS, **limits, **MODULES) as pool:
         await pool.update_agent([mlp()])
         before = [await sample(pool, target, seed=3) for target in (AtLeast(200), Exactly(5))]
         kept = await sample(pool, Fragments(80))
@@ -339,7 +343,7 @@ async def repeated(pool: Pool, batch: rollserve.EpisodeBatch) -> rollserve.Episo
 
 @SLOW_ON_RAY
 async def test_resizes_and_updates_run_one_after_the_other(backend: Backend) -> None:
-    async with pool_of(backend, RAGGED, num_rows=NUM_ROWS, **MODULES) as pool:
+    async with pool_of(backend, RAGGED, rows=NUM_ROWS, **MODULES) as pool:
         await pool.update_agent([mlp(1)])
         expected = await sample(pool, AtLeast(300), seed=3)
         short = rollserve.EnvSpec("sample_envs:Ragged", {"most": 4})
@@ -368,11 +372,11 @@ async def test_resizes_and_updates_run_one_after_the_other(backend: Backend) -> 
 @SLOW_ON_RAY
 async def test_calls_deliver_the_same_through_random_resizes(backend: Backend) -> None:
     source = random.Random(3)
-    async with pool_of(InProcessBackend(), RAGGED, num_workers=1, num_rows=3, **MODULES) as pool:
+    async with pool_of(InProcessBackend(), RAGGED, workers=1, rows=3, **MODULES) as pool:
         await pool.update_agent([mlp(1)])
         expected = [await sample(pool, AtLeast(1500), seed=seed) for seed in range(3)]
         outcomes = (await evaluate(pool, 60)).outcomes
-    async with pool_of(backend, RAGGED, num_workers=2, num_rows=3, **MODULES) as pool:
+    async with pool_of(backend, RAGGED, workers=2, rows=3, **MODULES) as pool:
         await pool.update_agent([mlp(1)])
         processes = process_ids(pool)
         stopping = asyncio.Event()
@@ -408,7 +412,7 @@ async def test_calls_deliver_the_same_through_random_resizes(backend: Backend) -
 async def test_calls_deliver_the_same_when_workers_die_during_resizes(ray_backend: RayBackend, tmp_path: Path) -> None:
     env, source = watched(tmp_path, step_seconds=0.001), random.Random(5)
     expected = {num_workers: await expected_of(num_workers) for num_workers in (2, 3)}
-    async with pool_of(ray_backend, env, num_workers=2, num_rows=NUM_ROWS, **MODULES) as pool:
+    async with pool_of(ray_backend, env, workers=2, rows=NUM_ROWS, **MODULES) as pool:
         await pool.update_agent([mlp()])
         processes = process_ids(pool)
         resizing = asyncio.create_task(pool.resize(3))
@@ -423,7 +427,7 @@ async def test_calls_deliver_the_same_when_workers_die_during_resizes(ray_backen
 
         # A leaving worker dies while calls still need it.
         running = [asyncio.create_task(call()) for call in calls(pool, 3)[:3]]
-        await until(lambda: pool._num_running == 3)
+        await until(lambda: num_running(pool) == 3)
         await pool.resize(1)
         assert sizes_of(pool) == (1, 2)
         leaving = next(worker for worker in pool.status().workers if worker.index == 2)
@@ -453,8 +457,8 @@ async def test_resize_replaces_a_new_worker_that_dies_before_the_last_one_starts
     last_may_start, first_started = asyncio.Event(), asyncio.Event()
     create = backend.create_worker
 
-    def create_slowly(index: int, config: WorkerConfig) -> Any:
-        handle = create(index, config)
+    def create_slowly(index: int, settings: WorkerSettings) -> Any:
+        handle = create(index, settings)
         call = handle.call
 
         async def call_later(method: Any, *arguments: Any, **options: Any) -> Any:
@@ -470,7 +474,7 @@ async def test_resize_replaces_a_new_worker_that_dies_before_the_last_one_starts
         monkeypatch.setattr(handle, "call", call_later)
         return handle
 
-    async with pool_of(backend, RAGGED, num_workers=1, num_rows=NUM_ROWS, **NOTICE_SECONDS, **MODULES) as pool:
+    async with pool_of(backend, RAGGED, workers=1, rows=NUM_ROWS, **NOTICE_SECONDS, **MODULES) as pool:
         await pool.update_agent([mlp()])
         monkeypatch.setattr(backend, "create_worker", create_slowly)
         resizing = asyncio.create_task(pool.resize(3))
@@ -495,7 +499,7 @@ async def test_resize_is_limited_to_four_times_the_cores_by_default(monkeypatch:
     backend = InProcessBackend()
     monkeypatch.setattr(backend, "default_num_workers", lambda: 1, raising=False)
     for num_workers, limit in ((None, 4), (2, 4), (6, 6)):
-        async with pool_of(backend, CARTPOLE, num_workers=num_workers) as pool:
+        async with pool_of(backend, CARTPOLE, workers=num_workers) as pool:
             with raises(OverLimitError, field="worker_count", reason=Reason.TOO_MANY_WORKERS, match=rf"\b{limit}\b"):
                 await pool.resize(limit + 1)
             await pool.resize(1)
@@ -504,7 +508,7 @@ async def test_resize_is_limited_to_four_times_the_cores_by_default(monkeypatch:
 
 
 async def test_calls_run_while_many_workers_are_added() -> None:
-    async with pool_of(InProcessBackend(), CARTPOLE, num_workers=1, max_workers=400) as pool:
+    async with pool_of(InProcessBackend(), CARTPOLE, workers=1, max_workers=400) as pool:
         await pool.update_agent([RandomSpec()])
         resizing = asyncio.create_task(pool.resize(400))
         await sample(pool, AtLeast(10))

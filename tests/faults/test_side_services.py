@@ -19,7 +19,7 @@ from raw_calls import BIG, SERVICE, careless, end_of, serving, soon
 import rollserve
 from rollserve_server.gateway.health import Health
 from rollserve_server.gateway.requests.intake import Intake
-from rollserve_server.gateway.rpcs import OpenRpcs
+from rollserve_server.gateway.rpcs.open_rpcs import OpenRpcs
 from rollserve_server.local import LocalServer
 
 CHECK, WATCH, LIST = (f"/grpc.health.v1.Health/{name}" for name in ("Check", "Watch", "List"))
@@ -220,10 +220,10 @@ async def test_health_stays_not_serving_after_its_end() -> None:
         stub = health_pb2_grpc.HealthStub(channel)
         requests = [health_pb2.HealthCheckRequest(service=name) for name in ("", "x")]
         watches = [stub.Watch(request) for request in requests]
-        for status, change in {STATUS.NOT_SERVING: health.begin, STATUS.SERVING: health.end}.items():
+        for status, change in {STATUS.NOT_SERVING: health.start_serving, STATUS.SERVING: health.stop_serving}.items():
             assert {(await watch.read()).status for watch in watches} == {status}
             change()
-        health.begin()
+        health.start_serving()
         assert {(await watch.read()).status for watch in watches} == {STATUS.NOT_SERVING}
         assert {(await stub.Check(request)).status for request in requests} == {STATUS.NOT_SERVING}
     await server.stop(None)

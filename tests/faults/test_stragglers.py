@@ -21,12 +21,12 @@ from unreliable import MortalBackend, Places
 import rollserve
 from rollserve.account import account_from_proto
 from rollserve_server.agents import MlpSpec, RandomSpec
-from rollserve_server.gateway.messages.sampling import account_to_proto
+from rollserve_server.gateway.messages.accounts import account_to_proto
 from rollserve_server.pool import AtLeast, Backend, InProcessBackend
 from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.pool.calls import stragglers
 
-MODULES: dict[str, Any] = {"allowed_modules": frozenset({"sample_envs"})}
+MODULES: dict[str, Any] = {"allow_module": ("sample_envs",)}
 _CALLS = 5
 _LONG_SECONDS = 60.0  # longer than any call that does not wait for a slow worker
 
@@ -48,22 +48,22 @@ def duplicate_early(monkeypatch: pytest.MonkeyPatch) -> None:
     ("env", "options"),
     [
         pytest.param(NATIVE, {}, id="blocks"),
-        pytest.param(NATIVE, {"worker_buffer_bytes": 4000, "window_bytes": 3000}, id="blocks, full"),
+        pytest.param(NATIVE, {"worker_buffer_bytes": 4000, "call_window_bytes": 3000}, id="blocks, full"),
         pytest.param(ROWS, {}, id="rows"),
-        pytest.param(ROWS, {"worker_buffer_bytes": 4000, "window_bytes": 3000}, id="rows, full"),
+        pytest.param(ROWS, {"worker_buffer_bytes": 4000, "call_window_bytes": 3000}, id="rows, full"),
     ],
 )
 async def test_duplicated_episodes_are_delivered_once(
     env: rollserve.EnvSpec, options: dict[str, Any], num_deaths: int, num_workers: int
 ) -> None:
-    async with pool_of(InProcessBackend(), env, num_workers=num_workers) as pool:
+    async with pool_of(InProcessBackend(), env, workers=num_workers) as pool:
         await pool.update_agent([RandomSpec()])
         expected = [await sample(pool, AtLeast(300)) for _ in range(_CALLS)]
         expected_evaluation = await evaluate(pool, 15)
     num_duplicates = num_lost_steps = 0
     for seed in range(2):
         backend = MortalBackend(seed, num_deaths)
-        async with pool_of(backend, env, num_workers=num_workers, straggler_factor=1e-9, **options) as pool:
+        async with pool_of(backend, env, workers=num_workers, straggler_factor=1e-9, **options) as pool:
             await pool.update_agent([RandomSpec()])
             for call in range(_CALLS):
                 async with asyncio.timeout(_LONG_SECONDS):
@@ -88,7 +88,7 @@ async def test_duplicated_episodes_are_delivered_once(
     ("env", "factor"), [(rollserve.EnvSpec("sample_envs:Unseeded"), 1e-9), (ROWS, 0.0)], ids=["other bytes", "off"]
 )
 async def test_no_episode_is_duplicated_if_unseeded_or_switched_off(env: rollserve.EnvSpec, factor: float) -> None:
-    async with pool_of(ShuffledBackend(1), env, num_workers=3, straggler_factor=factor, **MODULES) as pool:
+    async with pool_of(ShuffledBackend(1), env, workers=3, straggler_factor=factor, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         for _ in range(_CALLS):
             batch = await sample(pool, AtLeast(100))
@@ -104,11 +104,11 @@ def places(tmp_path: Path) -> Places:
 @SLOW_ON_RAY
 async def test_call_does_not_wait_for_a_slow_worker(backend: Backend, places: Places) -> None:
     env = places.env(step_seconds=0.3, most_steps=60)
-    async with pool_of(InProcessBackend(), env, num_workers=1, num_rows=2, **MODULES) as pool:
+    async with pool_of(InProcessBackend(), env, workers=1, rows=2, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         expected = [await sample(pool, AtLeast(400)) for _ in range(5)]
         expected_evaluation = await evaluate(pool, 8, seed=1)
-    async with pool_of(backend, env, num_workers=3, num_rows=2, straggler_factor=3.0, **MODULES) as pool:
+    async with pool_of(backend, env, workers=3, rows=2, straggler_factor=3.0, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         assert equal(await sample(pool, AtLeast(400)), expected[0])
         accounts: list[rollserve.Account] = []
@@ -138,13 +138,11 @@ async def test_call_does_not_wait_for_a_slow_worker(backend: Backend, places: Pl
 async def test_worker_with_a_full_buffer_runs_late_episodes(places: Places, caplog: pytest.LogCaptureFixture) -> None:
     """The buffered episodes cannot be delivered before the late ones, and all rows are taken."""
     env = places.env(step_seconds=5.0, most_steps=60)
-    async with pool_of(InProcessBackend(), env, num_workers=1, num_rows=2, **MODULES) as pool:
+    async with pool_of(InProcessBackend(), env, workers=1, rows=2, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         expected = [await sample(pool, AtLeast(2000)) for _ in range(2)]
-    sizes = {"worker_buffer_bytes": 1000, "window_bytes": 1000}
-    async with pool_of(
-        InProcessBackend(), env, num_workers=2, num_rows=2, straggler_factor=3.0, **sizes, **MODULES
-    ) as pool:
+    sizes = {"worker_buffer_bytes": 1000, "call_window_bytes": 1000}
+    async with pool_of(InProcessBackend(), env, workers=2, rows=2, straggler_factor=3.0, **sizes, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         assert equal(await sample(pool, AtLeast(2000)), expected[0])
         with places.slow(pool, 0):
@@ -161,10 +159,10 @@ async def test_worker_with_a_full_buffer_runs_late_episodes(places: Places, capl
 
 
 async def test_call_does_not_wait_for_a_stopped_process(ray_backend: RayBackend) -> None:
-    async with pool_of(InProcessBackend(), CARTPOLE, num_workers=1) as pool:
+    async with pool_of(InProcessBackend(), CARTPOLE, workers=1) as pool:
         await pool.update_agent([RandomSpec()])
         expected = [await sample(pool, AtLeast(2000)) for _ in range(5)]
-    async with pool_of(ray_backend, CARTPOLE, num_workers=2, straggler_factor=3.0) as pool:
+    async with pool_of(ray_backend, CARTPOLE, workers=2, straggler_factor=3.0) as pool:
         await pool.update_agent([RandomSpec()])
         assert equal(await sample(pool, AtLeast(2000)), expected[0])
         stopped = pool.status().workers[1].identity.process_id
@@ -196,10 +194,10 @@ async def test_population_call_does_not_wait_for_a_slow_worker(backend: Backend,
     )
     spec = MlpSpec(agent.layer_sizes, agent.activation, agent.head, agent.parameters)
     members = {name: np.stack([value * scale for scale in range(6)]) for name, value in agent.parameters.items()}
-    async with pool_of(InProcessBackend(), env, num_workers=1, num_rows=2, **MODULES) as pool:
+    async with pool_of(InProcessBackend(), env, workers=1, rows=2, **MODULES) as pool:
         await pool.update_agent([spec])
         expected = await evaluate_population(pool, members, 4, seed=1)
-    async with pool_of(backend, env, num_workers=3, num_rows=2, straggler_factor=3.0, **MODULES) as pool:
+    async with pool_of(backend, env, workers=3, rows=2, straggler_factor=3.0, **MODULES) as pool:
         await pool.update_agent([spec])
         with places.slow(pool, 1):
             began = time.monotonic()
@@ -217,12 +215,12 @@ async def test_duplicated_members_count_once() -> None:
     )
     spec = MlpSpec(agent.layer_sizes, agent.activation, agent.head, agent.parameters)
     members = {name: np.stack([value * scale for scale in range(10)]) for name, value in agent.parameters.items()}
-    async with pool_of(InProcessBackend(), ROWS, num_workers=1) as pool:
+    async with pool_of(InProcessBackend(), ROWS, workers=1) as pool:
         await pool.update_agent([spec])
         expected = await evaluate_population(pool, members, 5)
     num_duplicates = 0
     for seed in range(4):
-        async with pool_of(MortalBackend(seed, 3), ROWS, num_workers=3, straggler_factor=1e-9) as pool:
+        async with pool_of(MortalBackend(seed, 3), ROWS, workers=3, straggler_factor=1e-9) as pool:
             await pool.update_agent([spec])
             for _ in range(3):
                 evaluation = await evaluate_population(pool, members, 5)

@@ -1,4 +1,4 @@
-"""Rollserve's client: episodes of a policy acting in environments, sampled by a server.
+"""Rollserve's client: sends a policy to a server, and receives the episodes that it samples.
 
 >>> import rollserve
 >>> with rollserve.connect("127.0.0.1:50051") as sampler:  # doctest: +SKIP
@@ -9,13 +9,12 @@
 import importlib.metadata
 
 from rollserve import spaces
-from rollserve._calls.evaluations import EvaluationOptions
-from rollserve._calls.requests import EnvUpdate, SamplingOptions
 from rollserve.account import Account, EpisodeFailure, WorkerAccount
 from rollserve.agent_versions import AgentVersion, HeldAgent
 from rollserve.agents import Agent, ConstantAgent, MlpAgent, OnnxAgent, PickledAgent, PythonAgent, RandomAgent
-from rollserve.async_sampler import AsyncSampler, AsyncSampleStream, aconnect
-from rollserve.environments import EnvChange, EnvSpec, Task, Vectorization, Wrapper
+from rollserve.async_sample_stream import AsyncSampleStream
+from rollserve.async_sampler import AsyncSampler, aconnect
+from rollserve.environments import EnvChange, EnvSpec, EnvUpdate, Task, Vectorization, Wrapper
 from rollserve.episode_batch import EpisodeBatch, StepType
 from rollserve.episode_buffer import EpisodeBuffer
 from rollserve.errors import (
@@ -31,6 +30,7 @@ from rollserve.errors import (
 )
 from rollserve.evaluation import Evaluation, PopulationEvaluation, Summary
 from rollserve.memory import give_back_memory, hold_on_to_memory
+from rollserve.options import EvaluationOptions, SamplingOptions
 from rollserve.reasons import Reason
 from rollserve.reproducibility import Reproducibility
 from rollserve.sample_stream import SampleStream

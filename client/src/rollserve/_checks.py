@@ -1,4 +1,4 @@
-"""Checks of what a caller passes, before anything is sent."""
+"""Checks of the caller's arguments before anything is sent."""
 
 from __future__ import annotations
 
@@ -18,22 +18,26 @@ __all__ = [
     "check_count",
     "check_flag",
     "check_integer",
+    "check_known_options",
+    "check_names",
     "check_seconds",
     "check_text",
     "check_type",
+    "choices_text",
+    "type_error",
 ]
 
+# Schemes of gRPC's names for servers. gRPC itself checks what follows them.
 _SCHEMES = ("dns:", "ipv4:", "ipv6:", "unix:", "unix-abstract:", "vsock:", "xds:")
-"""Of gRPC's names for servers; what follows them is gRPC's to judge."""
 _HOST_AND_PORT = re.compile(r"(\[[0-9A-Za-z:.%]+\]|[^\s:/@\[\]]+):([0-9]{1,5})")
 
 
 def check_connection(target: str, sampler: str, timeout: float, max_message_bytes: int | None) -> None:
-    """Raises unless these can be the arguments of `rollserve.connect`.
+    """Check the arguments of `rollserve.connect`.
 
     Raises:
-        TypeError: one is of another type.
-        InvalidArgumentError: one has a value that is of no use.
+        TypeError: an argument of the wrong type.
+        InvalidArgumentError: an argument with an invalid value.
     """
     _check_target(target)
     check_text("sampler", sampler)
@@ -43,11 +47,11 @@ def check_connection(target: str, sampler: str, timeout: float, max_message_byte
 
 
 def check_text(name: str, value: str) -> None:
-    """Raises unless the value can be sent as text.
+    """Check that a value can be sent as text.
 
     Raises:
-        TypeError: it is not a string.
-        InvalidArgumentError: it cannot be encoded.
+        TypeError: not a string.
+        InvalidArgumentError: a string that UTF-8 cannot encode.
     """
     check_type(name, value, str, "a string")
     try:
@@ -56,74 +60,94 @@ def check_text(name: str, value: str) -> None:
         raise InvalidArgumentError.of(name, expected="text that UTF-8 can write", got=repr(value)) from None
 
 
+def check_names(name: str, values: Any) -> None:
+    """Check that a value is a sequence of names that can be sent as text; raises as `check_text`."""
+    if isinstance(values, str):
+        raise type_error(name, "a sequence of names", values)
+    for value in values:
+        check_text(name, value)
+
+
 def check_integer(name: str, value: Any, bits: int, *, signed: bool) -> None:
-    """Raises unless the value can be sent as an integer of so many bits.
+    """Check that a value can be sent as an integer of a number of bits.
 
     Raises:
-        TypeError: it is not an integer.
-        InvalidArgumentError: it is out of range.
+        TypeError: not an integer.
+        InvalidArgumentError: an integer out of range.
     """
     check_type(name, value, numbers.Integral, "an integer")
     number = operator.index(value)
     low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
     if not low <= number <= high:
         expected = f"an integer of {bits} bits" if signed else f"an integer from 0 to 2**{bits} - 1"
-        raise InvalidArgumentError.of(name, expected=expected, got=str(number))
+        raise InvalidArgumentError.of(name, expected=expected, got=number)
 
 
 def check_count(name: str, value: Any) -> None:
-    """Raises unless the value is a positive integer of 32 bits.
+    """Check that a value is a positive integer below 2**32.
 
     Raises:
-        TypeError: it is not an integer.
-        InvalidArgumentError: it is out of range.
+        TypeError: not an integer.
+        InvalidArgumentError: an integer out of range.
     """
     check_integer(name, value, 32, signed=False)
     if value == 0:
-        raise InvalidArgumentError.of(name, expected="a positive number", got="0")
+        raise InvalidArgumentError.of(name, expected="a positive number", got=0)
 
 
 def check_choice(name: str, value: object, choices: Collection[str]) -> None:
-    """Raises InvalidArgumentError unless the value is one of some names."""
+    """Raise InvalidArgumentError unless a value is among the choices."""
     if value not in choices:
-        raise InvalidArgumentError.of(name, expected=" or ".join(map(repr, choices)), got=repr(value))
+        raise InvalidArgumentError.of(name, expected=choices_text(choices), got=repr(value))
 
 
 def check_seconds(name: str, value: float, *, positive: bool) -> None:
-    """Raises unless the value is a number of seconds; infinitely many are allowed.
+    """Check that a value is a number of seconds, which may be infinite.
 
     Raises:
-        TypeError: it is not a number.
-        InvalidArgumentError: it is no number, or not positive although it has to be.
+        TypeError: not a number.
+        InvalidArgumentError: NaN, or a number that has to be positive and is not.
     """
     check_type(name, value, numbers.Real, "a number of seconds")
     if math.isnan(value) or (positive and value <= 0):
-        raise InvalidArgumentError.of(
-            name, expected=f"a {'positive ' if positive else ''}number of seconds", got=f"{value:g}"
-        )
+        expected = f"a {'positive ' if positive else ''}number of seconds"
+        raise InvalidArgumentError.of(name, expected=expected, got=f"{value:g}")
 
 
 def check_flag(name: str, value: object) -> None:
-    """Raises TypeError unless the value is a truth value."""
+    """Raise TypeError unless a value is a truth value."""
     if not isinstance(value, bool):
-        raise _type_error(name, "a truth value", value)
+        raise type_error(name, "a truth value", value)
 
 
 def check_type(name: str, value: object, kind: type | UnionType, expected: str) -> None:
-    """Raises TypeError unless the value is of the kind; truth values are no numbers."""
+    """Raise TypeError unless a value is an instance of a type; truth values do not count as numbers."""
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise _type_error(name, expected, value)
+        raise type_error(name, expected, value)
+
+
+def check_known_options(options: Collection[str], known: type) -> None:
+    """Raise TypeError unless all options are keys of a TypedDict."""
+    unknown = sorted(set(options) - known.__annotations__.keys())
+    if unknown:
+        raise TypeError(f"options: {mismatch(f'keys of {known.__name__}', ', '.join(unknown))}")
+
+
+def choices_text(choices: Collection[str]) -> str:
+    """Return the choices as they read in an error: `'shared' or 'separate'`."""
+    return " or ".join(map(repr, choices))
+
+
+def type_error(name: str, expected: str, value: object) -> TypeError:
+    """Return the error for an argument of the wrong type."""
+    return TypeError(f"{name}: {mismatch(expected, type(value).__name__)}")
 
 
 def _check_target(target: str) -> None:
-    """Raises unless the target is HOST:PORT or has one of gRPC's schemes."""
+    """Check that a target is HOST:PORT or has one of gRPC's schemes."""
     check_text("target", target)
     if target.startswith(_SCHEMES):
         return
-    found = _HOST_AND_PORT.fullmatch(target)
-    if found is None or not 1 <= int(found[2]) <= 65535:
+    match = _HOST_AND_PORT.fullmatch(target)
+    if match is None or not 1 <= int(match[2]) <= 65535:
         raise InvalidArgumentError.of("target", expected="HOST:PORT, such as 127.0.0.1:50051", got=repr(target))
-
-
-def _type_error(name: str, expected: str, value: object) -> TypeError:
-    return TypeError(f"{name}: {mismatch(expected, type(value).__name__)}")

@@ -1,4 +1,4 @@
-"""What a call did with everything that was simulated for it."""
+"""Accounts: what became of everything that was simulated for a call."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ __all__ = ["Account", "EpisodeFailure", "WorkerAccount", "account_from_proto"]
 
 @dataclass(frozen=True)
 class WorkerAccount:
-    """One worker's share in a call.
+    """Account of one worker's share in a call.
 
     Attributes:
-        worker_index: the number of the worker.
-        num_simulated_steps: steps that it simulated while the call ran.
-        num_steps: steps delivered that it simulated.
-        num_episodes: episodes delivered that it simulated.
+        worker_index: index of the worker.
+        num_simulated_steps: steps that the worker simulated while the call ran.
+        num_steps: delivered steps that the worker simulated.
+        num_episodes: delivered episodes that the worker simulated.
         sampling_seconds: time spent stepping environments and evaluating the policy.
         encoding_seconds: time spent writing messages.
-        num_missing_steps: of fragments, steps of its share that it did not make, because enough others were done.
+        num_missing_steps: for fragments, steps of the worker's share that it did not simulate because enough other
+            workers were done.
     """
 
     worker_index: int
@@ -40,13 +41,13 @@ class EpisodeFailure:
     """An episode whose environment raised an error.
 
     Attributes:
-        episode_index: its index; of rows that are stepped together, the lowest of those of the block that had not
-            ended. In a population, k * M + j for episode j of member k, where each has M.
-        worker_index: the worker that ran it last.
-        num_attempts: how often it failed there.
-        skipped: whether the call went on without it. Else it went well in the end, or it is beyond the call's last
-            episode.
-        text: where it was and what the environment said last, up to 256 characters.
+        episode_index: index of the episode. Where rows are stepped together, the lowest index among the block's
+            episodes that had not ended. In a population, k * M + j for episode j of member k, with M episodes each.
+        worker_index: index of the worker that ran the episode last.
+        num_attempts: number of failed attempts on that worker.
+        skipped: whether the call went on without the episode. Otherwise a later attempt succeeded, or the episode is
+            beyond the last one that the call delivered.
+        text: position of the failure and the environment's last error, in up to 256 characters.
     """
 
     episode_index: int
@@ -58,54 +59,54 @@ class EpisodeFailure:
 
 @dataclass(frozen=True)
 class Account:
-    """The last word of a call.
+    """Account of everything that was simulated for a call.
 
-    Carried and simulated steps together are as many as those that were delivered, kept, superseded, cancelled, lost,
-    idle or discarded.
+    The numbers add up: carried and simulated steps together equal the delivered, kept, superseded, cancelled, lost,
+    idle and discarded steps.
 
     Attributes:
-        num_steps: steps delivered.
-        num_episodes: episodes delivered; of those delivered in fragments, the ones that ended.
-        num_simulated_steps: steps simulated while the call ran, for it and beyond its end.
-        num_carried_steps: steps simulated earlier that this account tells the end of: kept by calls before, of calls
+        num_steps: delivered steps.
+        num_episodes: delivered episodes; for fragments, the episodes that ended in this call.
+        num_simulated_steps: steps simulated while the call ran, for this call and beyond its end.
+        num_carried_steps: steps simulated earlier whose fate this account reports: kept by earlier calls, from calls
             that ended without an account, or delivered before an interruption.
-        num_kept_steps: steps of episodes beyond the last delivered one that are kept for the next call.
-        num_superseded_steps: steps thrown away that calls before had kept, and no call can use any more.
-        num_cancelled_steps: steps thrown away of calls that were cancelled or failed.
-        num_lost_steps: steps thrown away because the worker that held them is gone, or their environment raised an
-            error, and so simulated again unless their episode was given up, or because another worker was sooner with
-            the same; of fragments, also steps that were simulated once more to bring rows to where they stood.
-        num_idle_steps: steps thrown away of rows that are stepped together, and had to go on with the others: they had
-            finished the episodes that a block has of them, or were in one that is not wanted.
-        num_prefetched_steps: of the carried ones, those that were simulated between calls, with `prefetch`.
-        num_discarded_steps: steps thrown away because the call asked for that, with `blackhole`.
-        num_discarded_episodes: episodes that those steps ended.
-        shared_message_bytes: how many bytes of messages came through shared memory, instead of being sent.
-        num_retried_episodes: episodes that ran again, or a second time.
-        retry_reasons: why, by constants of the server such as `environment_failed`, `worker_lost`,
-            `worker_hung` and `straggler`, and how many.
-        num_straggler_episodes: episodes that were begun a second time on another worker, because the first took far
-            longer than others did.
-        num_missing_steps: of fragments with `fraction_of_workers`, steps that were asked for and not made.
-        num_failed_episodes: episodes that the call went on without, with `skip_failed_episodes`, because their
-            environments raised errors in every attempt.
+        num_kept_steps: steps of episodes beyond the last delivered one, kept for the next call.
+        num_superseded_steps: discarded steps that earlier calls had kept and that no call can use any more.
+        num_cancelled_steps: discarded steps of calls that were cancelled or failed.
+        num_lost_steps: discarded steps whose worker is gone, whose environment raised an error, or which another
+            worker finished first. Such episodes are simulated again, unless they are skipped. For fragments, also steps
+            that were simulated again to bring rows back to their position.
+        num_idle_steps: discarded steps of rows that are stepped together and had to continue with the others: rows that
+            had finished their episodes of the block, or ran an episode that the call did not need.
+        num_prefetched_steps: carried steps that were simulated between calls, because of `prefetch`.
+        num_discarded_steps: steps discarded because of `blackhole`, or by an evaluation that returns no episodes.
+        num_discarded_episodes: episodes that ended in these steps.
+        shared_message_bytes: bytes of messages received through shared memory instead of the connection.
+        num_retried_episodes: number of retries and duplicates of episodes.
+        retry_reasons: number of retries by reason, a constant of the server such as `environment_failed`,
+            `worker_lost`, `worker_hung` or `straggler`.
+        num_straggler_episodes: episodes that were started a second time on another worker, because the first run took
+            far longer than others.
+        num_missing_steps: for fragments with `fraction_of_workers`, requested steps that were not simulated.
+        num_failed_episodes: episodes that the call skipped, with `skip_failed_episodes`, because their environments
+            raised errors in every attempt.
         episode_failures: the first 64 episodes whose environments raised errors; after an interruption, those since
             then.
-        num_broken_off_episodes: of fragments, episodes that broke off because their rows could not be brought to where
-            they stood.
-        row_step_count: of fragments, how many steps each row made in the sequence before the call.
-        num_resumptions: how often the stream was interrupted, and taken up again by another call.
-        seed: the root seed of the sequence of episodes; the call can be repeated with it and
-            `first_episode_index`, or of fragments `row_step_count`.
-        first_episode_index: the index of the first episode delivered.
-        policy_version: the version that acted.
-        env_version: the version of the environment.
-        dropped_infos: by name, how many values of infos could not be delivered.
-        workers: what each worker did.
-        queued_seconds: how long the call waited for its turn.
-        waiting_seconds: how long it waited then for workers.
-        sending_seconds: how long it waited for the client to take messages.
-        elapsed_seconds: how long it took on the server from its turn on.
+        num_broken_off_episodes: for fragments, episodes that broke off because their rows could not be brought back to
+            their position.
+        row_step_count: for fragments, number of steps that each row had made in the sequence before the call.
+        num_resumptions: number of interruptions of the stream, each followed by another call that continued it.
+        seed: root seed of the sequence of episodes. With `first_episode_index`, or for fragments with `row_step_count`,
+            it repeats the call.
+        first_episode_index: index of the first delivered episode.
+        policy_version: version that acted.
+        env_version: version of the environment.
+        dropped_infos: number of values that could not be delivered, by the name of the info.
+        workers: share of each worker.
+        queued_seconds: time in the queue until admission.
+        waiting_seconds: time spent waiting for workers, after admission.
+        sending_seconds: time spent waiting for the client to read messages.
+        elapsed_seconds: time on the server since admission.
     """
 
     num_steps: int
@@ -143,13 +144,13 @@ class Account:
 
     @property
     def num_dropped_steps(self) -> int:
-        """Steps thrown away: superseded, cancelled, lost, idle or discarded."""
-        by_others = self.num_superseded_steps + self.num_cancelled_steps + self.num_lost_steps
-        return by_others + self.num_idle_steps + self.num_discarded_steps
+        """Number of steps that were thrown away: superseded, cancelled, lost, idle or discarded."""
+        dropped = self.num_superseded_steps + self.num_cancelled_steps + self.num_lost_steps
+        return dropped + self.num_idle_steps + self.num_discarded_steps
 
 
 def account_from_proto(message: episode_batch_pb2.Account) -> Account:
-    """The account that the message holds."""
+    """Return the account that a message describes."""
     workers = tuple(
         WorkerAccount(
             worker_index=worker.worker_index,

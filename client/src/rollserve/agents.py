@@ -1,4 +1,4 @@
-"""Agents, as a caller writes them; the server evaluates them."""
+"""Agents as callers specify them; the server evaluates them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
-from rollserve._checks import check_text, check_type
+from rollserve._checks import check_names, check_type, choices_text, type_error
 from rollserve._codec.tensors import named_tensors_to_proto
+from rollserve.errors import mismatch
 from rollserve.mlp_agent import MlpAgent, mlp_to_proto, parameters_to_proto
 from rollserve.python_agents import PickledAgent, PythonAgent, pickled_to_proto, python_to_proto
 from rollserve.v1 import agent_pb2
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Agent",
+    "AgentUpdate",
     "ConstantAgent",
     "MlpAgent",
     "OnnxAgent",
@@ -36,26 +38,29 @@ OnnxHead = Literal["categorical", "diagonal_gaussian", "squashed_gaussian", "act
 
 @dataclass(frozen=True, eq=False)
 class OnnxAgent:
-    """Any model in the ONNX format, from any framework. docs/agents.md has recipes.
+    """A model in the ONNX format, from any framework; docs/agents.md has recipes.
 
-    Each input and output has a role, and is called like it unless `inputs` or `outputs` say otherwise. Inputs are
-    `observation`, or `observation/NAME` for each leaf of a Dict or Tuple space, and if the model needs random numbers
-    `noise`. Outputs are what the head takes, and if there is one `value`. A recurrent model has an input `state/NAME`
-    and an output `next_state/NAME` for each of its states. The first axis of each is the batch, of any size.
+    Each input and each output has a role, and has the role's name unless `inputs` or `outputs` say otherwise. Inputs
+    are `observation`, or `observation/NAME` for each leaf of a Dict or Tuple space, and optionally `noise` for models
+    that need random numbers. Outputs are what the head takes, and optionally `value`. A recurrent model has an
+    input `state/NAME` and an output `next_state/NAME` for each of its states. The first axis of each input and output
+    is the batch, of any size.
+
+    >>> agent = rollserve.OnnxAgent("policy.onnx", "categorical")  # doctest: +SKIP
 
     Attributes:
         model: the serialized ModelProto, or the path of a file that holds it.
-        head: what the outputs mean: `categorical` takes `logits`; `diagonal_gaussian` and `squashed_gaussian` take
-            `mean` and `log_std`; `actions` takes `action`, or `action/NAME` for each leaf, and if there is one
-            `log_prob`.
-        inputs: by role, the names of inputs that are called otherwise.
-        outputs: by role, the names of outputs that are called otherwise.
-        infos: the names of further outputs, which become agent_infos.
+        head: meaning of the outputs. `categorical` takes `logits`; `diagonal_gaussian` and `squashed_gaussian` take
+            `mean` and `log_std`; `actions` takes `action`, or `action/NAME` for each leaf, and optionally `log_prob`.
+        inputs: names of inputs by role, where they differ from the role.
+        outputs: names of outputs by role, where they differ from the role.
+        infos: names of further outputs, which become agent_infos.
 
     Raises:
-        TypeError: an attribute is of another type.
-        ValueError: there is no such head.
-        OSError: the file cannot be read.
+        TypeError: an attribute of the wrong type.
+        ValueError: an unknown head.
+        InvalidArgumentError: a name that UTF-8 cannot encode.
+        OSError: a file that cannot be read.
     """
 
     model: bytes | str | PathLike[str]
@@ -66,27 +71,24 @@ class OnnxAgent:
 
     def __post_init__(self) -> None:
         check_type("model", self.model, bytes | str | PathLike, "the bytes of a model, or a path")
-        _check_choice("head", self.head, get_args(OnnxHead))
+        if self.head not in get_args(OnnxHead):
+            raise ValueError(f"head: {mismatch(choices_text(get_args(OnnxHead)), repr(self.head))}")
         for name, names in (("inputs", self.inputs), ("outputs", self.outputs)):
             check_type(name, names, Mapping, "a mapping from roles to names")
-            for text in (*names, *names.values()):
-                check_text(name, text)
-        if isinstance(self.infos, str):
-            raise TypeError("infos: str came, a sequence of names was expected")
-        for text in self.infos:
-            check_text("infos", text)
+            check_names(name, (*names, *names.values()))
+        check_names("infos", self.infos)
         if not isinstance(self.model, bytes):
             object.__setattr__(self, "model", Path(self.model).read_bytes())
 
 
 @dataclass(frozen=True)
 class RandomAgent:
-    """Actions drawn uniformly from the action space, as `gymnasium.Space.sample` draws them."""
+    """An agent that draws actions uniformly from the action space, as `gymnasium.Space.sample` does."""
 
 
 @dataclass(frozen=True, eq=False)
 class ConstantAgent:
-    """The same action always.
+    """An agent that always takes the same action.
 
     Attributes:
         action: a value of the action space; for Dict and Tuple spaces a mapping from leaf names to values.
@@ -98,14 +100,16 @@ class ConstantAgent:
 Agent = MlpAgent | OnnxAgent | PythonAgent | PickledAgent | RandomAgent | ConstantAgent
 """Any agent."""
 
+AgentUpdate = Agent | Mapping[str, np.ndarray]
+"""A whole agent, or parameters by name for the present agent: all of an MLP, any of an ONNX or Python agent."""
+
 
 def agent_to_proto(agent: Agent) -> agent_pb2.Agent:
-    """The agent as a message.
+    """Return the agent as a message.
 
     Raises:
-        ValueError: an array's dtype has no place on the wire, an MLP has no layers, or an argument cannot be written as
-            JSON.
-        TypeError: it is no agent.
+        TypeError: not an agent.
+        ValueError: a dtype that the wire does not have, an MLP without layers, or an argument that JSON cannot hold.
     """
     match agent:
         case MlpAgent():
@@ -124,9 +128,4 @@ def agent_to_proto(agent: Agent) -> agent_pb2.Agent:
             leaves = action if isinstance(action, Mapping) else {"": action}
             tensors = named_tensors_to_proto({name: np.asarray(leaf) for name, leaf in leaves.items()})
             return agent_pb2.Agent(constant=agent_pb2.ConstantAgent(action=tensors))
-    raise TypeError(f"agent: {type(agent).__name__} came, an agent was expected")
-
-
-def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name}: {value!r} came, {' or '.join(map(repr, choices))} was expected")
+    raise type_error("agent", "an agent", agent)

@@ -1,26 +1,25 @@
-"""The client for asyncio: the same methods as `rollserve.sampler`, awaited."""
+"""Client of a sampler on a server, for asyncio: the methods of `rollserve.sampler`, awaited."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 import grpc
 import grpc.aio
 
 from rollserve._calls import requests
+from rollserve._calls.agent_parameters import parameters_request, read_parameters_async
+from rollserve._calls.base_sampler import BaseSampler
+from rollserve._calls.cancellation import closed_unless_task_cancelled
 from rollserve._calls.channel import channel_options
 from rollserve._calls.evaluations import EvaluationReader, PopulationReader, Reader, receive_async
-from rollserve._calls.joining import Joining
 from rollserve._calls.requests import Reception
-from rollserve._calls.resumption import Backoff, is_passing
-from rollserve._calls.stream_reader import StreamReader
-from rollserve._calls.stub import RawStreamsStub
-from rollserve._calls.time_limits import DEFAULT_TIMEOUT, TimeLimits, answer_error, countable
-from rollserve._checks import check_connection, check_seconds
-from rollserve.agent_versions import agent_versions_from_proto, aread_parameters, parameters_request
+from rollserve._calls.time_limits import DEFAULT_TIMEOUT, answer_error, countable
+from rollserve._checks import check_connection
+from rollserve.agent_versions import agent_versions_from_proto
+from rollserve.async_sample_stream import AsyncSampleStream
+from rollserve.environments import env_update_from_proto
 from rollserve.errors import closed_error
 from rollserve.status import SamplerStatus, status_from_proto
 from rollserve.v1 import sampler_service_pb2 as pb
@@ -29,16 +28,14 @@ from rollserve.v1.agent_versions_pb2 import ListAgentVersionsRequest
 if TYPE_CHECKING:
     import numpy as np
 
-    from rollserve._calls.evaluations import EvaluationOptions
-    from rollserve._calls.requests import AgentUpdate, EnvUpdate, RowEnvUpdates, SamplingOptions
     from rollserve._calls.resumption import Request
-    from rollserve._codec.compression import Compression
-    from rollserve.account import Account
     from rollserve.agent_versions import AgentVersion
-    from rollserve.environments import EnvChange, EnvSpec, Wrapper
+    from rollserve.agents import AgentUpdate
+    from rollserve.environments import EnvChange, EnvSpec, EnvUpdate, RowEnvUpdates, Wrapper
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.episode_buffer import EpisodeBuffer
     from rollserve.evaluation import Evaluation, PopulationEvaluation
+    from rollserve.options import Compression, EvaluationOptions, SamplingOptions
 
 __all__ = ["AsyncSampleStream", "AsyncSampler", "aconnect"]
 
@@ -54,23 +51,28 @@ def aconnect(
     compression: Compression | Sequence[Compression] | None = None,
     shared_memory: bool = False,
 ) -> AsyncSampler:
-    """As `rollserve.connect`, for `async with`. To be called in a running event loop."""
+    """Return a sampler for asyncio on the server at `target`; needs a running event loop.
+
+    For arguments and errors, see `rollserve.connect`.
+
+    >>> async with rollserve.aconnect("127.0.0.1:50051") as sampler:  # doctest: +SKIP
+    ...     await sampler.update_agent(rollserve.RandomAgent())
+    ...     batch = await sampler.obtain_samples(10_000)
+    """
     check_connection(target, sampler, timeout, max_message_bytes)
     reception = Reception.of(max_message_bytes, compression, shared_memory)
     channel = grpc.aio.insecure_channel(target, options=channel_options(max_message_bytes))
     return AsyncSampler(channel, sampler=sampler, timeout=timeout, reception=reception)
 
 
-class AsyncSampler:
-    """As `rollserve.Sampler`, awaited. Cancelling a task that awaits a call cancels the call."""
+class AsyncSampler(BaseSampler[AsyncSampleStream]):
+    """Client of a sampler for asyncio: sends agents and environments, and receives episodes.
 
-    def __init__(self, channel: grpc.aio.Channel, *, sampler: str, timeout: float, reception: Reception) -> None:
-        self._channel = channel
-        self._stub: Any = RawStreamsStub(channel)
-        self._name = sampler
-        self._timeout = timeout
-        self._reception = reception
-        self._closed = False
+    `rollserve.aconnect` returns one. In an `async with` block, the connection is closed at the end.
+
+    It has the methods of `rollserve.Sampler`, with the same arguments, results and errors. All except the `stream_*`
+    methods are awaited. Cancelling a task that awaits a call cancels the call.
+    """
 
     async def __aenter__(self) -> Self:
         return self
@@ -79,7 +81,7 @@ class AsyncSampler:
         await self.close()
 
     async def close(self) -> None:
-        """Closes the connection and ends calls that are running: they raise a CancelledError, as do later ones."""
+        """Close the connection. Calls that are running, and later ones, raise a `rollserve.CancelledError`."""
         self._closed = True
         await self._channel.close()
 
@@ -91,10 +93,12 @@ class AsyncSampler:
         skip_if_identical: bool = False,
         timeout: float | None = None,
     ) -> int:
-        """As `rollserve.Sampler.update_agent`."""
+        """Give the workers a new agent, or new parameters for the present one; return the policy version.
+
+        For arguments and errors, see `rollserve.Sampler.update_agent`.
+        """
         request = requests.update_agent_request(self._name, agent, per_worker, skip_if_identical)
-        response: pb.UpdateAgentResponse = await self._call(self._stub.UpdateAgent, request, timeout)
-        return response.policy_version
+        return (await self._call(self._stub.UpdateAgent, request, timeout)).policy_version
 
     async def update_env(
         self,
@@ -105,20 +109,28 @@ class AsyncSampler:
         per_worker: Sequence[EnvSpec | EnvChange | RowEnvUpdates] | None = None,
         timeout: float | None = None,
     ) -> EnvUpdate:
-        """As `rollserve.Sampler.update_env`."""
+        """Replace or change the workers' environments; return the new version and spaces.
+
+        For arguments and errors, see `rollserve.Sampler.update_env`.
+        """
         request = requests.update_env_request(self._name, env, kwargs, wrappers, per_worker)
-        return requests.env_update_from_proto(await self._call(self._stub.UpdateEnv, request, timeout))
+        return env_update_from_proto(await self._call(self._stub.UpdateEnv, request, timeout))
 
     async def resize(self, num_workers: int, *, timeout: float | None = None) -> int:
-        """As `rollserve.Sampler.resize`."""
+        """Add or remove workers while the sampler runs; return the previous number of workers.
+
+        For arguments and errors, see `rollserve.Sampler.resize`.
+        """
         request = requests.resize_request(self._name, num_workers)
-        response: pb.ResizePoolResponse = await self._call(self._stub.ResizePool, request, timeout)
-        return response.previous_worker_count
+        return (await self._call(self._stub.ResizePool, request, timeout)).previous_worker_count
 
     async def obtain_samples(
         self, num_steps: int, *, out: EpisodeBuffer | None = None, **options: Unpack[SamplingOptions]
     ) -> EpisodeBatch:
-        """As `rollserve.Sampler.obtain_samples`."""
+        """Sample whole episodes with at least `num_steps` steps in all.
+
+        For arguments and errors, see `rollserve.Sampler.obtain_samples`.
+        """
         requests.check_joinable(options.get("blackhole"))
         async with self.stream_samples(num_steps, **options) as stream:
             return await stream.join(out=out)
@@ -130,7 +142,10 @@ class AsyncSampler:
         out: EpisodeBuffer | None = None,
         **options: Unpack[SamplingOptions],
     ) -> EpisodeBatch:
-        """As `rollserve.Sampler.obtain_exact_episodes`."""
+        """Sample an exact number of episodes on each worker: first all of worker 0, then all of worker 1, and so on.
+
+        For arguments and errors, see `rollserve.Sampler.obtain_exact_episodes`.
+        """
         requests.check_joinable(options.get("blackhole"))
         async with self.stream_exact_episodes(num_episodes_per_worker, **options) as stream:
             return await stream.join(out=out)
@@ -145,7 +160,10 @@ class AsyncSampler:
         out: EpisodeBuffer | None = None,
         **options: Unpack[SamplingOptions],
     ) -> EpisodeBatch:
-        """As `rollserve.Sampler.obtain_fragments`."""
+        """Sample exactly `num_steps` steps, the same number of each row; episodes continue from call to call.
+
+        For arguments and errors, see `rollserve.Sampler.obtain_fragments`.
+        """
         requests.check_joinable(options.get("blackhole"))
         async with self.stream_fragments(
             num_steps,
@@ -156,39 +174,15 @@ class AsyncSampler:
         ) as stream:
             return await stream.join(out=out)
 
-    def stream_samples(self, num_steps: int, **options: Unpack[SamplingOptions]) -> AsyncSampleStream:
-        """As `rollserve.Sampler.stream_samples`, for `async for`."""
-        request = requests.samples_request(self._name, num_steps, self._reception, options)
-        return AsyncSampleStream(self._opened(self._stub.ObtainSamples), request, self._time_limits(options))
-
-    def stream_fragments(
-        self,
-        num_steps: int,
-        *,
-        soft_horizon: bool = False,
-        row_step_count: int | None = None,
-        fraction_of_workers: float | None = None,
-        **options: Unpack[SamplingOptions],
-    ) -> AsyncSampleStream:
-        """As `rollserve.Sampler.stream_fragments`, for `async for`."""
-        request = requests.fragments_request(
-            self._name, num_steps, soft_horizon, row_step_count, fraction_of_workers, self._reception, options
-        )
-        return AsyncSampleStream(self._opened(self._stub.ObtainSamples), request, self._time_limits(options))
-
-    def stream_exact_episodes(
-        self, num_episodes_per_worker: int, **options: Unpack[SamplingOptions]
-    ) -> AsyncSampleStream:
-        """As `rollserve.Sampler.stream_exact_episodes`, for `async for`."""
-        request = requests.exact_episodes_request(self._name, num_episodes_per_worker, self._reception, options)
-        return AsyncSampleStream(self._opened(self._stub.ObtainExactEpisodes), request, self._time_limits(options))
-
     async def evaluate(
         self, num_episodes: int, *, return_episodes: bool = False, **options: Unpack[EvaluationOptions]
     ) -> Evaluation:
-        """As `rollserve.Sampler.evaluate`."""
+        """Evaluate the agent on a number of episodes, in environments that only evaluations use.
+
+        For arguments and errors, see `rollserve.Sampler.evaluate`.
+        """
         reader = EvaluationReader(self._name, num_episodes, return_episodes, self._reception, options)
-        return await self._received(self._stub.Evaluate, reader, options)
+        return await self._receive(self._stub.Evaluate, reader, options)
 
     async def evaluate_population(
         self,
@@ -198,17 +192,20 @@ class AsyncSampler:
         same_episodes: bool = True,
         **options: Unpack[EvaluationOptions],
     ) -> PopulationEvaluation:
-        """As `rollserve.Sampler.evaluate_population`."""
+        """Evaluate K parameter sets of the agent on a number of episodes each.
+
+        For arguments and errors, see `rollserve.Sampler.evaluate_population`.
+        """
         reader = PopulationReader(self._name, parameters, num_episodes, same_episodes, options)
-        return await self._received(self._stub.EvaluatePopulation, reader, options)
+        return await self._receive(self._stub.EvaluatePopulation, reader, options)
 
     async def status(self, *, timeout: float | None = None) -> SamplerStatus:
-        """As `rollserve.Sampler.status`."""
+        """Return the state of the sampler and of its workers, and its counters."""
         request = pb.GetSamplerRequest(sampler=self._name)
         return status_from_proto(await self._call(self._stub.GetSampler, request, timeout))
 
     async def agent_versions(self, *, timeout: float | None = None) -> Sequence[AgentVersion]:
-        """As `rollserve.Sampler.agent_versions`."""
+        """Return the versions of the agent that the sampler holds, in rising order."""
         request = ListAgentVersionsRequest(sampler=self._name)
         return agent_versions_from_proto(await self._call(self._stub.ListAgentVersions, request, timeout))
 
@@ -220,39 +217,35 @@ class AsyncSampler:
         names: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> dict[str, np.ndarray]:
-        """As `rollserve.Sampler.agent_parameters`."""
-        limit = self._reception.max_message_bytes
-        request = parameters_request(self._name, version, worker, names, limit)
-        return await self._call(aread_parameters(self._stub.GetAgentParameters), request, timeout)
+        """Return the parameters of an agent that the sampler holds, as new arrays by name.
 
-    async def _received(
+        For arguments and errors, see `rollserve.Sampler.agent_parameters`.
+        """
+        request = parameters_request(self._name, version, worker, names, self._reception.max_message_bytes)
+        return await self._call(read_parameters_async(self._stub.GetAgentParameters), request, timeout)
+
+    def _stream(self, method: Callable[..., Any], request: Request, options: SamplingOptions) -> AsyncSampleStream:
+        return AsyncSampleStream(self._opened(method), request, self._time_limits(options))
+
+    async def _receive(
         self, method: Callable[..., Any], reader: Reader[_Result], options: EvaluationOptions
     ) -> _Result:
-        try:
+        with closed_unless_task_cancelled("sampler"):
             return await receive_async(self._opened(method), reader, self._time_limits(options))
-        except asyncio.CancelledError:
-            if _task_is_cancelled():
-                raise
-            raise closed_error("sampler") from None
 
-    def _time_limits(self, options: SamplingOptions | EvaluationOptions) -> TimeLimits:
-        timeout = options.get("timeout")
-        return TimeLimits(self._timeout if timeout is None else timeout, options.get("deadline"))
-
-    async def _call(self, method: Callable[..., Awaitable[_Result]], request: object, timeout: float | None) -> _Result:
-        seconds = self._timeout if timeout is None else timeout
-        check_seconds("timeout", seconds, positive=True)
+    async def _call(self, method: Callable[..., _Result], request: object, timeout: float | None) -> _Result:
+        """Await the answer of a method. The stub's types are those for a synchronous channel."""
+        seconds = self._answer_seconds(timeout)
         try:
-            return await self._opened(method)(request, timeout=countable(seconds))
+            with closed_unless_task_cancelled("sampler"):
+                answer: Any = self._opened(method)(request, timeout=countable(seconds))
+                result: _Result = await answer
+                return result
         except grpc.RpcError as error:
             raise answer_error(error, seconds) from error
-        except asyncio.CancelledError:
-            if _task_is_cancelled():
-                raise
-            raise closed_error("sampler") from None
 
     def _opened(self, method: Callable[..., _Result]) -> Callable[..., _Result]:
-        """The method, which raises an error of this package when the sampler is closed."""
+        """Wrap a method so that it raises the client's own error once the sampler is closed."""
 
         def call(*arguments: Any, **options: Any) -> _Result:
             if self._closed:
@@ -260,92 +253,3 @@ class AsyncSampler:
             return method(*arguments, **options)
 
         return call
-
-
-class AsyncSampleStream(AsyncIterator["EpisodeBatch"]):
-    """As `rollserve.SampleStream`, for `async for`."""
-
-    def __init__(self, method: Callable[..., Any], request: Request, limits: TimeLimits) -> None:
-        self._method = method
-        self._limits = limits
-        self._reader = StreamReader(request)
-        self._blackhole = request.options.blackhole
-        self._backoff = Backoff(limits.timeout)
-        self._closed = False
-        self._loop = asyncio.get_running_loop()
-        self._call = method(request, timeout=limits.remaining())
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exception: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_call") and not self._call.done():  # else no call was begun, or it is over
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._call.cancel)  # this may be any thread
-
-    async def __anext__(self) -> EpisodeBatch:
-        while True:
-            try:
-                response = await asyncio.wait_for(self._call.read(), countable(self._limits.timeout))
-            except TimeoutError:
-                self.close()
-                raise self._limits.silence_error() from None
-            except asyncio.CancelledError:
-                if _task_is_cancelled():
-                    raise
-                raise closed_error("stream") from None
-            except grpc.RpcError as error:
-                await self._resume(error)
-                continue
-            if response is grpc.aio.EOF:
-                self._reader.end()
-                raise StopAsyncIteration
-            batch = self._reader.read(response)
-            if self._reader.has_advanced:
-                self._backoff.succeed()
-            if batch is not None:
-                return batch
-
-    async def _resume(self, error: grpc.RpcError) -> None:
-        """As of SampleStream."""
-        resumption = self._reader.resumption
-        pause = self._backoff.next_seconds() if is_passing(error) and resumption.possible else None
-        if pause is None:
-            raise self._limits.error_from_rpc(error) from error
-        await asyncio.sleep(pause)
-        if self._closed:
-            raise closed_error("stream")
-        self._call = self._method(resumption.rest(), timeout=self._limits.remaining())
-
-    @property
-    def num_simulated_steps(self) -> int:
-        """How many steps the call is known to have simulated so far."""
-        return self._reader.num_simulated_steps
-
-    def end(self) -> Account:
-        """As `SampleStream.end`."""
-        return self._reader.end()
-
-    async def join(self, *, out: EpisodeBuffer | None = None) -> EpisodeBatch:
-        """As `SampleStream.join`."""
-        requests.check_joinable(self._blackhole)
-        self._reader.in_place = True
-        with Joining(self._reader.num_expected_steps, out) as joining:
-            async for batch in self:
-                joining.add(batch)
-                del batch  # before the next one comes
-            return joining.join(self.end())
-
-    def close(self) -> None:
-        """Cancels the call unless it is over."""
-        self._closed = True
-        self._call.cancel()
-
-
-def _task_is_cancelled() -> bool:
-    """Whether a CancelledError of asyncio means this task; gRPC raises one too where a call was cancelled."""
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0

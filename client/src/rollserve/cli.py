@@ -1,4 +1,4 @@
-"""The command line `rollserve`: looks at a sampler, samples from it, evaluates its agent, and resizes it."""
+"""Command line `rollserve`: shows, samples from, evaluates and resizes a sampler."""
 
 from __future__ import annotations
 
@@ -21,38 +21,41 @@ from rollserve._calls.joining import Joining
 from rollserve._calls.progress_bar import ProgressBar
 from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 from rollserve.agents import RandomAgent
-from rollserve.errors import InvalidArgumentError, RollserveError, UnavailableError
+from rollserve.errors import InvalidArgumentError, RollserveError, UnavailableError, mismatch
 from rollserve.reasons import Reason
 from rollserve.sampler import Sampler, connect
 from rollserve.spaces import Space
 
 if TYPE_CHECKING:
-    from rollserve._calls.requests import SamplingOptions
     from rollserve.environments import EnvSpec
     from rollserve.episode_batch import EpisodeBatch
+    from rollserve.options import SamplingOptions
     from rollserve.sample_stream import SampleStream
     from rollserve.status import SamplerStatus, WorkerStatus
+
+    _Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 __all__ = ["main"]
 
 _EXPLORATIONS = {
-    "temperature": "what the logits of actions are divided by",
-    "noise_scale": "what the standard deviations of actions are multiplied by",
-    "epsilon": "how often an epsilon-greedy agent chooses at random",
+    "temperature": "divide the logits of actions by X",
+    "noise_scale": "multiply the standard deviations of actions by X",
+    "epsilon": "make an epsilon-greedy agent act at random with probability X",
 }
 
 _EXIT_STATUSES = """\
 exit status:
-  0  all went well
-  1  the call was refused, or failed
-  2  the command line is wrong
-  3  the server is out of reach
-  4  the result cannot be written
+  0    success
+  1    the server rejected the call, or the call failed
+  2    the command line is wrong
+  3    the server is out of reach
+  4    the result cannot be written
+  130  interrupted
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns its exit status."""
+    """Run the command line and return its exit status."""
     options = _parser().parse_args(arguments)
     try:
         connected = connect(options.target, sampler=options.sampler, timeout=options.timeout)
@@ -62,13 +65,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with connected as sampler:
             options.run(sampler, options)
-        print(end="", flush=True)  # better to fail here than at the interpreter's end
+        print(end="", flush=True)  # an error is reported here, but not at the interpreter's exit
         return 0
     except RollserveError as error:
         print(f"rollserve: {options.target}: {_one_line(error)}", file=sys.stderr)
         return 3 if isinstance(error, UnavailableError) else 1
     except OSError as error:
-        if error.filename is None:  # what was printed is lost, and is not to be tried again
+        if error.filename is None:  # standard output failed: drop its content, so that exiting does not fail again
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         print(f"rollserve: {error.filename or 'standard output'}: {error.strerror}", file=sys.stderr)
         return 4
@@ -80,91 +83,106 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rollserve",
-        description="Look at a sampler of a Rollserve server, sample from it, and change its size.",
+        description="Show, sample from, evaluate and resize a sampler of a Rollserve server.",
         epilog=_EXIT_STATUSES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"rollserve {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("target", metavar="HOST:PORT", help="where the server listens")
-    common.add_argument("--sampler", default="", metavar="NAME", help="the sampler's name, if not the default one")
+    common.add_argument("target", metavar="HOST:PORT", help="address of the server")
+    common.add_argument("--sampler", default="", metavar="NAME", help="name of the sampler (default: the default one)")
     common.add_argument(
         "--timeout",
         type=float,
         default=DEFAULT_TIMEOUT,
         metavar="SECONDS",
-        help="how long to wait for an answer or a sign of progress (default: %(default)g)",
+        help="longest time without an answer or any progress (default: %(default)g)",
     )
 
-    status = commands.add_parser("status", parents=[common], help="show what a sampler is and what it has done")
+    for add in (_add_status, _add_sample, _add_evaluate, _add_resize):
+        add(commands, common)
+    return parser
+
+
+def _add_status(commands: _Commands, common: argparse.ArgumentParser) -> None:
+    status = commands.add_parser("status", parents=[common], help="show the state and the counters of a sampler")
     status.add_argument("--json", action="store_true", help="print a JSON object")
     status.set_defaults(run=_status)
 
+
+def _add_sample(commands: _Commands, common: argparse.ArgumentParser) -> None:
     sample = commands.add_parser(
         "sample",
         parents=[common],
-        help="sample episodes with the agent that is there",
-        description="Sample with the agent that is there, and show the returns and lengths of what came.",
+        help="sample episodes with the sampler's agent",
+        description="Sample with the sampler's agent, and show the returns and lengths of the episodes.",
     )
-    sample.add_argument("--steps", type=int, required=True, metavar="N", help="how many steps at least")
+    sample.add_argument("--steps", type=int, required=True, metavar="N", help="minimum number of steps")
     sample.add_argument(
         "--fragments",
         action="store_true",
-        help="exactly so many steps, a multiple of the number of rows; episodes go on from call to call",
+        help="sample exactly N steps, a multiple of the number of rows; episodes continue from call to call",
     )
     sample.add_argument(
         "--fraction-of-workers",
         type=float,
         metavar="X",
-        help="with --fragments: the part of the workers that has to make all its steps, before the others stop",
+        help="with --fragments: fraction of the workers that have to make all their steps before the others stop",
     )
-    sample.add_argument("--out", type=Path, metavar="FILE.npz", help="where to write the episodes; no ending is added")
-    sample.add_argument("--seed", type=int, metavar="N", help="the root seed of the episodes")
-    sample.add_argument("--policy-version", type=int, metavar="N", help="the version that is to act")
-    sample.add_argument("--min-policy-version", type=int, metavar="N", help="the oldest version that may act")
+    sample.add_argument("--out", type=Path, metavar="FILE.npz", help="file for the episodes; no ending is added")
+    sample.add_argument("--seed", type=int, metavar="N", help="root seed of the episodes")
+    sample.add_argument("--policy-version", type=int, metavar="N", help="version that acts")
+    sample.add_argument("--min-policy-version", type=int, metavar="N", help="oldest version that may act")
     sample.add_argument(
         "--skip-failed-episodes",
         action="store_true",
-        help="go on without episodes whose environments raise errors in every attempt",
+        help="leave out episodes whose environments raise errors in every attempt",
     )
-    sample.add_argument("--deterministic", action="store_true", help="act without any chance")
-    for name, meaning in _EXPLORATIONS.items():
-        help_text = f"{meaning}; of several, each episode has one"
+    sample.add_argument("--deterministic", action="store_true", help="act without randomness")
+    for name, effect in _EXPLORATIONS.items():
+        help_text = f"{effect}; episodes take turns with several numbers"
         sample.add_argument(f"--{name.replace('_', '-')}", type=_numbers, metavar="X[,X...]", help=help_text)
     sample.add_argument(
-        "--random-agent", action="store_true", help="give the sampler an agent with random actions first"
+        "--random-agent", action="store_true", help="first give the sampler an agent that acts at random"
     )
     sample.set_defaults(run=_sample)
 
+
+def _add_evaluate(commands: _Commands, common: argparse.ArgumentParser) -> None:
     evaluate = commands.add_parser(
         "evaluate",
         parents=[common],
-        help="tell how good the agent is that is there",
-        description="Run episodes of the agent that is there, beside everything else, and show what they come to.",
+        help="evaluate the sampler's agent",
+        description="Evaluate the sampler's agent beside all other calls, and show the returns and lengths.",
     )
-    evaluate.add_argument("--episodes", type=int, default=100, metavar="N", help="how many (default: %(default)s)")
-    evaluate.add_argument("--deterministic", action="store_true", help="act without any chance")
-    evaluate.add_argument("--seed", type=int, metavar="N", help="the root seed; else the same for every evaluation")
+    evaluate.add_argument(
+        "--episodes", type=int, default=100, metavar="N", help="number of episodes (default: %(default)s)"
+    )
+    evaluate.add_argument("--deterministic", action="store_true", help="act without randomness")
+    evaluate.add_argument(
+        "--seed", type=int, metavar="N", help="root seed of the episodes (default: the same for every evaluation)"
+    )
     evaluate.set_defaults(run=_evaluate)
 
+
+def _add_resize(commands: _Commands, common: argparse.ArgumentParser) -> None:
     resize = commands.add_parser(
         "resize",
         parents=[common],
         help="change the number of workers",
-        description="Add workers, or take some away, while the sampler runs. Calls that are running keep theirs.",
+        description="Add or remove workers while the sampler runs. Calls that are running keep their workers.",
     )
-    resize.add_argument("workers", type=int, metavar="N", help="how many there are to be")
+    resize.add_argument("workers", type=int, metavar="N", help="new number of workers")
     resize.set_defaults(run=_resize)
-    return parser
 
 
 def _numbers(text: str) -> list[float]:
-    """Numbers with commas between them."""
+    """Parse numbers with commas between them."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} came, numbers with commas between them were expected") from None
+        raise argparse.ArgumentTypeError(mismatch("numbers with commas between them", repr(text))) from None
 
 
 def _status(sampler: Sampler, options: argparse.Namespace) -> None:
@@ -178,7 +196,7 @@ def _sample(sampler: Sampler, options: argparse.Namespace) -> None:
     if options.random_agent:
         sampler.update_agent(RandomAgent())
     began = time.monotonic()
-    chosen: SamplingOptions = {
+    sampling_options: SamplingOptions = {
         "seed": options.seed,
         "policy_version": options.policy_version,
         "min_policy_version": options.min_policy_version,
@@ -189,10 +207,12 @@ def _sample(sampler: Sampler, options: argparse.Namespace) -> None:
         "epsilon": options.epsilon,
     }
     if options.fragments:
-        opened = sampler.stream_fragments(options.steps, fraction_of_workers=options.fraction_of_workers, **chosen)
+        stream = sampler.stream_fragments(
+            options.steps, fraction_of_workers=options.fraction_of_workers, **sampling_options
+        )
     else:
-        opened = sampler.stream_samples(options.steps, **chosen)
-    with opened as stream:
+        stream = sampler.stream_samples(options.steps, **sampling_options)
+    with stream:
         batch = _receive(stream, options.steps)
     seconds = time.monotonic() - began
     print(_summary(batch, seconds))
@@ -216,12 +236,12 @@ def _evaluate(sampler: Sampler, options: argparse.Namespace) -> None:
 
 def _resize(sampler: Sampler, options: argparse.Namespace) -> None:
     previous = sampler.resize(options.workers)
-    print(f"{options.workers} workers, {previous} before")
+    print(f"{options.workers} workers, previously {previous}")
 
 
 def _check_writable(path: Path) -> None:
-    """Raises OSError if the file cannot be written to: better to know now than after the sampling."""
-    if path.is_fifo():  # its reader would see an end
+    """Raise OSError before sampling if a file cannot be written to."""
+    if path.is_fifo():  # opening and closing it would end its reader's input
         return
     is_new = not os.path.lexists(path)
     path.open("ab").close()
@@ -230,7 +250,7 @@ def _check_writable(path: Path) -> None:
 
 
 def _receive(stream: SampleStream, num_steps: int) -> EpisodeBatch:
-    """The whole stream, with a bar that follows it."""
+    """Return the whole stream as one batch, and show a progress bar meanwhile."""
     received = 0
     with ProgressBar(num_steps, unit="steps", file=sys.stderr) as bar, Joining(num_steps) as joining:
         for part in stream:
@@ -256,8 +276,8 @@ def _summary(batch: EpisodeBatch, seconds: float) -> str:
             f"seed {account.seed}, first episode {account.first_episode_index}"
         )
         if account.num_retried_episodes or account.num_failed_episodes:
-            lines.append(f"{account.num_retried_episodes} episodes ran again, {account.num_failed_episodes} left out")
-        lines += [f"left out: {failure.text}" for failure in account.episode_failures if failure.skipped]
+            lines.append(f"{account.num_retried_episodes} episodes retried, {account.num_failed_episodes} skipped")
+        lines += [f"skipped: {failure.text}" for failure in account.episode_failures if failure.skipped]
     return "\n".join(lines)
 
 
@@ -282,8 +302,8 @@ def _describe(status: SamplerStatus) -> str:
         f"{counters.num_cancelled_calls} cancelled",
         f"delivered: {counters.num_episodes} episodes, {counters.num_steps} steps, {counters.message_bytes} bytes; "
         f"simulated: {counters.num_simulated_steps} steps",
-        f"faults: {counters.num_env_failures} errors of environments, {counters.num_retried_episodes} episodes run "
-        f"again, {counters.num_failed_episodes} left out",
+        f"faults: {counters.num_env_failures} errors of environments, {counters.num_retried_episodes} episodes "
+        f"retried, {counters.num_failed_episodes} skipped",
     ]
     return "\n".join([*lines, *map(_describe_worker, status.workers)])
 
@@ -294,13 +314,13 @@ def _describe_worker(worker: WorkerStatus) -> str:
     text = f"worker {worker.worker_index}: {health}, {worker.num_rows} rows, {worker.num_simulated_steps} steps, "
     text += f"process {worker.process_id} on {worker.host}"
     if worker.num_restarts:
-        text += f"; replaced {worker.num_restarts} times, at last because: {worker.last_failure}"
+        text += f"; replaced {worker.num_restarts} times, last reason: {worker.last_failure}"
     return text
 
 
 def _describe_envs(specs: Sequence[EnvSpec]) -> str:
-    """The environments in their order; those of neighbours that are alike are told once, with their number."""
-    groups = [(text, len(list(alike))) for text, alike in itertools.groupby(map(_describe_env, specs))]
+    """Describe the environments in their order; equal neighbours are described once, with their number."""
+    groups = [(text, len(list(equal))) for text, equal in itertools.groupby(map(_describe_env, specs))]
     return ", ".join(text if count == 1 else f"{count} x {text}" for text, count in groups)
 
 
@@ -311,7 +331,7 @@ def _describe_env(spec: EnvSpec) -> str:
 
 
 def _to_json(value: object) -> object:
-    """What `json` cannot write by itself."""
+    """Return what stands for a value that `json` cannot write by itself."""
     if isinstance(value, Space):
         return str(value)
     if isinstance(value, enum.Enum):
@@ -320,7 +340,7 @@ def _to_json(value: object) -> object:
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"{type(value).__name__} has no place in JSON")
+    raise TypeError(mismatch("a value that JSON can hold", type(value).__name__))
 
 
 def _one_line(error: RollserveError) -> str:

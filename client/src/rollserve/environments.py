@@ -1,20 +1,25 @@
-"""What an environment is made from, as a caller writes it."""
+"""Environments as callers specify them, and the results of updating them."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from rollserve._checks import check_choice, check_count, check_text, check_type
+from rollserve._codec.json_arguments import kwargs_from_json, kwargs_to_json, value_from_json, value_to_json
+from rollserve.errors import mismatch
+from rollserve.reproducibility import Reproducibility, reproducibility_from_proto
+from rollserve.spaces import Space, space_from_proto
 from rollserve.v1 import environment_pb2
+from rollserve.v1 import sampler_service_pb2 as pb
 
 __all__ = [
     "EnvChange",
     "EnvSpec",
+    "EnvUpdate",
+    "RowEnvUpdates",
     "Task",
     "Vectorization",
     "Wrapper",
@@ -22,29 +27,31 @@ __all__ = [
     "env_change_to_proto",
     "env_spec_from_proto",
     "env_spec_to_proto",
-    "kwargs_from_json",
-    "kwargs_to_json",
+    "env_update_from_proto",
 ]
 
 Vectorization = Literal["rows", "native", "envpool"]
-"""How the rows of an environment are stepped: one by one, or all at once by its own code or by EnvPool."""
+"""How the rows of an environment are stepped: one by one, or together by the environment's own code or by EnvPool."""
 
 _VECTORIZATIONS: dict[Vectorization, environment_pb2.Vectorization.ValueType] = {
     "rows": environment_pb2.VECTORIZATION_ROWS,
     "native": environment_pb2.VECTORIZATION_NATIVE,
     "envpool": environment_pb2.VECTORIZATION_ENVPOOL,
 }
-_MOST_DEPTH = 64
-"""Of arrays and objects in each other: what copies or writes arguments may recurse."""
-_TOO_DEEP = f"arrays and objects came more than {_MOST_DEPTH} deep in each other"
 
 
 @dataclass(frozen=True)
 class Wrapper:
-    """A wrapper of `gymnasium.wrappers` by its name, with its keyword arguments as JSON has them.
+    """A wrapper of `gymnasium.wrappers`.
+
+    >>> rollserve.Wrapper("TimeLimit", {"max_episode_steps": 200})  # doctest: +SKIP
+
+    Attributes:
+        name: name of the class in `gymnasium.wrappers`.
+        kwargs: its keyword arguments except for the environment; JSON has to be able to hold them.
 
     Raises:
-        TypeError: the name is not a string, or the arguments are not a mapping.
+        TypeError: a name that is not a string, or arguments that are not a mapping.
     """
 
     name: str
@@ -57,11 +64,15 @@ class Wrapper:
 
 @dataclass(frozen=True)
 class Task:
-    """What an environment is set to do, without being made anew.
+    """A task that an environment can be set to without being created again.
 
     Attributes:
-        method: the method that sets it. Servers allow `set_task` unless their operator says otherwise.
-        argument: the method's only argument, as JSON has it.
+        method: name of the environment's method that sets the task. Servers allow `set_task` unless their operator says
+            otherwise.
+        argument: the method's only argument; JSON has to be able to hold it.
+
+    Raises:
+        TypeError: a method that is not a string.
     """
 
     method: str
@@ -73,27 +84,29 @@ class Task:
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """How to make an environment.
+    """Specification of an environment.
+
+    >>> rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 200}, num_rows=8)  # doctest: +SKIP
 
     Attributes:
-        id: what gymnasium has registered, such as `CartPole-v1`, or `module:Id` or `module:Class` for a module that the
-            server's operator allows; with "envpool" an id of EnvPool's, such as `Pong-v5`.
-        kwargs: the keyword arguments of `gymnasium.make` or of the class, or the environment's own options in EnvPool,
-            as JSON has them.
+        id: id that is registered with gymnasium, such as `CartPole-v1`; or `module:Id` or `module:Class` for a module
+            that the server's operator allows. With `vectorization="envpool"`, an id of EnvPool, such as `Pong-v5`.
+        kwargs: keyword arguments of `gymnasium.make` or of the class, or with EnvPool the environment's own options.
+            JSON has to be able to hold them.
         wrappers: wrappers around the environment, innermost first.
-        task: what it is set to do once it is made; None for what it does by itself.
-        reset_options: what each reset gets as its `options`, as JSON has them.
-        vectorization: "rows" to step rows one by one, "native" to step them all at once by the environment's own code
-            for many, "envpool" for an environment of EnvPool's, which takes no wrappers, task or reset options; None
-            for what the server is set to, which is natively where the environment offers it unless its operator says
-            otherwise.
-        num_rows: how many rows each worker steps at once for a call; None for what the server is set to.
-        num_episodes_per_row: where rows are stepped together, how many episodes of each make a block; None for what
-            the server is set to.
+        task: task that the environment is set to after its creation; None leaves the environment's own.
+        reset_options: `options` of each reset. JSON has to be able to hold them.
+        vectorization: "rows" steps rows one by one. "native" steps all rows of a worker together, by the environment's
+            own code for many rows. "envpool" takes the environment from EnvPool, which allows no wrappers, task or
+            reset options. None takes the server's setting: "native" where the environment offers it, unless the
+            operator says otherwise.
+        num_rows: number of rows that each worker steps at once for a call; None for the server's setting.
+        num_episodes_per_row: number of episodes of each row in a block, where rows are stepped together; None for the
+            server's setting.
 
     Raises:
-        TypeError: one of them is of another type.
-        InvalidArgumentError: the vectorization is unknown, or a number is not positive.
+        TypeError: an attribute of the wrong type.
+        InvalidArgumentError: an unknown vectorization, or a number that is not positive.
     """
 
     id: str
@@ -110,7 +123,7 @@ class EnvSpec:
         check_type("kwargs", self.kwargs, Mapping, "a mapping")
         check_type("wrappers", self.wrappers, Sequence, "a sequence of Wrappers")
         for position, wrapper in enumerate(self.wrappers):
-            check_type(f"wrappers[{position}]", wrapper, Wrapper, 'a Wrapper, such as Wrapper("TimeLimit", {…}),')
+            check_type(f"wrappers[{position}]", wrapper, Wrapper, 'a Wrapper, such as Wrapper("TimeLimit", {…})')
         if self.task is not None:
             check_type("task", self.task, Task, "a Task")
         check_type("reset_options", self.reset_options, Mapping, "a mapping")
@@ -123,18 +136,20 @@ class EnvSpec:
 
 @dataclass(frozen=True)
 class EnvChange:
-    """A change of the environment that is there; what is left out stays as it is.
+    """Change of the present environment. What the change leaves out stays as it is.
 
-    With nothing given, environments only begin anew. They are made anew if their keyword arguments change, and else
-    changed in place.
+    A change of keyword arguments creates the environments again; any other change is applied to the present ones.
+    Episodes start over in either case, even if the change is empty.
+
+    >>> sampler.update_env(rollserve.EnvChange(task=rollserve.Task("set_task", 3)))  # doctest: +SKIP
 
     Attributes:
-        kwargs: keyword arguments that are added to those that are there, or replace them.
-        task: what it is set to do.
-        reset_options: what each reset gets from now on as its `options`.
+        kwargs: keyword arguments to add to the present ones, or to replace them by name.
+        task: task to set; None leaves the present one.
+        reset_options: `options` of each reset from now on; None leaves the present ones.
 
     Raises:
-        TypeError: one of them is of another type.
+        TypeError: an attribute of the wrong type.
     """
 
     kwargs: Mapping[str, object] = field(default_factory=dict)
@@ -149,7 +164,7 @@ class EnvChange:
             check_type("reset_options", self.reset_options, Mapping, "a mapping")
 
     def applied_to(self, spec: EnvSpec) -> EnvSpec:
-        """The environment after the change."""
+        """Return the specification of the environment after the change."""
         return dataclasses.replace(
             spec,
             kwargs={**spec.kwargs, **self.kwargs},
@@ -158,23 +173,48 @@ class EnvChange:
         )
 
 
+RowEnvUpdates = Sequence[EnvSpec | EnvChange | None]
+"""A specification or a change for each row of a worker. None leaves the row's environment as it is."""
+
+
+@dataclass(frozen=True)
+class EnvUpdate:
+    """Result of an update of the environments.
+
+    Attributes:
+        env_version: version of the new environments.
+        observation_space: space of their observations.
+        action_space: space of their actions.
+        reproducibility: which unit of work the same seed gives again.
+        num_rows: number of rows that each worker steps at once for a call.
+        num_episodes_per_row: number of episodes of each row in a block; None unless reproducibility is BLOCK.
+    """
+
+    env_version: int
+    observation_space: Space
+    action_space: Space
+    reproducibility: Reproducibility
+    num_rows: int
+    num_episodes_per_row: int | None
+
+
 def env_spec_to_proto(spec: EnvSpec) -> environment_pb2.Environment:
-    """The spec as a message.
+    """Return a specification as a message.
 
     Raises:
-        ValueError: an argument cannot be written as JSON.
-        InvalidArgumentError: a name cannot be encoded.
+        ValueError: an argument that JSON cannot hold.
+        InvalidArgumentError: a name that UTF-8 cannot encode.
     """
     check_text("id", spec.id)
+    wrappers = []
     for position, wrapper in enumerate(spec.wrappers):
-        check_text(f"wrappers[{position}].name", wrapper.name)
-    wrappers = [
-        environment_pb2.Wrapper(name=wrapper.name, kwargs_json=kwargs_to_json(wrapper.name, wrapper.kwargs))
-        for wrapper in spec.wrappers
-    ]
+        path = f"wrappers[{position}]"
+        check_text(f"{path}.name", wrapper.name)
+        kwargs_json = kwargs_to_json(f"{path}.kwargs", wrapper.kwargs)
+        wrappers.append(environment_pb2.Wrapper(name=wrapper.name, kwargs_json=kwargs_json))
     return environment_pb2.Environment(
         id=spec.id,
-        kwargs_json=kwargs_to_json(spec.id, spec.kwargs),
+        kwargs_json=kwargs_to_json("kwargs", spec.kwargs),
         wrappers=wrappers,
         task=_task_to_proto(spec.task),
         reset_options_json=kwargs_to_json("reset_options", spec.reset_options),
@@ -186,40 +226,16 @@ def env_spec_to_proto(spec: EnvSpec) -> environment_pb2.Environment:
     )
 
 
-def env_change_to_proto(change: EnvChange) -> environment_pb2.EnvironmentChange:
-    """The change as a message.
-
-    Raises:
-        ValueError: an argument cannot be written as JSON.
-    """
-    options = change.reset_options
-    return environment_pb2.EnvironmentChange(
-        kwargs_json=kwargs_to_json("kwargs", change.kwargs),
-        task=_task_to_proto(change.task),
-        reset_options_json=None if options is None else kwargs_to_json("reset_options", options),
-    )
-
-
-def env_change_from_proto(message: environment_pb2.EnvironmentChange) -> EnvChange:
-    """The change that the message describes.
-
-    Raises:
-        ValueError: arguments are not JSON of the kind that they should be.
-    """
-    options = kwargs_from_json(message.reset_options_json) if message.HasField("reset_options_json") else None
-    task = _task_from_proto(message.task) if message.HasField("task") else None
-    return EnvChange(kwargs_from_json(message.kwargs_json), task, options)
-
-
 def env_spec_from_proto(message: environment_pb2.Environment) -> EnvSpec:
-    """The spec that the message describes.
+    """Return the specification that a message describes.
 
     Raises:
-        ValueError: see `kwargs_from_json`; or the vectorization is unknown.
+        ValueError: arguments that are not a JSON object within the limits of `kwargs_from_json`, or an unknown
+            vectorization.
     """
     names = {number: name for name, number in _VECTORIZATIONS.items()}
     if message.vectorization and message.vectorization not in names:
-        raise ValueError(f"vectorization: {message.vectorization} came, a value of Vectorization was expected")
+        raise ValueError(f"vectorization: {mismatch('a member of Vectorization', message.vectorization)}")
     wrappers = [Wrapper(wrapper.name, kwargs_from_json(wrapper.kwargs_json)) for wrapper in message.wrappers]
     task = _task_from_proto(message.task) if message.HasField("task") else None
     options = kwargs_from_json(message.reset_options_json)
@@ -235,87 +251,51 @@ def env_spec_from_proto(message: environment_pb2.Environment) -> EnvSpec:
     )
 
 
-def kwargs_from_json(text: str) -> dict[str, object]:
-    """Keyword arguments from JSON; an empty text is none.
+def env_change_to_proto(change: EnvChange) -> environment_pb2.EnvironmentChange:
+    """Return a change as a message.
 
     Raises:
-        ValueError: the text is not a JSON object, nests more than 64 deep, or has a number or a text that JSON has no
-            place for: one beyond float64, one that is no Unicode.
+        ValueError: an argument that JSON cannot hold.
     """
-    try:
-        kwargs = json.loads(text or "{}", parse_constant=_refuse_constant)
-    except RecursionError:
-        raise ValueError(_TOO_DEEP) from None
-    except ValueError:
-        kwargs = None
-    if not isinstance(kwargs, dict):
-        raise ValueError(f"{text[:80]!r} came, a JSON object was expected")
-    _check_values(kwargs)
-    return kwargs
+    options = change.reset_options
+    return environment_pb2.EnvironmentChange(
+        kwargs_json=kwargs_to_json("kwargs", change.kwargs),
+        task=_task_to_proto(change.task),
+        reset_options_json=None if options is None else kwargs_to_json("reset_options", options),
+    )
 
 
-def kwargs_to_json(owner: str, kwargs: Mapping[str, object]) -> str:
-    """Keyword arguments of something as JSON; an empty text for none.
+def env_change_from_proto(message: environment_pb2.EnvironmentChange) -> EnvChange:
+    """Return the change that a message describes.
 
     Raises:
-        ValueError: JSON has no place for one; the message names the owner.
+        ValueError: arguments that are not a JSON object within the limits of `kwargs_from_json`.
     """
-    if not kwargs:
-        return ""
-    try:
-        return json.dumps(dict(kwargs), allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"kwargs of {owner} cannot be written as JSON: {error}") from None
+    options = kwargs_from_json(message.reset_options_json) if message.HasField("reset_options_json") else None
+    task = _task_from_proto(message.task) if message.HasField("task") else None
+    return EnvChange(kwargs_from_json(message.kwargs_json), task, options)
+
+
+def env_update_from_proto(response: pb.UpdateEnvResponse) -> EnvUpdate:
+    """Return the result that a response describes."""
+    return EnvUpdate(
+        response.environment_version,
+        space_from_proto(response.observation_space),
+        space_from_proto(response.action_space),
+        reproducibility_from_proto(response.reproducibility),
+        response.row_count,
+        response.episodes_per_row or None,
+    )
 
 
 def _task_to_proto(task: Task | None) -> environment_pb2.Task | None:
     if task is None:
         return None
-    try:
-        return environment_pb2.Task(method=task.method, argument_json=json.dumps(task.argument, allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"task.argument: cannot be written as JSON: {error}") from None
+    return environment_pb2.Task(method=task.method, argument_json=value_to_json("task.argument", task.argument))
 
 
 def _task_from_proto(message: environment_pb2.Task) -> Task:
     try:
-        return Task(message.method, _value_from_json(message.argument_json))
+        return Task(message.method, value_from_json(message.argument_json))
     except ValueError as error:
         raise ValueError(f"task.argument_json: {error}") from None
-
-
-def _value_from_json(text: str) -> object:
-    try:
-        value = json.loads(text, parse_constant=_refuse_constant)
-    except RecursionError:
-        raise ValueError(_TOO_DEEP) from None
-    except ValueError:
-        raise ValueError(f"{text[:80]!r} came, JSON was expected") from None
-    _check_values([value])
-    return value
-
-
-def _refuse_constant(name: str) -> object:
-    raise ValueError(f"{name} came")
-
-
-def _check_values(container: Mapping[str, object] | list[object]) -> None:
-    """Raises ValueError for what Python's parser lets pass, and what others could not read or write."""
-    containers: list[object] = [container]
-    for _ in range(_MOST_DEPTH):
-        parts = [part for container in containers for part in _parts(container)]
-        for value in parts:
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ValueError("a number beyond float64 came, finite numbers were expected")
-            if isinstance(value, str) and value != value.encode(errors="replace").decode():
-                raise ValueError(f"{value[:80]!a} came, which has half a surrogate pair; Unicode was expected")
-        containers = [part for part in parts if isinstance(part, Mapping | list)]
-        if not containers:
-            return
-    raise ValueError(_TOO_DEEP)
-
-
-def _parts(container: object) -> Iterable[object]:
-    if isinstance(container, Mapping):
-        return (*container, *container.values())
-    return container if isinstance(container, list) else ()

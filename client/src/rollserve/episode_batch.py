@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import zipfile
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve._codec.column_checks import check_columns, check_header, check_last_observations
-from rollserve._codec.columns import Columns, columns_of, concatenate_infos, leaves_of, map_columns, without_full_masks
-from rollserve._codec.initial_states import begun_later
+from rollserve._codec.column_checks import as_int64, check_columns, check_header, check_last_observations
+from rollserve._codec.column_files import UNREADABLE_ERRORS, load_columns, save_columns
+from rollserve._codec.columns import (
+    Columns,
+    columns_of,
+    concatenate_columns,
+    concatenate_infos,
+    leaves_of,
+    map_columns,
+    without_full_masks,
+)
+from rollserve._codec.initial_states import later_initial_states
+from rollserve.errors import mismatch
 
 if TYPE_CHECKING:
     import os
@@ -36,63 +44,66 @@ _HEADERS = (
     "first_steps",
     *_OPTIONAL_HEADERS,
 )
+_FIELDS = (*_STEP_COLUMNS, *_SEGMENT_COLUMNS, *_HEADERS)
 _INFOS = ("agent_infos", "env_infos", "episode_infos", "initial_states")
-
-_ZIP_BEGINNING = b"PK\x03\x04"
-_UNREADABLE = (EOFError, LookupError, RuntimeError, TypeError, ValueError, zipfile.BadZipFile, zlib.error)
-"""What reading a file raises that is not a saved batch, whatever it is."""
+_REQUIRED = ("observations", "last_observations", "actions", "rewards", "terminated", "truncated")
 
 
 class StepType(enum.IntEnum):
-    """A step's place in its episode."""
+    """Position of a step in its episode."""
 
     FIRST = 0
     """The first of several steps."""
     MID = 1
-    """Neither the first nor the last, or the last before a fragment's cut."""
+    """Neither the first step nor the last; or the last step of a fragment whose episode goes on."""
     TERMINAL = 2
-    """The last, because a terminal state was reached."""
+    """The last step, which reached a terminal state."""
     TIMEOUT = 3
-    """The last, because of a limit; the state was not terminal."""
+    """The last step because of a limit, in a state that is not terminal."""
 
 
 @dataclass(frozen=True, eq=False)
 class EpisodeBatch:
-    """N segments (episodes, or fragments of some) with T steps in all, flattened to columns.
+    """N segments (episodes or fragments of episodes) with T steps in all, as flat columns.
 
-    Rows of one segment stand together, and segments follow each other in the order of the headers. The arrays are
-    the caller's: they may be written to. Columns of Dict and Tuple spaces, infos and states are mappings from a leaf's
-    name to its array. In infos and states, where a column has gaps, a bool column named with `_` in front tells which
-    rows have a value.
+    The rows of a segment are contiguous, and segments follow each other in the order of the headers. Batches that a
+    call returns can be written to; batches of a stream are read-only. Columns of Dict and Tuple spaces, infos and
+    states are mappings from the name of a leaf to its array. An info or state with gaps has a mask: a bool column named
+    like it with `_` in front, which is true in the rows that have a value.
+
+    >>> batch = sampler.obtain_samples(10_000)  # doctest: +SKIP
+    >>> print(batch, batch.returns.mean(), batch.observations.shape)  # doctest: +SKIP
 
     Attributes:
-        observations: (T, *O), what the policy saw before each step.
-        last_observations: (N, *O), the observation after each segment's last step.
-        actions: (T, *A).
-        rewards: (T,), floats.
-        lengths: (N,), the steps of each segment, int64, at least 1.
-        terminated: (N,), bool: the last step reached a terminal state.
-        truncated: (N,), bool: a limit cut the episode at the last step. Both may be set; neither is for a fragment that
-            was cut before its episode's end.
-        agent_infos: each (T, *I), such as `log_prob`.
-        env_infos: each (T, *I), the environment's infos of the steps.
-        episode_infos: each (N, *I), the environment's infos of the resets.
-        policy_versions: (N,), int64, the version that acted; 0 where unknown.
-        episode_indices: (N,), int64, the index of the episode; its position where not given.
-        first_steps: (N,), int64, how many steps of the episode precede the segment, in earlier calls too; 0 where not
-            given.
-        env_seeds: (N,), int64, what the environment was reset with, or None.
-        worker_indices: (N,), int64, where episodes are bound to workers, or None: those of `obtain_exact_episodes` and
-            `obtain_fragments`, and all after an update of agents or environments per worker or per row.
-        initial_states: each (N, *H), what a recurrent agent remembered before each segment's first step, by the names
-            of its states: where an episode was cut, what the step before left. With the option `return_states`,
-            agent_infos `state/NAME` have those of every step.
-        account: what the call did, where the batch is the whole result of one.
+        observations: (T, *O), observation before each step.
+        last_observations: (N, *O), observation after the last step of each segment.
+        actions: (T, *A), action of each step.
+        rewards: (T,), reward of each step, floats.
+        lengths: (N,) int64, number of steps of each segment, at least 1.
+        terminated: (N,) bool, whether the last step reached a terminal state.
+        truncated: (N,) bool, whether a limit ended the episode at the last step. Both flags may be set. Neither is set
+            for a fragment whose episode goes on.
+        agent_infos: (T, *I) each, infos of the agent, such as `log_prob`.
+        env_infos: (T, *I) each, infos of the environment's steps.
+        episode_infos: (N, *I) each, infos of the environment's resets.
+        policy_versions: (N,) int64, version that acted; 0 if unknown.
+        episode_indices: (N,) int64, index of the episode; by default the position in the batch.
+        first_steps: (N,) int64, number of steps of the episode before the segment, including earlier calls; 0 by
+            default.
+        env_seeds: (N,) int64, seed that the environment was reset with; or None.
+        worker_indices: (N,) int64, worker that the episode is bound to, in batches of `obtain_exact_episodes` and
+            `obtain_fragments`, and in all batches after an update of agents or environments per worker or per row;
+            otherwise None.
+        initial_states: (N, *H) each, recurrent states before the first step of each segment, by their names. Where an
+            episode was cut, they are the states after the step before. With the option `return_states`, agent_infos
+            `state/NAME` hold the states before every step.
+        account: account of the call whose whole result the batch is; otherwise None.
 
-    Integers of another type become int64.
+    Headers of other integer types become int64.
 
     Raises:
-        ValueError: a column is not an array, or not as long as the others ask for; the message names it.
+        ValueError: a column that is not an array, or whose length or dtype does not fit; the message begins with its
+            name.
     """
 
     observations: Columns
@@ -105,7 +116,7 @@ class EpisodeBatch:
     agent_infos: Mapping[str, np.ndarray] = field(default_factory=dict)
     env_infos: Mapping[str, np.ndarray] = field(default_factory=dict)
     episode_infos: Mapping[str, np.ndarray] = field(default_factory=dict)
-    policy_versions: np.ndarray = None  # type: ignore[assignment]  # filled in below
+    policy_versions: np.ndarray = None  # type: ignore[assignment]  # __post_init__ sets it
     episode_indices: np.ndarray = None  # type: ignore[assignment]
     first_steps: np.ndarray = None  # type: ignore[assignment]
     env_seeds: np.ndarray | None = None
@@ -124,9 +135,10 @@ class EpisodeBatch:
         for name in (*_INTEGER_HEADERS, *_OPTIONAL_HEADERS):
             header = getattr(self, name)
             if header is not None:
-                object.__setattr__(self, name, _as_int64(name, header))
+                object.__setattr__(self, name, as_int64(name, header))
 
     def __len__(self) -> int:
+        """Return N, the number of segments."""
         return len(self.lengths)
 
     def __repr__(self) -> str:
@@ -136,20 +148,22 @@ class EpisodeBatch:
 
     @property
     def num_steps(self) -> int:
-        """T, the steps of all segments together."""
+        """T, the number of steps of all segments."""
         return len(self.rewards)
 
     @property
     def returns(self) -> np.ndarray:
-        """(N,), the sum of each segment's rewards."""
+        """Sum of the rewards of each segment, (N,)."""
         sums: np.ndarray = np.add.reduceat(self.rewards, self._starts) if len(self) else self.rewards[:0]
         return sums
 
     @property
     def step_types(self) -> np.ndarray:
-        """(T,), uint8, a `StepType` for each step. A step that ends an episode is TERMINAL or TIMEOUT even if it is the
-        episode's first; TERMINAL where both flags are set.
-        """  # noqa: D205
+        """`StepType` of each step, (T,) uint8.
+
+        A step that ends an episode is TERMINAL or TIMEOUT even if it is the episode's first, and TERMINAL if both flags
+        are set.
+        """
         types = np.full(self.num_steps, StepType.MID, np.uint8)
         ends = self._starts + self.lengths - 1
         types[self._starts[self.first_steps == 0]] = StepType.FIRST
@@ -159,7 +173,7 @@ class EpisodeBatch:
 
     @property
     def next_observations(self) -> Columns:
-        """(T, *O), the observation after each step."""
+        """Observation after each step, (T, *O), in new arrays."""
         ends = self._starts + self.lengths - 1
         last = leaves_of(self.last_observations)
         following = {}
@@ -171,22 +185,22 @@ class EpisodeBatch:
 
     @property
     def valids(self) -> np.ndarray:
-        """(N, longest length), bool: which places of a padded column hold a step."""
+        """Positions of a padded column that hold a step, (N, longest length) bool."""
         longest = self.lengths.max(initial=0)
         return np.arange(longest) < self.lengths[:, np.newaxis]
 
     def padded(self, name: str) -> Columns:
-        """A column of steps as (N, longest length, *shape), with zeros behind each segment's end.
+        """Return a column of steps as (N, longest length, *shape), with zeros after the end of each segment.
 
         Args:
             name: `observations`, `next_observations`, `actions`, `rewards`, `step_types`, `agent_infos` or `env_infos`.
 
         Raises:
-            ValueError: there is no column of steps with that name.
+            ValueError: a name that is not one of these.
         """
         known = (*_STEP_COLUMNS, "next_observations", "step_types")
         if name not in known:
-            raise ValueError(f"column {name!r} came, one of {', '.join(known)} was expected")
+            raise ValueError(f"name: {mismatch('one of ' + ', '.join(known), repr(name))}")
         valids = self.valids
 
         def pad(array: np.ndarray) -> np.ndarray:
@@ -197,26 +211,28 @@ class EpisodeBatch:
         return map_columns(pad, getattr(self, name))
 
     def split(self) -> list[EpisodeBatch]:
-        """Each segment as a batch of its own, whose arrays are views of this one's."""
+        """Return one batch for each segment, whose arrays are views of this batch's arrays."""
         return [
-            EpisodeBatch(**self._columns(slice(start, start + length), slice(position, position + 1)))
+            EpisodeBatch(**self._slices(slice(start, start + length), slice(position, position + 1)))
             for position, (start, length) in enumerate(zip(self._starts, self.lengths, strict=True))
         ]
 
     @classmethod
     def concatenate(cls, *batches: EpisodeBatch) -> EpisodeBatch:
-        """The segments of all batches, in their order, copied into new arrays.
+        """Return the segments of all batches, in their order, copied into new arrays.
 
-        Infos that a batch lacks become gaps. Seeds and worker indices are None where a batch has none; so is the
-        account.
+        Infos that a batch lacks become gaps. Seeds and worker indices are None if one of the batches has none. The
+        account is None.
+
+        >>> batch = rollserve.EpisodeBatch.concatenate(*stream).joined()  # doctest: +SKIP
 
         Raises:
-            ValueError: there are no batches, or columns do not match; the message names the column.
+            ValueError: no batches, or columns that do not match; the message begins with the column's name.
         """
         if not batches:
-            raise ValueError("no batches came, at least one was expected")
+            raise ValueError(f"batches: {mismatch('at least one', 'none')}")
         columns: dict[str, Any] = {}
-        for name in (*_STEP_COLUMNS, *_SEGMENT_COLUMNS, *_HEADERS):
+        for name in _FIELDS:
             parts = [getattr(batch, name) for batch in batches]
             try:
                 columns[name] = _concatenate(name, parts, batches)
@@ -225,56 +241,56 @@ class EpisodeBatch:
         return cls(**columns)
 
     def joined(self) -> EpisodeBatch:
-        """The batch with neighbouring segments of one episode made into one.
+        """Return the batch with consecutive segments of one episode joined into one segment.
 
-        Two segments are joined where the second has the same episode index and policy version, begins at the step
-        that the first stopped before, and the first did not end the episode.
+        A segment is joined to the one before it if both have the same episode index and policy version, if it begins
+        with the step after the other's last, and if the other did not end the episode.
         """
-        goes_on = (
+        continues = (
             (self.episode_indices[1:] == self.episode_indices[:-1])
             & (self.policy_versions[1:] == self.policy_versions[:-1])
             & (self.first_steps[1:] == self.first_steps[:-1] + self.lengths[:-1])
             & ~(self.terminated | self.truncated)[:-1]
         )
-        if not goes_on.any():
+        if not continues.any():
             return self
-        begins = np.flatnonzero(np.append(True, ~goes_on))
+        begins = np.flatnonzero(np.append(True, ~continues))
         ends = np.append(begins[1:], len(self)) - 1
         replaced: dict[str, Any] = {name: getattr(self, name) for name in _HEADERS}
         for name, header in replaced.items():
-            at = ends if name in ("terminated", "truncated") else begins
-            replaced[name] = None if header is None else header[at]
+            positions = ends if name in ("terminated", "truncated") else begins
+            replaced[name] = None if header is None else header[positions]
         replaced["lengths"] = np.add.reduceat(self.lengths, begins)
         replaced["last_observations"] = map_columns(lambda array: array[ends], self.last_observations)
         for group in ("episode_infos", "initial_states"):
-            # What was a gap may have gone into the segment before it.
+            # Segments that had gaps may have been joined to others.
             infos = {name: array[begins] for name, array in getattr(self, group).items()}
             replaced[group] = without_full_masks(infos)
         return dataclasses.replace(self, **replaced)
 
     def without_first_steps(self, num_steps: int) -> EpisodeBatch:
-        """The batch from a step on; a segment that is cut so begins at a later step of its episode.
+        """Return the batch without its first steps. A segment that loses some of its steps begins later in its episode.
 
-        What the agent remembered before that is a gap, unless the agent_infos tell it.
+        The recurrent state of such a segment is a gap, unless agent_infos hold the states of every step.
 
         Raises:
-            ValueError: there are fewer steps.
+            ValueError: a negative number, or more steps than the batch has.
         """
         if not 0 <= num_steps <= self.num_steps:
-            raise ValueError(f"{num_steps} came, a number from 0 to {self.num_steps} was expected")
+            raise ValueError(f"num_steps: {mismatch(f'a number from 0 to {self.num_steps}', num_steps)}")
         ends = np.cumsum(self.lengths)
         num_dropped = int(np.searchsorted(ends, num_steps, side="right"))
-        columns = self._columns(slice(num_steps, None), slice(num_dropped, None))
+        columns = self._slices(slice(num_steps, None), slice(num_dropped, None))
         cut = num_steps - (int(ends[num_dropped - 1]) if num_dropped else 0)
         if cut:
             columns["lengths"], columns["first_steps"] = columns["lengths"].copy(), columns["first_steps"].copy()
             columns["lengths"][0] -= cut
             columns["first_steps"][0] += cut
-            columns["initial_states"] = begun_later(columns["initial_states"], columns["agent_infos"])
+            columns["initial_states"] = later_initial_states(columns["initial_states"], columns["agent_infos"])
         return EpisodeBatch(**columns)
 
     def to_list(self) -> list[dict[str, Any]]:
-        """Each segment as a dict of its columns: arrays of steps, and the values of its headers."""
+        """Return one dict for each segment, with its columns of steps as arrays and the values of its headers."""
         rows = []
         for batch in self.split():
             row: dict[str, Any] = {name: getattr(batch, name) for name in _STEP_COLUMNS}
@@ -288,19 +304,17 @@ class EpisodeBatch:
 
     @classmethod
     def from_list(cls, rows: Iterable[Mapping[str, Any]]) -> EpisodeBatch:
-        """The inverse of `to_list`. Of the headers, only `terminated` and `truncated` must be there.
+        """Return the batch for the rows that `to_list` returns. Only `terminated` and `truncated` are required headers.
 
         Raises:
-            ValueError: there are no rows, one has an unknown column or lacks one, or columns do not match.
+            ValueError: no rows, a row with an unknown or a missing column, or columns that do not match.
         """
         batches = []
         for position, row in enumerate(rows):
-            unknown = row.keys() - {*_STEP_COLUMNS, *_SEGMENT_COLUMNS, *_HEADERS}
-            required = ("observations", "last_observations", "actions", "rewards", "terminated", "truncated")
-            missing = set(required) - row.keys()
-            if unknown or missing:
-                names = ", ".join(sorted(unknown or missing))
-                raise ValueError(f"row {position}: {'unknown' if unknown else 'missing'} columns: {names}")
+            if unknown := ", ".join(sorted(row.keys() - set(_FIELDS))):
+                raise ValueError(f"rows[{position}]: {mismatch('no unknown columns', unknown)}")
+            if missing := ", ".join(sorted(set(_REQUIRED) - row.keys())):
+                raise ValueError(f"rows[{position}]: {mismatch(f'columns named {missing}', 'none')}")
             columns = {name: row[name] for name in _STEP_COLUMNS if name in row}
             for name in _SEGMENT_COLUMNS:
                 columns[name] = map_columns(lambda array: np.asarray(array)[np.newaxis], row.get(name, {}))
@@ -312,41 +326,37 @@ class EpisodeBatch:
         return cls.concatenate(*batches)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the columns to a file that `load` and `numpy.load` read; nothing in it is pickled. Not the account.
+        """Write all columns, but not the account, to a file that `load` and `numpy.load` read without pickles.
 
-        The file has just the name that is given: no ending is added.
+        The file has exactly this name; no ending is added.
+
+        Raises:
+            OSError: a file that cannot be written.
         """
-        arrays: dict[str, np.ndarray] = {}
-        for name in (*_STEP_COLUMNS, *_SEGMENT_COLUMNS, *_HEADERS):
-            columns = getattr(self, name)
-            if isinstance(columns, Mapping):
-                arrays |= {f"{name}/{leaf}": array for leaf, array in columns.items()}
-            elif columns is not None:
-                arrays[name] = columns
-        with open(path, "wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]  # a column cannot be named like its option
+        save_columns(path, {name: getattr(self, name) for name in _FIELDS})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> EpisodeBatch:
-        """Reads what `save` wrote.
+        """Read a batch from a file that `save` wrote.
 
         Raises:
-            ValueError: the file is not such a file; the message says why.
+            ValueError: a file that does not hold a batch; the message says why.
+            OSError: a file that cannot be read.
         """
         with open(path, "rb") as file:
             try:
-                return cls(**_read_columns(file))
-            except _UNREADABLE as error:
+                return cls(**load_columns(file))
+            except UNREADABLE_ERRORS as error:
                 raise ValueError(f"{path}: not a saved batch: {error}") from None
 
     @property
     def _starts(self) -> np.ndarray:
-        """(N,), the row of each segment's first step."""
+        """Row of the first step of each segment, (N,)."""
         starts: np.ndarray = np.cumsum(self.lengths) - self.lengths
         return starts
 
-    def _columns(self, steps: slice, segments: slice) -> dict[str, Any]:
-        """All columns' rows of some steps, which are those of some segments, as views."""
+    def _slices(self, steps: slice, segments: slice) -> dict[str, Any]:
+        """Return views of all columns for a range of segments and the range of their steps."""
         columns: dict[str, Any] = {}
         for name in _STEP_COLUMNS:
             columns[name] = map_columns(lambda array: array[steps], getattr(self, name))
@@ -358,11 +368,11 @@ class EpisodeBatch:
     def _check(self) -> None:
         num_segments = len(self.lengths)
         if num_segments and self.lengths.min() < 1:
-            raise ValueError(f"lengths: {self.lengths.min()} came, at least 1 was expected")
+            raise ValueError(f"lengths: {mismatch('at least 1', self.lengths.min())}")
         check_header("rewards", self.rewards, "fiu", None)
         num_steps = int(self.lengths.sum())
         if num_steps != len(self.rewards):
-            raise ValueError(f"lengths: they sum to {num_steps}, but rewards has {len(self.rewards)} rows")
+            raise ValueError(f"lengths: {mismatch(f'a sum of {len(self.rewards)}, as rewards has rows', num_steps)}")
         for name in ("terminated", "truncated"):
             check_header(name, getattr(self, name), "b", num_segments)
         for name in ("policy_versions", "episode_indices", "first_steps", *_OPTIONAL_HEADERS):
@@ -375,47 +385,13 @@ class EpisodeBatch:
             check_columns(name, getattr(self, name), num_segments)
         for name in _INFOS:
             if not isinstance(getattr(self, name), Mapping):
-                raise ValueError(f"{name}: {type(getattr(self, name)).__name__} came, a mapping was expected")
+                raise ValueError(f"{name}: {mismatch('a mapping', type(getattr(self, name)).__name__)}")
         check_last_observations(self.observations, self.last_observations)
 
 
-def _read_columns(file: IO[bytes]) -> dict[str, Any]:
-    """The columns in a file, or one of many errors that numpy has for files that are something else."""
-    beginning = file.read(len(_ZIP_BEGINNING))
-    file.seek(0)
-    if beginning != _ZIP_BEGINNING:  # else numpy takes it for a pickle
-        raise ValueError("it does not begin as a .npz file does")
-    columns: dict[str, Any] = {name: {} for name in _INFOS}
-    with np.load(file, allow_pickle=False) as arrays:
-        for name in arrays.files:
-            column, slash, leaf = name.partition("/")
-            if slash:
-                columns.setdefault(column, {})[leaf] = arrays[name]
-            else:
-                columns[column] = arrays[name]
-    return columns
-
-
-def _as_int64(name: str, header: np.ndarray) -> np.ndarray:
-    """The integers as int64, or ValueError if one is larger."""
-    if header.dtype == np.int64:
-        return header
-    most = np.iinfo(np.int64).max
-    if header.dtype == np.uint64 and header.max(initial=0) > most:
-        raise ValueError(f"{name}: {header.max()} came, at most {most} was expected")
-    return header.astype(np.int64, copy=False)
-
-
 def _concatenate(name: str, parts: Sequence[Any], batches: Sequence[EpisodeBatch]) -> Any:
-    """One column of several batches, joined."""
+    """Return one column of all batches, concatenated."""
     if name in _INFOS:
-        of_segments = name in _SEGMENT_COLUMNS
-        lengths = [len(batch) if of_segments else batch.num_steps for batch in batches]
+        lengths = [len(batch) if name in _SEGMENT_COLUMNS else batch.num_steps for batch in batches]
         return concatenate_infos(parts, lengths)
-    if any(part is None for part in parts):
-        return None
-    leaves = [leaves_of(part) for part in parts]
-    for part in leaves:
-        if part.keys() != leaves[0].keys():
-            raise ValueError(f"leaves {sorted(part)} came, {sorted(leaves[0])} were expected")
-    return columns_of({leaf: np.concatenate([part[leaf] for part in leaves]) for leaf in leaves[0]})
+    return None if any(part is None for part in parts) else concatenate_columns(parts)

@@ -1,21 +1,20 @@
-"""What can go wrong with a call, by what the caller can do about it.
+"""Exceptions of the client, grouped by what the caller can do about them.
 
 RollserveError
 ├── InvalidArgumentError   change the request: a field, a name or a permission is wrong
-├── PreconditionError      bring the sampler into the right state first, then call again
+├── PreconditionError      bring the sampler into the right state, then call again
 ├── LimitError             ask for less, or have a limit raised
-├── UnavailableError       the server is out of reach, starting or stopping: try again later
-├── StoppedError           the call was ended before its end
-│   ├── CancelledError     by the caller
-│   └── DeadlineError      by the clock: its deadline passed, or it made no progress
-└── ServerError            a fault of the server or an environment: see its log
+├── UnavailableError       call again later: the server is out of reach, starting or stopping
+├── StoppedError           the call ended early
+│   ├── CancelledError     the caller cancelled it
+│   └── DeadlineError      its deadline passed, or it made no progress for its timeout
+└── ServerError            a fault of the server or of an environment: look at the server's log
 """
 
 from __future__ import annotations
 
 import grpc
 
-from rollserve._codec.protobuf import LENGTH_DELIMITED, UnusualError, fields, key_of
 from rollserve.reasons import Reason
 
 __all__ = [
@@ -29,23 +28,30 @@ __all__ = [
     "StoppedError",
     "UnavailableError",
     "closed_error",
-    "error_from_rpc",
     "malformed_error",
     "mismatch",
-    "reason_of",
 ]
 
 
 class RollserveError(Exception):
-    """A call failed.
+    """Base class of all errors of calls.
+
+    Its subclasses say what the caller can do; `reason` says exactly what happened.
+
+    >>> try:  # doctest: +SKIP
+    ...     batch = sampler.obtain_samples(10_000)
+    ... except rollserve.RollserveError as error:
+    ...     if error.reason == rollserve.Reason.NO_AGENT:
+    ...         sampler.update_agent(agent)
 
     Attributes:
-        message: what happened, for people; begins with the field if one is at fault.
-        code: gRPC's status code.
-        reason: why, for programs; a member of `rollserve.Reason`, plain text if a newer server sends one that this client
-            does not know, or empty if the error comes from gRPC itself.
-        field: path of the argument or of the request's field that is at fault, such as `options.max_message_bytes`; empty
-            if none is.
+        message: description of the error. It begins with the field, if one is at fault, and reads
+            `field: expected …, got …`.
+        code: gRPC status code.
+        reason: a member of `rollserve.Reason`; plain text if a newer server sends a reason that this client does not
+            know; empty if the error is gRPC's own, such as a lost connection.
+        field: path of the argument or of the request's field that is at fault, such as `options.max_message_bytes`;
+            empty if no field is.
     """
 
     def __init__(self, message: str, *, code: grpc.StatusCode, reason: str = "", field: str = "") -> None:
@@ -60,115 +66,56 @@ class RollserveError(Exception):
 
 
 class InvalidArgumentError(RollserveError):
-    """The request cannot be met as it is: a value, a name or a permission is wrong."""
+    """Error of a request that cannot be met: a value, a name or a permission is wrong. Change the request."""
 
     @classmethod
     def of(cls, field: str, *, expected: object, got: object, hint: str = "") -> InvalidArgumentError:
-        """Return the error for an argument that holds one thing where another was expected; see `mismatch`."""
+        """Return the error for an argument; its message is the field followed by `mismatch(expected, got, hint)`."""
         message = f"{field}: {mismatch(expected, got, hint)}"
         return cls(message, code=grpc.StatusCode.INVALID_ARGUMENT, reason=Reason.INVALID_VALUE, field=field)
 
 
 class PreconditionError(RollserveError):
-    """The sampler is not in the state that the request needs, such as having an agent."""
+    """Error of a sampler that is not in the state the request needs, for example because it has no agent yet."""
 
 
 class LimitError(RollserveError):
-    """The request or its result is larger than a limit allows."""
+    """Error of a request or a result that is larger than a limit allows."""
 
 
 class UnavailableError(RollserveError):
-    """The server is out of reach, starting or stopping; the same call can succeed later."""
+    """Error of a server that is out of reach, starting or stopping, or has lost a worker. Call again later."""
 
 
 class StoppedError(RollserveError):
-    """The call was ended before its end."""
+    """Error of a call that ended early, because of its caller or of a time limit."""
 
 
 class CancelledError(StoppedError):
-    """The caller cancelled the call."""
+    """Error of a call that its caller cancelled."""
 
 
 class DeadlineError(StoppedError):
-    """The call's deadline passed, or it made no progress for its timeout."""
+    """Error of a call whose deadline passed, or that made no progress for its timeout (`Reason.NO_PROGRESS`)."""
 
 
 class ServerError(RollserveError):
-    """The server, or an environment on it, has a fault."""
-
-
-_BY_CODE: dict[grpc.StatusCode, type[RollserveError]] = {
-    grpc.StatusCode.INVALID_ARGUMENT: InvalidArgumentError,
-    grpc.StatusCode.NOT_FOUND: InvalidArgumentError,
-    grpc.StatusCode.ALREADY_EXISTS: InvalidArgumentError,
-    grpc.StatusCode.OUT_OF_RANGE: InvalidArgumentError,
-    grpc.StatusCode.PERMISSION_DENIED: InvalidArgumentError,
-    grpc.StatusCode.UNAUTHENTICATED: InvalidArgumentError,
-    grpc.StatusCode.UNIMPLEMENTED: InvalidArgumentError,
-    grpc.StatusCode.FAILED_PRECONDITION: PreconditionError,
-    grpc.StatusCode.ABORTED: PreconditionError,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: LimitError,
-    grpc.StatusCode.UNAVAILABLE: UnavailableError,
-    grpc.StatusCode.CANCELLED: CancelledError,
-    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineError,
-}
-
-
-_STATUS_DETAILS, _ANY_TYPE, _ANY_VALUE, _VIOLATIONS, _VIOLATION_FIELD = 3, 1, 2, 1, 1
-"""Field numbers of google.rpc.Status, google.protobuf.Any, google.rpc.BadRequest and its FieldViolation."""
-_BAD_REQUEST = b"type.googleapis.com/google.rpc.BadRequest"
+    """Error of the server or of an environment. The server's log has the details."""
 
 
 def mismatch(expected: object, got: object, hint: str = "") -> str:
-    """Return the text of an error about a value: `expected a positive integer, got -3`, and what to do about it."""
+    """Return the text of an error about a value, such as `expected a positive integer, got -3`, and a hint, if any."""
     text = f"expected {expected}, got {got}"
     return f"{text}: {hint}" if hint else text
 
 
-def error_from_rpc(error: grpc.RpcError) -> RollserveError:
-    """Return the exception of this package for an error of gRPC's."""
-    code = error.code()
-    details = error.details() or code.name
-    kind = _BY_CODE.get(code, ServerError)
-    return kind(details, code=code, reason=reason_of(error), field=_field_of(error))
-
-
-def reason_of(error: grpc.RpcError) -> str:
-    """Return the server's reason: a member of `Reason` if this client knows it, plain text otherwise, or nothing."""
-    reason = str(_trailing_metadata(error).get("rollserve-reason", ""))
-    return Reason.__members__.get(reason, reason)
-
-
-def _field_of(error: grpc.RpcError) -> str:
-    """Return the field that `google.rpc.BadRequest` in the status's details names, or an empty text."""
-    status = _trailing_metadata(error).get("grpc-status-details-bin", b"")
-    try:
-        for detail in _values(status, _STATUS_DETAILS) if isinstance(status, bytes) else ():
-            if _BAD_REQUEST in _values(detail, _ANY_TYPE):
-                (violation,) = _values(_values(detail, _ANY_VALUE)[0], _VIOLATIONS)
-                return _values(violation, _VIOLATION_FIELD)[0].decode()
-    except (UnusualError, IndexError, ValueError):  # details of another server's making
-        pass
-    return ""
-
-
-def _values(data: bytes, number: int) -> list[bytes]:
-    """Return the values of a length-delimited field of a serialized message."""
-    wanted = key_of(number, LENGTH_DELIMITED)
-    return [data[start:stop] for key, _, start, stop in fields(memoryview(data), 0, len(data)) if key == wanted]
-
-
-def _trailing_metadata(error: grpc.RpcError) -> dict[str, str | bytes]:
-    return dict(error.trailing_metadata() or ())  # type: ignore[arg-type]
-
-
-def closed_error(what: str) -> CancelledError:
-    """The error for a call on something that the caller has closed."""
-    return CancelledError(f"the {what} was closed", code=grpc.StatusCode.CANCELLED)
+def closed_error(owner: str) -> CancelledError:
+    """Return the error for a call on something that the caller has closed."""
+    return CancelledError(f"the {owner} was closed", code=grpc.StatusCode.CANCELLED)
 
 
 def malformed_error(message: str) -> ServerError:
-    """The error for a stream that does not keep to the contract."""
+    """Return the error for a stream that violates the wire contract."""
     return ServerError(f"malformed stream: {message}", code=grpc.StatusCode.DATA_LOSS)
 
 

@@ -1,4 +1,4 @@
-"""What episodes came to that were run to see how good an agent is."""
+"""Results of evaluations: returns and lengths of episodes, and their summaries."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Summary:
-    """What N numbers are like.
+    """Summary of N numbers, printed as `mean ± half of the confidence interval`.
 
     Attributes:
-        mean: their mean.
-        std: their standard deviation, as an estimate (with N - 1); None for a single one.
-        confidence_interval: within which the mean of all that could have been drawn is with a probability of 95 %, by
-            Student's t distribution: as good as the numbers are normal or many. None for a single one.
+        mean: mean of the numbers.
+        std: sample standard deviation (with N - 1); None for a single number.
+        confidence_interval: 95 % confidence interval (low, high) of the mean by Student's t distribution, which is as
+            accurate as the numbers are normal or many; None for a single number.
     """
 
     mean: float
@@ -44,29 +44,33 @@ class Summary:
             return f"{self.mean:.6g}"
         low, high = self.confidence_interval
         half = (high - low) / 2
-        # Two digits of what is not sure, and as many places of the mean.
+        # Two significant digits of the uncertainty, and as many decimal places of the mean.
         num_places = max(0, 1 - math.floor(math.log10(half))) if 0 < half < math.inf else 2
         return f"{self.mean:.{num_places}f} ± {half:.{num_places}f}"
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What N episodes of an agent came to, in the order of their indices.
+    """Result of evaluating an agent on N episodes, in the order of their indices.
+
+    >>> result = sampler.evaluate(100, deterministic=True)  # doctest: +SKIP
+    >>> print(result)  # doctest: +SKIP
+    return 487.2 ± 4.1, length 487.2 ± 4.1 (100 episodes of policy version 12)
 
     Attributes:
-        returns: (N,) float64, the sums of their rewards, added up step by step.
-        lengths: (N,) int64, in steps.
-        terminated: (N,) bool, whether the environment ended them.
-        truncated: (N,) bool, whether a limit did.
-        return_summary: of the returns.
-        length_summary: of the lengths.
-        policy_version: the version that acted.
-        env_version: the version of the sampler's environment; None if the call brought one.
-        seed: the root seed of the episodes.
-        first_episode_index: the index of the first one.
-        reproducibility: what of this comes again.
-        account: what was done. Episodes that did not come count as discarded.
-        episodes: the episodes, if the call wanted them.
+        returns: (N,) float64, sums of the episodes' rewards, added step by step.
+        lengths: (N,) int64, number of steps of the episodes.
+        terminated: (N,) bool, whether the environment ended the episode.
+        truncated: (N,) bool, whether a limit ended the episode.
+        return_summary: summary of the returns.
+        length_summary: summary of the lengths.
+        policy_version: version that acted.
+        env_version: version of the sampler's environment; None if the call brought its own.
+        seed: root seed of the episodes.
+        first_episode_index: index of the first episode.
+        reproducibility: which unit of work the same seed gives again.
+        account: account of the call. Episodes that are not returned count as discarded.
+        episodes: the episodes, if the call asked for them.
     """
 
     returns: np.ndarray
@@ -87,24 +91,24 @@ class Evaluation:
         return len(self.returns)
 
     def __str__(self) -> str:
-        of = f"{len(self)} episodes of policy version {self.policy_version}"
-        return f"return {self.return_summary}, length {self.length_summary} ({of})"
+        episodes = f"{len(self)} episodes of policy version {self.policy_version}"
+        return f"return {self.return_summary}, length {self.length_summary} ({episodes})"
 
 
 @dataclass(frozen=True, eq=False)
 class PopulationEvaluation:
-    """What M episodes of each of K parameter sets came to.
+    """Result of evaluating K members of a population on M episodes each.
 
     Attributes:
-        returns: (K, M) float64, the sums of their rewards, added up step by step.
-        lengths: (K, M) int64, in steps.
-        num_steps: how many steps all of them have.
-        policy_version: the version of the agent that the members are like.
-        env_version: the version of the sampler's environment; None if the call brought one.
-        seed: the root seed of the episodes.
-        first_episode_index: the index of the first one of the first member.
-        reproducibility: what of this comes again.
-        account: what was done. All episodes count as discarded.
+        returns: (K, M) float64, sums of the episodes' rewards, added step by step.
+        lengths: (K, M) int64, number of steps of the episodes.
+        num_steps: number of steps of all episodes.
+        policy_version: version of the agent whose structure and other parameters the members share.
+        env_version: version of the sampler's environment; None if the call brought its own.
+        seed: root seed of the episodes.
+        first_episode_index: index of the first episode of the first member.
+        reproducibility: which unit of work the same seed gives again.
+        account: account of the call. All episodes count as discarded.
     """
 
     returns: np.ndarray
@@ -122,13 +126,13 @@ class PopulationEvaluation:
 
     @property
     def mean_returns(self) -> np.ndarray:
-        """(K,), the mean return of each member."""
+        """Mean return of each member, (K,) float64."""
         means: np.ndarray = self.returns.mean(axis=1)
         return means
 
 
 def evaluation_from_proto(message: evaluation_pb2.Evaluation, episodes: EpisodeBatch | None) -> Evaluation:
-    """The evaluation that the message holds."""
+    """Return the evaluation that a message describes, with the episodes that were received before, if any."""
     return Evaluation(
         returns=np.array(message.returns, np.float64),
         lengths=np.array(message.lengths, np.int64),
@@ -147,10 +151,10 @@ def evaluation_from_proto(message: evaluation_pb2.Evaluation, episodes: EpisodeB
 
 
 def population_evaluation_from_proto(message: evaluation_pb2.PopulationEvaluation) -> PopulationEvaluation:
-    """The evaluation that the message holds.
+    """Return the evaluation that a message describes.
 
     Raises:
-        ValueError: there are not as many numbers as it says.
+        ValueError: a number of returns or lengths other than members times episodes.
     """
     shape = message.member_count, message.episode_count
     return PopulationEvaluation(

@@ -1,4 +1,4 @@
-"""Multilayer perceptrons, as a caller writes them; the server evaluates them."""
+"""Multilayer perceptrons as callers specify them; the server evaluates them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from rollserve._checks import check_type
+from rollserve._checks import check_type, choices_text
 from rollserve._codec.tensors import named_tensors_to_proto
+from rollserve.errors import mismatch
 from rollserve.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 from rollserve.v1 import agent_pb2
 
@@ -46,40 +47,45 @@ _SETTINGS: dict[str, tuple[Head, ...]] = {
     "epsilon": ("epsilon_greedy",),
     "temperature": ("boltzmann",),
 }
-"""Which heads have a setting."""
+"""Heads that have a setting, by the setting's name."""
 
 
 @dataclass(frozen=True, eq=False)
 class MlpAgent:
     """A multilayer perceptron with a distribution over actions at its end, evaluated in float32.
 
-    Layer i is `activation(norm(weight @ input + bias))`, the last one without norm and activation. The input is the
-    observation as `gymnasium.spaces.flatten` makes it. What is there is read off the names of the parameters.
+    Layer i is `activation(norm(weight @ input + bias))`; the last layer has no norm and no activation. The input is the
+    observation after `gymnasium.spaces.flatten`. The names of the parameters say which layers and parts there are.
+
+    >>> agent = rollserve.MlpAgent(  # doctest: +SKIP
+    ...     {"0/weight": w0, "0/bias": b0, "1/weight": w1, "1/bias": b1}, head="categorical", activation="relu"
+    ... )
 
     Attributes:
-        parameters: float32 arrays, `i/weight` of shape (outputs, inputs) and `i/bias` of shape (outputs,) for each
-            layer i from 0. With a layer norm, `i/norm/weight` and `i/norm/bias` of shape (outputs,) for each hidden
-            layer. With a value of the last hidden layer, `value/weight` of shape (1, inputs) and `value/bias` of shape
-            (1,); with a value of its own layers, `value/i/weight` and so on. With a Gaussian head `log_std` of shape
-            (outputs of the last layer,), unless it is predicted: then the last layer has twice as many outputs, all
-            means and then all log_std. With a recurrent core before the last layer, `core/weight_ih` of shape
-            (3 H, inputs), `core/weight_hh` of shape (3 H, H), `core/bias_ih` and `core/bias_hh` of shape (3 H,), as of
-            PyTorch's GRU of one layer and size H; with 4 instead of 3, of its LSTM. The last layer and the value of the
-            last hidden layer then have H inputs.
-        head: what the output is. For a Discrete action space the logits (`categorical`) or Q-values (`epsilon_greedy`,
-            `boltzmann`), for a Box the means (`diagonal_gaussian`; within its bounds `squashed_gaussian`, the means
-            before tanh), for a MultiDiscrete all elements' logits one after the other (`multi_categorical`), for a
-            MultiBinary the logits of ones (`bernoulli`).
-        activation: the function of the hidden layers. `gelu` is exact, as PyTorch's own; `gelu_tanh` is JAX's.
-        layer_norm_epsilon: what a layer norm adds to the variance.
-        min_log_std: of a Gaussian head: what log_std is raised to.
-        max_log_std: likewise: what it is lowered to.
-        epsilon: of the head `epsilon_greedy`: how often it chooses at random, from 0 to 1; 0 unless given.
-        temperature: of the head `boltzmann`: what Q-values are divided by; 1 unless given.
+        parameters: float32 arrays by name. Each layer i, from 0, has `i/weight` of shape (outputs, inputs) and `i/bias`
+            of shape (outputs,). With layer norm, each hidden layer has `i/norm/weight` and `i/norm/bias` of shape
+            (outputs,). A value head on the last hidden layer has `value/weight` of shape (1, inputs) and `value/bias`
+            of shape (1,); a separate value network has `value/i/weight` and so on. A Gaussian head has `log_std` of
+            shape (outputs of the last layer,) unless it is predicted: then the last layer has twice as many outputs,
+            all means followed by all log_std. A GRU before the last layer has `core/weight_ih` of shape (3 H, inputs),
+            `core/weight_hh` of shape (3 H, H), and `core/bias_ih` and `core/bias_hh` of shape (3 H,), like PyTorch's
+            GRU with one layer of size H; an LSTM has 4 instead of 3. With a core, the last layer and a value head on
+            the last hidden layer have H inputs.
+        head: meaning of the output. For a Discrete action space the logits (`categorical`) or Q-values
+            (`epsilon_greedy`, `boltzmann`). For a Box the means (`diagonal_gaussian`), or the means before tanh
+            (`squashed_gaussian`, which stays within the bounds). For a MultiDiscrete space the logits of all elements
+            one after the other (`multi_categorical`). For a MultiBinary space the logits of ones (`bernoulli`).
+        activation: activation of the hidden layers. `gelu` is exact, as in PyTorch; `gelu_tanh` is JAX's
+            approximation.
+        layer_norm_epsilon: constant that layer norm adds to the variance.
+        min_log_std: lower bound that log_std of a Gaussian head is clipped to.
+        max_log_std: upper bound that log_std of a Gaussian head is clipped to.
+        epsilon: probability of random actions of the head `epsilon_greedy`, from 0 to 1; 0 by default.
+        temperature: divisor of the Q-values of the head `boltzmann`; 1 by default.
 
     Raises:
-        TypeError: the parameters are not a mapping, or a setting is not a number.
-        ValueError: there is no such head or activation, or the head has not such a setting.
+        TypeError: parameters that are not a mapping, or a setting that is not a number.
+        ValueError: an unknown head or activation, or a setting that the head does not have.
     """
 
     parameters: Mapping[str, np.ndarray]
@@ -101,28 +107,28 @@ class MlpAgent:
             if value is not None:
                 check_type(name, value, numbers.Real, "a number")
                 if self.head not in heads:
-                    raise ValueError(f"{name}: {value} came, none was expected with the head {self.head!r}")
+                    raise ValueError(f"{name}: {mismatch(f'None for the head {self.head!r}', value)}")
 
     @property
     def layer_sizes(self) -> tuple[int, ...]:
-        """The size of the input, of each hidden layer and of the output, read off the weights.
+        """Sizes of the input, of each hidden layer and of the output, according to the weights.
 
         Raises:
-            ValueError: there is no `0/weight`, or a weight is not a matrix.
+            ValueError: no parameter `0/weight`, or a weight that is not a matrix.
         """
         shapes = _weight_shapes(self.parameters, "")
         if not shapes:
-            raise ValueError("parameters: '0/weight' is missing")
+            raise _missing_parameter("0/weight")
         is_behind_core = len(shapes) == 1 and self.core is not None
         num_inputs = _matrix_shape(self.parameters, "core/weight_ih")[1] if is_behind_core else shapes[0][1]
         return (num_inputs, *(outputs for outputs, _ in shapes))
 
     @property
     def core(self) -> Core | None:
-        """What is recurrent in it, read off the shape of `core/weight_hh`; None if there is no such parameter.
+        """Kind of the recurrent core, according to the shape of `core/weight_hh`; None without a core.
 
         Raises:
-            ValueError: there is a part of a core only, or the shape is of none.
+            ValueError: a core without `core/weight_hh`, or with one of a shape that no kind has.
         """
         if not any(name.startswith("core/") for name in self.parameters):
             return None
@@ -130,8 +136,8 @@ class MlpAgent:
         for core, num_gates in _NUM_GATES.items():
             if outputs == num_gates * size:
                 return core
-        came = f"shape {(outputs, size)} came"
-        raise ValueError(f"parameter 'core/weight_hh': {came}, (3 H, H) of a GRU or (4 H, H) of an LSTM was expected")
+        text = mismatch("shape (3 H, H) of a GRU or (4 H, H) of an LSTM", (outputs, size))
+        raise ValueError(f"parameters['core/weight_hh']: {text}")
 
     @classmethod
     def initial(
@@ -149,39 +155,43 @@ class MlpAgent:
         core: Core | None = None,
         core_size: int = 64,
     ) -> MlpAgent:
-        """An untrained agent for the spaces: a beginning for a trainer, and for trying things out.
+        """Return an untrained agent for the spaces: a start for training, or for a first try.
 
-        Weights are normal with variance 1 / inputs, the last layer's a hundredth of that in deviation, so that the
-        first policy is close to uniform; biases and `log_std` are 0; those of a core are uniform within 1 / √H, as
-        PyTorch's. `dataclasses.replace` gives it settings.
+        Weights are normal with variance 1 / inputs. The last layer's standard deviation is a hundredth of that, so that
+        the first policy is close to uniform. Biases and `log_std` are 0. Weights of a core are uniform within 1 / √H,
+        as in PyTorch. To change settings, use `dataclasses.replace`.
+
+        >>> env = sampler.update_env("CartPole-v1")  # doctest: +SKIP
+        >>> agent = rollserve.MlpAgent.initial(env.observation_space, env.action_space, seed=0)  # doctest: +SKIP
 
         Args:
-            observation_space: where observations come from, as `update_env` and `status` give it.
-            action_space: where actions come from, likewise.
-            hidden_sizes: the size of each hidden layer.
-            activation: the function of the hidden layers.
-            seed: of the weights; another each time unless given.
-            head: what the output is; unless given `categorical`, `diagonal_gaussian`, `multi_categorical` or
-                `bernoulli`, as the action space needs it.
+            observation_space: space of observations, as `update_env` and `status` return it.
+            action_space: space of actions, as `update_env` and `status` return it.
+            hidden_sizes: size of each hidden layer.
+            activation: activation of the hidden layers.
+            seed: seed of the weights; without one, they differ each time.
+            head: meaning of the output; by default `categorical`, `diagonal_gaussian`, `multi_categorical` or
+                `bernoulli`, whichever fits the action space.
             layer_norm: whether hidden layers are normalized.
-            value: `shared` for a value of the last hidden layer, `separate` for one by layers of its own, of the same
-                sizes; none unless given.
-            predicted_log_std: whether the last layer gives a Gaussian's log_std too.
-            core: what makes it recurrent, before the last layer: `gru` or `lstm`; nothing unless given.
-            core_size: the size H of the core.
+            value: `shared` for a value head on the last hidden layer, `separate` for a value network with layers of
+                the same sizes, None for neither.
+            predicted_log_std: whether the last layer predicts log_std of a Gaussian head, too.
+            core: recurrent core before the last layer: `gru`, `lstm`, or None.
+            core_size: size H of the core.
 
         Raises:
-            TypeError: a space is none of `rollserve.spaces`, or the sizes are not a sequence of integers.
-            ValueError: no head is for the action space, or not this one, or a size is not positive.
+            TypeError: a space that is not from `rollserve.spaces`, or sizes that are not a sequence of integers.
+            ValueError: an action space that no head, or not this head, is for; a size that is not positive; or an
+                unknown value or core.
         """
         for name, space in (("observation_space", observation_space), ("action_space", action_space)):
-            check_type(name, space, Space, "a space of rollserve.spaces, as update_env and status give it,")
+            check_type(name, space, Space, "a space of rollserve.spaces, as update_env and status return it")
         check_type("hidden_sizes", hidden_sizes, Sequence, "a sequence such as (64, 64)")
-        sizes = {f"hidden_sizes[{position}]": size for position, size in enumerate(hidden_sizes)}
-        for name, size in {**sizes, "core_size": core_size}.items():
+        named_sizes = {f"hidden_sizes[{position}]": size for position, size in enumerate(hidden_sizes)}
+        for name, size in {**named_sizes, "core_size": core_size}.items():
             check_type(name, size, numbers.Integral, "an integer")
             if size < 1:
-                raise ValueError(f"{name}: {size} came, at least 1 was expected")
+                raise ValueError(f"{name}: {mismatch('at least 1', size)}")
         if value is not None:
             _check_choice("value", value, get_args(Value))
         if core is not None:
@@ -189,16 +199,16 @@ class MlpAgent:
         head = _head_for(action_space, head)
         outputs = action_space.flat_size
         generator = np.random.default_rng(seed)
-        begin = (observation_space.flat_size, *hidden_sizes)
+        sizes = (observation_space.flat_size, *hidden_sizes)
         is_predicted = predicted_log_std and head in _GAUSSIANS
-        num_features = core_size if core else begin[-1]
-        sizes_of_policy = *begin, outputs * (1 + is_predicted)
-        parameters = _initial_layers(generator, sizes_of_policy, num_features, 0.01, layer_norm=layer_norm)
+        num_features = core_size if core else sizes[-1]
+        policy_sizes = *sizes, outputs * (1 + is_predicted)
+        parameters = _initial_layers(generator, policy_sizes, num_features, 0.01, layer_norm=layer_norm)
         if head in _GAUSSIANS and not is_predicted:
             parameters["log_std"] = np.zeros(outputs, np.float32)
         if value is not None:
-            num_features = num_features if value == "shared" else begin[-1]
-            layers = _initial_layers(generator, (*begin, 1), num_features, 1.0, layer_norm=layer_norm)
+            num_features = num_features if value == "shared" else sizes[-1]
+            layers = _initial_layers(generator, (*sizes, 1), num_features, 1.0, layer_norm=layer_norm)
             last = f"{len(hidden_sizes)}/"
             for name, array in layers.items():
                 if value == "separate":
@@ -206,15 +216,15 @@ class MlpAgent:
                 elif name.startswith(last):
                     parameters[f"value/{name.removeprefix(last)}"] = array
         if core is not None:
-            parameters |= _initial_core(generator, core, begin[-1], core_size)
+            parameters |= _initial_core(generator, core, sizes[-1], core_size)
         return cls(parameters, head, activation)
 
 
 def mlp_to_proto(agent: MlpAgent) -> agent_pb2.MlpAgent:
-    """The agent as a message.
+    """Return the agent as a message.
 
     Raises:
-        ValueError: an array's dtype has no place on the wire, or there are no layers.
+        ValueError: a dtype that the wire does not have, or no layers.
     """
     mlp = agent_pb2.MlpAgent(
         layer_sizes=agent.layer_sizes,
@@ -243,16 +253,16 @@ def mlp_to_proto(agent: MlpAgent) -> agent_pb2.MlpAgent:
 
 
 def parameters_to_proto(parameters: Mapping[str, np.ndarray]) -> agent_pb2.Parameters:
-    """The parameters as a message.
+    """Return parameters as a message.
 
     Raises:
-        ValueError: an array's dtype has no place on the wire; the message names it.
+        ValueError: a dtype that the wire does not have; the message begins with the parameter's name.
     """
     return agent_pb2.Parameters(tensors=named_tensors_to_proto(parameters))
 
 
 def _weight_shapes(parameters: Mapping[str, np.ndarray], prefix: str) -> list[tuple[int, ...]]:
-    """Of consecutive layers. Raises ValueError if one is not a matrix."""
+    """Return the shapes of consecutive layers' weights; raise ValueError if one is not a matrix."""
     shapes: list[tuple[int, ...]] = []
     while (name := f"{prefix}{len(shapes)}/weight") in parameters:
         shapes.append(_matrix_shape(parameters, name))
@@ -260,17 +270,21 @@ def _weight_shapes(parameters: Mapping[str, np.ndarray], prefix: str) -> list[tu
 
 
 def _matrix_shape(parameters: Mapping[str, np.ndarray], name: str) -> tuple[int, ...]:
-    """Raises ValueError if the parameter is missing, or not a matrix."""
+    """Return the shape of a parameter; raise ValueError if it is missing or not a matrix."""
     if name not in parameters:
-        raise ValueError(f"parameters: {name!r} is missing")
+        raise _missing_parameter(name)
     shape = np.shape(parameters[name])
     if len(shape) != 2:
-        raise ValueError(f"parameter {name!r}: shape {shape} came, two dimensions were expected")
+        raise ValueError(f"parameters[{name!r}]: {mismatch('two dimensions', f'shape {shape}')}")
     return shape
 
 
-def _head_for(action_space: Space, wanted: Head | None) -> Head:
-    """The wanted head, or the first one that is for the space."""
+def _missing_parameter(name: str) -> ValueError:
+    return ValueError(f"parameters: {mismatch(f'a parameter {name!r}', 'none of that name')}")
+
+
+def _head_for(action_space: Space, requested: Head | None) -> Head:
+    """Return the requested head, or the default head for the action space; raise ValueError if it does not fit."""
     heads: tuple[Head, ...] = ()
     match action_space:
         case Discrete():
@@ -283,10 +297,10 @@ def _head_for(action_space: Space, wanted: Head | None) -> Head:
             heads = ("bernoulli",)
     if not heads:
         expected = "Discrete, MultiDiscrete, MultiBinary or a Box of floats"
-        raise ValueError(f"action space {action_space} came, {expected} was expected")
-    if wanted is not None:
-        _check_choice("head", wanted, heads)
-    return wanted or heads[0]
+        raise ValueError(f"action_space: {mismatch(expected, action_space)}")
+    if requested is not None:
+        _check_choice("head", requested, heads)
+    return requested or heads[0]
 
 
 def _initial_layers(
@@ -297,7 +311,7 @@ def _initial_layers(
     *,
     layer_norm: bool,
 ) -> dict[str, np.ndarray]:
-    """Layers of these sizes, the last of which has so many inputs: what stands before it may change their number."""
+    """Return the parameters of layers; the last layer has `num_features` inputs, as a core may come before it."""
     parameters: dict[str, np.ndarray] = {}
     for layer, outputs in enumerate(sizes[1:]):
         is_last = layer == len(sizes) - 2
@@ -323,4 +337,4 @@ def _initial_core(generator: np.random.Generator, core: Core, inputs: int, size:
 
 def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:
     if value not in choices:
-        raise ValueError(f"{name}: {value!r} came, {' or '.join(map(repr, choices))} was expected")
+        raise ValueError(f"{name}: {mismatch(choices_text(choices), repr(value))}")

@@ -1,4 +1,4 @@
-"""Agents in Python, as a caller writes them; the server runs them."""
+"""Agents written in Python, which the server runs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rollserve._checks import check_text, check_type
-from rollserve.environments import kwargs_to_json
+from rollserve._checks import check_text, check_type, type_error
+from rollserve._codec.json_arguments import kwargs_to_json
 from rollserve.mlp_agent import parameters_to_proto
 from rollserve.v1 import agent_pb2
 
@@ -21,16 +21,18 @@ __all__ = ["PickledAgent", "PythonAgent", "pickled_to_proto", "python_to_proto"]
 
 @dataclass(frozen=True, eq=False)
 class PythonAgent:
-    """An agent that is installed beside the server. docs/agents.md tells how to write one.
+    """An agent that is installed beside the server; docs/agents.md says how to write one.
+
+    >>> agent = rollserve.PythonAgent("example-linear", {"noise_scale": 0.1}, {"bias": bias})  # doctest: +SKIP
 
     Attributes:
-        name: of an entry point of the group `rollserve.agents`.
-        kwargs: the keyword arguments that it is made with, as JSON has them.
-        parameters: by name; an update can bring any of them alone.
+        name: name of an entry point of the group `rollserve.agents`.
+        kwargs: keyword arguments of its factory; JSON has to be able to hold them.
+        parameters: arrays by name. An update may replace any of them alone.
 
     Raises:
-        TypeError: an attribute is of another type.
-        InvalidArgumentError: the name cannot be encoded.
+        TypeError: an attribute of the wrong type.
+        InvalidArgumentError: a name that UTF-8 cannot encode.
     """
 
     name: str
@@ -48,15 +50,14 @@ class PickledAgent:
     """An agent whose code is sent as a pickle, to a server that was started with `--allow-pickle`.
 
     Attributes:
-        factory: what makes it, called with the observation space and the action space, which are gymnasium's; or the
-            bytes of its pickle. What is no bytes is pickled by cloudpickle where that is installed, which takes the
-            code of `__main__` and of functions within functions with it, else by Python's pickle, which takes names of
-            what the server has to have installed.
-        parameters: by name; an update can bring any of them alone.
+        factory: callable that creates the agent from gymnasium's observation space and action space; or the bytes of
+            its pickle. A callable is pickled by cloudpickle if that is installed, which includes the code of `__main__`
+            and of nested functions; otherwise by Python's pickle, which refers to code that the server has installed.
+        parameters: arrays by name. An update may replace any of them alone.
 
     Raises:
-        TypeError: an attribute is of another type.
-        Exception: the factory cannot be pickled.
+        TypeError: an attribute of the wrong type.
+        Exception: a factory that cannot be pickled.
     """
 
     factory: object
@@ -64,7 +65,7 @@ class PickledAgent:
 
     def __post_init__(self) -> None:
         if not isinstance(self.factory, bytes) and not callable(self.factory):
-            raise TypeError(f"factory: {type(self.factory).__name__} came, a callable or its pickle was expected")
+            raise type_error("factory", "a callable or its pickle", self.factory)
         check_type("parameters", self.parameters, Mapping, "a mapping from names to arrays")
         if not isinstance(self.factory, bytes):
             has_cloudpickle = importlib.util.find_spec("cloudpickle") is not None
@@ -73,23 +74,23 @@ class PickledAgent:
 
 
 def python_to_proto(agent: PythonAgent) -> agent_pb2.PythonAgent:
-    """The agent as a message.
+    """Return the agent as a message.
 
     Raises:
-        ValueError: an argument cannot be written as JSON, or an array's dtype has no place on the wire.
+        ValueError: an argument that JSON cannot hold, or a dtype that the wire does not have.
     """
     return agent_pb2.PythonAgent(
         name=agent.name,
-        kwargs_json=kwargs_to_json(agent.name, agent.kwargs),
+        kwargs_json=kwargs_to_json("kwargs", agent.kwargs),
         parameters=parameters_to_proto(agent.parameters),
     )
 
 
 def pickled_to_proto(agent: PickledAgent) -> agent_pb2.PickledAgent:
-    """The agent as a message.
+    """Return the agent as a message.
 
     Raises:
-        ValueError: an array's dtype has no place on the wire.
+        ValueError: a dtype that the wire does not have.
     """
     assert isinstance(agent.factory, bytes)  # noqa: S101
     return agent_pb2.PickledAgent(data=agent.factory, parameters=parameters_to_proto(agent.parameters))

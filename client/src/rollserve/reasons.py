@@ -75,7 +75,7 @@ class Reason(enum.StrEnum):
     """FAILED_PRECONDITION: The environment version is not kept any more."""
 
     SAMPLER_RUN = "SAMPLER_RUN"
-    """FAILED_PRECONDITION: The sampler has started anew since the call that is to be repeated: its versions are
+    """FAILED_PRECONDITION: The sampler was created again since the call that is repeated: the versions of that run are
     gone."""
 
     ROW_STEP_COUNT = "ROW_STEP_COUNT"

@@ -1,4 +1,4 @@
-"""What comes again when the same is asked for again."""
+"""Classes of reproducibility: which unit of work the same seed gives again."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ __all__ = ["Reproducibility", "reproducibility_from_proto", "reproducibility_to_
 
 
 class Reproducibility(enum.Enum):
-    """What the same seed, indices and versions bring again."""
+    """Unit of work that the same seed, indices and versions give again."""
 
     UNKNOWN = "unknown"
-    """What a server says that is newer than this client."""
+    """A class that only newer clients know."""
     EPISODE = "episode"
-    """Every episode, to the last bit, however many workers there are and whatever ran before."""
+    """Every episode is the same, bit for bit, with any number of workers and whatever ran before."""
     BLOCK = "block"
-    """Every block of episodes, to the last bit, however many workers there are and whatever ran before: rows that are
-    stepped together share their random numbers. Other numbers of rows make other episodes.
-    """
+    """Every block of episodes is the same, bit for bit, with any number of workers and whatever ran before. Rows that
+    are stepped together share their random numbers, so another number of rows gives other episodes."""
     WORKER = "worker"
-    """At best what one worker does from its start on: the environment is no function of its seed."""
+    """Work since a worker's start, at best, is the same: the environment is not a function of its seed."""
 
 
 _BY_NUMBER = {
@@ -35,10 +34,10 @@ _NUMBERS = {value: number for number, value in _BY_NUMBER.items()}
 
 
 def reproducibility_to_proto(value: Reproducibility) -> episode_batch_pb2.Reproducibility.ValueType:
-    """The wire's number for a class that is known."""
+    """Return the number that stands for a class on the wire; KeyError for UNKNOWN."""
     return _NUMBERS[value]
 
 
 def reproducibility_from_proto(number: episode_batch_pb2.Reproducibility.ValueType) -> Reproducibility:
-    """The class that the wire's number stands for."""
+    """Return the class that a number of the wire stands for; UNKNOWN for other numbers."""
     return _BY_NUMBER.get(number, Reproducibility.UNKNOWN)

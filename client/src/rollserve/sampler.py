@@ -1,4 +1,4 @@
-"""The client: a sampler on a server."""
+"""Client of a sampler on a server."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 import grpc
 
 from rollserve._calls import requests
+from rollserve._calls.agent_parameters import parameters_request, read_parameters
+from rollserve._calls.base_sampler import BaseSampler
 from rollserve._calls.channel import channel_options
 from rollserve._calls.evaluations import EvaluationReader, PopulationReader, receive
 from rollserve._calls.requests import Reception
-from rollserve._calls.stub import RawStreamsStub
-from rollserve._calls.time_limits import DEFAULT_TIMEOUT, TimeLimits, answer_error, countable
-from rollserve._checks import check_connection, check_seconds
-from rollserve.agent_versions import agent_versions_from_proto, parameters_request, read_parameters
+from rollserve._calls.time_limits import DEFAULT_TIMEOUT, answer_error, countable
+from rollserve._checks import check_connection
+from rollserve.agent_versions import agent_versions_from_proto
+from rollserve.environments import env_update_from_proto
 from rollserve.errors import closed_error
 from rollserve.sample_stream import SampleStream
 from rollserve.status import SamplerStatus, status_from_proto
@@ -24,14 +26,14 @@ from rollserve.v1.agent_versions_pb2 import ListAgentVersionsRequest
 if TYPE_CHECKING:
     import numpy as np
 
-    from rollserve._calls.evaluations import EvaluationOptions
-    from rollserve._calls.requests import AgentUpdate, EnvUpdate, RowEnvUpdates, SamplingOptions
-    from rollserve._codec.compression import Compression
+    from rollserve._calls.resumption import Request
     from rollserve.agent_versions import AgentVersion
-    from rollserve.environments import EnvChange, EnvSpec, Wrapper
+    from rollserve.agents import AgentUpdate
+    from rollserve.environments import EnvChange, EnvSpec, EnvUpdate, RowEnvUpdates, Wrapper
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.episode_buffer import EpisodeBuffer
     from rollserve.evaluation import Evaluation, PopulationEvaluation
+    from rollserve.options import Compression, EvaluationOptions, SamplingOptions
 
 __all__ = ["Sampler", "connect"]
 
@@ -47,24 +49,29 @@ def connect(
     compression: Compression | Sequence[Compression] | None = None,
     shared_memory: bool = False,
 ) -> Sampler:
-    """A sampler on the server at `target`. Connects with the first call.
+    """Return a sampler on the server at `target`. The first call opens the connection.
+
+    >>> with rollserve.connect("127.0.0.1:50051") as sampler:  # doctest: +SKIP
+    ...     sampler.update_agent(rollserve.RandomAgent())
+    ...     batch = sampler.obtain_samples(10_000)
 
     Args:
-        target: where the server listens: "host:port", or anything with a scheme of gRPC's, such as "unix:/a/path".
-        sampler: the sampler's name; empty for the default one.
-        timeout: seconds that an update may take, and that a sampling call may go without any progress: a long call
-            does not hit it while it makes steps. `float("inf")` for no limit.
-        max_message_bytes: the largest message to be received; 8 MiB unless given, and with None what gRPC takes anyway.
-        compression: "lz4", "zstd", or several, the best one first: how columns may come compressed, if that makes them
-            smaller. Needs the extra `rollserve[compression]`. None for not at all.
-        shared_memory: whether large messages may come through memory that is shared with the server, which takes less
-            time: if that runs on the same machine and was started with some by the same user. Else they are sent as
-            usual; `account.shared_message_bytes` tells.
+        target: address of the server: "host:port", or a name with one of gRPC's schemes, such as "unix:/a/path".
+        sampler: name of the sampler; empty for the default one.
+        timeout: seconds that an update may take, and that a sampling call may go without any progress. A long call does
+            not reach the timeout as long as it makes steps. `float("inf")` for no limit.
+        max_message_bytes: size of the largest message to receive, 8 MiB by default; None for gRPC's own limit.
+        compression: "lz4", "zstd" or a sequence of them, best first: codecs that the server may use for columns that
+            they make smaller. Needs the extra `rollserve[compression]`. None for no compression.
+        shared_memory: whether large messages may be received through memory shared with the server, which takes less
+            time. That works if the server runs on the same machine for the same user and was started with
+            `--shared-memory-bytes`; otherwise messages are sent as usual. `account.shared_message_bytes` says how much
+            was received that way.
 
     Raises:
-        TypeError: an argument is of another type.
-        InvalidArgumentError: an argument has a value that is of no use.
-        ModuleNotFoundError: a package that the compression needs is not installed.
+        TypeError: an argument of the wrong type.
+        InvalidArgumentError: an argument with an invalid value.
+        ModuleNotFoundError: a codec whose package is not installed.
     """
     check_connection(target, sampler, timeout, max_message_bytes)
     reception = Reception.of(max_message_bytes, compression, shared_memory)
@@ -72,23 +79,19 @@ def connect(
     return Sampler(channel, sampler=sampler, timeout=timeout, reception=reception)
 
 
-class Sampler:
-    """Sends agents and environments to a sampler, and receives episodes from it. Safe to use from several threads.
+class Sampler(BaseSampler[SampleStream]):
+    """Client of a sampler: sends agents and environments, and receives episodes. Thread-safe.
 
-    All methods raise a `RollserveError` if the call fails; its subclasses say what can be done (see
-    `rollserve.errors`). An argument of a wrong type is a TypeError. An update that fails has changed nothing on the
-    server. A sampling call that fails or is cancelled uses up the indices of the episodes that it may have delivered,
-    if it went on in the sampler's own sequence; one for fragments has not happened. Keyword `timeout` replaces the one
-    given to `connect` for one call.
+    `rollserve.connect` returns one. A `with` block closes the connection at its end.
+
+    All methods raise a `RollserveError` if the call fails; its subclasses say what the caller can do (see
+    `rollserve.errors`). An argument of the wrong type raises a TypeError. The keyword argument `timeout` of a method
+    replaces the timeout given to `connect` for one call.
+
+    An update that fails changes nothing on the server. A sampling call that fails or is cancelled uses up the indices
+    of the episodes that it may have delivered, if it continued the sampler's own sequence. A fragment call that fails
+    or is cancelled leaves the rows where they were.
     """
-
-    def __init__(self, channel: grpc.Channel, *, sampler: str, timeout: float, reception: Reception) -> None:
-        self._channel = channel
-        self._stub = RawStreamsStub(channel)
-        self._name = sampler
-        self._timeout = timeout
-        self._reception = reception
-        self._closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -97,7 +100,7 @@ class Sampler:
         self.close()
 
     def close(self) -> None:
-        """Closes the connection and ends calls that are running: they raise a CancelledError, as do later ones."""
+        """Close the connection. Calls that are running, and later ones, raise a `rollserve.CancelledError`."""
         self._closed = True
         self._channel.close()
 
@@ -109,18 +112,26 @@ class Sampler:
         skip_if_identical: bool = False,
         timeout: float | None = None,
     ) -> int:
-        """Gives the workers a new agent, or new parameters for the one that they have.
+        """Give the workers a new agent, or new parameters for the present one.
+
+        >>> sampler.update_agent(rollserve.MlpAgent(parameters, "categorical"))  # doctest: +SKIP
 
         Args:
-            agent: for all workers, a full agent, or a mapping with the parameters of the agent that is there: of an MLP
-                all, of an ONNX model or an agent in Python any; the others stay as they are.
-            per_worker: instead, one for each worker.
-            skip_if_identical: whether to do nothing if each worker's agent is already what the update would make of it,
-                to the last bit.
-            timeout: see the class.
+            agent: update for all workers: a whole agent, or a mapping from names to arrays with parameters for the
+                present agent. For an MLP the mapping has all parameters; for an ONNX or Python agent it has any, and
+                the others stay as they are.
+            per_worker: instead of `agent`, one update for each worker.
+            skip_if_identical: whether to do nothing if the update would leave each worker's agent the same, bit for
+                bit.
+            timeout: seconds to wait for the answer, instead of the timeout given to `connect`.
 
         Returns:
-            The new policy version, once every worker holds it; or the one that is there, if there was nothing to do.
+            The new policy version, once every worker has it; or the current version, if nothing was done.
+
+        Raises:
+            RollserveError: the call failed.
+            TypeError: an argument of the wrong type.
+            ValueError: an array of a dtype that cannot be sent.
         """
         request = requests.update_agent_request(self._name, agent, per_worker, skip_if_identical)
         return self._call(self._stub.UpdateAgent, request, timeout).policy_version
@@ -134,37 +145,45 @@ class Sampler:
         per_worker: Sequence[EnvSpec | EnvChange | RowEnvUpdates] | None = None,
         timeout: float | None = None,
     ) -> EnvUpdate:
-        """Replaces or changes the workers' environments.
+        """Replace or change the workers' environments.
+
+        >>> env = sampler.update_env("CartPole-v1", kwargs={"max_episode_steps": 200})  # doctest: +SKIP
 
         Args:
-            env: for all workers, a spec, a change of the one that is there, or an id to go with the next two arguments.
-                A list has a spec or change for each row of a worker, or None to leave the row's environment as it is;
+            env: update for all workers: an id, a specification, or a change of the present environment. A list has a
+                specification or a change for each row of a worker, or None to leave the row's environment as it is;
                 the episode of index i then runs in row i modulo the number of all rows.
-            kwargs: arguments of the environment, as JSON has them.
-            wrappers: wrappers around the environment, innermost first.
-            per_worker: instead, a spec, a change or such a list for each worker; the spaces of all must be equal.
-            timeout: see the class.
+            kwargs: keyword arguments of the environment, if `env` is an id. JSON has to be able to hold them.
+            wrappers: wrappers around the environment, innermost first, if `env` is an id.
+            per_worker: instead of `env`, a specification, a change or such a list for each worker. The spaces of all
+                workers must be equal.
+            timeout: seconds to wait for the answer, instead of the timeout given to `connect`.
 
         Returns:
             The new version and spaces, once every worker has its environments.
+
+        Raises:
+            RollserveError: the call failed.
+            TypeError: an argument of the wrong type.
+            ValueError: an argument that JSON cannot hold.
         """
         request = requests.update_env_request(self._name, env, kwargs, wrappers, per_worker)
-        return requests.env_update_from_proto(self._call(self._stub.UpdateEnv, request, timeout))
+        return env_update_from_proto(self._call(self._stub.UpdateEnv, request, timeout))
 
     def resize(self, num_workers: int, *, timeout: float | None = None) -> int:
-        """Adds workers behind the last one, or takes away those of the highest indices, while the sampler runs.
+        """Add workers after the last one, or remove those with the highest indices, while the sampler runs.
 
-        Calls that are running keep the workers that they began with; calls that begin later have the new ones. Whole
-        episodes of `obtain_samples` and evaluations stay the same. Another number of workers has other exact episodes
-        and other fragments: those go on in a new sequence.
+        Calls that are running keep the workers they began with; later calls have the new ones. Whole episodes of
+        `obtain_samples` and evaluations stay the same. Exact episodes and fragments depend on the number of workers:
+        fragments continue in a new sequence.
 
         Args:
-            num_workers: how many there are to be, from 1 to 10,000.
-            timeout: see the class. The server itself gives up when workers have not started in the time that it is set
-                to, 120 seconds unless it is set otherwise. Nothing has changed then.
+            num_workers: new number of workers, from 1 to 10,000.
+            timeout: seconds to wait for the answer. The server gives up if workers have not started within its own
+                limit, 120 seconds by default; nothing has changed then.
 
         Returns:
-            How many there were.
+            The previous number of workers.
         """
         request = requests.resize_request(self._name, num_workers)
         return self._call(self._stub.ResizePool, request, timeout).previous_worker_count
@@ -172,15 +191,20 @@ class Sampler:
     def obtain_samples(
         self, num_steps: int, *, out: EpisodeBuffer | None = None, **options: Unpack[SamplingOptions]
     ) -> EpisodeBatch:
-        """Whole episodes with at least `num_steps` steps in all.
+        """Sample whole episodes with at least `num_steps` steps in all.
+
+        >>> batch = sampler.obtain_samples(10_000, seed=7)  # doctest: +SKIP
 
         Args:
-            num_steps: how many steps at least; positive.
-            out: memory to read the batch into, instead of new arrays; see `rollserve.EpisodeBuffer`.
-            options: `seed`, `first_episode_index`, `max_episode_length`, `expected_policy_version`,
-                `min_policy_version`, `policy_version`, `env_version`, `timeout`, `deadline`, `compression`,
-                `frames_once`, `prefetch` and `return_states`; `rollserve.SamplingOptions` says what they are, and which
-                others there are.
+            num_steps: minimum number of steps; positive.
+            out: buffer to read the batch into, instead of new arrays; see `rollserve.EpisodeBuffer`.
+            options: `seed`, `max_episode_length`, `policy_version`, `deterministic`, `timeout`, `deadline`, `prefetch`
+                and others; `rollserve.SamplingOptions` describes them all.
+
+        Raises:
+            RollserveError: the call failed.
+            TypeError: an argument of the wrong type, or an unknown option.
+            ValueError: another call uses the buffer.
         """
         requests.check_joinable(options.get("blackhole"))
         with self.stream_samples(num_steps, **options) as stream:
@@ -193,12 +217,17 @@ class Sampler:
         out: EpisodeBuffer | None = None,
         **options: Unpack[SamplingOptions],
     ) -> EpisodeBatch:
-        """Exactly so many episodes of each worker: first all of worker 0, then all of worker 1, and so on.
+        """Sample an exact number of episodes on each worker: first all of worker 0, then all of worker 1, and so on.
 
         Args:
-            num_episodes_per_worker: how many; positive.
-            out: as of `obtain_samples`.
-            options: as of `obtain_samples`.
+            num_episodes_per_worker: number of episodes of each worker; positive.
+            out: buffer to read the batch into, instead of new arrays; see `rollserve.EpisodeBuffer`.
+            options: see `rollserve.SamplingOptions`.
+
+        Raises:
+            RollserveError: the call failed.
+            TypeError: an argument of the wrong type, or an unknown option.
+            ValueError: another call uses the buffer.
         """
         requests.check_joinable(options.get("blackhole"))
         with self.stream_exact_episodes(num_episodes_per_worker, **options) as stream:
@@ -214,30 +243,38 @@ class Sampler:
         out: EpisodeBuffer | None = None,
         **options: Unpack[SamplingOptions],
     ) -> EpisodeBatch:
-        """Exactly `num_steps` steps, as many of each row of environments; episodes go on from call to call.
+        """Sample exactly `num_steps` steps, the same number of each row; episodes continue from call to call.
 
-        The segments are fragments: what the call brings of an episode. First come all of worker 0, then all of worker
-        1, and so on; of each worker those of episodes that ended, in the order in which they did, then those of the
-        episodes that go on, by row. One that goes on has neither flag set. `first_steps` says how many steps of its
-        episode came with calls before; its `episode_indices` are those of the row's other episodes plus the number of
-        rows.
+        Each segment is a fragment: the part of an episode that this call delivers. Fragments are ordered by worker. Of
+        each worker, the fragments of episodes that ended are first, in the order of their ends, followed by the
+        fragments of episodes that go on, by row. A fragment of an episode that goes on has neither flag set.
+        `first_steps` is the number of steps of the episode that earlier calls delivered. The `episode_indices` of a row
+        rise by the number of rows from episode to episode.
 
-        An agent update leaves the rows as they are, an update of the environments begins anew. A call that fails has
-        not happened: the next one goes on where it did.
+        An update of the agent leaves the rows as they are; an update of the environments starts them over. A call that
+        fails leaves the rows where they were, and the next call continues from there.
+
+        >>> batch = sampler.obtain_fragments(800)  # of 8 rows, 100 steps each  # doctest: +SKIP
 
         Args:
-            num_steps: how many steps; a multiple of the number of rows of all workers.
-            soft_horizon: whether an episode that reaches `max_episode_length` ends without a reset: the row's next one
-                begins where it stands.
-            row_step_count: with `seed`, where its rows are to stand at the beginning, in steps that each has made, as
-                `account.row_step_count` says: where they are now, or where they were before the last call, to repeat
-                it. Unless given, a seed begins at its first step.
-            fraction_of_workers: which part of the workers has to make all their steps, over 0 and up to 1. As soon as
-                so many have, the others stop where they are, and the batch has what came: fewer steps than were asked
-                for, by `account.num_missing_steps`. Their rows go on from there with the next call. Such a call is not
-                taken up again if its connection breaks: it has not happened, as one that fails. Unless given, all.
-            out: as of `obtain_samples`.
-            options: as of `obtain_samples`, but for `first_episode_index` and `prefetch`.
+            num_steps: number of steps; a multiple of the number of rows of all workers.
+            soft_horizon: whether an episode that reaches `max_episode_length` ends without a reset, so that the row's
+                next episode begins where this one ends.
+            row_step_count: with `seed`, position of the rows at the beginning, in steps that each row has made, as in
+                `account.row_step_count`: their present position, or the one before the last call, to repeat that call.
+                By default, a seed begins at its first step.
+            fraction_of_workers: fraction of the workers that have to make all their steps, above 0 and up to 1. As soon
+                as that many have, the others stop, and the batch has fewer steps than requested, by
+                `account.num_missing_steps`. Their rows continue from there with the next call. Such a call is not
+                resumed if its connection breaks: it fails, and leaves the rows where they were. By default, all
+                workers make all their steps.
+            out: buffer to read the batch into, instead of new arrays; see `rollserve.EpisodeBuffer`.
+            options: see `rollserve.SamplingOptions`; not `first_episode_index`, `prefetch` or `skip_failed_episodes`.
+
+        Raises:
+            RollserveError: the call failed.
+            TypeError: an argument of the wrong type, or an unknown option.
+            ValueError: another call uses the buffer.
         """
         requests.check_joinable(options.get("blackhole"))
         with self.stream_fragments(
@@ -249,51 +286,24 @@ class Sampler:
         ) as stream:
             return stream.join(out=out)
 
-    def stream_samples(self, num_steps: int, **options: Unpack[SamplingOptions]) -> SampleStream:
-        """What `obtain_samples` returns, message by message as it comes. An episode may go on in the next one.
-
-        Arguments as of `obtain_samples`, and `blackhole`: `list(stream)` is then empty, and `stream.end()` the account.
-        """
-        request = requests.samples_request(self._name, num_steps, self._reception, options)
-        return SampleStream(self._opened(self._stub.ObtainSamples), request, self._time_limits(options))
-
-    def stream_fragments(
-        self,
-        num_steps: int,
-        *,
-        soft_horizon: bool = False,
-        row_step_count: int | None = None,
-        fraction_of_workers: float | None = None,
-        **options: Unpack[SamplingOptions],
-    ) -> SampleStream:
-        """What `obtain_fragments` returns, message by message as it comes. A fragment may go on in the next one.
-
-        Arguments as of `obtain_fragments`, and `blackhole` as of `stream_samples`.
-        """
-        request = requests.fragments_request(
-            self._name, num_steps, soft_horizon, row_step_count, fraction_of_workers, self._reception, options
-        )
-        return SampleStream(self._opened(self._stub.ObtainSamples), request, self._time_limits(options))
-
-    def stream_exact_episodes(self, num_episodes_per_worker: int, **options: Unpack[SamplingOptions]) -> SampleStream:
-        """What `obtain_exact_episodes` returns, message by message as it comes.
-
-        Arguments as of `obtain_exact_episodes`, and `blackhole` as of `stream_samples`.
-        """
-        request = requests.exact_episodes_request(self._name, num_episodes_per_worker, self._reception, options)
-        return SampleStream(self._opened(self._stub.ObtainExactEpisodes), request, self._time_limits(options))
-
     def evaluate(
         self, num_episodes: int, *, return_episodes: bool = False, **options: Unpack[EvaluationOptions]
     ) -> Evaluation:
-        """What so many episodes of the agent come to, in environments that are there for evaluations alone.
+        """Evaluate the agent on a number of episodes, in environments that only evaluations use.
 
-        Nothing of the sampler's own is used or changed by it.
+        An evaluation uses and changes nothing of the sampler's own, such as its sequence or its environments.
+
+        >>> print(sampler.evaluate(100, deterministic=True))  # doctest: +SKIP
+        return 487.2 ± 4.1, length 487.2 ± 4.1 (100 episodes of policy version 12)
 
         Args:
-            num_episodes: how many, from 1 to 131,072.
-            return_episodes: whether the result has the episodes themselves, too.
-            options: `deterministic`, `env`, `seed` and others; `rollserve.EvaluationOptions` says what they are.
+            num_episodes: number of episodes, from 1 to 131,072.
+            return_episodes: whether the result includes the episodes themselves.
+            options: `deterministic`, `env`, `seed` and others; `rollserve.EvaluationOptions` describes them all.
+
+        Raises:
+            RollserveError: the call failed.
+            TypeError: an argument of the wrong type, or an unknown option.
         """
         reader = EvaluationReader(self._name, num_episodes, return_episodes, self._reception, options)
         return receive(self._opened(self._stub.Evaluate), reader, self._time_limits(options))
@@ -306,28 +316,36 @@ class Sampler:
         same_episodes: bool = True,
         **options: Unpack[EvaluationOptions],
     ) -> PopulationEvaluation:
-        """What so many episodes of each of K parameter sets of the agent come to.
+        """Evaluate K parameter sets of the agent on a number of episodes each.
 
-        They are the same as those of `evaluate` after an update with the member's parameters, where environments are
-        stepped row by row. Nothing of the sampler's own is used or changed by it.
+        A member's results equal what `evaluate` returns after an update with its parameters, where rows are stepped one
+        by one. An evaluation uses and changes nothing of the sampler's own.
+
+        >>> members = {name: np.stack([...]) for name in agent.parameters}  # (K, …) each  # doctest: +SKIP
+        >>> result = sampler.evaluate_population(members, 4)  # doctest: +SKIP
 
         Args:
-            parameters: by name (K, …), parameters of the agent that is there for K members; those that are left out are
-                the agent's own.
-            num_episodes: how many each member has; together at most 131,072.
+            parameters: arrays of shape (K, …) by name, with parameters of the present agent for each of the K members.
+                The members share the agent's own values of parameters that are left out.
+            num_episodes: number of episodes of each member; at most 131,072 for all members together.
             same_episodes: whether all members have the same seeds.
-            options: as of `evaluate`.
+            options: see `rollserve.EvaluationOptions`; not `skip_failed_episodes`.
+
+        Raises:
+            RollserveError: the call failed.
+            TypeError: an argument of the wrong type, or an unknown option.
+            ValueError: an array of a dtype that cannot be sent.
         """
         reader = PopulationReader(self._name, parameters, num_episodes, same_episodes, options)
         return receive(self._opened(self._stub.EvaluatePopulation), reader, self._time_limits(options))
 
     def status(self, *, timeout: float | None = None) -> SamplerStatus:
-        """What the sampler is and what it has done."""
+        """Return the state of the sampler and of its workers, and its counters."""
         request = pb.GetSamplerRequest(sampler=self._name)
         return status_from_proto(self._call(self._stub.GetSampler, request, timeout))
 
     def agent_versions(self, *, timeout: float | None = None) -> Sequence[AgentVersion]:
-        """The versions of the agent that the sampler holds, in rising order."""
+        """Return the versions of the agent that the sampler holds, in rising order."""
         request = ListAgentVersionsRequest(sampler=self._name)
         return agent_versions_from_proto(self._call(self._stub.ListAgentVersions, request, timeout))
 
@@ -339,40 +357,42 @@ class Sampler:
         names: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> dict[str, np.ndarray]:
-        """The parameters of an agent that the sampler holds; none of a kind that has none.
+        """Return the parameters of an agent that the sampler holds; none for a kind of agent without parameters.
 
         Args:
-            version: which version; the current one unless given.
-            worker: whose agent, where workers have agents of their own; that of worker 0 unless given.
-            names: which parameters; all unless given.
-            timeout: see the class.
+            version: version of the agent; the current one by default.
+            worker: index of the worker whose agent it is, if workers have agents of their own; 0 by default.
+            names: names of the parameters; all by default.
+            timeout: seconds to wait for the answer, instead of the timeout given to `connect`.
 
         Returns:
-            By name, arrays that nobody else has.
+            New arrays by name.
+
+        Raises:
+            RollserveError: the call failed.
+            TypeError: an argument of the wrong type.
+            ValueError: version 0, or empty `names`.
         """
-        limit = self._reception.max_message_bytes
-        request = parameters_request(self._name, version, worker, names, limit)
+        request = parameters_request(self._name, version, worker, names, self._reception.max_message_bytes)
         return self._call(read_parameters(self._stub.GetAgentParameters), request, timeout)
 
-    def _time_limits(self, options: SamplingOptions | EvaluationOptions) -> TimeLimits:
-        timeout = options.get("timeout")
-        return TimeLimits(self._timeout if timeout is None else timeout, options.get("deadline"))
+    def _stream(self, method: Callable[..., Any], request: Request, options: SamplingOptions) -> SampleStream:
+        return SampleStream(self._opened(method), request, self._time_limits(options))
 
     def _call(self, method: Callable[..., _Result], request: object, timeout: float | None) -> _Result:
-        seconds = self._timeout if timeout is None else timeout
-        check_seconds("timeout", seconds, positive=True)
+        seconds = self._answer_seconds(timeout)
         try:
             return self._opened(method)(request, timeout=countable(seconds))
         except grpc.RpcError as error:
             raise answer_error(error, seconds) from error
 
     def _opened(self, method: Callable[..., _Result]) -> Callable[..., _Result]:
-        """The method, which raises an error of this package when the sampler is closed."""
+        """Wrap a method so that it raises the client's own error once the sampler is closed."""
 
         def call(*arguments: Any, **options: Any) -> _Result:
             try:
                 return method(*arguments, **options)
-            except ValueError:  # what gRPC raises for a closed channel
+            except ValueError:  # gRPC's error for a closed channel
                 if not self._closed:
                     raise
                 raise closed_error("sampler") from None

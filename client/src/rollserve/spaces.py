@@ -1,4 +1,4 @@
-"""The spaces of observations and actions, as gymnasium defines them, without gymnasium."""
+"""Spaces of observations and actions, with gymnasium's definitions but without gymnasium."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollserve._codec.tensors import dtype_from_proto, dtype_to_proto, tensor_from_proto, tensor_to_proto
+from rollserve.errors import mismatch
 from rollserve.v1 import space_pb2
 
 if TYPE_CHECKING:
@@ -30,13 +31,13 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """Arrays of one shape and dtype.
+    """Space of arrays of one shape and dtype.
 
     Attributes:
-        low: the least value of each element, inclusive; broadcasts to `shape`.
-        high: the greatest value of each element, inclusive; broadcasts to `shape`.
-        shape: the shape of a value.
-        dtype: the dtype of a value.
+        low: smallest value of each element, inclusive; broadcasts to `shape`.
+        high: largest value of each element, inclusive; broadcasts to `shape`.
+        shape: shape of a value.
+        dtype: dtype of a value.
     """
 
     low: np.ndarray
@@ -49,13 +50,13 @@ class Box:
 
     @property
     def flat_size(self) -> int:
-        """The number of elements."""
+        """Number of elements of a value."""
         return math.prod(self.shape)
 
 
 @dataclass(frozen=True)
 class Discrete:
-    """One of the integers from `start` to `start + n - 1`, as int64 of shape ()."""
+    """Space of the integers from `start` to `start + n - 1`; a value is an int64 of shape ()."""
 
     n: int
     start: int = 0
@@ -65,13 +66,13 @@ class Discrete:
 
     @property
     def flat_size(self) -> int:
-        """The length of a value's one-hot vector."""
+        """Length of a value's one-hot vector."""
         return self.n
 
 
 @dataclass(frozen=True, eq=False)
 class MultiDiscrete:
-    """An array of integers, each from `start` to `start + nvec - 1`, of the shape of `nvec`."""
+    """Space of integer arrays of the shape of `nvec`, with elements from `start` to `start + nvec - 1`."""
 
     nvec: np.ndarray
     start: np.ndarray
@@ -82,13 +83,13 @@ class MultiDiscrete:
 
     @property
     def flat_size(self) -> int:
-        """The length of a value's joined one-hot vectors."""
+        """Length of the concatenated one-hot vectors of a value's elements."""
         return int(self.nvec.sum())
 
 
 @dataclass(frozen=True)
 class MultiBinary:
-    """An array of zeros and ones, as int8."""
+    """Space of int8 arrays of zeros and ones."""
 
     shape: tuple[int, ...]
 
@@ -97,13 +98,13 @@ class MultiBinary:
 
     @property
     def flat_size(self) -> int:
-        """The number of elements."""
+        """Number of elements of a value."""
         return math.prod(self.shape)
 
 
 @dataclass(frozen=True)
 class Dict:
-    """Named subspaces. A column of values has one leaf for each of theirs, named `key` or `key/…`."""
+    """Space of named values. Each leaf of a subspace is a column, named `key`, or `key/…` if the subspace is nested."""
 
     spaces: Mapping[str, Space]
 
@@ -112,13 +113,13 @@ class Dict:
 
     @property
     def flat_size(self) -> int:
-        """The sum of the subspaces' flat sizes."""
+        """Sum of the subspaces' flat sizes."""
         return sum(space.flat_size for space in self.spaces.values())
 
 
 @dataclass(frozen=True)
 class Tuple:
-    """Numbered subspaces. A column of values has one leaf for each of theirs, named `position` or `position/…`."""
+    """Space of ordered values. Each leaf of a subspace is a column, named `0`, `1`, …, or `0/…` if it is nested."""
 
     spaces: tuple[Space, ...]
 
@@ -127,16 +128,16 @@ class Tuple:
 
     @property
     def flat_size(self) -> int:
-        """The sum of the subspaces' flat sizes."""
+        """Sum of the subspaces' flat sizes."""
         return sum(space.flat_size for space in self.spaces)
 
 
 Space = Box | Discrete | MultiDiscrete | MultiBinary | Dict | Tuple
-"""Any space. `flat_size` is the size of a value as `gymnasium.spaces.flatten` makes it: an MLP's input."""
+"""Any space. Its `flat_size` is the size of a value after `gymnasium.spaces.flatten`, which is the input of an MLP."""
 
 
 def space_to_proto(space: Space) -> space_pb2.Space:
-    """The space as a message; bounds that all elements of a Box share travel as one number."""
+    """Return a space as a message; a bound that all elements of a Box share is sent as one number."""
     match space:
         case Box():
             box = space_pb2.BoxSpace(
@@ -169,10 +170,10 @@ def space_to_proto(space: Space) -> space_pb2.Space:
 
 
 def space_from_proto(message: space_pb2.Space) -> Space:
-    """The space that the message describes.
+    """Return the space that a message describes.
 
     Raises:
-        ValueError: the message has no kind, or one that this version does not know.
+        ValueError: a message without a kind, or with one that this version does not know.
     """
     match message.WhichOneof("kind"):
         case "box":
@@ -192,11 +193,11 @@ def space_from_proto(message: space_pb2.Space) -> Space:
         case "tuple":
             return Tuple(tuple(space_from_proto(space) for space in message.tuple.spaces))
         case kind:
-            raise ValueError(f"a space of kind {kind} came, one of Space's kinds was expected")
+            raise ValueError(f"kind: {mismatch('a kind of Space', kind)}")
 
 
 def _shared(bounds: np.ndarray) -> np.ndarray:
-    """The bound that all elements share as a scalar, or all bounds."""
+    """Return the bound as a scalar if all elements share it, else all bounds."""
     if bounds.size and np.all(bounds == bounds.flat[0]):
         return np.asarray(bounds.flat[0])
     return bounds

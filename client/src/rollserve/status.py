@@ -1,4 +1,4 @@
-"""The state of a sampler."""
+"""State of a sampler and of its workers."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ __all__ = ["Counters", "SamplerStatus", "WorkerStatus", "status_from_proto"]
 
 @dataclass(frozen=True)
 class WorkerStatus:
-    """The state of a worker.
+    """State of a worker.
+
+    A worker that is neither healthy nor has failed is being replaced.
 
     Attributes:
-        worker_index: its number, from 0.
-        healthy: whether it takes work.
-        num_rows: how many environments it steps at once.
-        num_simulated_steps: steps that it has simulated.
-        process_id: its process.
-        host: the machine that it runs on; empty while it has never started.
-        leaving: whether a `resize` has taken it away, and calls that began before still use it.
-        has_failed: whether it was lost as often as the server allows within an hour, and is left out until that is
-            over; one that is neither healthy nor has failed is being replaced.
-        num_restarts: how often it was replaced, or that was tried.
-        last_failure: what the last one in its place was lost for, or could not be started for; empty if that never
+        worker_index: index of the worker, from 0.
+        healthy: whether the worker takes work.
+        num_rows: number of environments that the worker steps at once.
+        num_simulated_steps: steps that the worker has simulated.
+        process_id: id of the worker's process.
+        host: machine that the worker runs on; empty if it has never started.
+        leaving: whether a `resize` has removed the worker and calls from before still use it.
+        has_failed: whether the worker was lost as often as the server allows within an hour; it is left out until that
+            hour is over.
+        num_restarts: number of times that the worker was replaced, failed attempts included.
+        last_failure: why the previous process of this worker was lost or could not be started; empty if that never
             happened.
     """
 
@@ -49,13 +51,21 @@ class WorkerStatus:
 
 @dataclass(frozen=True)
 class Counters:
-    """What a sampler has done since its start: calls by their end, what they delivered, and what went wrong on the way.
+    """Counters of a sampler since its start.
 
     Attributes:
+        num_completed_calls: sampling calls that were answered in full.
+        num_failed_calls: sampling calls that ended with an error.
+        num_cancelled_calls: sampling calls that their client, a deadline or the server's stop ended.
+        num_steps: delivered steps.
+        num_episodes: delivered episodes.
+        num_simulated_steps: simulated steps.
+        message_bytes: bytes of delivered messages.
+        uptime_seconds: time since the sampler's start.
         num_env_failures: errors that environments raised in episodes, of calls and evaluations that have ended.
-        num_retried_episodes: episodes of those that ran again.
-        num_failed_episodes: episodes that those went on without.
-        num_worker_restarts: how often workers were replaced, or that was tried; also those that are gone.
+        num_retried_episodes: episodes of these calls and evaluations that ran again.
+        num_failed_episodes: episodes that these calls and evaluations skipped.
+        num_worker_restarts: number of times that workers were replaced, failed attempts and former workers included.
     """
 
     num_completed_calls: int
@@ -74,25 +84,25 @@ class Counters:
 
 @dataclass(frozen=True)
 class SamplerStatus:
-    """The state of a sampler.
+    """State of a sampler.
 
     Attributes:
-        sampler: its name.
-        server_version: the version of the server's software.
-        envs: one environment for all; or one for each worker; or, where rows may differ, one for each row of each
-            worker, worker by worker.
-        env_version: the version of the environments, 1 for the first.
-        observation_space: where observations come from.
-        action_space: where actions come from.
-        agent_kinds: the kind of each worker's agent, or one for all; empty before there is one.
-        policy_version: the version of the policy; 0 before there is one.
-        reproducibility: what of the environments' episodes comes again.
-        num_episodes_per_row: how many episodes of each row make a block, if that is what comes again; else None.
-        seed: the root seed of the sampler's own sequence of episodes.
-        next_episode_index: the index in that sequence that the next call begins with.
-        workers: the workers, in the order of their indices; behind them those that are leaving.
-        counters: what it has done.
-        min_healthy_workers: how many workers have to be healthy for a call or an update to begin.
+        sampler: name of the sampler.
+        server_version: version of the server's software.
+        envs: one environment for all workers; or one for each worker; or, where rows may differ, one for each row,
+            worker by worker.
+        env_version: version of the environments; 1 for the first.
+        observation_space: space of observations.
+        action_space: space of actions.
+        agent_kinds: kind of each worker's agent, or one kind for all; empty as long as there is no agent.
+        policy_version: version of the policy; 0 as long as there is no agent.
+        reproducibility: which unit of work the same seed gives again.
+        num_episodes_per_row: number of episodes of each row in a block; None unless reproducibility is BLOCK.
+        seed: root seed of the sampler's own sequence of episodes.
+        next_episode_index: index in that sequence at which the next call begins.
+        workers: the workers, in the order of their indices, followed by workers that are leaving.
+        counters: counters since the sampler's start.
+        min_healthy_workers: number of workers that have to be healthy for a call or an update to begin.
     """
 
     sampler: str
@@ -113,12 +123,12 @@ class SamplerStatus:
 
     @property
     def num_workers(self) -> int:
-        """How many workers there are for calls that begin now."""
+        """Number of workers for calls that begin now."""
         return sum(not worker.leaving for worker in self.workers)
 
 
 def status_from_proto(message: pb.GetSamplerResponse) -> SamplerStatus:
-    """The status that the message holds."""
+    """Return the status that a message describes."""
     workers = tuple(
         WorkerStatus(
             worker_index=worker.worker_index,

@@ -3,4 +3,4 @@
 Imports point down only: `gateway -> pool -> sampling -> {envs, agents} -> rollserve`.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

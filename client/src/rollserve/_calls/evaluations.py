@@ -1,20 +1,20 @@
-"""Calls that evaluate: their requests, and how their answers are waited for."""
+"""Calls that evaluate: their requests, the readers of their responses, and their retries."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
 from rollserve._calls.joining import join_batches
-from rollserve._calls.requests import exploration_of
+from rollserve._calls.requests import check_options, exploration_of
 from rollserve._calls.responses import read_response
-from rollserve._calls.resumption import REPEATABLE, Backoff, is_passing
+from rollserve._calls.resumption import REPEATABLE, Backoff, may_pass
 from rollserve._calls.time_limits import countable
 from rollserve._calls.watchdog import Watchdog
 from rollserve._checks import check_flag, check_integer, check_type
@@ -29,6 +29,7 @@ from rollserve.evaluation import (
     evaluation_from_proto,
     population_evaluation_from_proto,
 )
+from rollserve.options import EvaluationOptions
 from rollserve.v1 import episode_batch_pb2, evaluation_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 
@@ -38,68 +39,17 @@ if TYPE_CHECKING:
     from rollserve._calls.requests import Reception
     from rollserve._calls.time_limits import TimeLimits
 
-__all__ = ["EvaluationOptions", "EvaluationReader", "PopulationReader", "Reader", "receive", "receive_async"]
+__all__ = ["EvaluationReader", "PopulationReader", "Reader", "receive", "receive_async"]
 
 _Result = TypeVar("_Result")
 
 
-class EvaluationOptions(TypedDict, total=False):
-    """Options of calls that evaluate, for their keyword arguments.
-
-    Keys:
-        policy_version: the version to evaluate, one of the last few, instead of the current one.
-        expected_policy_version: fail if the current version is another.
-        min_policy_version: fail if the version that would act is older.
-        env: another environment to act in, an id or a spec, such as the sampler's own without wrappers that change
-            rewards. The sampler's own stays as it is.
-        env_version: the version of the sampler's environment to act in, instead of the current one; not beside `env`.
-        seed: the root seed of the episodes, from 0 to 2**64 - 1. Without it, one that is the same for every evaluation,
-            so that all versions are measured by the same episodes.
-        first_episode_index: the index of the first episode in the sequence of the seed; 0 if not given.
-        max_episode_length: how many steps an episode may have; as the server is set to unless given.
-        timeout: seconds without progress after which the call ends with a DeadlineError; as given to `connect` unless
-            given here.
-        deadline: seconds that the whole call may take before it ends with a DeadlineError; no limit unless given.
-        deterministic: whether the agent acts without any chance: the best action, or the mean.
-        temperature: as of `rollserve.SamplingOptions`, like the next two.
-        noise_scale: see there.
-        epsilon: see there.
-        skip_failed_episodes: see there; not for populations.
-    """
-
-    policy_version: int | None
-    expected_policy_version: int | None
-    min_policy_version: int | None
-    env: str | EnvSpec | None
-    env_version: int | None
-    seed: int | None
-    first_episode_index: int | None
-    max_episode_length: int | None
-    timeout: float | None
-    deadline: float | None
-    deterministic: bool | None
-    temperature: float | Sequence[float] | None
-    noise_scale: float | Sequence[float] | None
-    epsilon: float | Sequence[float] | None
-    skip_failed_episodes: bool | None
-
-
-_UNSIGNED_OPTIONS = ("seed", "first_episode_index")
-_SIGNED_OPTIONS = (
-    "policy_version",
-    "expected_policy_version",
-    "min_policy_version",
-    "env_version",
-    "max_episode_length",
-)
-
-
 class Reader(Generic[_Result]):
-    """Reads the responses of an evaluation.
+    """Reader of the responses of an evaluation.
 
     Attributes:
-        request: what to ask for, at first and again if the stream breaks.
-        can_repeat: whether the same would come again.
+        request: request of the call; after the beginning of a stream, the request that repeats it.
+        can_repeat: whether repeating the call gives the same result.
     """
 
     def __init__(self, request: pb.EvaluateRequest | pb.EvaluatePopulationRequest) -> None:
@@ -108,47 +58,47 @@ class Reader(Generic[_Result]):
         self._result: _Result | None = None
 
     def begin(self) -> None:
-        """Forgets what came of a stream that broke."""
+        """Drop what was received from an interrupted stream."""
 
     def read(self, response: bytes) -> bool:
-        """Takes a serialized response in; returns whether it was more than the beginning of a call.
+        """Read a serialized response, and return whether it was more than the beginning of a call.
 
         Raises:
-            ServerError: the response is malformed.
+            ServerError: a malformed response.
         """
         try:
             return self._read(response) != "beginning"
         except (ValueError, DecodeError) as error:
             raise malformed_error(str(error)) from error
 
-    def _read(self, response: bytes) -> str | None:
-        """Takes a response in, and returns the name of its content."""
-        raise NotImplementedError
-
     def result(self) -> _Result:
-        """What the stream ended with.
+        """Return the evaluation, after the end of the stream.
 
         Raises:
-            ServerError: nothing.
+            ServerError: the stream ended without an evaluation.
         """
         if self._result is None:
             raise malformed_error("the stream ended without its evaluation")
         return self._result
 
-    def _take_beginning(self, beginning: episode_batch_pb2.Beginning) -> None:
-        """Has the request, if it is to be repeated, ask for the same."""
+    def _read(self, response: bytes) -> str | None:
+        """Read a response, and return the name of its content."""
+        raise NotImplementedError
+
+    def _repeat_from(self, beginning: episode_batch_pb2.Beginning) -> None:
+        """Make the request repeat the call that has begun."""
         self.can_repeat = beginning.reproducibility in REPEATABLE
         options = self.request.options
         options.seed = beginning.seed
         options.policy_version = beginning.policy_version
-        options.ClearField("expected_policy_version")  # it was, and may be another by then
+        options.ClearField("expected_policy_version")  # checked already, and the current version may change
         options.sampler_run = beginning.sampler_run
         if not options.HasField("environment"):
             options.environment_version = beginning.environment_version
 
 
 class EvaluationReader(Reader[Evaluation]):
-    """Of Evaluate."""
+    """Reader of the responses of Evaluate."""
 
     def __init__(
         self,
@@ -158,11 +108,11 @@ class EvaluationReader(Reader[Evaluation]):
         reception: Reception,
         options: EvaluationOptions,
     ) -> None:
-        """Makes the request.
+        """Build the request.
 
         Raises:
-            TypeError: an option is unknown, or of another type.
-            InvalidArgumentError: an integer is out of the range of those that can be sent.
+            TypeError: an unknown option, or an argument of the wrong type.
+            InvalidArgumentError: an integer out of range.
         """
         check_integer("num_episodes", num_episodes, 32, signed=False)
         check_flag("return_episodes", return_episodes)
@@ -182,14 +132,14 @@ class EvaluationReader(Reader[Evaluation]):
         self._parts: list[EpisodeBatch] = []
 
     def begin(self) -> None:
-        """Forgets the episodes: all of them come again."""
+        """Drop the episodes: a repeated call delivers all of them again."""
         self._parts.clear()
 
     def _read(self, response: bytes) -> str | None:
         content = pb.EvaluateResponse.FromString(response)
         match name := content.WhichOneof("content"):
             case "beginning":
-                self._take_beginning(content.beginning)
+                self._repeat_from(content.beginning)
             case "batch":
                 batch = read_response(response)
                 assert isinstance(batch, EpisodeBatch)  # noqa: S101  # both responses have it in the same field
@@ -202,7 +152,7 @@ class EvaluationReader(Reader[Evaluation]):
 
 
 class PopulationReader(Reader[PopulationEvaluation]):
-    """Of EvaluatePopulation."""
+    """Reader of the responses of EvaluatePopulation."""
 
     def __init__(
         self,
@@ -212,12 +162,12 @@ class PopulationReader(Reader[PopulationEvaluation]):
         same_episodes: bool,
         options: EvaluationOptions,
     ) -> None:
-        """Makes the request.
+        """Build the request.
 
         Raises:
-            TypeError: an option is unknown, or something is of another type.
-            InvalidArgumentError: an integer is out of the range of those that can be sent.
-            ValueError: an array's dtype has no place on the wire.
+            TypeError: an unknown option, or an argument of the wrong type.
+            InvalidArgumentError: an integer out of range.
+            ValueError: a dtype that the wire does not have.
         """
         check_type("parameters", parameters, Mapping, "a mapping with arrays of shape (K, …)")
         check_integer("num_episodes", num_episodes, 32, signed=False)
@@ -235,14 +185,14 @@ class PopulationReader(Reader[PopulationEvaluation]):
         content = pb.EvaluatePopulationResponse.FromString(response)
         match name := content.WhichOneof("content"):
             case "beginning":
-                self._take_beginning(content.beginning)
+                self._repeat_from(content.beginning)
             case "evaluation":
                 self._result = population_evaluation_from_proto(content.evaluation)
         return name
 
 
 def receive(method: Callable[..., Any], reader: Reader[_Result], limits: TimeLimits) -> _Result:
-    """What an evaluation answers; asked for again if the connection or the server is lost on the way."""
+    """Make the call of a reader and return its result, repeating the call if connection or server are lost."""
     backoff = Backoff(limits.timeout)
     while True:
         reader.begin()
@@ -259,16 +209,13 @@ def receive(method: Callable[..., Any], reader: Reader[_Result], limits: TimeLim
         except grpc.RpcError as error:
             if watchdog.expired:
                 raise limits.silence_error() from error
-            pause = backoff.next_seconds() if _may_pass(error, reader) else None
-            if pause is None:
-                raise limits.error_from_rpc(error) from error
-            time.sleep(pause)
+            time.sleep(_pause(error, reader, backoff, limits))
         finally:
             call.cancel()
 
 
 async def receive_async(method: Callable[..., Any], reader: Reader[_Result], limits: TimeLimits) -> _Result:
-    """As `receive`, awaited."""
+    """Make the call of a reader for asyncio and return its result; see `receive`."""
     backoff = Backoff(limits.timeout)
     while True:
         reader.begin()
@@ -283,29 +230,21 @@ async def receive_async(method: Callable[..., Any], reader: Reader[_Result], lim
         except TimeoutError:
             raise limits.silence_error() from None
         except grpc.RpcError as error:
-            pause = backoff.next_seconds() if _may_pass(error, reader) else None
-            if pause is None:
-                raise limits.error_from_rpc(error) from error
-            await asyncio.sleep(pause)
+            await asyncio.sleep(_pause(error, reader, backoff, limits))
         finally:
             call.cancel()
 
 
-def _may_pass(error: grpc.RpcError, reader: Reader[Any]) -> bool:
-    """Whether the same call may succeed later, with the same result."""
-    return is_passing(error) and reader.can_repeat
+def _pause(error: grpc.RpcError, reader: Reader[Any], backoff: Backoff, limits: TimeLimits) -> float:
+    """Return the seconds to wait before the call is repeated, or raise the error if repeating it cannot help."""
+    pause = backoff.next_seconds() if may_pass(error) and reader.can_repeat else None
+    if pause is None:
+        raise limits.error_from_rpc(error) from error
+    return pause
 
 
 def _options(options: EvaluationOptions) -> pb.EvaluationOptions:
-    unknown = options.keys() - EvaluationOptions.__annotations__.keys()
-    if unknown:
-        raise TypeError(f"unexpected options: {', '.join(sorted(unknown))}")
-    for name, value in options.items():
-        if value is not None and name in (*_UNSIGNED_OPTIONS, *_SIGNED_OPTIONS):
-            check_integer(name, value, 64, signed=name in _SIGNED_OPTIONS)
-    for name in ("deterministic", "skip_failed_episodes"):
-        if options.get(name) is not None:
-            check_flag(name, options.get(name))
+    check_options(options, EvaluationOptions)
     env = options.get("env")
     if isinstance(env, str):
         env = EnvSpec(env)

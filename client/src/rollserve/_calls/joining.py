@@ -1,4 +1,4 @@
-"""The batches of a stream as one, each copied once: where it belongs, as soon as it has come."""
+"""Joining of a stream's batches into one batch, where each step is copied once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from rollserve._codec.columns import columns_of, is_mask, leaves_of, mask_name, without_full_masks
 from rollserve.episode_batch import EpisodeBatch
 from rollserve.episode_buffer import EpisodeBuffer
-from rollserve.errors import malformed_error
+from rollserve.errors import malformed_error, mismatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -28,21 +28,21 @@ _INFOS = ("agent_infos", "env_infos", "episode_infos", "initial_states")
 
 
 class Joining:
-    """Makes the batches of a stream one of whole episodes or fragments. To be used in a `with` block.
+    """The batches of a stream, joined into one batch of whole episodes or fragments in a `with` block.
 
-    As long as all have the same columns of the same types, which is nearly always, none of them is held. Where they
-    have not, what came before the change is made one batch, and those are joined at the end.
+    As long as all batches have columns of the same names and types, which is nearly always, each is copied into the
+    buffer and then dropped. When the columns change, the batches so far become one part, and the parts are joined last.
     """
 
     def __init__(self, num_steps: int = 0, out: EpisodeBuffer | None = None) -> None:
-        """Begins without batches.
+        """Start without batches.
 
         Args:
-            num_steps: how many steps are expected; 0 if that is not known.
-            out: what to read them into, instead of new arrays.
+            num_steps: number of expected steps; 0 if unknown.
+            out: buffer to read into, instead of new arrays.
 
         Raises:
-            ValueError: another call is using the buffer.
+            ValueError: another call uses the buffer.
         """
         self._stack = contextlib.ExitStack()
         self._keeps_buffer = out is not None
@@ -58,10 +58,10 @@ class Joining:
         self._stack.close()
 
     def add(self, batch: EpisodeBatch) -> None:
-        """Copies a batch behind the others."""
+        """Append a copy of a batch."""
         if not _has_usual_masks(batch):
             self._end_part()
-            self._parts.append(copy.deepcopy(batch))  # it may be a view of what does not last
+            self._parts.append(copy.deepcopy(batch))  # the batch may be a view of memory that is reused
             self._holds_messages = True
             return
         arrays = _arrays(batch)
@@ -70,14 +70,14 @@ class Joining:
             self._buffer.add(arrays)
 
     def join(self, account: Account) -> EpisodeBatch:
-        """The whole, with the account. To be called once; raises as `join_batches` does."""
+        """Return the whole batch with the account. May be called once; raises as `join_batches`."""
         self._end_part()
         if len(self._parts) != 1 or self._holds_messages:
             return join_batches(self._parts, account)
         return _with_account(_without_full_masks(self._parts[0]).joined(), account)
 
     def _end_part(self) -> None:
-        """Makes what the buffer holds a part of the whole, and goes on with a new one."""
+        """Make the content of the buffer a part, and continue with another buffer."""
         if len(self._buffer):
             arrays = self._buffer.views() if self._keeps_buffer else self._buffer.take()
             self._parts.append(_batch(arrays))
@@ -85,13 +85,13 @@ class Joining:
 
 
 def join_batches(batches: Sequence[EpisodeBatch], account: Account) -> EpisodeBatch:
-    """All batches of a stream as one of whole episodes or fragments, in arrays of its own, with the account.
+    """Join the batches of a stream into one batch of whole episodes or fragments, in new arrays, with the account.
 
-    Where an environment's info of one name has several shapes, it is kept of those batches that have the first one, and
-    the other values are added to the account's dropped infos.
+    If an info of the environment has several shapes, the batches that have the first shape keep it, and the other
+    values count as dropped infos in the account.
 
     Raises:
-        ServerError: the batches do not fit together, or the account tells of more or less than came.
+        ServerError: batches that do not fit together, or an account of other numbers of episodes or steps.
     """
     dropped_infos = Counter(account.dropped_infos)
     try:
@@ -104,37 +104,37 @@ def join_batches(batches: Sequence[EpisodeBatch], account: Account) -> EpisodeBa
 def _with_account(batch: EpisodeBatch, account: Account) -> EpisodeBatch:
     num_episodes = int((batch.terminated | batch.truncated).sum())
     if (num_episodes, batch.num_steps) != (account.num_episodes, account.num_steps):
-        came = f"{num_episodes} episodes ended in {batch.num_steps} steps that came"
-        raise malformed_error(f"{came}, the account tells of {account.num_episodes} in {account.num_steps}")
-    whole = copy.copy(batch)  # not to be checked once more
+        expected = f"{account.num_episodes} episodes that end in {account.num_steps} steps, as the account says"
+        raise malformed_error(mismatch(expected, f"{num_episodes} in {batch.num_steps}"))
+    whole = copy.copy(batch)  # without another check of all columns
     object.__setattr__(whole, "account", account)
     return whole
 
 
 def _with_one_shape(batches: Sequence[EpisodeBatch], dropped_infos: Counter[str]) -> Iterator[EpisodeBatch]:
-    """The batches without the infos of environments whose shape is another than that of the first of their name.
+    """Yield the batches without the environment's infos whose shape is not the first one of their name.
 
-    A server does not mix shapes within a message, so that which values are kept does not depend on how the episodes are
-    spread over messages.
+    A server does not mix shapes within a message, so which values are kept does not depend on how episodes are spread
+    over messages.
     """
     shapes: dict[tuple[str, str], tuple[int, ...]] = {}
     for batch in batches:
         kept: dict[str, Any] = {"env_infos": {}, "episode_infos": {}}
-        for group, infos in kept.items():
-            given = getattr(batch, group)
-            for name, column in given.items():
-                mask = given.get(mask_name(name))
-                owner = name[1:] if is_mask(name, given) else name
-                shape = given[owner].shape[1:]
+        for group, kept_infos in kept.items():
+            infos = getattr(batch, group)
+            for name, column in infos.items():
+                mask = infos.get(mask_name(name))
+                owner = name[1:] if is_mask(name, infos) else name
+                shape = infos[owner].shape[1:]
                 if shapes.setdefault((group, owner), shape) == shape:
-                    infos[name] = column
+                    kept_infos[name] = column
                 elif owner == name:
                     dropped_infos[name] += len(column) if mask is None else int(mask.sum())
         yield dataclasses.replace(batch, **kept)
 
 
 def _arrays(batch: EpisodeBatch) -> dict[ArrayKey, np.ndarray]:
-    """The arrays of a batch, but for headers that it has not."""
+    """Return the arrays of a batch, except for headers that are None."""
     return {
         (name, leaf): array
         for name in _FIELDS
@@ -144,7 +144,7 @@ def _arrays(batch: EpisodeBatch) -> dict[ArrayKey, np.ndarray]:
 
 
 def _batch(arrays: Mapping[ArrayKey, np.ndarray]) -> EpisodeBatch:
-    """The inverse of `_arrays`."""
+    """Return the batch of arrays: the inverse of `_arrays`."""
     fields: dict[str, dict[str, np.ndarray]] = {}
     for (name, leaf), array in arrays.items():
         fields.setdefault(name, {})[leaf] = array
@@ -154,7 +154,7 @@ def _batch(arrays: Mapping[ArrayKey, np.ndarray]) -> EpisodeBatch:
 
 
 def _without_full_masks(batch: EpisodeBatch) -> EpisodeBatch:
-    """The batch without the masks of infos that have no gaps."""
+    """Return the batch without the masks of infos that have no gaps."""
     kept: dict[str, Any] = {}
     for group in _INFOS:
         kept[group] = without_full_masks(getattr(batch, group))
@@ -164,7 +164,7 @@ def _without_full_masks(batch: EpisodeBatch) -> EpisodeBatch:
 
 
 def _has_usual_masks(batch: EpisodeBatch) -> bool:
-    """Whether no mask has a mask, and all are truth values."""
+    """Whether no mask has a mask itself, and all masks hold one truth value for each row."""
     for group in _INFOS:
         infos = getattr(batch, group)
         for name, column in infos.items():

@@ -1,4 +1,4 @@
-"""A bar on a terminal that shows how far something is."""
+"""Progress bar for terminals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BAR_WIDTH = 30
 
 
 class ProgressBar:
-    """Shows `done` of `total` on one line that is written over; nothing where the output is no terminal.
+    """Progress bar on one line that is overwritten; shows nothing if the output is not a terminal.
 
     >>> import sys
     >>> with ProgressBar(100, unit="steps", file=sys.stderr) as bar:
@@ -35,7 +35,7 @@ class ProgressBar:
             self._write("")
 
     def update(self, done: int) -> None:
-        """Shows that so many are done."""
+        """Show how much of the total is done."""
         now = time.monotonic()
         if not self._shown or (now - self._drawn < _SECONDS_BETWEEN and done < self._total):
             return
@@ -46,7 +46,7 @@ class ProgressBar:
         self._write(f"{bar} {done}/{self._total} {self._unit}, {rate:.0f} {self._unit}/s")
 
     def _write(self, line: str) -> None:
-        """Puts the line in the place of the one that is shown."""
+        """Overwrite the line, cut to the width of the terminal."""
         width = shutil.get_terminal_size().columns - 1
         self._file.write(f"\r\x1b[K{line[:width]}")
         self._file.flush()

@@ -1,36 +1,35 @@
-"""What the synchronous and the asynchronous sampler share: requests from arguments, results from responses."""
+"""Requests of both samplers, built from the arguments of their methods."""
 
 from __future__ import annotations
 
 import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 
-import grpc
 import numpy as np
 
-from rollserve._checks import check_flag, check_integer, check_type
-from rollserve._codec.compression import Compression, compressions_to_proto
+from rollserve._checks import check_flag, check_integer, check_known_options, check_type, type_error
 from rollserve._codec.parameter_updates import write_parameters_update
-from rollserve.agents import Agent, agent_to_proto, parameters_to_proto
-from rollserve.environments import EnvChange, EnvSpec, Wrapper, env_change_to_proto, env_spec_to_proto
-from rollserve.errors import InvalidArgumentError
-from rollserve.reasons import Reason
-from rollserve.reproducibility import Reproducibility, reproducibility_from_proto
-from rollserve.spaces import Space, space_from_proto
+from rollserve.agents import Agent, AgentUpdate, agent_to_proto, parameters_to_proto
+from rollserve.environments import (
+    EnvChange,
+    EnvSpec,
+    RowEnvUpdates,
+    Wrapper,
+    env_change_to_proto,
+    env_spec_to_proto,
+)
+from rollserve.errors import InvalidArgumentError, mismatch
+from rollserve.options import Compression, SamplingOptions, compressions_to_proto
 from rollserve.v1 import environment_pb2, tensor_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 
 __all__ = [
     "DEFAULT_MESSAGE_BYTES",
-    "AgentUpdate",
-    "EnvUpdate",
     "Reception",
-    "RowEnvUpdates",
-    "SamplingOptions",
     "check_joinable",
-    "env_update_from_proto",
+    "check_options",
     "exact_episodes_request",
     "exploration_of",
     "fragments_request",
@@ -41,78 +40,8 @@ __all__ = [
 ]
 
 DEFAULT_MESSAGE_BYTES = 8 << 20
-"""The largest message that a sampler takes unless told otherwise. Most are far smaller; but the larger the steps, the
-fewer of them go into one message, and each has a last observation beside them.
-"""
-
-AgentUpdate = Agent | Mapping[str, "np.ndarray"]
-"""A full agent, or parameters of the one that is there by name: of an MLP all, of a model in ONNX or Python any."""
-
-RowEnvUpdates = Sequence[EnvSpec | EnvChange | None]
-"""A spec or change for each row of a worker. None leaves the row's environment as it is."""
-
-
-class SamplingOptions(TypedDict, total=False):
-    """Options of every call that samples, for its keyword arguments.
-
-    Keys:
-        seed: the root seed of the episodes, from 0 to 2**64 - 1. The same seed, first episode index, policy and
-            environment give the same episodes. Without it the sampler goes on in its own sequence, where none comes
-            twice.
-        first_episode_index: the index of the first episode in the sequence of `seed`; 0 if not given. Not for
-            fragments.
-        max_episode_length: how many steps an episode may have, over all of its fragments: one that reaches it is
-            truncated. As the server is set to unless given, else as many as the environment allows.
-        expected_policy_version: fail with a PreconditionError if the current version is another.
-        min_policy_version: fail with a PreconditionError if the version that would act is older.
-        policy_version: the version that is to act, one of the last few, instead of the current one.
-        env_version: the version of the environment to act in, instead of the current one.
-        expected_num_workers: fail with a PreconditionError if there are more or fewer workers, as after a `resize`.
-        timeout: seconds without progress after which the call ends with a DeadlineError; as given to `connect` unless
-            given here.
-        deadline: seconds that the whole call may take before it ends with a DeadlineError; no limit unless given.
-        compression: "lz4", "zstd", or several, the best one first: how columns may come compressed, if that makes them
-            smaller; as given to `connect` unless given here, and an empty sequence for none.
-        deterministic: whether the agent acts without any chance: the best action, or the mean.
-        temperature: what the logits of actions are divided by, from 1e-6 to 1e6. Of a sequence of up to 1024 numbers
-            the episode of index i has the one at i modulo how many there are; the same is true of the next two.
-        noise_scale: what the standard deviations of actions are multiplied by, from 1e-6 to 1e6.
-        epsilon: how often an epsilon-greedy agent chooses at random, from 0 to 1, instead of what it says itself.
-        frames_once: whether each frame of observations that are stacks of frames comes once, and the stacks are made
-            again here: they are the same, bit for bit. True unless given.
-        prefetch: whether workers go on after this call with what the same call would bring next, until another call or
-            an update comes. Calls bring the same, only sooner; what an update throws away is accounted for. Without a
-            seed, and not for fragments. False unless given.
-        return_states: whether agent_infos tell with each step what a recurrent agent remembered before it, as
-            `state/NAME` for each of its states. Those that segments begin with come anyway. False unless given.
-        blackhole: whether to throw away what is sampled, to measure the sampling alone. For streams only: no batch
-            comes, and the account tells how much it was. False unless given.
-        skip_failed_episodes: whether to go on without episodes whose environments raise errors in every attempt, which
-            would else fail the call: their indices stay empty, and `account.num_failed_episodes` counts them. Not for
-            fragments. False unless given.
-    """
-
-    seed: int | None
-    first_episode_index: int | None
-    max_episode_length: int | None
-    expected_policy_version: int | None
-    min_policy_version: int | None
-    policy_version: int | None
-    env_version: int | None
-    expected_num_workers: int | None
-    timeout: float | None
-    deadline: float | None
-    compression: Compression | Sequence[Compression] | None
-    frames_once: bool | None
-    prefetch: bool | None
-    blackhole: bool | None
-    deterministic: bool | None
-    temperature: float | Sequence[float] | None
-    noise_scale: float | Sequence[float] | None
-    epsilon: float | Sequence[float] | None
-    return_states: bool | None
-    skip_failed_episodes: bool | None
-
+"""Default size of the largest message of a stream, in bytes. Most messages are far smaller, but the larger the steps,
+the fewer of them fit into one message, and each message has a last observation beside them."""
 
 _UNSIGNED_OPTIONS = ("seed", "first_episode_index")
 _SIGNED_OPTIONS = (
@@ -122,20 +51,18 @@ _SIGNED_OPTIONS = (
     "policy_version",
     "env_version",
 )
-"""Options that are sent as integers of 64 bits."""
 _FLAGS = ("frames_once", "prefetch", "blackhole", "deterministic", "return_states", "skip_failed_episodes")
-"""Options that are truth values."""
 _EXPLORATION_OPTIONS = ("temperature", "noise_scale", "epsilon")
 
 
 @dataclass(frozen=True)
 class Reception:
-    """What a client takes.
+    """Forms in which a client receives results.
 
     Attributes:
-        max_message_bytes: the largest message; None for the server's default.
-        compressions: how columns may come compressed if a call does not say, the best way first.
-        shared_memory: whether messages may come through shared memory.
+        max_message_bytes: size of the largest message; None for the server's default.
+        compressions: codecs for columns, best first, in calls that do not name any.
+        shared_memory: whether messages may be in shared memory.
     """
 
     max_message_bytes: int | None
@@ -149,30 +76,9 @@ class Reception:
         compression: Compression | Sequence[Compression] | None,
         shared_memory: bool = False,
     ) -> Reception:
-        """Of the arguments of `rollserve.connect`; raises as `compressions_to_proto` does."""
+        """Return the reception for arguments of `rollserve.connect`; raises as `compressions_to_proto`."""
         check_flag("shared_memory", shared_memory)
         return cls(max_message_bytes, compressions_to_proto(compression), shared_memory)
-
-
-@dataclass(frozen=True)
-class EnvUpdate:
-    """The workers' new environments.
-
-    Attributes:
-        env_version: their version.
-        observation_space: where observations come from.
-        action_space: where actions come from.
-        reproducibility: what of their episodes comes again.
-        num_rows: how many rows each worker steps at once for a call.
-        num_episodes_per_row: how many episodes of each row make a block, if that is what comes again; else None.
-    """
-
-    env_version: int
-    observation_space: Space
-    action_space: Space
-    reproducibility: Reproducibility
-    num_rows: int
-    num_episodes_per_row: int | None
 
 
 def update_agent_request(
@@ -181,11 +87,11 @@ def update_agent_request(
     per_worker: Sequence[AgentUpdate] | None,
     skip_if_identical: bool = False,
 ) -> pb.UpdateAgentRequest | bytes:
-    """The request for one agent for all, or one for each worker; serialized where that saves copies.
+    """Return the request for an update of the agent, serialized if that saves copies.
 
     Raises:
-        TypeError: neither came, or both, or something that is no update.
-        ValueError: an array's dtype has no place on the wire.
+        TypeError: both or neither of `agent` and `per_worker`, or a value that is not an update.
+        ValueError: a dtype that the wire does not have.
     """
     _check_exclusive("agent", agent, per_worker)
     check_flag("skip_if_identical", skip_if_identical)
@@ -208,17 +114,20 @@ def update_env_request(
     wrappers: Sequence[Wrapper],
     per_worker: Sequence[EnvSpec | EnvChange | RowEnvUpdates] | None,
 ) -> pb.UpdateEnvRequest:
-    """The request for one update for all workers, by id, spec, change or rows, or one for each of them.
+    """Return the request for an update of the environments.
 
     Raises:
-        TypeError: neither came, or both, or arguments beside a spec that has its own, or something that is no update.
-        ValueError: an argument cannot be written as JSON.
+        TypeError: both or neither of `env` and `per_worker`, `kwargs` or `wrappers` without an id, or a value that is
+            not an update.
+        ValueError: an argument that JSON cannot hold.
     """
     _check_exclusive("env", env, per_worker)
     if isinstance(env, str):
         env = EnvSpec(env, kwargs or {}, wrappers)
     elif kwargs or wrappers:
-        raise TypeError("kwargs and wrappers go with an id; an EnvSpec or EnvChange has its own")
+        name = "kwargs" if kwargs else "wrappers"
+        hint = "an EnvSpec or EnvChange has its own"
+        raise TypeError(f"{name}: {mismatch('an id for env', type(env).__name__, hint)}")
     if per_worker is not None:
         check_type("per_worker", per_worker, Sequence, "a sequence of EnvSpecs, EnvChanges and lists of them")
         updates = [_env_update(f"per_worker[{worker}]", update) for worker, update in enumerate(per_worker)]
@@ -227,7 +136,7 @@ def update_env_request(
 
 
 def resize_request(sampler: str, num_workers: int) -> pb.ResizePoolRequest:
-    """The request for so many workers; raises as `samples_request` does."""
+    """Return the request for a number of workers; raises as `samples_request`."""
     check_integer("num_workers", num_workers, 32, signed=False)
     return pb.ResizePoolRequest(sampler=sampler, worker_count=num_workers)
 
@@ -235,11 +144,11 @@ def resize_request(sampler: str, num_workers: int) -> pb.ResizePoolRequest:
 def samples_request(
     sampler: str, num_steps: int, reception: Reception, options: SamplingOptions
 ) -> pb.ObtainSamplesRequest:
-    """The request for at least a number of steps.
+    """Return the request for whole episodes with at least a number of steps.
 
     Raises:
-        TypeError: an option is unknown, or something is no integer.
-        InvalidArgumentError: an integer is out of the range of those that can be sent.
+        TypeError: an unknown option, or an argument of the wrong type.
+        InvalidArgumentError: an integer out of range.
     """
     check_integer("num_steps", num_steps, 64, signed=True)
     return pb.ObtainSamplesRequest(sampler=sampler, step_count=num_steps, options=_sampling_options(reception, options))
@@ -254,7 +163,7 @@ def fragments_request(
     reception: Reception,
     options: SamplingOptions,
 ) -> pb.ObtainSamplesRequest:
-    """The request for exactly a number of steps; raises as `samples_request` does."""
+    """Return the request for fragments with exactly a number of steps; raises as `samples_request`."""
     request = samples_request(sampler, num_steps, reception, options)
     check_flag("soft_horizon", soft_horizon)
     if row_step_count is not None:
@@ -271,7 +180,7 @@ def fragments_request(
 def exact_episodes_request(
     sampler: str, num_episodes_per_worker: int, reception: Reception, options: SamplingOptions
 ) -> pb.ObtainExactEpisodesRequest:
-    """The request for a number of episodes of each worker; raises as `samples_request` does."""
+    """Return the request for a number of episodes of each worker; raises as `samples_request`."""
     check_integer("num_episodes_per_worker", num_episodes_per_worker, 64, signed=True)
     return pb.ObtainExactEpisodesRequest(
         sampler=sampler,
@@ -281,36 +190,46 @@ def exact_episodes_request(
 
 
 def check_joinable(blackhole: bool | None) -> None:
-    """Raises InvalidArgumentError if a call that throws away its batches is to make one of them."""
+    """Raise InvalidArgumentError if a call that returns a batch is to discard its batches."""
     if blackhole:
-        text = "blackhole: True came, but there is no batch of what is thrown away: read a stream to its end instead"
-        raise InvalidArgumentError(text, code=grpc.StatusCode.INVALID_ARGUMENT, reason=Reason.INVALID_VALUE)
+        expected, hint = "False for a call that returns a batch", "read a stream to its end instead"
+        raise InvalidArgumentError.of("blackhole", expected=expected, got=blackhole, hint=hint)
 
 
-def env_update_from_proto(response: pb.UpdateEnvResponse) -> EnvUpdate:
-    """The result of an update of the environments."""
-    return EnvUpdate(
-        response.environment_version,
-        space_from_proto(response.observation_space),
-        space_from_proto(response.action_space),
-        reproducibility_from_proto(response.reproducibility),
-        response.row_count,
-        response.episodes_per_row or None,
-    )
+def check_options(options: Mapping[str, Any], known: type) -> None:
+    """Check the names of options, and those values that are integers of 64 bits or truth values.
 
-
-def _sampling_options(reception: Reception, options: SamplingOptions) -> pb.SamplingOptions:
-    unknown = options.keys() - SamplingOptions.__annotations__.keys()
-    if unknown:
-        raise TypeError(f"unexpected options: {', '.join(sorted(unknown))}")
+    Raises:
+        TypeError: an option that is not a key of the TypedDict `known`, or a value of the wrong type.
+        InvalidArgumentError: an integer out of range.
+    """
+    check_known_options(options, known)
     for name, value in options.items():
         if value is not None and name in (*_UNSIGNED_OPTIONS, *_SIGNED_OPTIONS):
             check_integer(name, value, 64, signed=name in _SIGNED_OPTIONS)
-        if value is not None and name == "expected_num_workers":
-            check_integer(name, value, 32, signed=False)
         if value is not None and name in _FLAGS:
             check_flag(name, value)
-    compression = options.get("compression")
+
+
+def exploration_of(options: Mapping[str, Any]) -> pb.Exploration | None:
+    """Return how freely the agent acts, if the options say anything about it.
+
+    Raises:
+        TypeError: neither a number nor a sequence of numbers.
+    """
+    exploration = pb.Exploration(deterministic=options.get("deterministic") or False)
+    for name in _EXPLORATION_OPTIONS:
+        value = options.get(name)
+        if value is not None:
+            getattr(exploration, f"{name}s").extend(_numbers(name, value))
+    return exploration if exploration.ListFields() else None
+
+
+def _sampling_options(reception: Reception, options: SamplingOptions) -> pb.SamplingOptions:
+    check_options(options, SamplingOptions)
+    num_workers, compression = options.get("expected_num_workers"), options.get("compression")
+    if num_workers is not None:
+        check_integer("expected_num_workers", num_workers, 32, signed=False)
     return pb.SamplingOptions(
         seed=options.get("seed"),
         first_episode_index=options.get("first_episode_index"),
@@ -319,7 +238,7 @@ def _sampling_options(reception: Reception, options: SamplingOptions) -> pb.Samp
         min_policy_version=options.get("min_policy_version"),
         policy_version=options.get("policy_version"),
         environment_version=options.get("env_version"),
-        worker_count=options.get("expected_num_workers"),
+        worker_count=num_workers,
         max_message_bytes=reception.max_message_bytes,
         accept_compression=reception.compressions if compression is None else compressions_to_proto(compression),
         accept_frame_stacks=options.get("frames_once") is not False,
@@ -332,25 +251,11 @@ def _sampling_options(reception: Reception, options: SamplingOptions) -> pb.Samp
     )
 
 
-def exploration_of(options: Mapping[str, Any]) -> pb.Exploration | None:
-    """How freely the agent is to act, if the options say anything about it.
-
-    Raises:
-        TypeError: what says it is no number, nor a sequence of some.
-    """
-    exploration = pb.Exploration(deterministic=options.get("deterministic") or False)
-    for name in _EXPLORATION_OPTIONS:
-        value = options.get(name)
-        if value is not None:
-            getattr(exploration, f"{name}s").extend(_numbers(name, value))
-    return exploration if exploration.ListFields() else None
-
-
 def _numbers(name: str, value: Any) -> Sequence[float]:
-    """One number or several, as a sequence."""
+    """Return one number or several as a sequence."""
     if isinstance(value, numbers.Real):
         value = [value]
-    check_type(name, value, Sequence | np.ndarray, "a number or a sequence of some")
+    check_type(name, value, Sequence | np.ndarray, "a number or a sequence of numbers")
     for position, element in enumerate(value):
         check_type(f"{name}[{position}]", element, numbers.Real, "a number")
     return [float(element) for element in value]
@@ -360,19 +265,18 @@ def _agent_update(name: str, update: AgentUpdate | None) -> pb.AgentUpdate:
     if isinstance(update, Mapping):
         return pb.AgentUpdate(parameters=parameters_to_proto(update))
     if not isinstance(update, Agent):
-        raise TypeError(f"{name}: {type(update).__name__} came, an agent or a mapping of parameters was expected")
+        raise type_error(name, "an agent or a mapping of parameters", update)
     return pb.AgentUpdate(agent=agent_to_proto(update))
 
 
 def _env_update(name: str, update: object) -> environment_pb2.EnvironmentUpdate:
-    """The update of a worker's environments."""
+    """Return the update of the environments of a worker, or of all workers."""
     if isinstance(update, Sequence) and not isinstance(update, str | bytes):
         updates = [_row_env_update(f"{name}[{row}]", element) for row, element in enumerate(update)]
         return environment_pb2.EnvironmentUpdate(per_row=environment_pb2.EnvironmentUpdatePerRow(updates=updates))
     if not isinstance(update, EnvSpec | EnvChange):
-        one = "an EnvSpec, an EnvChange" if "[" in name else "an id, an EnvSpec, an EnvChange"
-        expected = f"{one}, or a list with one for each row"
-        raise TypeError(f"{name}: {type(update).__name__} came, {expected} was expected")
+        single = "an EnvSpec, an EnvChange" if "[" in name else "an id, an EnvSpec, an EnvChange"
+        raise type_error(name, f"{single}, or a list with one for each row", update)
     return _row_env_update(name, update)
 
 
@@ -384,9 +288,10 @@ def _row_env_update(name: str, update: object) -> environment_pb2.EnvironmentUpd
             return environment_pb2.EnvironmentUpdate(environment=env_spec_to_proto(update))
         case EnvChange():
             return environment_pb2.EnvironmentUpdate(change=env_change_to_proto(update))
-    raise TypeError(f"{name}: {type(update).__name__} came, an EnvSpec, an EnvChange or None was expected")
+    raise type_error(name, "an EnvSpec, an EnvChange or None", update)
 
 
 def _check_exclusive(name: str, value: object, per_worker: object) -> None:
     if (value is None) == (per_worker is None):
-        raise TypeError(f"exactly one of {name} and per_worker was expected")
+        got = "neither" if value is None else "both"
+        raise TypeError(f"{name}: {mismatch(f'exactly one of {name} and per_worker', got)}")

@@ -1,7 +1,7 @@
-"""What the responses of sampling calls bring, read where their bytes stand.
+"""Decoder of the responses of sampling calls, without copies of their columns.
 
-Episode batches are taken apart here, so that no column is copied: their arrays are views of the response. All else, and
-whatever is legal but not what servers write, goes through the generated classes.
+The arrays of an episode batch are views of the response. All other contents, and all that is legal but not what servers
+write, are parsed by the generated classes.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from google.protobuf.message import DecodeError
 
 from rollserve._codec.columns import columns_of
 from rollserve._codec.frame_stacks import unstack_frames
-from rollserve._codec.protobuf import LENGTH_DELIMITED, UnusualError, fields, key_of
-from rollserve._codec.tensor_fields import NO_TENSOR, add_named_tensor, keys_of, read_tensor
+from rollserve._codec.protobuf import LENGTH_DELIMITED, UnusualError, fields, key_of, keys_of
+from rollserve._codec.tensor_fields import NO_TENSOR, add_named_tensor, read_tensor
 from rollserve._codec.tensors import array_from_tensor
 from rollserve.episode_batch import EpisodeBatch
+from rollserve.errors import mismatch
 from rollserve.v1 import episode_batch_pb2 as pb
 from rollserve.v1.sampler_service_pb2 import ObtainSamplesResponse
 from rollserve.v1.tensor_pb2 import NamedTensor
@@ -23,10 +24,10 @@ from rollserve.v1.tensor_pb2 import NamedTensor
 __all__ = ["Bytes", "Content", "read_response"]
 
 Bytes = bytes | bytearray | memoryview
-"""Where a response may stand."""
+"""Memory that holds a serialized response."""
 
 Content = EpisodeBatch | pb.Beginning | pb.Progress | pb.Account | pb.SharedMessage
-"""What a response brings."""
+"""Content of a response."""
 
 
 _BATCH = keys_of(ObtainSamplesResponse.DESCRIPTOR)["batch"]
@@ -61,28 +62,27 @@ _FRAMES = keys_of(pb.FrameStack.DESCRIPTOR)["frames"]
 
 
 def read_response(data: Bytes) -> Content | None:
-    """What a serialized ObtainSamplesResponse or ObtainExactEpisodesResponse brings, or None if that is nothing.
+    """Return the content of a serialized ObtainSamplesResponse or ObtainExactEpisodesResponse, or None without one.
 
-    The arrays of a batch cannot be written to: they are views of the bytes, unless those are compressed.
+    The arrays of a batch are read-only: they are views of the bytes, unless those are compressed.
 
     Raises:
-        ValueError: the response is malformed.
-        ModuleNotFoundError: a column is compressed, and the package for it is not installed.
+        ValueError: a malformed response.
+        ModuleNotFoundError: a compressed column whose package is not installed.
     """
     view = memoryview(data).cast("B").toreadonly()
     try:
         return _content(view)
     except (UnusualError, IndexError, DecodeError, ValueError):
-        pass  # even what looks wrong may be made right by what comes later
+        pass  # a later field may replace what looks wrong, so the generated class decides
     try:
         response = ObtainSamplesResponse.FromString(view.tobytes())
     except DecodeError:
-        raise ValueError(f"{len(view)} bytes came that are no response, or hold a text that is no UTF-8") from None
+        raise ValueError(mismatch("a response with text in UTF-8", f"{len(view)} other bytes")) from None
     if response.WhichOneof("content") is None:
         return None
     response.DiscardUnknownFields()
-    # As it is written now it is usual.
-    return _content(memoryview(response.SerializeToString()))
+    return _content(memoryview(response.SerializeToString()))  # in the usual form now
 
 
 def _content(data: memoryview) -> Content:
@@ -140,7 +140,7 @@ def _batch(data: memoryview, start: int, stop: int) -> EpisodeBatch:
 
 
 def _header(value: memoryview, dtype: np.dtype) -> np.ndarray:
-    """Packed numbers of fixed width, or truth values."""
+    """Return packed numbers of fixed width, or truth values, as an array."""
     if len(value) % dtype.itemsize or (dtype == np.bool_ and not set(value) <= {0, 1}):
         raise UnusualError
     return np.frombuffer(value, dtype)
@@ -152,7 +152,7 @@ def _add_stack(
     data: memoryview,
     lengths: np.ndarray,
 ) -> None:
-    """Adds the observations that a FrameStack holds: the generated class reads all of it but the frames."""
+    """Add the observations that a FrameStack holds; the generated class parses its other fields."""
     frames, head = None, []
     for key, before, begin, end in fields(data, 0, len(data)):
         if key != _FRAMES:
@@ -164,7 +164,7 @@ def _add_stack(
     stack = pb.FrameStack.FromString(b"".join(head))
     name = stack.name
     if name in observations or name in last_observations:
-        raise ValueError(f"{name!r}: the name came twice")
+        raise ValueError(f"{name!r}: {mismatch('unique names', 'this name twice')}")
     try:
         array = array_from_tensor(NO_TENSOR, b"") if frames is None else read_tensor(data, *frames)
         observations[name], last_observations[name] = unstack_frames(array, stack.frame_count, lengths)

@@ -1,4 +1,4 @@
-"""Going on after an interruption: what of a stream has come, and which call brings the rest."""
+"""Resumption of streams after interruptions: what has been received, and which call delivers the rest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import grpc
 import numpy as np
 
-from rollserve.errors import malformed_error, reason_of
+from rollserve._calls.rpc_errors import reason_of
+from rollserve.errors import malformed_error, mismatch
+from rollserve.reasons import Reason
 from rollserve.v1 import episode_batch_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 
@@ -19,71 +21,70 @@ if TYPE_CHECKING:
     from rollserve.account import Account
     from rollserve.episode_batch import EpisodeBatch
 
-__all__ = ["REPEATABLE", "Backoff", "Request", "Resumption", "is_passing"]
+__all__ = ["REPEATABLE", "Backoff", "Request", "Resumption", "may_pass"]
 
 Request = pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest
-"""What asks for a stream."""
+"""Request for a stream of batches."""
 
 REPEATABLE = (episode_batch_pb2.REPRODUCIBILITY_EPISODE, episode_batch_pb2.REPRODUCIBILITY_BLOCK)
-"""The classes of what comes again if it is asked for again."""
+"""Reproducibility classes whose episodes are the same when they are requested again."""
+
+# The server itself has tried again before it sends these, and has lost a worker each time.
+_RETRIED_BY_SERVER = (Reason.WORKER_LOST_AGAIN, Reason.WORKER_HUNG)
 
 
-_TRIED_AGAIN = ("WORKER_LOST_AGAIN", "WORKER_HUNG")
-"""Where the server itself has done the same again and again, at the cost of a worker each time."""
-
-
-def is_passing(error: grpc.RpcError) -> bool:
+def may_pass(error: grpc.RpcError) -> bool:
     """Whether the same call may succeed later."""
-    return error.code() is grpc.StatusCode.UNAVAILABLE and reason_of(error) not in _TRIED_AGAIN
+    return error.code() is grpc.StatusCode.UNAVAILABLE and reason_of(error) not in _RETRIED_BY_SERVER
 
 
 class Resumption:
-    """Where a stream is, whatever calls bring it: nothing comes twice, and nothing is left out.
+    """Position of a stream, over all calls that deliver it, so that no step is delivered twice or left out.
 
     Attributes:
-        num_resumptions: how often it was taken up again.
+        num_resumptions: number of calls that continued the stream after an interruption.
     """
 
     def __init__(self, request: Request) -> None:
-        """Begins with the first call's request."""
+        """Start with the first call's request."""
         self.num_resumptions = 0
         self._request = request
         self._beginning: episode_batch_pb2.Beginning | None = None
-        # Of the episodes that came whole: how many, their steps, and the index and steps of the last one.
+        # Whole episodes: their number, their steps, and the index and steps of the last one.
         self._num_episodes = 0
         self._num_steps = 0
         self._last_index = -1
         self._num_last_steps = 0
-        # Of the one that has come in part: its index and steps. Of fragments, the steps of all that came behind the
-        # last whole one.
+        # The episode that was received in part: its index and steps. For fragments, the steps of all episodes that
+        # were received after the last whole one.
         self._partial_index = -1
         self._num_partial_steps = 0
-        # Of the call that is running: the steps to leave out and the episode that they are of, and what was whole
-        # before its first episode.
+        # The present call: the steps to skip, the episode they belong to, and the whole episodes before the call's
+        # first one.
         self._num_steps_to_skip = 0
         self._index_to_skip = -1
         self._before = _Whole(0, 0, 0)
 
     @property
     def possible(self) -> bool:
-        """Whether it is known how to go on, and the rest would be that of the same episodes."""
+        """Whether the stream's beginning is known and its episodes can be requested again."""
         beginning = self._beginning
         return beginning is not None and beginning.reproducibility in REPEATABLE
 
     def begin(self, beginning: episode_batch_pb2.Beginning) -> None:
-        """Takes in a call's first message."""
+        """Record the first message of a call."""
         if self._beginning is None:
             self._beginning = beginning
 
     def take(self, batch: EpisodeBatch) -> EpisodeBatch | None:
-        """What of a batch has not come before.
+        """Record a batch, and return the part of it that was not received before.
 
         Raises:
-            ServerError: the episode does not come again of which a part has come.
+            ServerError: a call that leaves out the rest of an episode after its first part.
         """
         if self._num_steps_to_skip and self._index_to_skip not in (-1, int(batch.episode_indices[0])):
-            text = f"a part of episode {self._index_to_skip} came before an interruption, but now it is left out"
-            raise malformed_error(text)
+            expected = f"the rest of episode {self._index_to_skip}, whose first part was received before"
+            raise malformed_error(mismatch(expected, f"episode {batch.episode_indices[0]}"))
         num_skipped = min(self._num_steps_to_skip, batch.num_steps)
         self._num_steps_to_skip -= num_skipped
         if num_skipped == batch.num_steps:
@@ -106,27 +107,27 @@ class Resumption:
         return batch
 
     def rest(self) -> Request:
-        """The request that brings what has not come. `possible` has to be true."""
+        """Return the request for what has not been received. `possible` has to be true."""
         beginning = self._beginning
-        assert beginning is not None  # noqa: S101  # the caller has asked
+        assert beginning is not None  # noqa: S101  # `possible` is true
         self.num_resumptions += 1
         if isinstance(self._request, pb.ObtainSamplesRequest) and self._request.HasField("fragments"):
-            return self._rest_of_fragments(self._request)
-        num_episodes, num_steps, skipped = self._num_episodes, self._num_steps, self._num_partial_steps
-        # Episodes may have been left out: what counts is the last one's index.
+            return self._rest_of_fragments(self._request, beginning)
+        num_episodes, num_steps, num_skipped = self._num_episodes, self._num_steps, self._num_partial_steps
+        # The index of the last episode counts, not the number of episodes: some may have been skipped.
         next_index = self._last_index + 1 if num_episodes else beginning.first_episode_index
-        if skipped:
+        if num_skipped:
             next_index = self._partial_index
         elif isinstance(self._request, pb.ObtainSamplesRequest) and num_steps >= self._request.step_count:
-            # Only the account is missing, and there is no asking for no steps: the last episode comes once more.
-            num_episodes, num_steps, skipped = num_episodes - 1, num_steps - self._num_last_steps, self._num_last_steps
-            next_index = self._last_index
+            # Only the account is missing, and a call needs at least one step: request the last episode once more.
+            num_episodes, num_steps = num_episodes - 1, num_steps - self._num_last_steps
+            num_skipped, next_index = self._num_last_steps, self._last_index
         num_passed = next_index - beginning.first_episode_index
         self._before = _Whole(num_episodes, num_steps, num_passed - num_episodes)
-        self._num_steps_to_skip, self._index_to_skip = skipped, next_index
+        self._num_steps_to_skip, self._index_to_skip = num_skipped, next_index
         rest = copy.deepcopy(self._request)
         options = rest.options
-        _name_what_began(options, beginning)
+        _continue_from(options, beginning)
         options.first_episode_index = beginning.first_episode_index
         if isinstance(rest, pb.ObtainSamplesRequest):
             options.first_episode_index += num_passed
@@ -134,24 +135,12 @@ class Resumption:
         else:
             options.first_episode_index -= rest.skip_episode_count
             rest.skip_episode_count += num_passed
-            _name_workers(options, beginning)
-        return rest
-
-    def _rest_of_fragments(self, request: pb.ObtainSamplesRequest) -> pb.ObtainSamplesRequest:
-        """The same call, from where the rows stood at its beginning on, without the steps that came."""
-        assert self._beginning is not None  # noqa: S101  # as of `rest`
-        num_steps = self._num_steps + self._num_partial_steps
-        self._before = _Whole(self._num_episodes, num_steps, 0)
-        rest = copy.deepcopy(request)
-        _name_what_began(rest.options, self._beginning)
-        _name_workers(rest.options, self._beginning)
-        rest.fragments.row_step_count = self._beginning.row_step_count
-        rest.fragments.skip_step_count += num_steps
+            _expect_workers(options, beginning)
         return rest
 
     def whole(self, account: Account) -> Account:
-        """The account of the stream, given that of its last call."""
-        num_episodes, num_steps, num_left_out = self._before
+        """Return the account of the whole stream, for the account of its last call."""
+        num_episodes, num_steps, num_failed_episodes = self._before
         if not self.num_resumptions or self._beginning is None:
             return account
         return dataclasses.replace(
@@ -161,55 +150,68 @@ class Resumption:
             num_carried_steps=account.num_carried_steps + num_steps,
             first_episode_index=self._beginning.first_episode_index,
             num_resumptions=self.num_resumptions,
-            num_failed_episodes=account.num_failed_episodes + num_left_out,
+            num_failed_episodes=account.num_failed_episodes + num_failed_episodes,
         )
+
+    def _rest_of_fragments(
+        self, request: pb.ObtainSamplesRequest, beginning: episode_batch_pb2.Beginning
+    ) -> pb.ObtainSamplesRequest:
+        """Return the same request, from the same position of the rows, without the steps that were received."""
+        num_steps = self._num_steps + self._num_partial_steps
+        self._before = _Whole(self._num_episodes, num_steps, 0)
+        rest = copy.deepcopy(request)
+        _continue_from(rest.options, beginning)
+        _expect_workers(rest.options, beginning)
+        rest.fragments.row_step_count = beginning.row_step_count
+        rest.fragments.skip_step_count += num_steps
+        return rest
 
 
 class _Whole(NamedTuple):
-    """What came before an interruption: whole episodes, their steps, and how many were left out between them."""
+    """Whole episodes received before an interruption, their steps, and the failed episodes skipped between them."""
 
     num_episodes: int
     num_steps: int
-    num_left_out: int
+    num_failed_episodes: int
 
 
-def _name_what_began(options: pb.SamplingOptions, beginning: episode_batch_pb2.Beginning) -> None:
-    """Has a call sample what an earlier one began with."""
-    options.ClearField("expected_policy_version")  # it was the expected one when the stream began
-    options.ClearField("worker_count")  # and so was this
-    options.ClearField("prefetch")  # which goes with no seed
+def _continue_from(options: pb.SamplingOptions, beginning: episode_batch_pb2.Beginning) -> None:
+    """Make a call sample with the seed, the versions and the run that an earlier call began with."""
+    options.ClearField("expected_policy_version")  # it was checked when the stream began
+    options.ClearField("worker_count")  # so was this
+    options.ClearField("prefetch")  # not allowed with a seed
     options.seed = beginning.seed
     options.policy_version = beginning.policy_version
     options.environment_version = beginning.environment_version
     options.sampler_run = beginning.sampler_run
 
 
-def _name_workers(options: pb.SamplingOptions, beginning: episode_batch_pb2.Beginning) -> None:
-    """Has a call fail if what it brings is of another number of workers than what an earlier one began with."""
-    if beginning.worker_count:  # else the server does not tell, nor change it
+def _expect_workers(options: pb.SamplingOptions, beginning: episode_batch_pb2.Beginning) -> None:
+    """Make a call fail unless it has as many workers as an earlier call, because its episodes depend on them."""
+    if beginning.worker_count:  # older servers do not report the number, and cannot change it
         options.worker_count = beginning.worker_count
 
 
 class Backoff:
-    """How long to wait before the next attempt: twice as long each time, up to a limit, and a little at random."""
+    """Pauses between attempts: exponential up to a limit, with random jitter."""
 
-    _FIRST_SECONDS, _MOST_SECONDS = 0.1, 5.0
+    _FIRST_SECONDS, _MAX_SECONDS = 0.1, 5.0
 
     def __init__(self, patience_seconds: float) -> None:
-        """Begins to count; attempts are to end after so many seconds of failures."""
+        """Start counting; attempts end after this many seconds without success."""
         self._patience_seconds = patience_seconds
         self.succeed()
 
     def succeed(self) -> None:
-        """Takes in that an attempt has brought something. How long the client then leaves it alone does not count."""
+        """Record that an attempt made progress. Time that the client then takes for itself does not count."""
         self._since: float | None = None
         self._seconds = self._FIRST_SECONDS
 
     def next_seconds(self) -> float | None:
-        """How long to wait, or None if there has been no success for too long."""
+        """Return the seconds to wait before the next attempt, or None if the patience is exhausted."""
         seconds, now = self._seconds * random.uniform(0.5, 1.0), time.monotonic()
         self._since = now if self._since is None else self._since
         if now + seconds - self._since > self._patience_seconds:
             return None
-        self._seconds = min(2 * self._seconds, self._MOST_SECONDS)
+        self._seconds = min(2 * self._seconds, self._MAX_SECONDS)
         return seconds

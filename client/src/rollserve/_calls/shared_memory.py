@@ -1,4 +1,4 @@
-"""Memory of a server on the same machine that messages are read from."""
+"""Messages in memory that a server on the same machine shares."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from rollserve.errors import mismatch
 
 if sys.platform == "linux":
     import fcntl
@@ -17,24 +19,24 @@ if TYPE_CHECKING:
 
 __all__ = ["SharedRing"]
 
+# The link of a server's memory in /proc. No other file is ever opened, whatever a server offers.
 _NAME = "/memfd:rollserve (deleted)"
-"""What the system calls a server's memory. No other file is ever opened, whatever a server says."""
 _NUM_WORDS = 3
 _NONCE, _ECHO, _NUM_RELEASED = range(_NUM_WORDS)
 
 
 class SharedRing:
-    """The memory that the messages of one stream go through."""
+    """Memory that holds the messages of one stream."""
 
     def __init__(self, memory: np.ndarray) -> None:
-        """Takes the memory, which has the right nonce, and tells the server that it is read."""
+        """Accept memory that has the right nonce, which tells the server that the client reads it."""
         self._memory = memory
         self._words = memory[: 8 * _NUM_WORDS].view("<u8")
         self._words[_ECHO] = self._words[_NONCE]
 
     @classmethod
     def attach(cls, offer: SharedMemory) -> SharedRing | None:
-        """What a server offers; None if it cannot be had, because the server runs elsewhere or is somebody else's."""
+        """Map the memory that a server offers; None if the server runs elsewhere or belongs to another user."""
         if sys.platform != "linux":
             return None
         path = f"/proc/{offer.process_id}/fd/{offer.file_descriptor}"
@@ -45,7 +47,7 @@ class SharedRing:
         except OSError:
             return None
         try:
-            is_same = os.readlink(f"/proc/self/fd/{descriptor}") == _NAME  # it may have become another meanwhile
+            is_same = os.readlink(f"/proc/self/fd/{descriptor}") == _NAME  # the link may have changed before `open`
             is_sealed = is_same and fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
             if not is_sealed or os.fstat(descriptor).st_size != offer.size or offer.size < 8 * _NUM_WORDS:
                 return None
@@ -57,16 +59,17 @@ class SharedRing:
         return cls(memory) if memory[:8].view("<u8")[_NONCE] == offer.nonce else None
 
     def read(self, message: SharedMessage) -> memoryview:
-        """The bytes of a message, where they stand until it is released.
+        """Return a view of a message, which is valid until `release`.
 
         Raises:
-            ValueError: it is not there.
+            ValueError: a message beyond the memory.
         """
         start, stop = message.offset, message.offset + message.size
         if not 8 * _NUM_WORDS <= start <= stop <= len(self._memory):
-            raise ValueError(f"a message from {start} to {stop} came, in shared memory of {len(self._memory)} bytes")
+            expected = f"a message in shared memory of {len(self._memory)} bytes"
+            raise ValueError(f"shared: {mismatch(expected, f'one from {start} to {stop}')}")
         return self._memory[start:stop].data.toreadonly()
 
     def release(self) -> None:
-        """Tells the server that the message which was read last, and all before, may be written over."""
+        """Allow the server to overwrite the message that was read last, and all messages before it."""
         self._words[_NUM_RELEASED] += np.uint64(1)

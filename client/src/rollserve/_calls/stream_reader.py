@@ -1,4 +1,4 @@
-"""Messages of a sampling call's stream as episode batches."""
+"""Reader that turns the responses of a sampling stream into episode batches."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ __all__ = ["StreamReader"]
 
 
 class StreamReader:
-    """Reads the responses of one stream, in their order, whatever calls bring them.
+    """Reader of one stream's responses, in their order, over all calls that deliver the stream.
 
     Attributes:
-        resumption: how to go on after an interruption.
-        num_simulated_steps: how many steps are known to have been simulated so far: as many as the server has told of,
-            and at least as many as came.
-        num_expected_steps: about how many are to come in all, or 0 if the request does not say.
-        has_advanced: whether what was read last is more than the beginning of a call.
-        in_place: whether a batch in shared memory is a view of it, which holds until the next response is read. Else it
-            is copied.
+        resumption: how to continue after an interruption.
+        num_simulated_steps: number of steps simulated so far, as far as the server has reported them; at least the
+            number of received steps.
+        num_expected_steps: approximate number of steps of the whole stream, or 0 if the request does not say.
+        has_advanced: whether the last response was more than the beginning of a call.
+        in_place: whether a batch in shared memory stays there, as a view that is valid until the next response is read.
+            Otherwise the batch is copied.
     """
 
     def __init__(self, request: Request) -> None:
-        """Begins with the first call's request."""
+        """Start with the first call's request."""
         self.resumption = Resumption(request)
         self.num_simulated_steps = 0
-        # Whole episodes are usually some steps more than were asked for.
-        asked = getattr(request, "step_count", 0)
-        self.num_expected_steps = asked + asked // 8
+        # Whole episodes usually have somewhat more steps than requested.
+        num_requested_steps = getattr(request, "step_count", 0)
+        self.num_expected_steps = num_requested_steps + num_requested_steps // 8
         self.has_advanced = False
         self._num_received_steps = 0
         self._account: Account | None = None
         self.in_place = False
         self._ring: SharedRing | None = None
-        self._is_held = False
+        self._holds_message = False
 
     def read(self, response: Bytes) -> EpisodeBatch | None:
-        """The batch in the serialized response, if there is one that has not come before.
+        """Return the part of a serialized response's batch that was not received before, if there is any.
 
         Raises:
-            ServerError: the response is malformed.
+            ServerError: a malformed response.
         """
         self._release()
         try:
@@ -75,17 +75,27 @@ class StreamReader:
                 self._account = account_from_proto(content)
                 self.num_simulated_steps = self._account.num_simulated_steps
             case _:
-                raise malformed_error("a response without content came")
+                raise malformed_error("a response has no content")
         return None
 
+    def end(self) -> Account:
+        """Return the account of the stream, after its end.
+
+        Raises:
+            ServerError: the stream ended without an account.
+        """
+        if self._account is None:
+            raise malformed_error("the stream ended without its account")
+        return self.resumption.whole(self._account)
+
     def _read(self, response: Bytes) -> Content | None:
-        """What the response brings, wherever that stands."""
+        """Return the content of a response, which may be in shared memory."""
         content = read_response(response)
         if not isinstance(content, SharedMessage):
             return content
         if self._ring is None:
-            raise ValueError("a message in shared memory came, but this client has taken none")
-        data, self._is_held = self._ring.read(content), True
+            raise ValueError("shared: the message is in shared memory that this client has not accepted")
+        data, self._holds_message = self._ring.read(content), True
         if self.in_place:
             return read_response(data)
         copied = data.tobytes()
@@ -93,17 +103,7 @@ class StreamReader:
         return read_response(copied)
 
     def _release(self) -> None:
-        """Gives a message in shared memory back, if one is held."""
-        if self._is_held and self._ring is not None:
+        """Release the message in shared memory, if one is held."""
+        if self._holds_message and self._ring is not None:
             self._ring.release()
-        self._is_held = False
-
-    def end(self) -> Account:
-        """The account, after the stream's end.
-
-        Raises:
-            ServerError: there is none.
-        """
-        if self._account is None:
-            raise malformed_error("the stream ended without its account")
-        return self.resumption.whole(self._account)
+        self._holds_message = False

@@ -1,4 +1,4 @@
-"""The service's methods on a channel."""
+"""Methods of the service on a channel."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["RawStreamsStub"]
 
 
 class RawStreamsStub(SamplerServiceStub):
-    """The generated stub, but that responses of streams come as the bytes that they are on the wire.
+    """The generated stub, except that responses of streams are the serialized bytes.
 
-    Updates of agents may be sent as such.
+    The request of UpdateAgent may be serialized, too.
     """
 
     def __init__(self, channel: Any) -> None:
@@ -28,8 +28,8 @@ class RawStreamsStub(SamplerServiceStub):
             method = channel.unary_stream(f"/{service}/{name}", request.SerializeToString, None)
             setattr(self, name, method)
         response = pb.UpdateAgentResponse.FromString
-        self.UpdateAgent = channel.unary_unary(f"/{service}/UpdateAgent", _serialized, response)
+        self.UpdateAgent = channel.unary_unary(f"/{service}/UpdateAgent", _serialize, response)
 
 
-def _serialized(request: bytes | pb.UpdateAgentRequest) -> bytes:
+def _serialize(request: bytes | pb.UpdateAgentRequest) -> bytes:
     return request if isinstance(request, bytes) else request.SerializeToString()

@@ -1,4 +1,4 @@
-"""Ends calls that nothing comes from for too long."""
+"""Watchdog that cancels calls from which nothing arrives for too long."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class _Call(Protocol):
 
 
 class Watchdog:
-    """Cancels a call once a block takes longer than `timeout` seconds.
+    """Watchdog of one stream: cancels its call as soon as a block takes longer than `timeout` seconds.
 
-    One thread watches the blocks of all watchdogs: to start one for each would take longer than a short call. It knows
-    a call only while a block runs, so that a stream that is left alone can be collected, and ends when it has nothing
-    to watch.
+    One thread watches the blocks of all watchdogs, because starting one for each would take longer than a short call.
+    The thread refers to a call only while a block runs, so that an abandoned stream can be garbage-collected, and ends
+    when there is nothing to watch.
 
     Attributes:
-        expired: whether it has cancelled a call.
+        expired: whether the watchdog has cancelled a call.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -32,7 +32,7 @@ class Watchdog:
 
     @contextmanager
     def over(self, call: _Call) -> Iterator[None]:
-        """Watches a block that waits for the call."""
+        """Watch a block that waits for a call."""
         if self._timeout > threading.TIMEOUT_MAX:
             yield
             return
@@ -44,7 +44,7 @@ class Watchdog:
 
 
 class _Watch:
-    """The blocks that run, and the thread that watches them."""
+    """Blocks that are running, and the thread that watches them."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

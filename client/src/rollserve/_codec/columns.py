@@ -1,7 +1,7 @@
-"""Columns of values: one array for a plain space, or named leaves for a nested one; and infos with gaps.
+"""Columns: one array for a plain space, or one array for each leaf of a nested space; and infos with gaps.
 
-A column of infos in which some rows have no value holds 0 there, and has a bool column beside it, its mask, named
-like it with `_` in front, as gymnasium's vector environments do it.
+An info that some rows lack is 0 in these rows and has a mask beside it: a bool column named like it with `_` in front,
+as in gymnasium's vector environments.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rollserve.errors import mismatch
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
     "Columns",
     "columns_of",
+    "concatenate_columns",
     "concatenate_infos",
     "is_mask",
     "leaves_of",
@@ -26,65 +29,78 @@ __all__ = [
 ]
 
 Columns = np.ndarray | Mapping[str, np.ndarray]
-"""Rows of one array, or of named arrays."""
+"""Rows of one array, or of one array for each leaf."""
 
 
 def leaves_of(columns: Columns) -> Mapping[str, np.ndarray]:
-    """The arrays by name; a single array has the empty name."""
+    """Return the arrays by leaf name; a single array has the empty name."""
     return columns if isinstance(columns, Mapping) else {"": columns}
 
 
 def columns_of(leaves: Mapping[str, np.ndarray]) -> Columns:
-    """The inverse of `leaves_of`."""
+    """Return columns for arrays by leaf name: the inverse of `leaves_of`."""
     return leaves[""] if leaves.keys() == {""} else dict(leaves)
 
 
 def map_columns(function: Callable[[np.ndarray], np.ndarray], columns: Columns) -> Columns:
-    """The columns with the function applied to each array."""
+    """Apply a function to each array of the columns."""
     if isinstance(columns, Mapping):
         return {name: function(array) for name, array in columns.items()}
     return function(columns)
 
 
+def concatenate_columns(parts: Sequence[Columns]) -> Columns:
+    """Concatenate columns along their rows.
+
+    Raises:
+        ValueError: parts whose leaves or row shapes differ.
+    """
+    leaves = [leaves_of(part) for part in parts]
+    for part in leaves:
+        if part.keys() != leaves[0].keys():
+            raise ValueError(mismatch(f"leaves {sorted(leaves[0])}", sorted(part)))
+    return columns_of({leaf: np.concatenate([part[leaf] for part in leaves]) for leaf in leaves[0]})
+
+
 def mask_name(name: str) -> str:
-    """The name of the mask of a column of infos."""
+    """Return the name of the mask of an info."""
     return f"_{name}"
 
 
 def is_mask(name: str, infos: Mapping[str, np.ndarray]) -> bool:
-    """Whether the column of that name is the mask of another."""
+    """Whether an info is the mask of another info."""
     return name.startswith("_") and name[1:] in infos
 
 
 def without_full_masks(infos: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The infos without the masks of columns that have no gaps."""
+    """Return the infos without masks that are true in every row."""
     return {name: array for name, array in infos.items() if not (is_mask(name, infos) and array.all())}
 
 
 def concatenate_infos(parts: Sequence[Mapping[str, np.ndarray]], lengths: Sequence[int]) -> dict[str, np.ndarray]:
-    """Joins infos along their rows. A part that lacks a column gets a gap of its length there.
+    """Concatenate infos along their rows. An info that a part lacks is a gap of that part's length.
 
     Args:
-        parts: infos, each array with as many rows as the part is long.
-        lengths: the length of each part.
+        parts: infos of each part, each array with as many rows as the part.
+        lengths: number of rows of each part.
 
     Raises:
-        ValueError: arrays of one name have rows of different shapes.
+        ValueError: an info whose row shape differs between parts.
     """
     names = dict.fromkeys(name for part in parts for name in part if not is_mask(name, part))
     joined: dict[str, np.ndarray] = {}
     for name in names:
-        some = [part[name] for part in parts if name in part]
-        if len({array.shape[1:] for array in some}) > 1:
-            shapes = sorted({array.shape[1:] for array in some})
-            raise ValueError(f"{name!r}: rows of shapes {shapes} cannot be joined")
-        dtype = np.result_type(*{array.dtype for array in some})
-        arrays, masks = [], []
+        arrays = [part[name] for part in parts if name in part]
+        if len({array.shape[1:] for array in arrays}) > 1:
+            shapes = sorted({array.shape[1:] for array in arrays})
+            raise ValueError(f"{name!r}: {mismatch('rows of one shape', f'rows of shapes {shapes}')}")
+        row_shape, dtype = arrays[0].shape[1:], np.result_type(*{array.dtype for array in arrays})
+        columns, masks = [], []
         for part, length in zip(parts, lengths, strict=True):
-            gap = np.zeros((length, *some[0].shape[1:]), dtype) if name not in part else None
-            arrays.append(part[name] if gap is None else gap)
-            masks.append(part.get(mask_name(name), np.full(length, gap is None)))
-        joined[name] = np.concatenate(arrays, dtype=dtype)
+            has_values = name in part
+            columns.append(part[name] if has_values else np.zeros((length, *row_shape), dtype))
+            masks.append(part.get(mask_name(name), np.full(length, has_values)))
+        joined[name] = np.concatenate(columns, dtype=dtype)
         mask = np.concatenate(masks)
         if not mask.all():
             joined[mask_name(name)] = mask

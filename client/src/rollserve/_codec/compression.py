@@ -1,100 +1,85 @@
-"""Compression of columns, without loss: which ways there are, and how to undo them.
+"""Lossless compression of columns: codec names, and decompression within known bounds.
 
-The packages that do it are the extra `rollserve[compression]`; they are imported when they are first needed.
+The packages that decompress are in the extra `rollserve[compression]`. They are imported when they are first needed.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
-from rollserve._checks import check_choice, check_type
+from rollserve.errors import mismatch
 from rollserve.v1 import tensor_pb2
 
-__all__ = ["MOST_RAW_BYTES", "Compression", "compressions_to_proto", "decompress"]
+__all__ = ["CODECS", "MAX_RAW_BYTES", "decompress", "import_codec"]
 
-Compression = Literal["lz4", "zstd"]
-"""A way to compress: lz4 is the faster one, zstd makes less of it."""
+CODECS = {"lz4": tensor_pb2.COMPRESSION_LZ4, "zstd": tensor_pb2.COMPRESSION_ZSTD}
+"""Codecs that the wire has, by name."""
+
+MAX_RAW_BYTES = 256 << 20
+"""Largest decompressed size of a message, in bytes: the wire contract has no larger messages."""
 
 _MODULES = {"lz4": "lz4.block", "zstd": "zstandard"}
-_TO_PROTO = {"lz4": tensor_pb2.COMPRESSION_LZ4, "zstd": tensor_pb2.COMPRESSION_ZSTD}
-MOST_RAW_BYTES = 256 << 20
-"""What a message may take at most, in the end: the contract has no larger ones."""
-_MOST_RATIO = {tensor_pb2.COMPRESSION_LZ4: 255, tensor_pb2.COMPRESSION_ZSTD: 1 << 15}
-"""How many bytes one compressed byte can stand for, as the formats are."""
-
-
-def compressions_to_proto(
-    compression: Compression | Sequence[Compression] | None,
-) -> list[tensor_pb2.Compression.ValueType]:
-    """The wire's names for what a caller accepts, in the same order.
-
-    Raises:
-        TypeError: it is neither a name nor a sequence of names.
-        InvalidArgumentError: a name is unknown.
-        ModuleNotFoundError: a package that it needs is not installed; the message says how to install it.
-    """
-    names = [compression] if isinstance(compression, str) else compression or ()
-    check_type("compression", names, Sequence, "a name or a sequence of names")
-    for name in names:
-        check_type("compression", name, str, "a name or a sequence of names")
-        check_choice("compression", name, get_args(Compression))
-        _module(name)
-    return [_TO_PROTO[name] for name in names]
+_MAX_RATIO = {tensor_pb2.COMPRESSION_LZ4: 255, tensor_pb2.COMPRESSION_ZSTD: 1 << 15}
+"""Largest number of bytes that one compressed byte can stand for, by the definition of the format."""
 
 
 def decompress(data: bytes | memoryview, compression: tensor_pb2.Compression.ValueType, num_bytes: int) -> bytes:
-    """The data as it was before it was compressed.
+    """Return data as it was before compression.
 
-    No more than `num_bytes` are ever allocated, and nothing where the data cannot stand for as many.
+    Never allocates more than `num_bytes`, and nothing if the data cannot stand for as many.
 
     Args:
         data: one block of LZ4, or one frame of Zstandard.
-        compression: which of them.
-        num_bytes: how many bytes have to come out.
+        compression: codec that compressed the data.
+        num_bytes: size of the decompressed data.
 
     Raises:
-        ValueError: the compression is unknown, the data is malformed, or other than that many bytes come out.
-        ModuleNotFoundError: the package is not installed.
+        ValueError: an unknown codec, malformed data, or data of another decompressed size.
+        ModuleNotFoundError: the codec's package is not installed.
     """
-    if compression not in _MOST_RATIO:
-        raise ValueError(f"compression {compression} came, a value of Compression was expected")
+    if compression not in _MAX_RATIO:
+        raise ValueError(f"compression: {mismatch('a member of Compression', compression)}")
     num_compressed = memoryview(data).nbytes
-    if num_bytes > min(MOST_RAW_BYTES, _MOST_RATIO[compression] * num_compressed):
-        raise ValueError(f"{num_compressed} compressed bytes came, which cannot be {num_bytes}")
-    undo = _undo_lz4 if compression == tensor_pb2.COMPRESSION_LZ4 else _undo_zstd
-    raw = undo(data, num_bytes)
+    if num_bytes > min(MAX_RAW_BYTES, _MAX_RATIO[compression] * num_compressed):
+        raise ValueError(f"data: {mismatch(f'enough bytes for {num_bytes}', f'{num_compressed} compressed bytes')}")
+    decompressor = _decompress_lz4 if compression == tensor_pb2.COMPRESSION_LZ4 else _decompress_zstd
+    raw = decompressor(data, num_bytes)
     if len(raw) != num_bytes:
-        raise ValueError(f"{num_compressed} compressed bytes came that are {len(raw)}, {num_bytes} were expected")
+        raise ValueError(f"data: {mismatch(f'{num_bytes} decompressed bytes', len(raw))}")
     return raw
 
 
-def _undo_lz4(data: bytes | memoryview, num_bytes: int) -> bytes:
-    lz4 = _module("lz4")
-    try:
-        raw: bytes = lz4.decompress(data, uncompressed_size=num_bytes)
-    except lz4.LZ4BlockError as error:
-        raise ValueError(f"malformed LZ4: {error}") from None
-    return raw
+def import_codec(name: str) -> Any:
+    """Return the module of a codec.
 
-
-def _undo_zstd(data: bytes | memoryview, num_bytes: int) -> bytes:
-    zstd = _module("zstd")
-    try:
-        # The decompressor allocates what the frame says, whatever it is told.
-        stated = zstd.get_frame_parameters(data).content_size
-        if stated not in (num_bytes, zstd.CONTENTSIZE_UNKNOWN):
-            raise ValueError(f"a frame of Zstandard that says {stated} bytes came, {num_bytes} were expected")
-        raw: bytes = zstd.ZstdDecompressor().decompress(data, max_output_size=num_bytes, allow_extra_data=False)
-    except zstd.ZstdError as error:
-        raise ValueError(f"malformed Zstandard: {error}") from None
-    return raw
-
-
-def _module(name: str) -> Any:
+    Raises:
+        ModuleNotFoundError: its package is not installed; the message says how to install it.
+    """
     try:
         return importlib.import_module(_MODULES[name])
     except ModuleNotFoundError as error:
         text = f"compression {name!r} needs the package {error.name}: pip install 'rollserve[compression]'"
         raise ModuleNotFoundError(text, name=error.name) from None
+
+
+def _decompress_lz4(data: bytes | memoryview, num_bytes: int) -> bytes:
+    lz4 = import_codec("lz4")
+    try:
+        raw: bytes = lz4.decompress(data, uncompressed_size=num_bytes)
+    except lz4.LZ4BlockError as error:
+        raise ValueError(f"data: {mismatch('a block of LZ4', 'malformed data', str(error))}") from None
+    return raw
+
+
+def _decompress_zstd(data: bytes | memoryview, num_bytes: int) -> bytes:
+    zstd = import_codec("zstd")
+    try:
+        # The decompressor allocates the size that the frame states, even beyond max_output_size.
+        stated = zstd.get_frame_parameters(data).content_size
+        if stated not in (num_bytes, zstd.CONTENTSIZE_UNKNOWN):
+            raise ValueError(f"data: {mismatch(f'a frame of {num_bytes} bytes', f'a frame that states {stated}')}")
+        raw: bytes = zstd.ZstdDecompressor().decompress(data, max_output_size=num_bytes, allow_extra_data=False)
+    except zstd.ZstdError as error:
+        raise ValueError(f"data: {mismatch('a frame of Zstandard', 'malformed data', str(error))}") from None
+    return raw

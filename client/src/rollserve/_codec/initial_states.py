@@ -1,4 +1,4 @@
-"""What a recurrent agent remembered when segments began."""
+"""Recurrent states at the beginning of segments."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from rollserve._codec.columns import is_mask, mask_name
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["begun_later"]
+__all__ = ["later_initial_states"]
 
-_OF_STEPS = "state/"
-"""What the agent_infos are called that tell the states before each step, in front of their names."""
+_STEP_STATES = "state/"  # prefix of agent_infos that hold the state before each step
 
 
-def begun_later(states: Mapping[str, np.ndarray], agent_infos: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The states that segments begin with if the first one begins at a later step than it did.
+def later_initial_states(
+    states: Mapping[str, np.ndarray], agent_infos: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return the initial states of segments after the first segment lost some of its first steps.
 
     Args:
-        states: each (N, *H), those that they began with.
-        agent_infos: each (T, *I), from the first segment's new beginning on.
+        states: each (N, *H), initial states of the segments before that.
+        agent_infos: each (T, *I), from the new first step on.
 
     Returns:
-        As `states`, with a gap at the first segment where the infos do not tell.
+        Like `states`. The first segment's state is a gap unless agent_infos hold the states of every step.
     """
-    begun = {name: array.copy() for name, array in states.items()}
+    later = {name: array.copy() for name, array in states.items()}
     for name, array in states.items():
         if is_mask(name, states):
             continue
-        told = agent_infos.get(f"{_OF_STEPS}{name}")
-        begun[name][0] = 0 if told is None else told[0]
-        if told is None:
-            mask = begun.setdefault(mask_name(name), np.ones(len(array), np.bool_))
+        step_states = agent_infos.get(f"{_STEP_STATES}{name}")
+        later[name][0] = 0 if step_states is None else step_states[0]
+        if step_states is None:
+            mask = later.setdefault(mask_name(name), np.ones(len(array), np.bool_))
             mask[0] = False
-    return begun
+    return later

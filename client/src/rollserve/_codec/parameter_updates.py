@@ -1,4 +1,4 @@
-"""Requests that bring parameters, which may be large: read where their bytes stand, and written with one copy."""
+"""Update requests that carry parameters, which may be large: read as views of the bytes, and written with one copy."""
 
 from __future__ import annotations
 
@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from rollserve._codec.protobuf import VARINT, UnusualError, fields, key_of, varint
-from rollserve._codec.tensor_fields import Part, add_named_tensor, field_of, keys_of, named_tensor_parts
+from rollserve._codec.protobuf import (
+    VARINT,
+    UnusualError,
+    fields,
+    key_of,
+    keys_of,
+    length_delimited,
+    text_field,
+    varint_field,
+)
+from rollserve._codec.tensor_fields import add_named_tensor, named_tensor, plain_tensor
 from rollserve.v1.agent_pb2 import Parameters
 from rollserve.v1.sampler_service_pb2 import AgentUpdate, UpdateAgentRequest
 
@@ -21,15 +30,15 @@ __all__ = ["ParametersUpdate", "read_parameters_update", "write_parameters_updat
 _SAMPLER, _ALL_WORKERS = (keys_of(UpdateAgentRequest.DESCRIPTOR)[name] for name in ("sampler", "all_workers"))
 _PARAMETERS = keys_of(AgentUpdate.DESCRIPTOR)["parameters"]
 _TENSORS = keys_of(Parameters.DESCRIPTOR)["tensors"]
-_SKIP = key_of(UpdateAgentRequest.SKIP_IF_IDENTICAL_FIELD_NUMBER, VARINT)
+_SKIP_NUMBER = UpdateAgentRequest.SKIP_IF_IDENTICAL_FIELD_NUMBER
+_SKIP = key_of(_SKIP_NUMBER, VARINT)
 _FLAGS = {b"\0": False, b"\1": True}
 
-_ALIGNED_BELOW = 1 << 20
-"""Arrays of fewer bytes are copied, so that their elements begin where a processor likes it best."""
+_MIN_UNALIGNED_BYTES = 1 << 20  # smaller arrays are copied, so that their elements are aligned
 
 
 class ParametersUpdate(NamedTuple):
-    """An UpdateAgentRequest that has parameters for all workers."""
+    """UpdateAgentRequest with parameters for all workers."""
 
     sampler: str
     parameters: dict[str, np.ndarray]
@@ -39,26 +48,30 @@ class ParametersUpdate(NamedTuple):
 def write_parameters_update(
     sampler: str, parameters: Mapping[str, np.ndarray], *, skip_if_identical: bool = False
 ) -> bytes:
-    """An UpdateAgentRequest for all workers.
+    """Return a serialized UpdateAgentRequest with parameters for all workers.
 
     Raises:
-        ValueError: an array's dtype has no place on the wire; the message names it.
+        ValueError: a dtype that the wire does not have; the message begins with the parameter's name.
     """
-    tensors: list[Part] = []
+    tensors: list[bytes | memoryview] = []
     for name, array in parameters.items():
-        tensors += field_of(_TENSORS, named_tensor_parts(name, np.asarray(array)))
-    update = field_of(_ALL_WORKERS, field_of(_PARAMETERS, tensors))
-    flag = varint(_SKIP) + b"\1" if skip_if_identical else b""
-    return b"".join([*field_of(_SAMPLER, [sampler.encode()]), *update, flag])
+        try:
+            content = plain_tensor(np.asarray(array))
+        except ValueError as error:
+            raise ValueError(f"{name!r}: {error}") from None
+        tensors += length_delimited(_TENSORS, named_tensor(name, content))
+    update = length_delimited(_ALL_WORKERS, length_delimited(_PARAMETERS, tensors))
+    flag = varint_field(_SKIP_NUMBER, 1) if skip_if_identical else b""
+    return b"".join([text_field(_SAMPLER, sampler), *update, flag])
 
 
 def read_parameters_update(data: bytes) -> ParametersUpdate | None:
-    """An UpdateAgentRequest that has parameters for all workers.
+    """Read a serialized UpdateAgentRequest with parameters for all workers.
 
-    The arrays cannot be written to: large ones are views of the bytes.
+    The arrays are read-only. Arrays of at least 1 MiB are views of the bytes.
 
     Returns:
-        None if it is another request, or one that the generated classes have to judge.
+        None for any other request, and for bytes that the generated classes have to parse.
     """
     view = memoryview(data)
     try:
@@ -84,11 +97,11 @@ def read_parameters_update(data: bytes) -> ParametersUpdate | None:
 
 
 def _tensors(view: memoryview, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Where the tensors of an AgentUpdate stand, if it has parameters."""
-    kinds = list(fields(view, start, stop))
-    if [key for key, *_ in kinds] != [_PARAMETERS]:
+    """Yield the start and end of each tensor in an AgentUpdate; raise UnusualError unless it has parameters."""
+    contents = list(fields(view, start, stop))
+    if [key for key, *_ in contents] != [_PARAMETERS]:
         raise UnusualError
-    _, _, first, last = kinds[0]
+    _, _, first, last = contents[0]
     for key, _, begin, end in fields(view, first, last):
         if key != _TENSORS:
             raise UnusualError
@@ -96,7 +109,7 @@ def _tensors(view: memoryview, start: int, stop: int) -> Iterator[tuple[int, int
 
 
 def _aligned(array: np.ndarray) -> np.ndarray:
-    if array.flags.aligned or array.nbytes >= _ALIGNED_BELOW:
+    if array.flags.aligned or array.nbytes >= _MIN_UNALIGNED_BYTES:
         return array
     copied = array.copy()
     copied.flags.writeable = False

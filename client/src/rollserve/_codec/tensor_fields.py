@@ -1,56 +1,58 @@
-"""Tensors in serialized messages, read where their bytes stand, and written without a copy of a copy."""
+"""Tensors in serialized messages, read where their bytes are and written without intermediate copies."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from rollserve._codec.protobuf import LENGTH_DELIMITED, UnusualError, fields, key_of, varint
+from rollserve._codec.protobuf import (
+    ArrayPart,
+    UnusualError,
+    fields,
+    keys_of,
+    length_delimited,
+    text_field,
+    varint,
+    varint_field,
+)
 from rollserve._codec.tensors import array_from_tensor, dtype_to_proto
+from rollserve.errors import mismatch
 from rollserve.v1.tensor_pb2 import NamedTensor, Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from rollserve.v1.tensor_pb2 import Compression, DataType
 
-    from google.protobuf.descriptor import Descriptor
-
-__all__ = ["NO_TENSOR", "Part", "add_named_tensor", "field_of", "keys_of", "named_tensor_parts", "read_tensor"]
+__all__ = ["NO_TENSOR", "add_named_tensor", "named_tensor", "plain_tensor", "read_tensor", "tensor"]
 
 NO_TENSOR = Tensor()
 
-Part = bytes | memoryview
-"""What a message is put together from."""
-
-
-def keys_of(message: Descriptor) -> dict[str, int]:
-    """The keys of a message's fields, as far as those have lengths."""
-    return {field.name: key_of(field.number, LENGTH_DELIMITED) for field in message.fields}
-
-
 _NAME, _TENSOR = (keys_of(NamedTensor.DESCRIPTOR)[name] for name in ("name", "tensor"))
-_DATA = keys_of(Tensor.DESCRIPTOR)["data"]
+_SHAPE, _DATA = (keys_of(Tensor.DESCRIPTOR)[name] for name in ("shape", "data"))
+
+_P = TypeVar("_P", bound=bytes | memoryview | ArrayPart)
 
 
 def add_named_tensor(
     columns: dict[str, np.ndarray], data: memoryview, start: int, stop: int, *, is_column: bool = True
 ) -> None:
-    """Adds what a NamedTensor holds; for `is_column`, see `tensor_from_proto`.
+    """Read a NamedTensor and add its array to the columns; for `is_column`, see `tensor_from_proto`.
 
     Raises:
-        ValueError: the name came before, or the tensor is malformed; the message names it.
-        UnusualError, IndexError, DecodeError: the generated classes are to judge.
+        ValueError: a name that the columns have already, or a malformed tensor; the message begins with the name.
+        UnusualError, IndexError, DecodeError: bytes that the generated classes have to parse.
     """
     name, tensor = "", None
     for key, _, begin, end in fields(data, start, stop):
         if key == _NAME:
-            name = _text(data[begin:end])
+            name = _decode(data[begin:end])
         elif key == _TENSOR and tensor is None:
             tensor = begin, end
         else:
             raise UnusualError
     if name in columns:
-        raise ValueError(f"{name!r}: the name came twice")
+        raise ValueError(f"{name!r}: {mismatch('unique names', 'this name twice')}")
     try:
         if tensor is None:
             columns[name] = array_from_tensor(NO_TENSOR, b"")
@@ -61,7 +63,7 @@ def add_named_tensor(
 
 
 def read_tensor(data: memoryview, start: int, stop: int, *, is_column: bool = True) -> np.ndarray:
-    """The array of a Tensor: the generated class reads all of it but its elements. Raises as `add_named_tensor`."""
+    """Return the array of a Tensor, whose other fields the generated class parses; raises as `add_named_tensor`."""
     elements, rest = data[:0], []
     for key, before, begin, end in fields(data, start, stop):
         if key == _DATA:
@@ -74,28 +76,47 @@ def read_tensor(data: memoryview, start: int, stop: int, *, is_column: bool = Tr
     return array_from_tensor(head, elements)
 
 
-def named_tensor_parts(name: str, array: np.ndarray) -> list[Part]:
-    """A NamedTensor, in parts. The array is not copied unless its elements stand apart or in another order of bytes.
+def plain_tensor(array: np.ndarray) -> list[bytes | memoryview]:
+    """Return the content of a Tensor. The array is copied only if it is not contiguous or not little endian.
 
     Raises:
-        ValueError: the array's dtype has no place on the wire; the message names it.
+        ValueError: a dtype that the wire does not have.
     """
-    try:
-        head = Tensor(data_type=dtype_to_proto(array.dtype), shape=array.shape).SerializeToString()
-    except ValueError as error:
-        raise ValueError(f"{name!r}: {error}") from None
+    data_type = dtype_to_proto(array.dtype)
     little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     elements = memoryview(little.reshape(-1).view(np.uint8))  # type: ignore[arg-type]  # it is a buffer
-    tensor = [head, *field_of(_DATA, [elements])]
-    return [*field_of(_NAME, [name.encode()]), *field_of(_TENSOR, tensor)]
+    return tensor(data_type, array.shape, elements)
 
 
-def field_of(key: int, parts: Sequence[Part]) -> list[Part]:
-    """A field with a length, of the given content."""
-    return [varint(key) + varint(sum(map(len, parts))), *parts]
+def tensor(
+    data_type: DataType.ValueType,
+    shape: Sequence[int],
+    elements: _P,
+    compression: Compression.ValueType | None = None,
+) -> list[bytes | _P]:
+    """Return the content of a Tensor, in parts.
+
+    Args:
+        data_type: type of the elements.
+        shape: shape of the array.
+        elements: the elements in C order, little endian, compressed if `compression` is given.
+        compression: codec that compressed them.
+    """
+    head = varint_field(Tensor.DATA_TYPE_FIELD_NUMBER, data_type)
+    if shape:
+        sizes = b"".join(map(varint, shape))
+        head += varint(_SHAPE) + varint(len(sizes)) + sizes
+    tail = [] if compression is None else [varint_field(Tensor.COMPRESSION_FIELD_NUMBER, compression)]
+    return [head, *length_delimited(_DATA, [elements]), *tail]
 
 
-def _text(data: memoryview) -> str:
+def named_tensor(name: str | None, content: Sequence[_P]) -> list[bytes | _P]:
+    """Return the content of a NamedTensor around the content of its Tensor, in parts; None leaves the name out."""
+    name_field = [] if name is None else [text_field(_NAME, name)]
+    return [*name_field, *length_delimited(_TENSOR, content)]
+
+
+def _decode(data: memoryview) -> str:
     try:
         return data.tobytes().decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Numpy arrays to and from the tensors of the wire contract."""
+"""Conversion between numpy arrays and tensor messages."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollserve._codec.compression import decompress
+from rollserve.errors import mismatch
 from rollserve.v1 import tensor_pb2
 
 if TYPE_CHECKING:
@@ -40,41 +41,40 @@ _DTYPES = {
 _DATA_TYPES = {dtype: data_type for data_type, dtype in _DTYPES.items()}
 
 
-_MOST_DIMENSIONS = 32
-_MOST_ELEMENTS = 1 << 59
-"""Beyond what any machine can hold; sizes stay below what numpy can count."""
+_MAX_DIMENSIONS = 32
+_MAX_ELEMENTS = 1 << 59  # more than any machine holds; numpy can count the bytes of as many
 
 
 def dtype_to_proto(dtype: np.dtype) -> tensor_pb2.DataType.ValueType:
-    """The wire's name for a dtype, whatever its byte order.
+    """Return the data type of the wire for a dtype in any byte order.
 
     Raises:
-        ValueError: the dtype is neither bool nor one of the numeric types of the contract.
+        ValueError: a dtype that is neither bool nor one of the numeric types of the wire.
     """
     try:
         return _DATA_TYPES[dtype.newbyteorder("<")]
     except KeyError:
         allowed = ", ".join(str(known) for known in _DATA_TYPES)
-        raise ValueError(f"dtype {dtype} came, one of {allowed} was expected") from None
+        raise ValueError(mismatch(f"one of the dtypes {allowed}", f"dtype {dtype}")) from None
 
 
 def dtype_from_proto(data_type: tensor_pb2.DataType.ValueType) -> np.dtype:
-    """The dtype, little endian, that the wire's name stands for.
+    """Return the little-endian dtype for a data type of the wire.
 
     Raises:
-        ValueError: the name is unset or unknown.
+        ValueError: a data type that is unset or unknown.
     """
     try:
         return _DTYPES[data_type]
     except KeyError:
-        raise ValueError(f"data_type {data_type} came, a type of DataType was expected") from None
+        raise ValueError(f"data_type: {mismatch('a member of DataType', data_type)}") from None
 
 
 def tensor_to_proto(array: np.ndarray) -> tensor_pb2.Tensor:
-    """The array's elements, copied in C order.
+    """Return a Tensor with a copy of the array's elements in C order.
 
     Raises:
-        ValueError: the array's dtype has no place on the wire.
+        ValueError: a dtype that the wire does not have.
     """
     data_type = dtype_to_proto(array.dtype)
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)
@@ -82,56 +82,57 @@ def tensor_to_proto(array: np.ndarray) -> tensor_pb2.Tensor:
 
 
 def tensor_from_proto(tensor: tensor_pb2.Tensor, *, is_column: bool = False) -> np.ndarray:
-    """The tensor as an array that cannot be written to: a view of the message's bytes, unless they are compressed.
+    """Return a tensor as a read-only array: a view of the message's bytes, unless they are compressed.
 
     Args:
         tensor: the tensor.
-        is_column: whether it may be compressed, as only columns of batches may.
+        is_column: whether it is a column of a batch; only columns may be compressed.
 
     Raises:
-        ValueError: as of `array_from_tensor`; or it is compressed although it may not be.
+        ValueError: a malformed tensor, see `array_from_tensor`, or a compressed one that is not a column.
     """
     if tensor.compression and not is_column:
-        raise ValueError(f"compression {tensor.compression} came, none was expected: only columns may be compressed")
+        expected = "COMPRESSION_UNSPECIFIED, as only columns of batches may be compressed"
+        raise ValueError(f"compression: {mismatch(expected, tensor.compression)}")
     return array_from_tensor(tensor, tensor.data)
 
 
 def array_from_tensor(head: tensor_pb2.Tensor, data: bytes | memoryview) -> np.ndarray:
-    """The array that a tensor's elements make: a view of them, unless they are compressed.
+    """Return a tensor as an array: a view of its elements, unless they are compressed.
 
     Args:
-        head: what the tensor says beside its data; whatever it has of that itself does not count.
-        data: its elements, wherever they stand.
+        head: the tensor; its own `data` is ignored.
+        data: the elements.
 
     Raises:
-        ValueError: the type is unset, there are more than 32 dimensions, a size is negative, the sizes are larger
-            than any memory, the data is not as long as type and shape ask for, or cannot be decompressed to as much, or
-            a truth value is neither 0 nor 1.
-        ModuleNotFoundError: the data is compressed, and the package for it is not installed.
+        ValueError: a type that is unset, more than 32 dimensions, a negative size, sizes whose product without zeros
+            is more than 2**59, data of another length than type and shape ask for, data that cannot be decompressed to
+            that length, or a truth value that is neither 0 nor 1.
+        ModuleNotFoundError: compressed data whose package is not installed.
     """
     dtype = dtype_from_proto(head.data_type)
-    if len(head.shape) > _MOST_DIMENSIONS:
-        raise ValueError(f"a shape of {len(head.shape)} sizes came, at most {_MOST_DIMENSIONS} were expected")
+    if len(head.shape) > _MAX_DIMENSIONS:
+        raise ValueError(f"shape: {mismatch(f'at most {_MAX_DIMENSIONS} sizes', f'{len(head.shape)} sizes')}")
     shape = tuple(head.shape)
     if any(size < 0 for size in shape):
-        raise ValueError(f"shape {shape} came, sizes of at least 0 were expected")
-    if math.prod(size or 1 for size in shape) > _MOST_ELEMENTS:
-        raise ValueError(f"shape {shape} came, sizes whose product is at most 2**59 were expected")
-    expected = math.prod(shape) * dtype.itemsize
+        raise ValueError(f"shape: {mismatch('sizes of at least 0', shape)}")
+    if math.prod(size or 1 for size in shape) > _MAX_ELEMENTS:
+        raise ValueError(f"shape: {mismatch('sizes whose product is at most 2**59', shape)}")
+    num_bytes = math.prod(shape) * dtype.itemsize
     if head.compression:
-        data = decompress(data, head.compression, expected)
-    if len(data) != expected:
-        raise ValueError(f"{len(data)} bytes came, {expected} were expected for {dtype} of shape {shape}")
+        data = decompress(data, head.compression, num_bytes)
+    if len(data) != num_bytes:
+        raise ValueError(f"data: {mismatch(f'{num_bytes} bytes for {dtype} of shape {shape}', f'{len(data)} bytes')}")
     if dtype == np.bool_ and np.frombuffer(data, np.uint8).max(initial=0) > 1:
-        raise ValueError("a truth value other than 0 and 1 came")
+        raise ValueError(f"data: {mismatch('truth values of 0 or 1', 'another byte')}")
     return np.frombuffer(data, dtype).reshape(shape)
 
 
 def named_tensors_to_proto(arrays: Mapping[str, np.ndarray]) -> list[tensor_pb2.NamedTensor]:
-    """The arrays in their order.
+    """Return named arrays as messages, in their order.
 
     Raises:
-        ValueError: an array's dtype has no place on the wire; the message names the array.
+        ValueError: a dtype that the wire does not have; the message begins with the array's name.
     """
     tensors = []
     for name, array in arrays.items():
@@ -146,15 +147,15 @@ def named_tensors_to_proto(arrays: Mapping[str, np.ndarray]) -> list[tensor_pb2.
 def named_tensors_from_proto(
     tensors: Iterable[tensor_pb2.NamedTensor], *, are_columns: bool = False
 ) -> dict[str, np.ndarray]:
-    """The tensors by name, in their order; each as `tensor_from_proto` gives it.
+    """Return named tensors as read-only arrays, in their order; see `tensor_from_proto`.
 
     Raises:
-        ValueError: a name comes twice, or a tensor is malformed; the message names it.
+        ValueError: a name that occurs twice, or a malformed tensor; the message begins with the name.
     """
     arrays: dict[str, np.ndarray] = {}
     for named in tensors:
         if named.name in arrays:
-            raise ValueError(f"{named.name!r}: the name came twice")
+            raise ValueError(f"{named.name!r}: {mismatch('unique names', 'this name twice')}")
         try:
             arrays[named.name] = tensor_from_proto(named.tensor, is_column=are_columns)
         except ValueError as error:

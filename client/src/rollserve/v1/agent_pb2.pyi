@@ -27,17 +27,17 @@ class _Activation:
 class _ActivationEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Activation.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     ACTIVATION_UNSPECIFIED: _Activation.ValueType  # 0
-    """Not set; refused with INVALID_ARGUMENT."""
+    """Not set; INVALID_ARGUMENT in requests."""
     ACTIVATION_TANH: _Activation.ValueType  # 1
     """The hyperbolic tangent."""
     ACTIVATION_RELU: _Activation.ValueType  # 2
     """max(x, 0)."""
     ACTIVATION_ELU: _Activation.ValueType  # 3
-    """x where it is positive, else exp(x) - 1."""
+    """x where x is positive, else exp(x) - 1."""
     ACTIVATION_GELU: _Activation.ValueType  # 4
-    """x · Φ(x), by the error function: `gelu` as PyTorch means it, and JAX with `approximate=False`."""
+    """x · Φ(x), by the error function: PyTorch's `gelu`, and JAX's with `approximate=False`."""
     ACTIVATION_GELU_TANH: _Activation.ValueType  # 5
-    """x / 2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))): `gelu` as JAX means it, and PyTorch with `approximate="tanh"`."""
+    """x / 2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))): JAX's `gelu`, and PyTorch's with `approximate="tanh"`."""
     ACTIVATION_SILU: _Activation.ValueType  # 6
     """x / (1 + exp(-x)), also called swish."""
 
@@ -45,25 +45,25 @@ class Activation(_Activation, metaclass=_ActivationEnumTypeWrapper):
     """A function applied to each element of a hidden layer."""
 
 ACTIVATION_UNSPECIFIED: Activation.ValueType  # 0
-"""Not set; refused with INVALID_ARGUMENT."""
+"""Not set; INVALID_ARGUMENT in requests."""
 ACTIVATION_TANH: Activation.ValueType  # 1
 """The hyperbolic tangent."""
 ACTIVATION_RELU: Activation.ValueType  # 2
 """max(x, 0)."""
 ACTIVATION_ELU: Activation.ValueType  # 3
-"""x where it is positive, else exp(x) - 1."""
+"""x where x is positive, else exp(x) - 1."""
 ACTIVATION_GELU: Activation.ValueType  # 4
-"""x · Φ(x), by the error function: `gelu` as PyTorch means it, and JAX with `approximate=False`."""
+"""x · Φ(x), by the error function: PyTorch's `gelu`, and JAX's with `approximate=False`."""
 ACTIVATION_GELU_TANH: Activation.ValueType  # 5
-"""x / 2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))): `gelu` as JAX means it, and PyTorch with `approximate="tanh"`."""
+"""x / 2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))): JAX's `gelu`, and PyTorch's with `approximate="tanh"`."""
 ACTIVATION_SILU: Activation.ValueType  # 6
 """x / (1 + exp(-x)), also called swish."""
 global___Activation = Activation
 
 @typing.final
 class Agent(google.protobuf.message.Message):
-    """What acts in the environment: a policy, and the state that it keeps. Must fit the sampler's spaces, else the call
-    that brings it ends with INVALID_ARGUMENT and nothing changes.
+    """What acts in the environment: a policy and its recurrent state. An agent has to fit the sampler's spaces; otherwise
+    the update that has it fails with INVALID_ARGUMENT and nothing changes.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -88,15 +88,15 @@ class Agent(google.protobuf.message.Message):
 
     @property
     def onnx(self) -> global___OnnxAgent:
-        """Any model in the ONNX format."""
+        """A model in the ONNX format."""
 
     @property
     def python(self) -> global___PythonAgent:
-        """Python code that is installed beside the server."""
+        """Python code that is installed with the server."""
 
     @property
     def pickled(self) -> global___PickledAgent:
-        """Python code that comes with the request, if the server's operator allows it."""
+        """Python code from the request, if the server's operator allows it."""
 
     def __init__(
         self,
@@ -116,14 +116,14 @@ global___Agent = Agent
 
 @typing.final
 class Parameters(google.protobuf.message.Message):
-    """An agent's numbers, apart from its structure."""
+    """An agent's parameters, without its structure."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TENSORS_FIELD_NUMBER: builtins.int
     @property
     def tensors(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.tensor_pb2.NamedTensor]:
-        """The parameters, in any order, each name once."""
+        """The parameters, in any order. Each name occurs once."""
 
     def __init__(
         self,
@@ -136,19 +136,19 @@ global___Parameters = Parameters
 
 @typing.final
 class MlpAgent(google.protobuf.message.Message):
-    """A multilayer perceptron with a distribution over actions at its end, evaluated in float32.
+    """A multilayer perceptron that ends in a distribution over actions, evaluated in float32.
 
-    Its input is the observation as `gymnasium.spaces.flatten` makes it: Box and MultiBinary leaves raveled, Discrete and
-    MultiDiscrete leaves one-hot, leaves joined in the order of the space; all of it converted to float32. Layer i is
-    `activation(norm(weight · input + bias))`, the last layer without norm and activation, the others without norm unless
-    there is a `layer_norm`.
+    The input is the observation as `gymnasium.spaces.flatten` makes it, converted to float32: Box and MultiBinary leaves
+    raveled, Discrete and MultiDiscrete leaves one-hot, leaves joined in the order of the space. Layer i is
+    `activation(norm(weight · input + bias))`. The last layer has no norm and no activation; the others have a norm only
+    with `layer_norm`.
 
-    The parameters, all float32 and finite: `i/weight` of shape (layer_sizes[i + 1], layer_sizes[i]) and `i/bias` of
-    shape (layer_sizes[i + 1]) for i from 0 to the number of layers less 1 (the layout of PyTorch's Linear), and what the
-    head, the layer norm, the value and the core add.
+    The parameters are float32 and finite: `i/weight` of shape (layer_sizes[i + 1], layer_sizes[i]) and `i/bias` of shape
+    (layer_sizes[i + 1]) for i from 0 to the number of layers less 1 (the layout of PyTorch's Linear), and the parameters
+    that the head, the layer norm, the value and the core add.
 
-    A sampling call ends with FAILED_PRECONDITION, reason AGENT_FAILED, if an output or a value is not finite at an
-    observation: parameters may be so large that sums overflow, and observations may be no numbers themselves.
+    A sampling call fails with FAILED_PRECONDITION (AGENT_FAILED) if an output or a value is not finite at an
+    observation: large parameters can make sums overflow, and observations can have elements that are not finite.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -169,56 +169,56 @@ class MlpAgent(google.protobuf.message.Message):
     GRU_FIELD_NUMBER: builtins.int
     LSTM_FIELD_NUMBER: builtins.int
     activation: global___Activation.ValueType
-    """The activation of the hidden layers. Need not be set where there are none."""
+    """The activation of the hidden layers. Optional without hidden layers."""
     @property
     def layer_sizes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """The size of the input, of each hidden layer and of the output: from 2 to 1001 numbers. The first must be the flat
-        size of the observation space, the last what the head needs, without a value.
+        """The sizes of the input, of each hidden layer and of the output: from 2 to 1001 numbers. The first has to be the
+        flat size of the observation space, the last the size that the head needs, without a value.
         """
 
     @property
     def categorical(self) -> global___CategoricalHead:
-        """The output is the logits of a categorical distribution."""
+        """The output has the logits of a categorical distribution."""
 
     @property
     def diagonal_gaussian(self) -> global___DiagonalGaussianHead:
-        """The output is the mean of a normal distribution."""
+        """The output has the mean of a normal distribution."""
 
     @property
     def squashed_gaussian(self) -> global___SquashedGaussianHead:
-        """The output is the mean of a normal distribution whose numbers tanh takes into the bounds of the space."""
+        """The output has the mean of a normal distribution whose samples tanh maps into the bounds of the space."""
 
     @property
     def multi_categorical(self) -> global___MultiCategoricalHead:
-        """The output is the logits of a categorical distribution for each element."""
+        """The output has the logits of a categorical distribution for each element."""
 
     @property
     def bernoulli(self) -> global___BernoulliHead:
-        """The output is the logits of ones."""
+        """The output has the logits of ones."""
 
     @property
     def epsilon_greedy(self) -> global___EpsilonGreedyHead:
-        """The output is Q-values, and the action that of the highest, but for some that are random."""
+        """The output has Q-values. The action is the one with the highest, or random with the probability epsilon."""
 
     @property
     def boltzmann(self) -> global___BoltzmannHead:
-        """The output is Q-values, which are logits once they are divided by a temperature."""
+        """The output has Q-values. Divided by a temperature, they are the logits of a categorical distribution."""
 
     @property
     def parameters(self) -> global___Parameters:
-        """The numbers."""
+        """The parameters."""
 
     @property
     def layer_norm(self) -> global___LayerNorm:
-        """If set, hidden layers are normalized before the activation, those of a separate value too."""
+        """If set, hidden layers are normalized before the activation, including those of a separate value."""
 
     @property
     def shared_value(self) -> global___SharedValue:
-        """From the last hidden layer of the policy."""
+        """The last hidden layer of the policy."""
 
     @property
     def separate_value(self) -> global___SeparateValue:
-        """From layers of its own."""
+        """Layers of the value's own."""
 
     @property
     def gru(self) -> global___GruCore:
@@ -260,22 +260,23 @@ global___MlpAgent = MlpAgent
 
 @typing.final
 class GruCore(google.protobuf.message.Message):
-    """A gated recurrent unit, as PyTorch's nn.GRU of one layer. Its state is `h` (H), zeros at an episode's start:
+    """A gated recurrent unit, as PyTorch's nn.GRU of one layer. Its recurrent state is `h` (H), zeros at an episode's
+    start:
 
       r = σ(W_ir x + b_ir + W_hr h + b_hr)
       z = σ(W_iz x + b_iz + W_hz h + b_hz)
       n = tanh(W_in x + b_in + r · (W_hn h + b_hn))
       h = (1 - z) · n + z · h, which is the output
 
-    Adds the parameters `core/weight_ih` (3H, I), `core/weight_hh` (3H, H), `core/bias_ih` (3H) and `core/bias_hh` (3H): those
-    of r, then those of z, then those of n.
+    Adds the parameters `core/weight_ih` (3H, I), `core/weight_hh` (3H, H), `core/bias_ih` (3H) and `core/bias_hh` (3H).
+    The rows of r come first, then the rows of z, then the rows of n.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     SIZE_FIELD_NUMBER: builtins.int
     size: builtins.int
-    """H, from 1 to 4096, else INVALID_ARGUMENT."""
+    """H, the number of units, from 1 to 4096, else INVALID_ARGUMENT."""
     def __init__(
         self,
         *,
@@ -287,23 +288,23 @@ global___GruCore = GruCore
 
 @typing.final
 class LstmCore(google.protobuf.message.Message):
-    """A long short-term memory, as PyTorch's nn.LSTM of one layer. Its states are `h` (H) and `c` (H), zeros at an episode's
-    start:
+    """A long short-term memory, as PyTorch's nn.LSTM of one layer. Its recurrent states are `h` (H) and `c` (H), zeros at
+    an episode's start:
 
       i = σ(W_ii x + b_ii + W_hi h + b_hi), and f and o likewise
       g = tanh(W_ig x + b_ig + W_hg h + b_hg)
       c = f · c + i · g
       h = o · tanh(c), which is the output
 
-    Adds the parameters `core/weight_ih` (4H, I), `core/weight_hh` (4H, H), `core/bias_ih` (4H) and `core/bias_hh` (4H): those
-    of i, f, g and o, one behind the other.
+    Adds the parameters `core/weight_ih` (4H, I), `core/weight_hh` (4H, H), `core/bias_ih` (4H) and `core/bias_hh` (4H).
+    The rows of i, f, g and o follow each other in that order.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     SIZE_FIELD_NUMBER: builtins.int
     size: builtins.int
-    """H, from 1 to 4096, else INVALID_ARGUMENT."""
+    """H, the number of units, from 1 to 4096, else INVALID_ARGUMENT."""
     def __init__(
         self,
         *,
@@ -315,17 +316,17 @@ global___LstmCore = LstmCore
 
 @typing.final
 class LayerNorm(google.protobuf.message.Message):
-    """The normalization of a hidden layer's numbers: less their mean, divided by the root of their variance (that of the
-    numbers themselves, not an estimate) plus epsilon; then times a weight, plus a bias. Adds the parameters `i/norm/weight`
-    and `i/norm/bias` of shape (layer_sizes[i + 1]) for each hidden layer i.
+    """The normalization of a hidden layer: subtracts the mean of the layer's numbers, divides by the square root of their
+    variance (with N as the divisor, not N - 1) plus epsilon, then multiplies by a weight and adds a bias. Adds the
+    parameters `i/norm/weight` and `i/norm/bias` of shape (layer_sizes[i + 1]) for each hidden layer i.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     EPSILON_FIELD_NUMBER: builtins.int
     epsilon: builtins.float
-    """What is added to the variance, from 1e-12 to 1, else INVALID_ARGUMENT. Not set: 1e-5, as of PyTorch's LayerNorm
-    (Flax has 1e-6).
+    """The number that is added to the variance, from 1e-12 to 1, else INVALID_ARGUMENT. Not set: 1e-5, as in PyTorch's
+    LayerNorm (Flax has 1e-6).
     """
     def __init__(
         self,
@@ -340,8 +341,8 @@ global___LayerNorm = LayerNorm
 
 @typing.final
 class SharedValue(google.protobuf.message.Message):
-    """A value that is a linear map of what the last layer takes: `value/weight` of shape (1, layer_sizes[number of layers - 1]),
-    or (1, H) behind a core, and `value/bias` of shape (1).
+    """A value that is a linear map of the last layer's input. Adds the parameters `value/weight` of shape (1,
+    layer_sizes[number of layers - 1]), or (1, H) behind a core, and `value/bias` of shape (1).
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -354,8 +355,8 @@ global___SharedValue = SharedValue
 
 @typing.final
 class SeparateValue(google.protobuf.message.Message):
-    """A value by a network of its own, with the same input, activation and layer norm: `value/i/weight` and so on, named and
-    shaped as those of the policy, with an output of size 1.
+    """A value from a network of its own, with the same input, activation and layer norm and an output of size 1. Adds the
+    parameters `value/i/weight` and so on, with names and shapes like the policy's.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -376,32 +377,33 @@ global___SeparateValue = SeparateValue
 
 @typing.final
 class OnnxAgent(google.protobuf.message.Message):
-    """Any model, in the ONNX format (https://onnx.ai), run by ONNX Runtime with one thread. It must be self-contained (no
-    external data) and take any number of rows: the first axis of each of its inputs and outputs is the batch, N.
+    """A model in the ONNX format (https://onnx.ai), run by ONNX Runtime with one thread. It has to be self-contained (no
+    external data) and accept any number of rows: the first axis of each input and output is the batch, N.
 
-    What it takes and gives, by role; each role is the name of an input or output unless `inputs` or `outputs` say
-    otherwise:
+    Each input and output has a role. The role is its name, unless `inputs` or `outputs` map it:
 
-    - `observation` (N, *O) for an observation space that is no Dict or Tuple, else `observation/NAME` for each leaf, such
-      as `observation/camera`: the leaf as it is, a Discrete one as integers (N). It is converted to the type of the
-      input: any numbers to floats, else within their kind.
-    - `noise` (N, K) float, if the model has such an input: K standard normal numbers for each action, from the episode's
-      own stream. A model must draw no random numbers of its own.
-    - `state/NAME` (N, *H) float, for each state of a recurrent model, which has to have an output `next_state/NAME` of the
-      same type and shape beside it. It is zeros at an episode's start, and then what that output was with the action
-      before. All axes of the input but the first have to be numbers.
-    - what the head takes, all float: `logits` (N, n), or `mean` and `log_std` (N, *A) or (N, size of A).
-    - `value` (N) or (N, 1) float, if the model has such an output: agent_infos `value` (T).
+    - `observation` (N, *O) for an observation space that is no Dict or Tuple, else `observation/NAME` for each leaf,
+      such as `observation/camera`: the leaf as it is, a Discrete one as integers (N). The leaf is converted to the type
+      of the input: any numbers to floats, otherwise within their kind.
+    - `noise` (N, K) float, if the model has this input: K standard normal numbers for each action, from the episode's
+      own random stream. A model must not draw random numbers itself.
+    - `state/NAME` (N, *H) float, for each state of a recurrent model. The model then needs an output `next_state/NAME`
+      of the same type and shape. The input is zeros at an episode's start, and then the output of the action before. All
+      axes of the input except the first have to be numbers.
+    - the inputs of the head, all float: `logits` (N, n), or `mean` and `log_std` (N, *A) or (N, size of A).
+    - `value` (N) or (N, 1) float, if the model has this output: agent_infos `value` (T).
 
-    Its parameters are its initializers of floats, by name; they can be updated alone, and those that an update leaves
-    out stay as they are. Initializers that hold sizes (inputs of Resize, Upsample and Range), infinities or nothing are
-    constants. An update has to bring the same types and shapes, and finite numbers.
+    The parameters are the model's initializers of floats, by name. They can be updated alone; parameters that an update
+    leaves out stay as they are. Initializers that determine sizes (inputs of Resize, Upsample and Range), have infinite
+    elements or have no elements are constants, not parameters. An update has to have the same types and shapes, and
+    finite numbers.
 
-    INVALID_ARGUMENT, besides: the model is over the server's limit, is not ONNX, has operators or opsets that ONNX
-    Runtime does not know, has inputs or outputs that have no role, lacks one, or has one of another type or shape; it
-    fails, crashes, or takes too long or too much memory when it is tried with random observations, or gives other
-    results for the same input. A sampling call ends with FAILED_PRECONDITION, reason AGENT_FAILED, if the model fails at
-    an observation, or gives a number that is not finite, or an action that is not in its space.
+    INVALID_ARGUMENT also if the model is not ONNX; has operators or opsets that ONNX Runtime does not know; has inputs
+    or outputs without a role, lacks one, or has one of another type or shape; or if it fails, crashes, exceeds its time
+    or its memory in a probe with random observations, or gives different results for the same input. RESOURCE_EXHAUSTED
+    (MODEL_TOO_LARGE) if it is larger than `--max-model-bytes`. A sampling call fails with FAILED_PRECONDITION
+    (AGENT_FAILED) if the model fails at an observation, or gives a number that is not finite or an action outside its
+    space.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -450,31 +452,31 @@ class OnnxAgent(google.protobuf.message.Message):
     """The serialized ModelProto."""
     @property
     def inputs(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
-        """Names of the model's inputs by their roles, where they differ."""
+        """The names of the model's inputs by role, where they differ from the role."""
 
     @property
     def outputs(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
-        """Names of the model's outputs by their roles, where they differ."""
+        """The names of the model's outputs by role, where they differ from the role."""
 
     @property
     def categorical(self) -> global___CategoricalHead:
-        """`logits` are those of a categorical distribution."""
+        """`logits` parametrizes a categorical distribution."""
 
     @property
     def diagonal_gaussian(self) -> global___DiagonalGaussianHead:
-        """`mean` and `log_std` are those of a normal distribution."""
+        """`mean` and `log_std` parametrize a normal distribution."""
 
     @property
     def squashed_gaussian(self) -> global___SquashedGaussianHead:
-        """`mean` and `log_std` are those of a normal distribution whose numbers tanh takes into the bounds of the space."""
+        """`mean` and `log_std` parametrize a normal distribution whose samples tanh maps into the bounds of the space."""
 
     @property
     def actions(self) -> global___ActionsHead:
-        """The model gives the actions themselves."""
+        """The model outputs the actions themselves."""
 
     @property
     def infos(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Names of further outputs, each (N, ...): agent_infos of these names."""
+        """The names of further outputs, each (N, ...), which become agent_infos of the same names."""
 
     def __init__(
         self,
@@ -510,11 +512,11 @@ global___CategoricalHead = CategoricalHead
 
 @typing.final
 class DiagonalGaussianHead(google.protobuf.message.Message):
-    """A normal distribution with independent elements for a Box action space of floats. Of an MLP the output is the mean,
-    raveled, and the parameter `log_std` of shape (output size) the logarithm of the standard deviation, the same in all
-    states, unless it is predicted. An ONNX model gives both; all fields are for an MLP, and INVALID_ARGUMENT with a model.
-    Actions are not clipped; use the wrapper ClipAction for an environment that needs it.
-    agent_infos: `log_prob` (T), the sum over the elements, `mean` (T, *A) and `log_std` (T, *A), float32.
+    """A normal distribution with independent elements, for a Box action space of floats. An MLP outputs the mean, raveled;
+    its parameter `log_std` of shape (output size) is the logarithm of the standard deviation, the same in all states,
+    unless it is predicted. An ONNX model outputs both. The fields are for MLPs; INVALID_ARGUMENT if set for a model.
+    Actions are not clipped; use the wrapper ClipAction for an environment that needs it. agent_infos: `log_prob` (T),
+    the sum over the elements, `mean` (T, *A) and `log_std` (T, *A), float32.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -523,11 +525,13 @@ class DiagonalGaussianHead(google.protobuf.message.Message):
     MIN_LOG_STD_FIELD_NUMBER: builtins.int
     MAX_LOG_STD_FIELD_NUMBER: builtins.int
     predicted_log_std: builtins.bool
-    """Whether the output has log_std too: twice the size of the action, first all means, then all log_std."""
+    """Whether the output predicts log_std, too: it then has twice the size of the action, first all means, then all
+    log_std.
+    """
     min_log_std: builtins.float
-    """If set, a lower log_std counts as this one."""
+    """The lower bound that log_std is clipped to. Not set: no bound."""
     max_log_std: builtins.float
-    """If set, a higher log_std counts as this one. INVALID_ARGUMENT if less than `min_log_std`."""
+    """The upper bound that log_std is clipped to. INVALID_ARGUMENT if less than `min_log_std`. Not set: no bound."""
     def __init__(
         self,
         *,
@@ -546,10 +550,10 @@ global___DiagonalGaussianHead = DiagonalGaussianHead
 
 @typing.final
 class SquashedGaussianHead(google.protobuf.message.Message):
-    """A normal distribution with independent elements, squashed into the bounds of a Box action space of floats that has
-    some: centre + half width · tanh(x), x normal. What gives mean and log_std of x, and the fields, are as of
-    DiagonalGaussianHead. agent_infos: `log_prob` (T), the logarithm of the action's density, with the correction for the
-    squashing and the width, and of x `mean` (T, *A) and `log_std` (T, *A), float32.
+    """A normal distribution with independent elements, squashed into the bounds of a bounded Box action space of floats:
+    the action is centre + half width · tanh(x), with x normal. Mean and log_std of x, and the fields, are the same as
+    for DiagonalGaussianHead. agent_infos: `log_prob` (T), the logarithm of the action's density, with the correction for
+    the squashing and the width, and of x `mean` (T, *A) and `log_std` (T, *A), float32.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -558,11 +562,11 @@ class SquashedGaussianHead(google.protobuf.message.Message):
     MIN_LOG_STD_FIELD_NUMBER: builtins.int
     MAX_LOG_STD_FIELD_NUMBER: builtins.int
     predicted_log_std: builtins.bool
-    """See DiagonalGaussianHead."""
+    """As in DiagonalGaussianHead."""
     min_log_std: builtins.float
-    """See DiagonalGaussianHead."""
+    """As in DiagonalGaussianHead."""
     max_log_std: builtins.float
-    """See DiagonalGaussianHead."""
+    """As in DiagonalGaussianHead."""
     def __init__(
         self,
         *,
@@ -581,9 +585,9 @@ global___SquashedGaussianHead = SquashedGaussianHead
 
 @typing.final
 class MultiCategoricalHead(google.protobuf.message.Message):
-    """A categorical distribution for each element of a MultiDiscrete action space: the logits of the first element, then those
-    of the second, and so on, in C order, S in all. agent_infos: `log_prob` (T), the sum over the elements, and `logits`
-    (T, S), float32.
+    """A categorical distribution for each element of a MultiDiscrete action space. The output has the logits of the first
+    element, then the logits of the second, and so on, in C order, S in all. agent_infos: `log_prob` (T), the sum over
+    the elements, and `logits` (T, S), float32.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -596,8 +600,8 @@ global___MultiCategoricalHead = MultiCategoricalHead
 
 @typing.final
 class BernoulliHead(google.protobuf.message.Message):
-    """An independent zero or one for each element of a MultiBinary action space: logits of ones, raveled. agent_infos:
-    `log_prob` (T), the sum over the elements, and `logits` (T, *A), float32.
+    """An independent zero or one for each element of a MultiBinary action space. The output has the logits of ones,
+    raveled. agent_infos: `log_prob` (T), the sum over the elements, and `logits` (T, *A), float32.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -610,16 +614,17 @@ global___BernoulliHead = BernoulliHead
 
 @typing.final
 class EpsilonGreedyHead(google.protobuf.message.Message):
-    """For a Discrete action space of n actions: the one of the highest Q-value (the first of several), but with the probability
-    epsilon any of the n. agent_infos: `log_prob` (T) of the action in that distribution and `q_values` (T, n), float32.
+    """The epsilon-greedy choice for a Discrete action space of n actions: the action with the highest Q-value (the first of
+    several), and with the probability epsilon a uniformly drawn one of the n. agent_infos: `log_prob` (T) of the action
+    in that distribution and `q_values` (T, n), float32.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     EPSILON_FIELD_NUMBER: builtins.int
     epsilon: builtins.float
-    """How often an action is drawn from all of them, from 0 to 1, else INVALID_ARGUMENT. A call may have another, see
-    Exploration.
+    """The probability that the action is drawn from all actions, from 0 to 1, else INVALID_ARGUMENT. A call can replace
+    it, see Exploration.
     """
     def __init__(
         self,
@@ -632,7 +637,7 @@ global___EpsilonGreedyHead = EpsilonGreedyHead
 
 @typing.final
 class BoltzmannHead(google.protobuf.message.Message):
-    """For a Discrete action space of n actions: a categorical distribution whose logits are the Q-values divided by a
+    """A categorical distribution for a Discrete action space of n actions, whose logits are the Q-values divided by a
     temperature. agent_infos: `log_prob` (T) and `q_values` (T, n), float32.
     """
 
@@ -640,7 +645,9 @@ class BoltzmannHead(google.protobuf.message.Message):
 
     TEMPERATURE_FIELD_NUMBER: builtins.int
     temperature: builtins.float
-    """What Q-values are divided by, from 1e-6 to 1e6, else INVALID_ARGUMENT. Not set: 1. That of a call multiplies it."""
+    """The divisor of the Q-values, from 1e-6 to 1e6, else INVALID_ARGUMENT. Not set: 1. A call's temperature multiplies
+    it.
+    """
     def __init__(
         self,
         *,
@@ -654,9 +661,9 @@ global___BoltzmannHead = BoltzmannHead
 
 @typing.final
 class ActionsHead(google.protobuf.message.Message):
-    """The outputs of the model are actions: `action` (N, *A) for an action space that is no Dict or Tuple, else
-    `action/NAME` for each leaf, of integers for leaves of integers. agent_infos: `log_prob` (T) float32, if the model has
-    an output `log_prob` (N) or (N, 1).
+    """Actions as outputs of the model: `action` (N, *A) for an action space that is no Dict or Tuple, else `action/NAME`
+    for each leaf, with integers for leaves of integers. agent_infos: `log_prob` (T) float32, if the model has an output
+    `log_prob` (N) or (N, 1).
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -669,8 +676,8 @@ global___ActionsHead = ActionsHead
 
 @typing.final
 class RandomAgent(google.protobuf.message.Message):
-    """Actions drawn uniformly, as `gymnasium.Space.sample` draws them: elements of a Box without an upper or lower bound
-    come from an exponential distribution, those without both from a normal one. agent_infos: none.
+    """Actions drawn uniformly, as `gymnasium.Space.sample` draws them: elements of a Box with one bound come from an
+    exponential distribution, elements without bounds from a normal distribution. agent_infos: none.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -683,15 +690,15 @@ global___RandomAgent = RandomAgent
 
 @typing.final
 class ConstantAgent(google.protobuf.message.Message):
-    """The same action at every step: for tests. agent_infos: none."""
+    """The same action at every step, for tests. agent_infos: none."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ACTION_FIELD_NUMBER: builtins.int
     @property
     def action(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.tensor_pb2.NamedTensor]:
-        """The action, one tensor for each leaf of the action space, of its type or one that converts to it without leaving
-        the kind (another width of integer, another precision).
+        """The action, one tensor for each leaf of the action space, of the leaf's type or one of the same kind (integers of
+        another width, floats of another precision).
         """
 
     def __init__(
@@ -705,19 +712,19 @@ global___ConstantAgent = ConstantAgent
 
 @typing.final
 class PythonAgent(google.protobuf.message.Message):
-    """An agent that Python code beside the server makes: an entry point of the group `rollserve.agents`, which is a factory
-    that is called with the observation space, the action space and keyword arguments. docs/agents.md has what the factory
-    and what it makes have to do.
+    """An agent in Python that is installed with the server as an entry point of the group `rollserve.agents`. The entry
+    point is a factory, which is called with the observation space, the action space and keyword arguments.
+    docs/agents.md describes the interface of the factory and of the policy that it makes.
 
-    Which agent_infos there are, and of which types and shapes, is the code's affair; it is found when the agent is tried
-    with random observations, in a process of its own. INVALID_ARGUMENT, reason AGENT_REFUSED, if the code raises an error,
-    gives something of another form than it should, gives other results for the same input, or ends the process, or takes
-    too long or too much memory there; the text has the error. A sampling call ends with FAILED_PRECONDITION, reason
-    AGENT_FAILED, if it raises an error at an observation, or gives something of another form than before, a number that
-    is not finite (agent_infos may be infinite), or an action of integers that is not in its space.
+    The code determines which agent_infos exist, and their types and shapes; the server finds them in a probe with random
+    observations, in a process of its own. INVALID_ARGUMENT (AGENT_REFUSED) if the code raises an error in the probe,
+    gives a result of the wrong form, gives different results for the same input, ends the process, or exceeds its time
+    or its memory; the message quotes the error. A sampling call fails with FAILED_PRECONDITION (AGENT_FAILED) if the
+    code raises an error at an observation, or gives a result of another form than before, a number that is not finite
+    (agent_infos may be infinite), or an action of integers outside its space.
 
-    Parameters alone may be any of them: those that an update leaves out stay as they are, and the code gets all of them.
-    If names, types or shapes are other ones than before, it is tried again.
+    An update can have any of the parameters: those that it leaves out stay as they are, and the code gets all of them.
+    If names, types or shapes change, the agent is probed again.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -726,16 +733,16 @@ class PythonAgent(google.protobuf.message.Message):
     KWARGS_JSON_FIELD_NUMBER: builtins.int
     PARAMETERS_FIELD_NUMBER: builtins.int
     name: builtins.str
-    """The name of the entry point. NOT_FOUND, reason AGENT_NOT_FOUND, if none of that name is installed: the text lists
-    those that are; NOT_FOUND, reason MODULE_NOT_FOUND, if what it names cannot be imported.
+    """The name of the entry point. NOT_FOUND (AGENT_NOT_FOUND) if none of that name is installed: the message lists the
+    installed ones. NOT_FOUND (MODULE_NOT_FOUND) if its module cannot be imported.
     """
     kwargs_json: builtins.str
-    """The factory's keyword arguments: a JSON object, or empty for none, as of `Environment.kwargs_json`, with the same limits
-    and errors.
+    """The factory's keyword arguments: a JSON object, or empty for none, with the limits and errors of
+    `Environment.kwargs_json`.
     """
     @property
     def parameters(self) -> global___Parameters:
-        """The numbers: names, types and shapes are the code's affair. Floats have to be finite, else INVALID_ARGUMENT."""
+        """The parameters. The code determines their names, types and shapes. Floats have to be finite, else INVALID_ARGUMENT."""
 
     def __init__(
         self,
@@ -751,8 +758,8 @@ global___PythonAgent = PythonAgent
 
 @typing.final
 class PickledAgent(google.protobuf.message.Message):
-    """As PythonAgent, but for where the code comes from. PERMISSION_DENIED, reason PICKLE_NOT_ALLOWED, unless the server was
-    started with `--allow-pickle`: to read a pickle is to run code.
+    """A Python agent whose code comes as a pickle; otherwise as PythonAgent. PERMISSION_DENIED (PICKLE_NOT_ALLOWED) unless
+    the server was started with `--allow-pickle`, because reading a pickle runs code.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -760,13 +767,13 @@ class PickledAgent(google.protobuf.message.Message):
     DATA_FIELD_NUMBER: builtins.int
     PARAMETERS_FIELD_NUMBER: builtins.int
     data: builtins.bytes
-    """A factory that is called with the observation space and the action space, pickled by Python's `pickle` or
-    `cloudpickle`, on the version of Python that the server has. RESOURCE_EXHAUSTED, reason MODEL_TOO_LARGE, if it is over
-    the server's limit for models; INVALID_ARGUMENT, reason AGENT_REFUSED, if it cannot be read.
+    """A factory that is called with the observation space and the action space, pickled by Python's `pickle` or by
+    `cloudpickle`, with the server's version of Python. RESOURCE_EXHAUSTED (MODEL_TOO_LARGE) if it is larger than
+    `--max-model-bytes`; INVALID_ARGUMENT (AGENT_REFUSED) if it cannot be read.
     """
     @property
     def parameters(self) -> global___Parameters:
-        """See PythonAgent."""
+        """The parameters, as in PythonAgent."""
 
     def __init__(
         self,

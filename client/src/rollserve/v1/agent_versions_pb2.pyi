@@ -16,7 +16,7 @@ DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
 @typing.final
 class ListAgentVersionsRequest(google.protobuf.message.Message):
-    """Asks which versions of the agent a sampler holds."""
+    """A request for the versions of the agent that a sampler keeps."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -34,14 +34,14 @@ global___ListAgentVersionsRequest = ListAgentVersionsRequest
 
 @typing.final
 class ListAgentVersionsResponse(google.protobuf.message.Message):
-    """The versions of the agent that a sampler holds."""
+    """The versions of the agent that a sampler keeps."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     VERSIONS_FIELD_NUMBER: builtins.int
     @property
     def versions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AgentVersion]:
-        """In rising order; empty before there is an agent."""
+        """The versions in rising order; empty before the first agent."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ global___ListAgentVersionsResponse = ListAgentVersionsResponse
 
 @typing.final
 class AgentVersion(google.protobuf.message.Message):
-    """A version of the agent that a sampler holds."""
+    """A version of the agent that a sampler keeps."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -64,18 +64,18 @@ class AgentVersion(google.protobuf.message.Message):
     IS_CURRENT_FIELD_NUMBER: builtins.int
     IN_USE_FIELD_NUMBER: builtins.int
     policy_version: builtins.int
-    """Its number."""
+    """The version's number."""
     is_current: builtins.bool
-    """Whether it is the current one, which acts unless a call names another."""
+    """Whether the version is current: it acts unless a call names another."""
     in_use: builtins.bool
-    """Whether a call samples with it."""
+    """Whether a call is sampling with the version."""
     @property
     def agents(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___HeldAgent]:
-        """One agent for all workers; or one for each, in the order of their indices."""
+        """One agent for all workers; or one for each worker, in the order of their indices."""
 
     @property
     def updated(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """When the update came that made it, by the server's clock."""
+        """When the update that made the version arrived, by the server's clock."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ global___AgentVersion = AgentVersion
 
 @typing.final
 class HeldAgent(google.protobuf.message.Message):
-    """What is known of an agent that a sampler holds."""
+    """A description of an agent that a sampler keeps."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -101,13 +101,13 @@ class HeldAgent(google.protobuf.message.Message):
     PARAMETER_BYTES_FIELD_NUMBER: builtins.int
     CONTENT_HASH_FIELD_NUMBER: builtins.int
     kind: builtins.str
-    """Its kind; as `agent_kinds` of GetSamplerResponse."""
+    """The agent's kind; one of those in `agent_kinds` of GetSamplerResponse."""
     parameter_bytes: builtins.int
-    """How many bytes the elements of its parameters take."""
+    """The size of the agent's parameters, in bytes."""
     content_hash: builtins.str
-    """The same text for agents of the same content, and another for others: of the same kind and structure, with the same
-    parameters to the last bit. How it is made is the server's own affair, and may be different in another release:
-    compare it with others of the same server alone.
+    """A text that is equal for agents of equal content, and only for them: of the same kind and structure, with
+    parameters that are equal to the last bit. The server determines how it is computed, and another release may
+    compute it differently: compare it only with others of the same server.
     """
     def __init__(
         self,
@@ -122,7 +122,7 @@ global___HeldAgent = HeldAgent
 
 @typing.final
 class GetAgentParametersRequest(google.protobuf.message.Message):
-    """Asks for the parameters of an agent."""
+    """A request for the parameters of an agent."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -134,16 +134,23 @@ class GetAgentParametersRequest(google.protobuf.message.Message):
     sampler: builtins.str
     """The sampler's name; empty for `default`."""
     policy_version: builtins.int
-    """The version of the agent; 0 for the current one. FAILED_PRECONDITION if it is not held, or not any more."""
+    """The version of the agent; 0 for the current one. FAILED_PRECONDITION (POLICY_VERSION) if the sampler does not keep
+    it.
+    """
     worker_index: builtins.int
-    """Whose agent, where workers have agents of their own; INVALID_ARGUMENT if there is no such worker."""
+    """The worker whose agent is requested, where workers have agents of their own. INVALID_ARGUMENT for an unknown
+    worker.
+    """
     max_message_bytes: builtins.int
-    """The size that no message of the stream may exceed, in bytes, as gRPC counts it. Not set: 4 MiB less 4 KiB, which
-    clients take without any setting of theirs. INVALID_ARGUMENT below 4 KiB or over 256 MiB.
+    """The maximum size of each message of the stream, in bytes as gRPC counts them. Not set: 4 MiB less 4 KiB, which
+    clients accept without any setting. INVALID_ARGUMENT below 4 KiB or above 256 MiB. RESOURCE_EXHAUSTED
+    (MESSAGE_TOO_SMALL) if the name of a parameter does not fit.
     """
     @property
     def names(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """The names of the parameters wanted, in any order; empty for all. INVALID_ARGUMENT if the agent has none of a name."""
+        """The names of the requested parameters, in any order; empty for all. INVALID_ARGUMENT for a name that the agent does
+        not have.
+        """
 
     def __init__(
         self,
@@ -162,7 +169,7 @@ global___GetAgentParametersRequest = GetAgentParametersRequest
 
 @typing.final
 class GetAgentParametersResponse(google.protobuf.message.Message):
-    """A message of the stream of parameters. There is at least one, also where an agent has no parameters."""
+    """A message of the stream of parameters. A stream has at least one, even if the agent has no parameters."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -172,7 +179,7 @@ class GetAgentParametersResponse(google.protobuf.message.Message):
     """The version of the agent; the same in all messages of a stream."""
     @property
     def parts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ParameterPart]:
-        """What comes next. Parameters come one after the other, each in one part or more, from its beginning to its end."""
+        """The next parts. Parameters follow each other; each comes in one or more parts, from its beginning to its end."""
 
     def __init__(
         self,
@@ -186,7 +193,7 @@ global___GetAgentParametersResponse = GetAgentParametersResponse
 
 @typing.final
 class ParameterPart(google.protobuf.message.Message):
-    """Elements of a parameter that stand together: all of them, where they fit into a message."""
+    """Consecutive elements of a parameter: all of them, if they fit into a message."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -200,14 +207,14 @@ class ParameterPart(google.protobuf.message.Message):
     data_type: rollserve.v1.tensor_pb2.DataType.ValueType
     """The type of each element."""
     offset_bytes: builtins.int
-    """Where `data` begins among the bytes of the whole parameter; 0 for its first part."""
+    """The position of `data` among the bytes of the whole parameter; 0 for its first part."""
     data: builtins.bytes
-    """Whole elements, as of Tensor. The parameter is complete where `offset_bytes` and the length of `data` add up to the
-    product of `shape` times the size of `data_type`.
+    """Whole elements, encoded as in Tensor. The parameter is complete where `offset_bytes` plus the length of `data` is
+    the product of `shape` times the size of `data_type`.
     """
     @property
     def shape(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """The shape of the whole parameter, as of Tensor."""
+        """The shape of the whole parameter, as in Tensor."""
 
     def __init__(
         self,

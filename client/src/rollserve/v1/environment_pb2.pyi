@@ -26,46 +26,46 @@ class _Vectorization:
 class _VectorizationEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Vectorization.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     VECTORIZATION_UNSPECIFIED: _Vectorization.ValueType  # 0
-    """As the server is set: natively where the environment offers it and it has no wrappers and no task, else one by one,
-    unless the operator says otherwise.
+    """The server's setting (`--vectorization`). By default: native where the environment offers it and has no wrappers
+    and no task, else row by row.
     """
     VECTORIZATION_ROWS: _Vectorization.ValueType  # 1
-    """One by one, each an environment of its own: every episode is a function of its index."""
+    """One by one, each an environment of its own. Every episode is a function of its index."""
     VECTORIZATION_NATIVE: _Vectorization.ValueType  # 2
-    """All at once, by the environment's own code for many rows (its `vector_entry_point`), which is far faster: a block
-    of episodes is a function of the index that it begins with. INVALID_ARGUMENT if the environment offers none, or has
-    wrappers or a task, or if its code takes no limit of the length of episodes and the server is set to one.
+    """All at once, by the environment's own vector code (its `vector_entry_point`), which is far faster. A block of
+    episodes is a function of the index that it starts with. INVALID_ARGUMENT if the environment has no such code, or
+    has wrappers or a task, or if its code does not accept an episode limit and the server is set to one.
     """
     VECTORIZATION_ENVPOOL: _Vectorization.ValueType  # 3
-    """All at once, by EnvPool: `id` is one of its ids, such as `Pong-v5`, else NOT_FOUND, and `kwargs_json` has options of
-    the environment's own and `max_episode_steps`. What comes again is a block, as above. NOT_FOUND if the server has no
-    EnvPool; INVALID_ARGUMENT for options of the pool, and with wrappers, a task or options of resets.
+    """All at once, by EnvPool. `id` is an id of EnvPool such as `Pong-v5`, else NOT_FOUND; `kwargs_json` has the
+    environment's own options and `max_episode_steps`. A block is reproducible, as above. NOT_FOUND if EnvPool is not
+    installed on the server; INVALID_ARGUMENT for options of the pool, and with wrappers, a task or reset options.
     """
 
 class Vectorization(_Vectorization, metaclass=_VectorizationEnumTypeWrapper):
     """How the rows of an environment are stepped."""
 
 VECTORIZATION_UNSPECIFIED: Vectorization.ValueType  # 0
-"""As the server is set: natively where the environment offers it and it has no wrappers and no task, else one by one,
-unless the operator says otherwise.
+"""The server's setting (`--vectorization`). By default: native where the environment offers it and has no wrappers
+and no task, else row by row.
 """
 VECTORIZATION_ROWS: Vectorization.ValueType  # 1
-"""One by one, each an environment of its own: every episode is a function of its index."""
+"""One by one, each an environment of its own. Every episode is a function of its index."""
 VECTORIZATION_NATIVE: Vectorization.ValueType  # 2
-"""All at once, by the environment's own code for many rows (its `vector_entry_point`), which is far faster: a block
-of episodes is a function of the index that it begins with. INVALID_ARGUMENT if the environment offers none, or has
-wrappers or a task, or if its code takes no limit of the length of episodes and the server is set to one.
+"""All at once, by the environment's own vector code (its `vector_entry_point`), which is far faster. A block of
+episodes is a function of the index that it starts with. INVALID_ARGUMENT if the environment has no such code, or
+has wrappers or a task, or if its code does not accept an episode limit and the server is set to one.
 """
 VECTORIZATION_ENVPOOL: Vectorization.ValueType  # 3
-"""All at once, by EnvPool: `id` is one of its ids, such as `Pong-v5`, else NOT_FOUND, and `kwargs_json` has options of
-the environment's own and `max_episode_steps`. What comes again is a block, as above. NOT_FOUND if the server has no
-EnvPool; INVALID_ARGUMENT for options of the pool, and with wrappers, a task or options of resets.
+"""All at once, by EnvPool. `id` is an id of EnvPool such as `Pong-v5`, else NOT_FOUND; `kwargs_json` has the
+environment's own options and `max_episode_steps`. A block is reproducible, as above. NOT_FOUND if EnvPool is not
+installed on the server; INVALID_ARGUMENT for options of the pool, and with wrappers, a task or reset options.
 """
 global___Vectorization = Vectorization
 
 @typing.final
 class Environment(google.protobuf.message.Message):
-    """How to make an environment."""
+    """What the server needs to make an environment."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -78,35 +78,36 @@ class Environment(google.protobuf.message.Message):
     ROW_COUNT_FIELD_NUMBER: builtins.int
     EPISODES_PER_ROW_FIELD_NUMBER: builtins.int
     id: builtins.str
-    """An id registered with gymnasium, such as `CartPole-v1`, or `module:Id` or `module:Class` for a module that the
-    server's operator allows; PERMISSION_DENIED for any other module, NOT_FOUND for an unknown id or class. With
-    VECTORIZATION_ENVPOOL an id of EnvPool's.
+    """An id registered with gymnasium, such as `CartPole-v1`; or `module:Id` or `module:Class` for a module that the
+    operator allows. PERMISSION_DENIED for any other module, NOT_FOUND for an unknown id or class. With
+    VECTORIZATION_ENVPOOL, an id of EnvPool.
     """
     kwargs_json: builtins.str
-    """The keyword arguments of `gymnasium.make` (or of the class): a JSON object such as `{"frameskip": 1}`, or empty for
-    none; at most 64 levels deep, with finite numbers. Else, or if the environment refuses them, INVALID_ARGUMENT, as for
-    a `max_episode_steps` that is neither null, for what is registered, nor a whole number of at least 1.
-    PERMISSION_DENIED if a text in it is a path on the server that the operator does not allow.
+    """The keyword arguments of `gymnasium.make` or of the class: a JSON object such as `{"frameskip": 1}`, or empty for
+    none; at most 64 levels deep, with finite numbers. `max_episode_steps` has to be null, for the registered limit, or
+    an integer of at least 1. INVALID_ARGUMENT for anything else, and if the environment refuses the arguments.
+    PERMISSION_DENIED if a text among them is a path on the server that the operator does not allow.
     """
     reset_options_json: builtins.str
-    """What each reset gets as its `options`: a JSON object as of `kwargs_json`, or empty for none."""
+    """The `options` argument of each reset: a JSON object with the limits of `kwargs_json`, or empty for none."""
     vectorization: global___Vectorization.ValueType
-    """How its rows are stepped."""
+    """How the rows are stepped."""
     row_count: builtins.int
-    """How many rows each worker steps at once for a call, up to 4096, else INVALID_ARGUMENT; 0 for what the server is set
-    to.
+    """The number of rows that each worker steps at once for a call, up to 4096, else INVALID_ARGUMENT; 0 for the server's
+    setting.
     """
     episodes_per_row: builtins.int
-    """Of rows that are stepped together: how many episodes of each make a block; 0 for what the server is set to.
-    INVALID_ARGUMENT if a block has more than 65,536 in all. Other numbers of rows, or of episodes, make other episodes.
+    """For a vector environment: the number of episodes of each row in a block; 0 for the server's setting.
+    INVALID_ARGUMENT if a block has more than 65,536 episodes in all. Other numbers of rows, or of episodes, make other
+    episodes.
     """
     @property
     def wrappers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Wrapper]:
-        """Wrappers, innermost first; at most 64, else INVALID_ARGUMENT."""
+        """Wrappers around the environment, innermost first; at most 64, else INVALID_ARGUMENT."""
 
     @property
     def task(self) -> global___Task:
-        """The task that it is set to once it is made; not set for that of its making."""
+        """The task that is set after the environment is made. Not set: no task is set."""
 
     def __init__(
         self,
@@ -127,18 +128,20 @@ global___Environment = Environment
 
 @typing.final
 class Wrapper(google.protobuf.message.Message):
-    """A wrapper of gymnasium around an environment."""
+    """A gymnasium wrapper around an environment."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     NAME_FIELD_NUMBER: builtins.int
     KWARGS_JSON_FIELD_NUMBER: builtins.int
     name: builtins.str
-    """The name of a class in `gymnasium.wrappers`, such as `FrameStackObservation`. NOT_FOUND if there is none,
-    PERMISSION_DENIED for one that writes files or opens windows on the server.
+    """The name of a class in `gymnasium.wrappers`, such as `FrameStackObservation`. NOT_FOUND for an unknown name,
+    PERMISSION_DENIED for a wrapper that writes files or opens windows on the server.
     """
     kwargs_json: builtins.str
-    """Its keyword arguments but for the environment, as those of Environment: a JSON object such as `{"stack_size": 4}`."""
+    """The wrapper's keyword arguments without the environment: a JSON object such as `{"stack_size": 4}`, with the limits
+    of `Environment.kwargs_json`.
+    """
     def __init__(
         self,
         *,
@@ -151,18 +154,20 @@ global___Wrapper = Wrapper
 
 @typing.final
 class Task(google.protobuf.message.Message):
-    """What an environment is to do, among the things that it can be set to do without being made anew."""
+    """A task that an environment can be set to without making it again."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     METHOD_FIELD_NUMBER: builtins.int
     ARGUMENT_JSON_FIELD_NUMBER: builtins.int
     method: builtins.str
-    """The method that sets it. INVALID_ARGUMENT if the environment has none of that name, PERMISSION_DENIED if the
-    operator does not allow it; `set_task` is allowed unless he says otherwise.
+    """The method that sets the task. INVALID_ARGUMENT if the environment has no method of that name, PERMISSION_DENIED if
+    the operator does not allow it; `set_task` is allowed by default.
     """
     argument_json: builtins.str
-    """The method's only argument, as JSON, with the limits of `kwargs_json`. INVALID_ARGUMENT also if the method refuses it."""
+    """The method's only argument, as JSON, with the limits of `kwargs_json`. INVALID_ARGUMENT also if the method refuses
+    it.
+    """
     def __init__(
         self,
         *,
@@ -175,8 +180,9 @@ global___Task = Task
 
 @typing.final
 class EnvironmentChange(google.protobuf.message.Message):
-    """A change of the environment that is there. What is left out stays as it is; with nothing set, environments only begin
-    anew. They are made anew if their keyword arguments change, and else changed in place where they are free.
+    """A change of the present environments. What is left out stays as it is; with nothing set, all environments are only
+    reset. Environments are made again if their keyword arguments change; otherwise they are changed in place where no
+    call uses them.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -185,12 +191,12 @@ class EnvironmentChange(google.protobuf.message.Message):
     TASK_FIELD_NUMBER: builtins.int
     RESET_OPTIONS_JSON_FIELD_NUMBER: builtins.int
     kwargs_json: builtins.str
-    """Keyword arguments that are added to those that are there, or replace them: as in Environment."""
+    """Keyword arguments that are added to the present ones, or replace them; as in Environment."""
     reset_options_json: builtins.str
-    """If set, what each reset gets from now on: as in Environment."""
+    """If set, the `options` argument of each reset from now on; as in Environment."""
     @property
     def task(self) -> global___Task:
-        """The task to set."""
+        """The new task."""
 
     def __init__(
         self,
@@ -216,11 +222,11 @@ class EnvironmentUpdate(google.protobuf.message.Message):
     PER_ROW_FIELD_NUMBER: builtins.int
     @property
     def environment(self) -> global___Environment:
-        """A whole environment, in place of the one that is there."""
+        """A whole environment, which replaces the present one."""
 
     @property
     def change(self) -> global___EnvironmentChange:
-        """A change of the one that is there."""
+        """A change of the present environment."""
 
     @property
     def per_row(self) -> global___EnvironmentUpdatePerRow:
@@ -241,8 +247,8 @@ global___EnvironmentUpdate = EnvironmentUpdate
 
 @typing.final
 class EnvironmentUpdatePerRow(google.protobuf.message.Message):
-    """Updates that differ between the rows of a worker: the environments that it steps at once. The episode of index i then
-    runs in row i modulo the number of all rows, see `worker_indices` of EpisodeBatch.
+    """Updates that differ between the rows of a worker. The episode of index i then runs in row i modulo the number of all
+    rows; see `worker_indices` of EpisodeBatch.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -250,11 +256,11 @@ class EnvironmentUpdatePerRow(google.protobuf.message.Message):
     UPDATES_FIELD_NUMBER: builtins.int
     @property
     def updates(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___EnvironmentUpdate]:
-        """As many as a worker has rows, in their order, else INVALID_ARGUMENT; `row_count` of Worker tells how many. One with
-        nothing set leaves its row's environment as it is: like all others, that row only begins anew. The spaces of all
-        rows must be equal. Rows that differ are stepped one by one, also if they were stepped natively before:
-        INVALID_ARGUMENT for an `environment` whose `vectorization` is another, and for all but those where the rows that
-        are there are EnvPool's.
+        """One update for each row of a worker (`row_count` of Worker), in their order, else INVALID_ARGUMENT. An element with
+        nothing set keeps its row's environment, which is only reset, like all others. The spaces of all rows have to be
+        equal. Rows that differ are stepped one by one, even if they were stepped natively before: INVALID_ARGUMENT for an
+        `environment` with another `vectorization`. Where the present rows are EnvPool's, every row needs an `environment`,
+        else INVALID_ARGUMENT.
         """
 
     def __init__(

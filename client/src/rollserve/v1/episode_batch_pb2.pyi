@@ -30,38 +30,38 @@ class _ReproducibilityEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper
     REPRODUCIBILITY_UNSPECIFIED: _Reproducibility.ValueType  # 0
     """Not set; never sent."""
     REPRODUCIBILITY_EPISODE: _Reproducibility.ValueType  # 1
-    """Every episode, to the last bit, however many workers there are and whatever ran before. Only environment infos may
-    differ, which can tell the time.
+    """Every episode, to the last bit, however many workers there are and whatever ran before. Only environment infos can
+    differ, such as the time.
     """
     REPRODUCIBILITY_WORKER: _Reproducibility.ValueType  # 2
-    """At best what one worker does from its start on: the environment remembers earlier episodes, draws numbers that no
-    seed governs, or looks at the clock. A quick look at each new environment finds most of these; not finding one
-    proves nothing, see `rollserve-server check-env`.
+    """At best everything that one worker does from its start on: the environment remembers earlier episodes, draws random
+    numbers that no seed governs, or reads the clock. Workers check each new environment briefly, which finds most of
+    these; a check that finds nothing proves nothing, see `rollserve-server check-env`.
     """
     REPRODUCIBILITY_BLOCK: _Reproducibility.ValueType  # 3
     """Every block of episodes, to the last bit, however many workers there are and whatever ran before: the rows of a
-    native vector environment share their random numbers, so a block is seeded and run as a whole. Other numbers of
-    rows, or of episodes of each, make other episodes.
+    vector environment share their random numbers, so a block is seeded and run as a whole. Other numbers of rows, or
+    of episodes of each, make other episodes.
     """
 
 class Reproducibility(_Reproducibility, metaclass=_ReproducibilityEnumTypeWrapper):
-    """What comes again when the same seed, indices and versions are asked for again."""
+    """Which unit of work the same seed, indices and versions give again."""
 
 REPRODUCIBILITY_UNSPECIFIED: Reproducibility.ValueType  # 0
 """Not set; never sent."""
 REPRODUCIBILITY_EPISODE: Reproducibility.ValueType  # 1
-"""Every episode, to the last bit, however many workers there are and whatever ran before. Only environment infos may
-differ, which can tell the time.
+"""Every episode, to the last bit, however many workers there are and whatever ran before. Only environment infos can
+differ, such as the time.
 """
 REPRODUCIBILITY_WORKER: Reproducibility.ValueType  # 2
-"""At best what one worker does from its start on: the environment remembers earlier episodes, draws numbers that no
-seed governs, or looks at the clock. A quick look at each new environment finds most of these; not finding one
-proves nothing, see `rollserve-server check-env`.
+"""At best everything that one worker does from its start on: the environment remembers earlier episodes, draws random
+numbers that no seed governs, or reads the clock. Workers check each new environment briefly, which finds most of
+these; a check that finds nothing proves nothing, see `rollserve-server check-env`.
 """
 REPRODUCIBILITY_BLOCK: Reproducibility.ValueType  # 3
 """Every block of episodes, to the last bit, however many workers there are and whatever ran before: the rows of a
-native vector environment share their random numbers, so a block is seeded and run as a whole. Other numbers of
-rows, or of episodes of each, make other episodes.
+vector environment share their random numbers, so a block is seeded and run as a whole. Other numbers of rows, or
+of episodes of each, make other episodes.
 """
 global___Reproducibility = Reproducibility
 
@@ -69,17 +69,17 @@ global___Reproducibility = Reproducibility
 class EpisodeBatch(google.protobuf.message.Message):
     """S segments of episodes with T steps in all: parallel lists of S headers, and columns of T or S rows.
 
-    A segment is a whole episode or a part of one. The rows of the segments follow each other in the order of the
-    headers. Each message is complete in itself: it can be used alone, or joined with the ones around it.
+    A segment is a whole episode or a contiguous part of one. The rows of the segments follow each other in the order of
+    the headers. Each message is complete in itself: it can be used alone, or joined with its neighbours.
 
-    To join the messages of a stream, put their headers and columns behind each other. An episode that does not fit into
-    what is left of a message goes on at the beginning of the next one, as a segment with the same episode index and with
+    To join the messages of a stream, concatenate their headers and columns. An episode that does not fit into the rest
+    of a message continues at the beginning of the next one, as a segment with the same episode index and with
     `first_steps` raised by the length so far. So an episode is complete with the segment that has `terminated` or
-    `truncated` set; its flags and its `last_observations` are those of that segment, its `initial_states` those of the
-    first, its other headers and its `episode_infos` those of any. The columns of observations, actions, rewards,
-    agent_infos and states are the same in all messages, unless workers have different kinds of agents. Columns of infos of
-    environments may come and go between episodes, see `environment_infos`. In calls for fragments the same holds of
-    fragments: what a call brings of an episode may begin after its first step, and end before its last.
+    `truncated` set. Its flags and its `last_observations` come from that segment, its `initial_states` from the first
+    segment; its other headers and its `episode_infos` are the same in all. The columns of observations, actions,
+    rewards, agent_infos and states are the same in all messages, unless workers have different kinds of agents. Columns
+    of environment infos can differ between episodes, see `environment_infos`. In fragment calls the same holds for
+    fragments: what a call delivers of an episode can begin after its first step, and end before its last.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -103,20 +103,20 @@ class EpisodeBatch(google.protobuf.message.Message):
     INITIAL_STATES_FIELD_NUMBER: builtins.int
     @property
     def episode_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """(S) The index of each segment's episode in the sequence that the account's `seed` names. Rises by one from episode
-        to episode, but not in calls for fragments; together with seed, policy version and environment version it determines
-        the episode.
+        """(S) The index of each segment's episode in the sequence that `seed` of the account names. Rises by one from episode
+        to episode, except in fragment calls. Together with seed, policy version and environment version, it determines the
+        episode.
         """
 
     @property
     def first_steps(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """(S) The number of steps of the same episode that come before this segment, those of earlier calls counted. 0 at an
+        """(S) The number of steps of the same episode before this segment, including those of earlier calls. 0 at an
         episode's start.
         """
 
     @property
     def lengths(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """(S) The number of steps in the segment; at least 1. Their sum is T."""
+        """(S) The number of steps in the segment; at least 1. The sum is T."""
 
     @property
     def terminated(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bool]:
@@ -134,68 +134,67 @@ class EpisodeBatch(google.protobuf.message.Message):
 
     @property
     def environment_seeds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """(S) The seed that the environment was reset with at the episode's start; below 2^31. With a soft horizon, at the last
-        reset.
-        """
+        """(S) The seed of the reset at the episode's start; below 2^31. With a soft horizon, of the last reset."""
 
     @property
     def worker_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """(S), or empty. The worker that each episode is bound to. In ObtainExactEpisodes the first ones, as many as were
-        asked for of each worker, are bound to worker 0, the next to worker 1, and so on. In ObtainSamples, after an update
-        that was given per worker, the episode of index i is bound to worker i modulo their number. After an update of
-        environments that was given per row, it is bound to row i modulo M of worker (i div M) modulo their number, where M
-        is the number of rows of a worker; in ObtainExactEpisodes, to row i modulo M of its worker. In calls for fragments
-        episodes are bound to rows, and so to their workers. Empty otherwise: any worker may then have run an episode, with
-        the same result.
+        """(S), or empty. The worker that each episode is bound to. In ObtainExactEpisodes, the first
+        `episode_count_per_worker` episodes are bound to worker 0, the next to worker 1, and so on. In ObtainSamples, after
+        an update per worker, the episode of index i is bound to worker i modulo their number. After an update of
+        environments per row, it is bound to row i modulo M of worker (i div M) modulo their number, where M is the number
+        of rows of a worker; in ObtainExactEpisodes, to row i modulo M of its worker. In fragment calls, episodes are bound
+        to rows, and so to the rows' workers. Empty otherwise: any worker can then have run an episode, with the same
+        result.
         """
 
     @property
     def observations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.tensor_pb2.NamedTensor]:
-        """Each (T, *O). What the policy saw before each step; one column for each leaf of the observation space."""
+        """Each (T, *O). The observation before each step; one column for each leaf of the observation space."""
 
     @property
     def last_observations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.tensor_pb2.NamedTensor]:
-        """Each (S, *O). The observation after each segment's last step: the true last one of an episode that ended, and the
-        first of the next segment otherwise.
+        """Each (S, *O). The observation after each segment's last step: the true last observation of an episode that ended,
+        otherwise the first observation of the next segment.
         """
 
     @property
     def actions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.tensor_pb2.NamedTensor]:
-        """Each (T, *A). What the policy did; one column for each leaf of the action space."""
+        """Each (T, *A). The action of each step; one column for each leaf of the action space."""
 
     @property
     def rewards(self) -> rollserve.v1.tensor_pb2.Tensor:
-        """(T) float64. What each step was rewarded with."""
+        """(T) float64. The reward of each step."""
 
     @property
     def agent_infos(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.tensor_pb2.NamedTensor]:
-        """Each (T, *I). What the agent tells of each action; see the kinds of agents."""
+        """Each (T, *I). The agent's infos of each action; see the kinds of agents."""
 
     @property
     def environment_infos(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.tensor_pb2.NamedTensor]:
-        """Each (T, *I). The environment's step infos that are numbers or arrays of one shape, nested names joined by `/`. A
-        column is there if any step of the message's episodes has a value. If not all of its rows have one, those without
-        are 0, and a bool column of the same name with `_` in front, its mask, is false there; no mask means that every row
-        has a value. When joining messages, a column that one of them lacks is a gap of all its rows. The type of a name is
-        the same within an episode, or within a fragment, and may differ between them, as the environment's values do.
+        """Each (T, *I). The environment's infos of the steps that are numbers or arrays of one shape; nested names are joined
+        by `/`. A column is present if any step of the message's episodes has a value. If some rows have none, they are 0,
+        and a bool column of the same name with `_` in front, the mask, is false there; without a mask, every row has a
+        value. When joining messages, a column that a message lacks is a gap of all its rows. The type of a name is the
+        same within an episode, or within a fragment, and can differ between them, as the environment's values do.
         """
 
     @property
     def episode_infos(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.tensor_pb2.NamedTensor]:
-        """Each (S, *I). The environment's infos at the reset that began each segment's episode, in the same manner."""
+        """Each (S, *I). The environment's infos of the reset at the start of each segment's episode, in the same form."""
 
     @property
     def frame_stacks(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FrameStack]:
-        """Leaves of the observation space that `observations` and `last_observations` lack, because they come in this way.
-        Only with the call's `accept_frame_stacks`. Other messages of the stream may have the same leaves as plain columns.
+        """Leaves of the observation space that `observations` and `last_observations` lack, because they come in this form.
+        Only with `accept_frame_stacks` of the call. Other messages of the stream can have the same leaves as plain
+        columns.
         """
 
     @property
     def initial_states(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.tensor_pb2.NamedTensor]:
-        """Each (S, *H). What a recurrent agent remembered when it chose each segment's first action: one column for each of its
-        states, by name. An episode begins with the agent's initial states; a segment that goes on with one begins with what
-        the action before it left, also where that came with an earlier message or call. Empty for agents that remember
-        nothing. See `return_states` of SamplingOptions for those of every step.
+        """Each (S, *H). The recurrent state before each segment's first action: one column for each of the agent's states, by
+        name. An episode starts with the agent's initial states; a segment that continues an episode starts with the states
+        after the action before, even if that was in an earlier message or call. Empty for agents that are not recurrent.
+        For the states before every step, see `return_states` of SamplingOptions.
         """
 
     def __init__(
@@ -226,16 +225,17 @@ global___EpisodeBatch = EpisodeBatch
 
 @typing.final
 class FrameStack(google.protobuf.message.Message):
-    """A column of observations that are stacks of the last K frames, O = (K, *F), with each frame once. What one observation
-    is followed by has all of its frames but the first, in front of a new one.
+    """A column of observations that are stacks of the last K frames, O = (K, *F), with each frame once. Each observation
+    has all frames of the one before except the first, followed by a new one.
 
-    The frames of the S segments follow each other. A segment of `lengths[s]` steps has `lengths[s]` + K of them: those of
-    its first observation, then the newest of each following one, the last observation included. So the segment's
-    observation of step t, counted from 0, is its frames t to t + K - 1, and its last observation is its last K frames.
-    Both are exactly what the plain columns would hold; where frames do not overlap like that, the plain ones come.
+    The frames of the S segments follow each other. A segment of `lengths[s]` steps has `lengths[s]` + K frames: those of
+    its first observation, then the newest frame of each following observation, including the last observation. So the
+    segment's observation of step t, counted from 0, is its frames t to t + K - 1, and its last observation is its last K
+    frames. Both are exactly what the plain columns would hold; where frames do not overlap like this, the plain columns
+    come.
 
-    The observations of one segment need not be copied: they are a view of the frames, of shape (`lengths[s]`, K, *F), whose
-    first two strides are both the size of a frame.
+    The observations of one segment need not be copied: they are a view of the frames, of shape (`lengths[s]`, K, *F),
+    whose first two strides are both the size of a frame.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -246,10 +246,10 @@ class FrameStack(google.protobuf.message.Message):
     name: builtins.str
     """The leaf's name; empty for the only leaf of a plain (not Dict or Tuple) space."""
     frame_count: builtins.int
-    """K, at least 2."""
+    """K, the number of frames in a stack, at least 2."""
     @property
     def frames(self) -> rollserve.v1.tensor_pb2.Tensor:
-        """(T + S*K, *F). The frames."""
+        """(T + S*K, *F) The frames."""
 
     def __init__(
         self,
@@ -265,15 +265,15 @@ global___FrameStack = FrameStack
 
 @typing.final
 class Progress(google.protobuf.message.Message):
-    """How far a call is. Sent when nothing else has been for two seconds, and only if steps were made meanwhile, so that a
-    client can tell slow from stuck; also while the call waits for its turn, then before the stream's beginning.
+    """The progress of a call. Sent when nothing else has been sent for two seconds, and only if steps were made meanwhile,
+    so that a client can tell slow from stuck. Also sent while the call queues, before the stream's beginning.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     SIMULATED_STEP_COUNT_FIELD_NUMBER: builtins.int
     simulated_step_count: builtins.int
-    """Steps simulated for the call so far, not all of which need be delivered; 0 while it waits for its turn."""
+    """Steps simulated for the call so far, including steps that will not be delivered; 0 while the call queues."""
     def __init__(
         self,
         *,
@@ -285,15 +285,15 @@ global___Progress = Progress
 
 @typing.final
 class Beginning(google.protobuf.message.Message):
-    """What a call's episodes are a function of. The first message of its stream.
+    """The start of a stream: what the call's episodes are a function of.
 
-    A client whose stream breaks can get the rest, and only that, with another call that names the same run, seed and
-    versions in its options and goes on behind the last episode that came whole. For ObtainSamples that is a call with this
-    episode's index plus 1 as `first_episode_index`, for as many steps as are missing. For ObtainExactEpisodes it is the
-    same call again, with this `first_episode_index` and as `skip_episode_count` the number of whole episodes, those counted
-    that were left out before the last of them: its index plus 1, minus this one. For fragments it is the same call again,
-    with this `row_step_count` and the number of steps that came as `skip_step_count`. These two are to name this
-    `worker_count`, too: with another number of workers, they would be other episodes.
+    A client whose stream breaks can get exactly the rest with another call that names the same run, seed and versions in
+    its options and continues behind the last episode that arrived whole. For ObtainSamples, that call has this episode's
+    index plus 1 as `first_episode_index`, and asks for the missing steps. For ObtainExactEpisodes, it is the same call
+    with this `first_episode_index` and with the number of whole episodes as `skip_episode_count`, including episodes
+    that were skipped before the last one: the last one's index plus 1, minus this index. For fragments, it is the same
+    call with this `row_step_count` and with the number of steps that arrived as `skip_step_count`. The latter two have
+    to name this `worker_count`, too: with another number of workers, they would get other episodes.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -315,20 +315,20 @@ class Beginning(google.protobuf.message.Message):
     policy_version: builtins.int
     """The version of the policy that acts."""
     environment_version: builtins.int
-    """The version of the environment that is acted in."""
+    """The version of the environment that the policy acts in."""
     reproducibility: global___Reproducibility.ValueType
-    """What of this comes again. A stream of class WORKER that breaks cannot be taken up again."""
+    """The reproducibility class of the episodes. A stream of class WORKER that breaks cannot be resumed."""
     sampler_run: builtins.str
-    """A name for this run of the server: versions count anew with each."""
+    """The name of the sampler's run. Versions are numbered from the start again in each run."""
     row_count: builtins.int
-    """For fragments, how many rows all workers have: what `step_count` has to be a multiple of. 0 for whole episodes."""
+    """For fragments, the number of rows of all workers, which `step_count` has to be a multiple of. 0 for whole episodes."""
     row_step_count: builtins.int
-    """For fragments, how many steps each row made in this sequence before this call."""
+    """For fragments, the number of steps that each row has made in this row sequence before this call."""
     worker_count: builtins.int
-    """How many workers the call has, to its end. 0 from servers that do not tell."""
+    """The number of workers of the call, fixed to its end. 0 from servers that do not report it."""
     @property
     def shared_memory(self) -> global___SharedMemory:
-        """Memory that the stream's messages may come through. Only with the call's `accept_shared_memory`."""
+        """Shared memory that the stream's messages may come through. Only with `accept_shared_memory` of the call."""
 
     def __init__(
         self,
@@ -351,18 +351,18 @@ global___Beginning = Beginning
 
 @typing.final
 class SharedMemory(google.protobuf.message.Message):
-    """Memory of the server that the client may read large messages from, instead of receiving them. It has no name in any
-    file system: it is gone with those who have it open, however they end.
+    """Memory of the server that the client can read large messages from, instead of receiving them. It has no name in any
+    file system: it is freed when the last process that has it open ends, however it ends.
 
     The client opens it as /proc/`process_id`/fd/`file_descriptor`, for reading and writing, and maps `size` bytes. That
-    works for a process of the same user, on the same machine and with the same numbers of processes. It should see to it
-    that the link says `/memfd:rollserve (deleted)`, and that the file has that size and is sealed against shrinking. The
-    memory begins with three numbers of 64 bits, little endian: the server's nonce; a word that the client sets to that
-    nonce, if it is the one below; and how many messages the client has done with, which it counts up. Once the second is
-    set, a message may come as a SharedMessage; its bytes stay where they are until it is counted. While more than one is
-    not counted, the next may have to wait for that.
+    works for a process of the same user, on the same machine, in the same PID namespace. The client should check that
+    the link reads `/memfd:rollserve (deleted)`, and that the file has that size and is sealed against shrinking. The
+    memory starts with three 64-bit numbers, little endian: the server's nonce; a word that the client sets to that
+    nonce, if the nonce equals the field below; and the number of messages that the client has finished with, which the
+    client increments. Once the second word is set, a message can come as a SharedMessage; its bytes stay in place until
+    the client has counted it. While more than one message is not counted, the next may have to wait for that.
 
-    A client that cannot open it, or finds another nonce there, leaves it alone: all messages then come as usual.
+    A client that cannot open the memory, or finds another nonce, leaves it alone: all messages are then sent as usual.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -372,13 +372,13 @@ class SharedMemory(google.protobuf.message.Message):
     SIZE_FIELD_NUMBER: builtins.int
     NONCE_FIELD_NUMBER: builtins.int
     process_id: builtins.int
-    """The server's process."""
+    """The process id of the server."""
     file_descriptor: builtins.int
-    """What that has the memory open as."""
+    """The server's file descriptor of the memory."""
     size: builtins.int
-    """How many bytes it has."""
+    """The size of the memory, in bytes."""
     nonce: builtins.int
-    """A random number, another one for each stream."""
+    """A random number, different for each stream."""
     def __init__(
         self,
         *,
@@ -393,16 +393,16 @@ global___SharedMemory = SharedMemory
 
 @typing.final
 class SharedMessage(google.protobuf.message.Message):
-    """A message in shared memory: the bytes there are a response of this stream, which brings an EpisodeBatch."""
+    """A message in shared memory: the bytes there are a response of this stream that has an EpisodeBatch."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     OFFSET_FIELD_NUMBER: builtins.int
     SIZE_FIELD_NUMBER: builtins.int
     offset: builtins.int
-    """Where it begins, in bytes from the beginning of the memory."""
+    """The position of the message, in bytes from the start of the memory."""
     size: builtins.int
-    """How many bytes it has."""
+    """The size of the message, in bytes."""
     def __init__(
         self,
         *,
@@ -415,10 +415,10 @@ global___SharedMessage = SharedMessage
 
 @typing.final
 class Account(google.protobuf.message.Message):
-    """What became of everything that was simulated for a call. The last message of its stream.
+    """What was simulated for a call and what became of it. The last message of the call's stream.
 
-    Nothing goes missing: the carried and the simulated steps are together as many as the delivered, kept, superseded,
-    cancelled, lost, idle and discarded ones. Only what a lost worker had not told of yet is not counted.
+    Every step is counted: carried plus simulated steps equal the sum of the delivered, kept, superseded, cancelled,
+    lost, idle and discarded steps. Only steps that a lost worker had not reported yet are not counted.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -493,27 +493,29 @@ class Account(google.protobuf.message.Message):
     simulated_step_count: builtins.int
     """Steps simulated while the call ran, for it and beyond its end."""
     carried_step_count: builtins.int
-    """Steps simulated earlier that this account tells the end of: kept by calls before, of calls that ended without an
-    account, or between calls.
+    """Steps simulated earlier that are settled in this account: kept by earlier calls, simulated for calls that ended
+    without an account, or simulated between calls.
     """
     kept_step_count: builtins.int
-    """Steps of episodes beyond the last delivered one, which were begun because as many were expected to be needed. They
-    are kept for the next call that goes on in the same sequence with the same policy and environment.
+    """Steps of episodes beyond the last delivered one, which were started because the call was expected to need them.
+    They are kept for the next call that continues in the same sequence with the same policy and environment.
     """
     superseded_step_count: builtins.int
-    """Steps thrown away that calls before had kept, or that were prefetched, and no call can use any more: policy or
-    environment were updated, or a call went on in the same sequence in another way.
+    """Steps discarded that earlier calls had kept, or that were prefetched, and that no call can use any more: policy or
+    environment were updated, or a call continued in the same sequence in another way.
     """
     cancelled_step_count: builtins.int
-    """Steps thrown away of calls that were cancelled or failed, since the account before."""
+    """Steps discarded since the account before, of calls that were cancelled or failed."""
     lost_step_count: builtins.int
-    """Steps thrown away because the worker that held them is gone, or their environment raised an error, and so simulated
-    again unless their episode was given up; or because another worker was sooner with the same (see
-    `straggler_episode_count`). For fragments, also steps that were simulated once more to bring rows to where they stood,
-    and those that `skip_step_count` leaves out; if the call is cancelled or fails they count as cancelled.
+    """Steps discarded because the worker that held them is gone, or because their environment raised an error; they were
+    simulated again, unless their episode was given up. Also steps of an episode that another worker finished first
+    (see `straggler_episode_count`). For fragments, also steps that were simulated again to restore rows, and steps
+    that `skip_step_count` leaves out; if the call is cancelled or fails, these count as cancelled.
     """
     retried_episode_count: builtins.int
-    """Episodes that ran again, or a second time; `retry_reasons` says why. Of fragments, one for each row that was made anew."""
+    """Episodes that were retried, or started a second time; `retry_reasons` has the reasons. For fragments, one for each
+    row whose environment was made again.
+    """
     seed: builtins.int
     """The root seed of the sequence of episodes. All 64 bits count: in JavaScript, take it as a string or BigInt."""
     first_episode_index: builtins.int
@@ -521,75 +523,78 @@ class Account(google.protobuf.message.Message):
     policy_version: builtins.int
     """The version of the policy that acted."""
     environment_version: builtins.int
-    """The version of the environment that was acted in."""
+    """The version of the environment that the policy acted in."""
     broken_off_episode_count: builtins.int
-    """For fragments, how many episodes broke off because their rows could not be brought to where they stood. Nothing tells
-    how they would have gone on.
+    """For fragments, the number of episodes that broke off because their rows could not be restored. How they would have
+    continued is unknown.
     """
     row_step_count: builtins.int
-    """For fragments, how many steps each row made in this sequence before this call: with it, the call can be repeated."""
+    """For fragments, the number of steps that each row made in this row sequence before this call; with it, the call can
+    be repeated.
+    """
     idle_step_count: builtins.int
-    """Steps thrown away of rows that are stepped together, and had to go on with the others: they had finished the
-    episodes that a block has of them, or the episode that they were in is not among those wanted.
+    """Steps discarded of rows of a vector environment that had to continue with the others: the rows had finished their
+    episodes of the block, or ran an episode that the call did not request.
     """
     discarded_step_count: builtins.int
-    """Steps thrown away instead of being delivered, because the call asked for that by `blackhole`, or was an evaluation
-    that returns no episodes: then none is delivered.
+    """Steps discarded instead of being delivered, because the call set `blackhole`, or was an evaluation that delivers no
+    episodes. Then no step is delivered.
     """
     discarded_episode_count: builtins.int
-    """Episodes that those steps ended, in the place of `episode_count`."""
+    """Episodes that the discarded steps ended, in place of `episode_count`."""
     prefetched_step_count: builtins.int
-    """Of the carried steps, those that were simulated between calls because one had asked for that by `prefetch`, since the
-    account before.
+    """The part of the carried steps that was prefetched (simulated between calls, because a call set `prefetch`) since
+    the account before.
     """
     shared_message_bytes: builtins.int
-    """How many bytes of messages came through shared memory; the others were sent."""
+    """The bytes of messages that came through shared memory; all other messages were sent."""
     failed_episode_count: builtins.int
-    """Episodes that the call went on without, because their environments raised errors in every attempt. Only with
+    """Episodes that the call skipped because their environments raised errors in every attempt. Only with
     `skip_failed_episodes`.
     """
     straggler_episode_count: builtins.int
-    """Episodes that were begun a second time on another worker, because the first took far longer than others did: the one
-    that ended first counts, and is the same.
+    """Stragglers: episodes that were started a second time on another worker, because the first run took far longer than
+    other episodes. The run that ended first counts; both are the same.
     """
     missing_step_count: builtins.int
-    """For fragments with `fraction_of_workers`, how many of the steps that were asked for were not made."""
+    """For fragments with `fraction_of_workers`, the number of requested steps that were not made."""
     @property
     def dropped_infos(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
-        """By name, how many values of environment infos could not be delivered: they were no numbers, or not of one shape. Under
-        `(unreadable)` are those that raised errors when they were looked at, or whose names are no Unicode.
+        """The number of values of environment infos, by name, that could not be delivered, because they were not numbers or
+        not of one shape. `(unreadable)` counts values that raised errors when they were read, or whose names are not
+        Unicode.
         """
 
     @property
     def workers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___WorkerAccount]:
-        """What each worker did, in the order of their indices."""
+        """Each worker's share, in the order of their indices."""
 
     @property
     def queued(self) -> google.protobuf.duration_pb2.Duration:
-        """How long the call waited for its turn."""
+        """The time that the call queued."""
 
     @property
     def waiting(self) -> google.protobuf.duration_pb2.Duration:
-        """Then, how long it waited for workers."""
+        """The time after that, that the call waited for workers."""
 
     @property
     def sending(self) -> google.protobuf.duration_pb2.Duration:
-        """How long it waited for its client to take messages."""
+        """The time that the call waited for its client to read messages."""
 
     @property
     def elapsed(self) -> google.protobuf.duration_pb2.Duration:
-        """From its turn to this message: waiting and sending."""
+        """The time from admission to this message: waiting and sending."""
 
     @property
     def retry_reasons(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
-        """Why episodes ran again, by constants: `environment_failed`, their environment raised an error; `worker_lost`, their
-        worker's process is gone; `worker_hung`, it was replaced because something in it took too long; `straggler`, see
-        `straggler_episode_count`. There may be others. The values add up to `retried_episode_count`.
+        """The number of retried episodes by reason: `environment_failed`, the environment raised an error; `worker_lost`, the
+        worker's process is gone; `worker_hung`, the worker was replaced because something in it took too long;
+        `straggler`, see `straggler_episode_count`. Servers may add reasons. The values add up to `retried_episode_count`.
         """
 
     @property
     def episode_failures(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___EpisodeFailure]:
-        """The first 64 episodes whose environments raised errors, in the order of their first ones."""
+        """The first 64 episodes whose environments raised errors, in the order of their first errors."""
 
     def __init__(
         self,
@@ -643,17 +648,19 @@ class EpisodeFailure(google.protobuf.message.Message):
     SKIPPED_FIELD_NUMBER: builtins.int
     TEXT_FIELD_NUMBER: builtins.int
     episode_index: builtins.int
-    """The index of the episode; of rows that are stepped together, the lowest of those of the block that had not ended. In a
-    population, k * M + j for episode j of member k.
+    """The index of the episode. For a block, the lowest index among its episodes that had not ended. For episode j of
+    member k of a population, k * M + j.
     """
     worker_index: builtins.int
-    """The worker that ran it last."""
+    """The worker that ran the episode last."""
     attempt_count: builtins.int
-    """How often it failed there. If its worker is lost, the count begins anew."""
+    """The number of failed attempts on that worker. If a worker is lost, the count starts at 0 on the next one."""
     skipped: builtins.bool
-    """Whether the call went on without it. Else it went well in the end, or it is beyond the call's last episode."""
+    """Whether the call skipped the episode. If not, a later attempt succeeded, or the episode is beyond the call's last
+    one.
+    """
     text: builtins.str
-    """Where it was and what the environment said last, shortened to 256 characters."""
+    """Where the environment raised its last error, and the error, shortened to 256 characters."""
     def __init__(
         self,
         *,
@@ -681,22 +688,22 @@ class WorkerAccount(google.protobuf.message.Message):
     ENCODING_FIELD_NUMBER: builtins.int
     MISSING_STEP_COUNT_FIELD_NUMBER: builtins.int
     worker_index: builtins.int
-    """The number of the worker."""
+    """The worker's index."""
     simulated_step_count: builtins.int
-    """Steps that it simulated while the call ran."""
+    """Steps that the worker simulated while the call ran."""
     step_count: builtins.int
-    """Steps delivered that it simulated."""
+    """Delivered steps that the worker simulated."""
     episode_count: builtins.int
-    """Episodes delivered that it simulated."""
+    """Delivered episodes that the worker simulated."""
     missing_step_count: builtins.int
-    """Steps of its share in a call for fragments that it did not make, because enough other workers were done."""
+    """Requested steps of a fragment call that the worker did not make, because enough other workers were done."""
     @property
     def sampling(self) -> google.protobuf.duration_pb2.Duration:
-        """Time spent stepping environments and evaluating the policy."""
+        """The time spent on stepping environments and evaluating the policy."""
 
     @property
     def encoding(self) -> google.protobuf.duration_pb2.Duration:
-        """Time spent writing messages."""
+        """The time spent on writing messages."""
 
     def __init__(
         self,

@@ -109,7 +109,7 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     Status: FAILED_PRECONDITION.
     """
     ERROR_REASON_SAMPLER_RUN: _ErrorReason.ValueType  # 35
-    """The sampler has started anew since the call that is to be repeated: its versions are gone.
+    """The sampler was created again since the call that is repeated: the versions of that run are gone.
     Status: FAILED_PRECONDITION.
     """
     ERROR_REASON_ROW_STEP_COUNT: _ErrorReason.ValueType  # 36
@@ -133,7 +133,8 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     Status: RESOURCE_EXHAUSTED.
     """
     ERROR_REASON_FRAGMENTS_TOO_LARGE: _ErrorReason.ValueType  # 42
-    """The steps of a fragment call do not fit into a worker's buffer (`--worker-buffer-bytes`); the message says how many do.
+    """The steps of a fragment call do not fit into a worker's buffer (`--worker-buffer-bytes`); the message says how many
+    do.
     Status: RESOURCE_EXHAUSTED.
     """
     ERROR_REASON_TOO_MANY_WORKERS: _ErrorReason.ValueType  # 43
@@ -166,7 +167,8 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     Status: RESOURCE_EXHAUSTED.
     """
     ERROR_REASON_WORKER_LOST: _ErrorReason.ValueType  # 60
-    """A worker's process is gone and could not be replaced in time. Calling again costs time only: lost episodes run again.
+    """A worker's process is gone and could not be replaced in time. Calling again costs time only: lost episodes run
+    again.
     Status: UNAVAILABLE.
     """
     ERROR_REASON_WORKER_LOST_AGAIN: _ErrorReason.ValueType  # 61
@@ -304,7 +306,7 @@ ERROR_REASON_ENVIRONMENT_VERSION: ErrorReason.ValueType  # 34
 Status: FAILED_PRECONDITION.
 """
 ERROR_REASON_SAMPLER_RUN: ErrorReason.ValueType  # 35
-"""The sampler has started anew since the call that is to be repeated: its versions are gone.
+"""The sampler was created again since the call that is repeated: the versions of that run are gone.
 Status: FAILED_PRECONDITION.
 """
 ERROR_REASON_ROW_STEP_COUNT: ErrorReason.ValueType  # 36
@@ -328,7 +330,8 @@ ERROR_REASON_MESSAGE_TOO_SMALL: ErrorReason.ValueType  # 41
 Status: RESOURCE_EXHAUSTED.
 """
 ERROR_REASON_FRAGMENTS_TOO_LARGE: ErrorReason.ValueType  # 42
-"""The steps of a fragment call do not fit into a worker's buffer (`--worker-buffer-bytes`); the message says how many do.
+"""The steps of a fragment call do not fit into a worker's buffer (`--worker-buffer-bytes`); the message says how many
+do.
 Status: RESOURCE_EXHAUSTED.
 """
 ERROR_REASON_TOO_MANY_WORKERS: ErrorReason.ValueType  # 43
@@ -361,7 +364,8 @@ ERROR_REASON_OBJECT_STORE_FULL: ErrorReason.ValueType  # 49
 Status: RESOURCE_EXHAUSTED.
 """
 ERROR_REASON_WORKER_LOST: ErrorReason.ValueType  # 60
-"""A worker's process is gone and could not be replaced in time. Calling again costs time only: lost episodes run again.
+"""A worker's process is gone and could not be replaced in time. Calling again costs time only: lost episodes run
+again.
 Status: UNAVAILABLE.
 """
 ERROR_REASON_WORKER_LOST_AGAIN: ErrorReason.ValueType  # 61

@@ -16,7 +16,7 @@ DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
 @typing.final
 class Evaluation(google.protobuf.message.Message):
-    """What an agent's episodes came to: N of them, in the order of their indices."""
+    """The results of N episodes, in the order of their indices."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -35,40 +35,40 @@ class Evaluation(google.protobuf.message.Message):
     policy_version: builtins.int
     """The version of the policy that acted."""
     environment_version: builtins.int
-    """The version of the sampler's environment that was acted in; 0 for one that the request brought."""
+    """The version of the sampler's environment that the agent acted in; 0 for an environment from the request."""
     seed: builtins.int
     """The root seed of the episodes. All 64 bits count: in JavaScript, take it as a string or BigInt."""
     first_episode_index: builtins.int
     """The index of the first episode."""
     reproducibility: rollserve.v1.episode_batch_pb2.Reproducibility.ValueType
-    """What of this comes again."""
+    """The reproducibility class of the episodes."""
     @property
     def returns(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
-        """N returns: of each episode the sum of its rewards, added up in the order of its steps in double precision."""
+        """(N) The return of each episode: the sum of its rewards, added in the order of its steps in double precision."""
 
     @property
     def lengths(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """N numbers of steps."""
+        """(N) The number of steps of each episode."""
 
     @property
     def terminated(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bool]:
-        """N flags: whether the environment ended the episode."""
+        """(N) Whether the environment ended the episode."""
 
     @property
     def truncated(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bool]:
-        """N flags: whether a limit did. Both can be set."""
+        """(N) Whether a limit ended the episode. May be set together with `terminated`."""
 
     @property
     def return_summary(self) -> global___Summary:
-        """Of the returns."""
+        """The summary of the returns."""
 
     @property
     def length_summary(self) -> global___Summary:
-        """Of the lengths."""
+        """The summary of the lengths."""
 
     @property
     def account(self) -> rollserve.v1.episode_batch_pb2.Account:
-        """What was done. Episodes that were not returned count as discarded."""
+        """What was simulated and what became of it. Episodes that are not delivered count as discarded."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ global___Evaluation = Evaluation
 
 @typing.final
 class Summary(google.protobuf.message.Message):
-    """What N numbers are like, and what their mean says of the mean of all episodes that could have been drawn."""
+    """Statistics of N numbers, and the uncertainty of their mean."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -102,15 +102,17 @@ class Summary(google.protobuf.message.Message):
     CONFIDENCE_LOW_FIELD_NUMBER: builtins.int
     CONFIDENCE_HIGH_FIELD_NUMBER: builtins.int
     mean: builtins.float
-    """Their mean."""
+    """The mean."""
     standard_deviation: builtins.float
-    """Their standard deviation, as an estimate: the root of the squares' sum divided by N - 1. Not set for a single one."""
+    """The sample standard deviation: the square root of the sum of squared deviations divided by N - 1. Not set if N is
+    1.
+    """
     confidence_low: builtins.float
-    """The 95 % confidence interval of the mean by Student's t distribution with N - 1 degrees of freedom: its lower end.
-    As good as the numbers are normal or many. Not set for a single one.
+    """The lower end of the 95 % confidence interval of the mean, by Student's t distribution with N - 1 degrees of
+    freedom. Valid if the numbers are normally distributed or N is large. Not set if N is 1.
     """
     confidence_high: builtins.float
-    """Its upper end. Not set for a single one."""
+    """The upper end of that interval. Not set if N is 1."""
     def __init__(
         self,
         *,
@@ -132,7 +134,7 @@ global___Summary = Summary
 
 @typing.final
 class EpisodeDelivery(google.protobuf.message.Message):
-    """How episodes are to be delivered. All may be left out; see the fields of the same names in SamplingOptions."""
+    """How episodes are delivered. All fields are optional and mean the same as in SamplingOptions."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -140,14 +142,14 @@ class EpisodeDelivery(google.protobuf.message.Message):
     ACCEPT_COMPRESSION_FIELD_NUMBER: builtins.int
     ACCEPT_FRAME_STACKS_FIELD_NUMBER: builtins.int
     max_message_bytes: builtins.int
-    """The size that no message may exceed, in bytes, but for the last one, which is always below 4 MiB. Not set: 4 MiB less
-    4 KiB. INVALID_ARGUMENT below 4 KiB or over 256 MiB.
+    """The maximum size of each message, in bytes, except the last one, which is always below 4 MiB. Not set: 4 MiB less 4
+    KiB. INVALID_ARGUMENT below 4 KiB or above 256 MiB.
     """
     accept_frame_stacks: builtins.bool
     """Whether observations that are stacks of frames may come with each frame once."""
     @property
     def accept_compression(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[rollserve.v1.tensor_pb2.Compression.ValueType]:
-        """In which ways columns may come compressed, the best one first. INVALID_ARGUMENT if one is not set."""
+        """The compressions that columns may have, the preferred one first. INVALID_ARGUMENT if one is unspecified."""
 
     def __init__(
         self,
@@ -164,7 +166,7 @@ global___EpisodeDelivery = EpisodeDelivery
 
 @typing.final
 class PopulationEvaluation(google.protobuf.message.Message):
-    """What the episodes of K members of a population came to, M of each."""
+    """The results of a population of K members, with M episodes each."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -180,32 +182,32 @@ class PopulationEvaluation(google.protobuf.message.Message):
     REPRODUCIBILITY_FIELD_NUMBER: builtins.int
     ACCOUNT_FIELD_NUMBER: builtins.int
     member_count: builtins.int
-    """K: how many members there are."""
+    """K, the number of members."""
     episode_count: builtins.int
-    """M: how many episodes each has."""
+    """M, the number of episodes of each member."""
     step_count: builtins.int
-    """The steps of all of these episodes."""
+    """The number of steps of all episodes."""
     policy_version: builtins.int
-    """The version of the policy whose structure, and whose other parameters, the members have."""
+    """The version of the policy that the members share: its structure and the parameters that the request left out."""
     environment_version: builtins.int
-    """The version of the sampler's environment that was acted in; 0 for one that the request brought."""
+    """The version of the sampler's environment that the agent acted in; 0 for an environment from the request."""
     seed: builtins.int
     """The root seed of the episodes. All 64 bits count: in JavaScript, take it as a string or BigInt."""
     first_episode_index: builtins.int
     """The index of the first episode of member 0."""
     reproducibility: rollserve.v1.episode_batch_pb2.Reproducibility.ValueType
-    """What of this comes again."""
+    """The reproducibility class of the episodes."""
     @property
     def returns(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
-        """K * M returns, first all of member 0, then all of member 1, and so on; each as of Evaluation."""
+        """(K * M) The return of each episode, as in Evaluation: first all of member 0, then all of member 1, and so on."""
 
     @property
     def lengths(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """K * M numbers of steps, in the same order."""
+        """(K * M) The number of steps of each episode, in the same order."""
 
     @property
     def account(self) -> rollserve.v1.episode_batch_pb2.Account:
-        """What was done. All episodes count as discarded: none is returned."""
+        """What was simulated and what became of it. All episodes count as discarded, because none is delivered."""
 
     def __init__(
         self,

@@ -35,36 +35,36 @@ class _WorkerHealthEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     WORKER_HEALTH_UNSPECIFIED: _WorkerHealth.ValueType  # 0
     """Not set; never sent."""
     WORKER_HEALTH_HEALTHY: _WorkerHealth.ValueType  # 1
-    """It takes work."""
+    """The worker accepts work."""
     WORKER_HEALTH_LOST: _WorkerHealth.ValueType  # 2
-    """Its process is gone, and another is being started in its place. Its episodes run elsewhere meanwhile, or wait for
-    it if they are bound to it.
+    """The worker's process is gone, and another is being started in its place. Its episodes run on other workers
+    meanwhile, or wait for it if they are bound to it.
     """
     WORKER_HEALTH_FAILED: _WorkerHealth.ValueType  # 3
-    """It was lost as often as the server allows within an hour, and is left out until the hour is over."""
+    """The worker was lost as often as the server allows within an hour, and is given up until the hour is over."""
     WORKER_HEALTH_LEAVING: _WorkerHealth.ValueType  # 4
-    """ResizePool has taken it away. It goes once the calls are over that began with it, and takes no others."""
+    """ResizePool has removed the worker. It ends after the last call that started with it, and accepts no other calls."""
 
 class WorkerHealth(_WorkerHealth, metaclass=_WorkerHealthEnumTypeWrapper):
-    """Whether a worker takes work."""
+    """Whether a worker accepts work."""
 
 WORKER_HEALTH_UNSPECIFIED: WorkerHealth.ValueType  # 0
 """Not set; never sent."""
 WORKER_HEALTH_HEALTHY: WorkerHealth.ValueType  # 1
-"""It takes work."""
+"""The worker accepts work."""
 WORKER_HEALTH_LOST: WorkerHealth.ValueType  # 2
-"""Its process is gone, and another is being started in its place. Its episodes run elsewhere meanwhile, or wait for
-it if they are bound to it.
+"""The worker's process is gone, and another is being started in its place. Its episodes run on other workers
+meanwhile, or wait for it if they are bound to it.
 """
 WORKER_HEALTH_FAILED: WorkerHealth.ValueType  # 3
-"""It was lost as often as the server allows within an hour, and is left out until the hour is over."""
+"""The worker was lost as often as the server allows within an hour, and is given up until the hour is over."""
 WORKER_HEALTH_LEAVING: WorkerHealth.ValueType  # 4
-"""ResizePool has taken it away. It goes once the calls are over that began with it, and takes no others."""
+"""ResizePool has removed the worker. It ends after the last call that started with it, and accepts no other calls."""
 global___WorkerHealth = WorkerHealth
 
 @typing.final
 class UpdateAgentRequest(google.protobuf.message.Message):
-    """Asks for an update of the agent."""
+    """An update of the agent."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -75,17 +75,17 @@ class UpdateAgentRequest(google.protobuf.message.Message):
     sampler: builtins.str
     """The sampler's name; empty for `default`."""
     skip_if_identical: builtins.bool
-    """Whether to leave everything as it is if each worker's agent is already what the update would make of it, to the last
-    bit: then nothing is done, there is no new version, and the answer is the current one. A model in the ONNX format is
-    compared with the one that came last: if parameters have been updated since, it counts as another.
+    """Whether to skip the update if each worker's agent is already, to the last bit, what the update would make of it.
+    The update is then not done, no version is added, and the response has the current version. An ONNX model is
+    compared with the last one that was sent: after an update of its parameters, the same model counts as another.
     """
     @property
     def all_workers(self) -> global___AgentUpdate:
-        """The same for every worker."""
+        """One update for every worker."""
 
     @property
     def per_worker(self) -> global___AgentUpdatePerWorker:
-        """One for each worker."""
+        """An update for each worker."""
 
     def __init__(
         self,
@@ -111,12 +111,12 @@ class AgentUpdate(google.protobuf.message.Message):
     PARAMETERS_FIELD_NUMBER: builtins.int
     @property
     def agent(self) -> rollserve.v1.agent_pb2.Agent:
-        """A whole agent, in place of any that is there."""
+        """A whole agent, which replaces any present one."""
 
     @property
     def parameters(self) -> rollserve.v1.agent_pb2.Parameters:
-        """Parameters of the agent that is there, with the names, shapes and types that it has: of an MLP all, of an ONNX
-        model any, and the others stay as they are. Of an agent in Python any, see PythonAgent.
+        """Parameters of the present agent, with their present names, shapes and types: all of an MLP, any of an ONNX model
+        (the others stay as they are), any of a Python agent (see PythonAgent).
         """
 
     def __init__(
@@ -133,14 +133,14 @@ global___AgentUpdate = AgentUpdate
 
 @typing.final
 class AgentUpdatePerWorker(google.protobuf.message.Message):
-    """Updates that differ between workers."""
+    """Updates of agents that differ between workers."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     UPDATES_FIELD_NUMBER: builtins.int
     @property
     def updates(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AgentUpdate]:
-        """As many as there are workers, in the order of their indices, else INVALID_ARGUMENT."""
+        """One update for each worker, in the order of their indices. INVALID_ARGUMENT for any other number."""
 
     def __init__(
         self,
@@ -153,18 +153,16 @@ global___AgentUpdatePerWorker = AgentUpdatePerWorker
 
 @typing.final
 class UpdateAgentResponse(google.protobuf.message.Message):
-    """Tells that every worker holds the update."""
+    """The result of an update of the agent, sent once every worker has installed it."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     POLICY_VERSION_FIELD_NUMBER: builtins.int
     UNCHANGED_FIELD_NUMBER: builtins.int
     policy_version: builtins.int
-    """The version of the new policy: one more than before, 1 for the first. If nothing changed, that of the policy that is
-    there.
-    """
+    """The version of the new policy: one more than before, 1 for the first. If `unchanged`, the current version."""
     unchanged: builtins.bool
-    """Whether nothing was done, because of `skip_if_identical`."""
+    """Whether the update was skipped because of `skip_if_identical`."""
     def __init__(
         self,
         *,
@@ -177,7 +175,7 @@ global___UpdateAgentResponse = UpdateAgentResponse
 
 @typing.final
 class UpdateEnvRequest(google.protobuf.message.Message):
-    """Asks for an update of the environments."""
+    """An update of the environments."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -188,11 +186,11 @@ class UpdateEnvRequest(google.protobuf.message.Message):
     """The sampler's name; empty for `default`."""
     @property
     def all_workers(self) -> rollserve.v1.environment_pb2.EnvironmentUpdate:
-        """The same for every worker."""
+        """One update for every worker."""
 
     @property
     def per_worker(self) -> global___EnvironmentUpdatePerWorker:
-        """One for each worker."""
+        """An update for each worker."""
 
     def __init__(
         self,
@@ -209,15 +207,15 @@ global___UpdateEnvRequest = UpdateEnvRequest
 
 @typing.final
 class EnvironmentUpdatePerWorker(google.protobuf.message.Message):
-    """Updates that differ between workers."""
+    """Updates of environments that differ between workers."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     UPDATES_FIELD_NUMBER: builtins.int
     @property
     def updates(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.environment_pb2.EnvironmentUpdate]:
-        """As many as there are workers, in the order of their indices, else INVALID_ARGUMENT. The spaces of the environments
-        must be equal.
+        """One update for each worker, in the order of their indices. INVALID_ARGUMENT for any other number, or if the spaces
+        of the environments differ.
         """
 
     def __init__(
@@ -231,7 +229,7 @@ global___EnvironmentUpdatePerWorker = EnvironmentUpdatePerWorker
 
 @typing.final
 class UpdateEnvResponse(google.protobuf.message.Message):
-    """Tells that every worker has its new environments."""
+    """The result of an update of the environments, sent once every worker has its new environments."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -244,18 +242,18 @@ class UpdateEnvResponse(google.protobuf.message.Message):
     environment_version: builtins.int
     """The version of the new environments: one more than before."""
     reproducibility: rollserve.v1.episode_batch_pb2.Reproducibility.ValueType
-    """What of their episodes comes again."""
+    """The reproducibility class of their episodes."""
     row_count: builtins.int
-    """How many rows each worker steps at once for a call."""
+    """The number of rows that each worker steps at once for a call."""
     episodes_per_row: builtins.int
-    """How many episodes of each row make a block, if the class is BLOCK, else 0."""
+    """The number of episodes of each row in a block if the class is BLOCK, else 0."""
     @property
     def observation_space(self) -> rollserve.v1.space_pb2.Space:
-        """The space that their observations come from."""
+        """The space of their observations."""
 
     @property
     def action_space(self) -> rollserve.v1.space_pb2.Space:
-        """The space that their actions come from."""
+        """The space of their actions."""
 
     def __init__(
         self,
@@ -274,7 +272,7 @@ global___UpdateEnvResponse = UpdateEnvResponse
 
 @typing.final
 class ResizePoolRequest(google.protobuf.message.Message):
-    """Asks for another number of workers."""
+    """A request for another number of workers."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -283,9 +281,9 @@ class ResizePoolRequest(google.protobuf.message.Message):
     sampler: builtins.str
     """The sampler's name; empty for `default`."""
     worker_count: builtins.int
-    """How many workers there are to be, from 1 to 10,000, else INVALID_ARGUMENT. RESOURCE_EXHAUSTED (TOO_MANY_WORKERS) for
-    more than the server is set to have, and (ENVIRONMENTS_TOO_LARGE) if the environments of all their rows would take
-    more than 2 MiB as text. If there are as many already, nothing is done.
+    """The new number of workers, from 1 to 10,000, else INVALID_ARGUMENT. RESOURCE_EXHAUSTED for more than the server's
+    maximum (TOO_MANY_WORKERS), and if the environments of all their rows take more than 2 MiB as JSON
+    (ENVIRONMENTS_TOO_LARGE). The present number changes nothing.
     """
     def __init__(
         self,
@@ -299,16 +297,16 @@ global___ResizePoolRequest = ResizePoolRequest
 
 @typing.final
 class ResizePoolResponse(google.protobuf.message.Message):
-    """Tells that calls which begin now use so many workers."""
+    """The result of a resize, sent once new calls use this number of workers."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     WORKER_COUNT_FIELD_NUMBER: builtins.int
     PREVIOUS_WORKER_COUNT_FIELD_NUMBER: builtins.int
     worker_count: builtins.int
-    """How many workers there are."""
+    """The number of workers."""
     previous_worker_count: builtins.int
-    """How many there were before."""
+    """The number of workers before."""
     def __init__(
         self,
         *,
@@ -321,7 +319,7 @@ global___ResizePoolResponse = ResizePoolResponse
 
 @typing.final
 class ObtainSamplesRequest(google.protobuf.message.Message):
-    """Asks for at least a number of steps, or for exactly that many."""
+    """A request for at least a number of steps in whole episodes, or for exactly that many in fragments."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -332,17 +330,17 @@ class ObtainSamplesRequest(google.protobuf.message.Message):
     sampler: builtins.str
     """The sampler's name; empty for `default`."""
     step_count: builtins.int
-    """How many steps at least, from 1 to 2^50, else INVALID_ARGUMENT. With `fragments`, how many exactly: a multiple of the
-    number of rows of all workers, else INVALID_ARGUMENT; RESOURCE_EXHAUSTED (FRAGMENTS_TOO_LARGE) if a worker's share
-    of them may take more than it is set to hold.
+    """The least number of steps, from 1 to 2^50, else INVALID_ARGUMENT. With `fragments`, the exact number of steps: a
+    multiple of the number of rows of all workers, else INVALID_ARGUMENT; RESOURCE_EXHAUSTED (FRAGMENTS_TOO_LARGE) if a
+    worker's share of them can take more than `--worker-buffer-bytes`.
     """
     @property
     def options(self) -> global___SamplingOptions:
-        """The options that all sampling calls share."""
+        """Options that all sampling calls share."""
 
     @property
     def fragments(self) -> global___Fragments:
-        """If set, episodes are cut where the steps are made, and go on with the next call."""
+        """If set, the call delivers fragments: episodes are cut where the requested steps end, and continue in the next call."""
 
     def __init__(
         self,
@@ -359,33 +357,33 @@ global___ObtainSamplesRequest = ObtainSamplesRequest
 
 @typing.final
 class Fragments(google.protobuf.message.Message):
-    """Has a call deliver exactly as many steps as are asked for, the same number of each row of environments. The rows stand
-    where the call ends, and their episodes go on with the next one.
+    """A call that delivers exactly the requested number of steps, equally many of each row. The rows pause where the call
+    ends, and their episodes continue in the next call.
 
-    Let R be the number of rows of all workers. Row g, counted over the workers, runs the episodes g, g + R, g + 2R and so
-    on of the sequence of the seed, the next one once one has ended. Each call delivers of each row its next
-    `step_count` / R steps, cut into fragments: what one call brings of one episode. Workers come in the order of their
-    indices. Of each, first the fragments of episodes that ended, in the order in which they did (by row, where several did
-    with the same step of all rows), then those of episodes that go on, by row. A fragment of an episode that goes on has
-    neither flag set, and its last observation is what the next fragment begins with.
+    Let R be the number of rows of all workers. Row g, counted over the workers, runs the episodes g, g + R, g + 2R and
+    so on of the sequence of the seed, each one once the one before has ended. Each call delivers the next `step_count` /
+    R steps of each row, cut into fragments: a fragment is what one call delivers of one episode. Workers come in the
+    order of their indices. Of each worker, the fragments of episodes that ended come first, in the order in which they
+    ended (by row where several ended with the same step of all rows), then those of episodes that continue, by row. A
+    fragment of an episode that continues has neither flag set, and its last observation is the first one of the next
+    fragment.
 
-    A sequence is that of a seed, an environment version, a maximum of the episodes' length and a kind of horizon. Policies
-    may change from call to call: episodes go on, and the next steps are those of the new one. An update of the environments
-    ends the sampler's own sequence; the next call without a seed begins another, under another seed. The server keeps a few
-    sequences that no call uses (as many as calls may run at the same time).
+    A row sequence belongs to a seed, an environment version, a maximum episode length and a kind of horizon. The policy
+    may change from call to call: episodes continue, and the new policy takes the next steps. An update of the
+    environments ends the sampler's own row sequence; the next call without a seed starts another one, with another seed.
+    The server keeps a few row sequences that no call uses (as many as calls may run at the same time). ResizePool ends
+    all row sequences, because it changes the number of rows.
 
-    What a recurrent agent remembers goes on with the episodes from call to call, also with a new policy whose states have
-    the same names, types and shapes. With any other policy, those episodes go on with its initial states. An episode that
-    begins without a reset, after a soft horizon, begins with the initial states too.
+    The recurrent state continues with the episodes from call to call, also with a new policy whose states have the same
+    names, types and shapes. With any other policy, those episodes continue from the new policy's initial states. An
+    episode that starts without a reset, after a soft horizon, also starts with the initial states.
 
-    ResizePool ends all sequences: the number of rows is another one.
-
-    A call that fails, is cancelled or breaks off has not happened: the rows stand where they did before. But if an
-    environment raised an error in the sampler's own sequence, the next call begins another, under another seed. Rows that
-    are lost with their worker, or that have gone on, are brought back by a reset with the seed of their episode and the
-    actions since; so the same bytes come whatever happens to the workers. That is not possible for environments of class
-    WORKER, and where the actions of one worker's rows take more than 64 MiB: the episodes of such rows break off, and the
-    account counts them.
+    A call that fails, is cancelled or breaks off has no effect: the rows are where they were before. Only if an
+    environment raised an error in the sampler's own row sequence, the next call starts another one, with another seed.
+    Rows that are lost with their worker, or have advanced, are restored by a reset with the seed of their episode and
+    the actions since; so the same bytes come whatever happens to the workers. Rows cannot be restored for environments
+    of class WORKER, or where the actions of one worker's rows take more than 64 MiB: the episodes of such rows break
+    off, and the account counts them.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -395,28 +393,31 @@ class Fragments(google.protobuf.message.Message):
     SOFT_HORIZON_FIELD_NUMBER: builtins.int
     FRACTION_OF_WORKERS_FIELD_NUMBER: builtins.int
     row_step_count: builtins.int
-    """Only with `options.seed`, else INVALID_ARGUMENT: how many steps each row has made in the sequence of that seed, as
-    `row_step_count` of a Beginning says. FAILED_PRECONDITION (ROW_STEP_COUNT) unless the sequence stands there, or did
-    before its last call: that call is then repeated. Not set, or 0 where there is none that stands there: the call
-    begins at the first step of a sequence of its own, so that the same request brings the same steps.
+    """The number of steps that each row has made in the row sequence of `options.seed`, as in `row_step_count` of
+    Beginning. INVALID_ARGUMENT without `options.seed`. FAILED_PRECONDITION (ROW_STEP_COUNT) unless the row sequence is
+    at this step, or was before its last call; that call is then repeated. Not set, or 0 where no row sequence is at
+    step 0: the call starts at the first step of a row sequence of its own, so that the same request delivers the same
+    steps.
     """
     skip_step_count: builtins.int
-    """How many steps at the beginning of what the call brings not to deliver, because an earlier one has; INVALID_ARGUMENT
-    if more than `step_count`.
+    """The number of steps to leave out at the beginning of the call, because an earlier call has delivered them.
+    INVALID_ARGUMENT if more than `step_count`.
     """
     soft_horizon: builtins.bool
-    """Whether an episode that reaches `options.max_episode_length`, or what the server is set to, ends without a reset: it
-    is truncated, and the row's next episode begins where it stands, with the same `environment_seeds` and without
-    `episode_infos`. Environments that end by themselves are reset. INVALID_ARGUMENT without such a limit.
+    """Whether an episode that reaches its maximum length (`options.max_episode_length`, or the server's setting) ends
+    without a reset: it is truncated, and the row's next episode starts in the same state, with the same
+    `environment_seeds` and without `episode_infos`. Environments that end by themselves are reset. INVALID_ARGUMENT
+    without a maximum length.
     """
     fraction_of_workers: builtins.float
-    """Which part of the workers has to make all their steps, over 0 and up to 1, else INVALID_ARGUMENT: as soon as so many
-    have (rounded up), the others stop with the step that they are in, and the call brings what they have. What they lack
-    is `missing_step_count` of the account; a worker that has made no step yet, or does not answer within a second,
-    brings nothing. Its rows stand where they stopped, and make the call's next steps with the next call: so rows may be
-    ahead of others, and `row_step_count` counts what was asked for. Each row still brings each of its steps once. What
-    such a call brings depends on time: it is of class WORKER, so that nobody goes on with it after an interruption, and
-    INVALID_ARGUMENT beside a `skip_step_count`. Not set, or 1: all workers make all their steps.
+    """The fraction of the workers that have to make all their steps, over 0 and up to 1, else INVALID_ARGUMENT. As soon
+    as that many workers (rounded up) have, the others stop with the step that they are in, and the call delivers what
+    they have. `missing_step_count` of the account counts what they lack. A worker that has made no step yet, or does
+    not respond within a second, delivers nothing. Its rows pause where they stopped, and make the call's remaining
+    steps in the next call: so rows can be ahead of others, and `row_step_count` counts the requested steps. Each row
+    still delivers each of its steps once. What such a call delivers depends on time: it is of class WORKER, nobody can
+    resume it after an interruption, and it is INVALID_ARGUMENT beside a `skip_step_count`. Not set, or 1: all workers
+    make all their steps.
     """
     def __init__(
         self,
@@ -437,7 +438,7 @@ global___Fragments = Fragments
 
 @typing.final
 class SamplingOptions(google.protobuf.message.Message):
-    """Options of a call that samples. All may be left out."""
+    """Options of a call that samples. All are optional."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -460,88 +461,91 @@ class SamplingOptions(google.protobuf.message.Message):
     SKIP_FAILED_EPISODES_FIELD_NUMBER: builtins.int
     WORKER_COUNT_FIELD_NUMBER: builtins.int
     expected_policy_version: builtins.int
-    """If set, the policy version that the caller counts on; FAILED_PRECONDITION if the current one is another."""
+    """The policy version that the caller expects to be current. FAILED_PRECONDITION if another one is."""
     policy_version: builtins.int
-    """If set, the version of the policy that is to act, instead of the current one. The server keeps the last few, see
-    ListAgentVersions; FAILED_PRECONDITION for any other.
+    """The policy version that acts. Not set: the current one. The server keeps the last few, see ListAgentVersions;
+    FAILED_PRECONDITION for any other.
     """
     environment_version: builtins.int
-    """If set, the version of the environment to act in, instead of the current one. The server keeps the last few (4 unless
-    it is set otherwise); FAILED_PRECONDITION for any other.
+    """The environment version to act in. Not set: the current one. The server keeps the last few (`--keep-versions`, 4 by
+    default); FAILED_PRECONDITION for any other.
     """
     seed: builtins.int
-    """If set, the root seed of the episodes: the same seed, first episode index, policy and environment give the same
-    episodes, however many workers there are, if the environment allows it (see Reproducibility). If not set, the
-    sampler goes on in its own sequence, where no episode comes twice;
-    calls at the same time each have one of their own. The stream's first message names its seed and the index of the
-    first episode. All 64 bits count: in JavaScript, use a string or BigInt.
+    """The root seed of the episodes. The same seed, first episode index, policy and environment give the same episodes,
+    however many workers there are, if the environment allows it (see Reproducibility). Not set: the call continues in
+    the sampler's own sequence, where no episode comes twice; calls that run at the same time each have a sequence of
+    their own. The stream's first message has the seed and the index of the first episode. All 64 bits count: in
+    JavaScript, use a string or BigInt.
     """
     first_episode_index: builtins.int
-    """The index of the first episode in the sequence of `seed`, up to 2^62. Only with `seed` and for whole episodes, else
-    INVALID_ARGUMENT.
+    """The index of the first episode in the sequence of `seed`, up to 2^62. INVALID_ARGUMENT if larger, without `seed`,
+    or for fragments.
     """
     max_episode_length: builtins.int
-    """If set, the number of steps that episodes may have, from 1 to 2^50, else INVALID_ARGUMENT: one that reaches it is
-    truncated, as if the environment had done it. Counted over all fragments of an episode. Not set: what the server is
-    set to, else as many as the environment allows. Other limits make other episodes. INVALID_ARGUMENT also if the
-    environment's rows are stepped at once by its own code, and that takes no limit.
+    """The maximum number of steps of an episode, from 1 to 2^50, else INVALID_ARGUMENT. An episode that reaches it is
+    truncated, as if by the environment. Counted over all fragments of an episode. Not set: the server's setting, else
+    the environment's limit. Other limits make other episodes. INVALID_ARGUMENT if a native vector environment steps
+    the rows and its code does not accept a limit.
     """
     sampler_run: builtins.str
-    """If set, the `sampler_run` of a stream that is to be taken up again; FAILED_PRECONDITION if the sampler was begun anew
-    since, for the versions of then are gone. One on a Ray cluster goes on with the next server.
+    """The `sampler_run` of a stream that this call resumes. FAILED_PRECONDITION (SAMPLER_RUN) if the sampler was created
+    again since, because the versions of that run are gone. A sampler on a Ray cluster keeps its run when another
+    server takes it over.
     """
     max_message_bytes: builtins.int
-    """The size that no message of the stream may exceed, in bytes, as gRPC counts it. Not set: 4 MiB less 4 KiB, which
-    clients take without any setting of theirs. INVALID_ARGUMENT below 4 KiB or over 256 MiB. Messages are usually
-    about 2 MiB, and larger only where a few steps take more. A message holds at least one step and one last
-    observation. The limit is also one of what the message would take without compression and frame stacks, so that it
-    bounds what a client needs for reading it.
+    """The maximum size of each message of the stream, in bytes as gRPC counts them. Not set: 4 MiB less 4 KiB, which
+    clients accept without any setting. INVALID_ARGUMENT below 4 KiB or above 256 MiB. Messages usually have about 2
+    MiB, and are larger only where a few steps take more. A message holds at least one step and one last observation.
+    The limit also applies to the size that the message would have without compression and frame stacks, so that it
+    bounds the memory that a client needs to read it.
     """
     accept_frame_stacks: builtins.bool
     """Whether observations that are stacks of frames may come with each frame once; see FrameStack."""
     blackhole: builtins.bool
-    """Whether to throw away what is sampled, to measure the sampling alone: workers do all but write it. No batch comes
-    then; the account says how much it was. The sampler's own sequence goes on as behind any other call.
+    """Whether to discard everything that is sampled, to measure sampling alone: workers do everything except writing
+    messages. No batch is delivered; the account has the counts. The sampler's own sequence continues as behind any
+    other call.
     """
     prefetch: builtins.bool
-    """Whether workers go on, once this call is answered, with what the same request would ask for next, until the next call
-    or update comes: as much as the request wants, and as each of them is set to hold. It changes no call's episodes,
-    only the time that they take: a call that goes on in the same sequence, as of `kept_step_count`, finds them finished.
-    An update throws them away; so it is of use only where there is more than one call for each. Nothing is begun while
-    other calls run. INVALID_ARGUMENT with `seed`, and for fragments.
+    """Whether workers prefetch: after this call, they sample what the same request would ask for next, until the next
+    call or update arrives. They sample as much as the request asks for, and at most as much as their buffers hold.
+    Prefetching changes no call's episodes, only the time that calls take: a call that continues in the same sequence
+    finds them finished, like the episodes of `kept_step_count`. An update discards them, so prefetching helps only if
+    there are several calls for each update. Nothing is prefetched while other calls run. INVALID_ARGUMENT with `seed`,
+    and for fragments.
     """
     accept_shared_memory: builtins.bool
     """Whether the stream may come through shared memory, if the client is on the same machine and the server was started
-    with some; see SharedMemory. Otherwise it comes as without.
+    with `--shared-memory-bytes`; see SharedMemory. Otherwise messages are sent as usual.
     """
     return_states: builtins.bool
-    """Whether to tell with each step what a recurrent agent remembered before it: agent_infos `state/NAME` (T, *H), one for
-    each column of `initial_states`, which are those of each segment's first step. Of no effect with other agents.
+    """Whether to deliver the recurrent state before each step, as agent_infos `state/NAME` (T, *H): one for each column
+    of `initial_states`, which has the states before each segment's first step only. No effect with other agents.
     """
     min_policy_version: builtins.int
-    """If set, the oldest policy version that may act; FAILED_PRECONDITION (POLICY_VERSION) if the one that would, the current
+    """The oldest policy version that may act. FAILED_PRECONDITION (POLICY_VERSION) if the one that would act, the current
     one or `policy_version`, is older.
     """
     skip_failed_episodes: builtins.bool
-    """Whether to go on without episodes whose environments raise errors in every attempt, instead of failing: they have no
-    steps, and their indices stay empty. Else, and also where nothing would be left or 256 in a row would be left out, the
-    call fails with ENV_FAILED. At least `step_count` steps come all the same; of an exact number of episodes, fewer do.
-    Of rows that are stepped together, the episodes of the block are left out that had not ended. See
-    `failed_episode_count` of Account. INVALID_ARGUMENT for fragments, whose rows go on from call to call.
+    """Whether to skip episodes whose environments raise errors in every attempt, instead of failing with ENV_FAILED. A
+    skipped episode has no steps, and its index stays empty. The call still fails where no episode would be left, or
+    after 256 skipped episodes in a row. At least `step_count` steps are delivered all the same; of an exact number of
+    episodes, fewer are. In a block, only the episodes that had not ended are skipped. See `failed_episode_count` of
+    Account. INVALID_ARGUMENT for fragments, whose rows continue from call to call.
     """
     worker_count: builtins.int
-    """If set, the number of workers that the caller counts on, such as `worker_count` of a Beginning for what exact episodes
-    and fragments are; FAILED_PRECONDITION (WORKER_COUNT) if there are more or fewer.
+    """The number of workers that the caller expects, such as `worker_count` of Beginning, which exact episodes and
+    fragments depend on. FAILED_PRECONDITION (WORKER_COUNT) for any other number.
     """
     @property
     def accept_compression(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[rollserve.v1.tensor_pb2.Compression.ValueType]:
-        """In which ways the columns of batches may come compressed, the best one first. The server takes the first that it
-        knows, for those columns that it makes smaller. Empty: none. INVALID_ARGUMENT if one is not set.
+        """The compressions that columns of batches may have, the preferred one first. The server uses the first that it
+        supports, for the columns that get smaller by it. Empty: no compression. INVALID_ARGUMENT if one is unspecified.
         """
 
     @property
     def exploration(self) -> global___Exploration:
-        """How freely the agent acts. Not set: as it says itself. Other explorations make other episodes."""
+        """How freely the agent acts. Not set: the agent's own exploration. Other explorations make other episodes."""
 
     def __init__(
         self,
@@ -592,9 +596,9 @@ global___SamplingOptions = SamplingOptions
 
 @typing.final
 class Exploration(google.protobuf.message.Message):
-    """How freely an agent acts in a call. `log_prob` is that of the distribution that actions were drawn from, with all of
-    this; the other agent_infos (`logits`, `mean`, `log_std`, `q_values`, `value`) are the policy's own, without it.
-    INVALID_ARGUMENT for what means nothing to an agent.
+    """How freely an agent acts in a call. `log_prob` belongs to the distribution that actions were drawn from, with all of
+    these factors applied; the other agent_infos (`logits`, `mean`, `log_std`, `q_values`, `value`) are the policy's own,
+    without them. INVALID_ARGUMENT for a field that has no meaning for the agent.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -604,27 +608,27 @@ class Exploration(google.protobuf.message.Message):
     NOISE_SCALES_FIELD_NUMBER: builtins.int
     EPSILONS_FIELD_NUMBER: builtins.int
     deterministic: builtins.bool
-    """Whether there is no chance in the actions: the one of the highest logit or Q-value, each element's for
-    MultiCategoricalHead and BernoulliHead (a zero if both are as likely); the mean of a normal distribution, squashed for
-    SquashedGaussianHead. The noise of an ONNX model, or an agent in Python, is 0. `log_prob` of a head is then 0: all
-    probability is on one action. Nothing else may be set beside it. INVALID_ARGUMENT for a random agent.
+    """Whether actions are chosen without randomness: the action with the highest logit or Q-value, for each element of
+    MultiCategoricalHead and BernoulliHead (a zero if both are equally likely); the mean of a normal distribution,
+    squashed for SquashedGaussianHead. The noise of an ONNX model or a Python agent is 0. `log_prob` of a head is then
+    0, because all probability is on one action. INVALID_ARGUMENT beside any other field, and for a random agent.
     """
     @property
     def temperatures(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
-        """What logits are divided by, from 1e-6 to 1e6: for CategoricalHead, MultiCategoricalHead, BernoulliHead and
-        BoltzmannHead, there on top of its own. One number for all episodes, or up to 1024: the episode of index i has the
-        one at i modulo their number.
+        """Divisors of the logits, from 1e-6 to 1e6: for CategoricalHead, MultiCategoricalHead, BernoulliHead, and for
+        BoltzmannHead beside its own temperature. One number for all episodes, or up to 1024 numbers: the episode of index
+        i has number i modulo their count.
         """
 
     @property
     def noise_scales(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
-        """What standard deviations are multiplied by, from 1e-6 to 1e6: for DiagonalGaussianHead and SquashedGaussianHead,
-        there before tanh. One or more, as `temperatures`.
+        """Factors of the standard deviations, from 1e-6 to 1e6: for DiagonalGaussianHead and for SquashedGaussianHead, where
+        they apply before tanh. One or more, assigned as in `temperatures`.
         """
 
     @property
     def epsilons(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
-        """For EpsilonGreedyHead, instead of its own; from 0 to 1. One or more, as `temperatures`."""
+        """Epsilons from 0 to 1 that replace the one of an EpsilonGreedyHead. One or more, assigned as in `temperatures`."""
 
     def __init__(
         self,
@@ -655,7 +659,7 @@ class ObtainSamplesResponse(google.protobuf.message.Message):
 
     @property
     def batch(self) -> rollserve.v1.episode_batch_pb2.EpisodeBatch:
-        """Episodes."""
+        """Episodes or fragments."""
 
     @property
     def progress(self) -> rollserve.v1.episode_batch_pb2.Progress:
@@ -663,11 +667,11 @@ class ObtainSamplesResponse(google.protobuf.message.Message):
 
     @property
     def account(self) -> rollserve.v1.episode_batch_pb2.Account:
-        """The end of the stream: what was done."""
+        """The end of the stream: what was simulated and what became of it."""
 
     @property
     def shared(self) -> rollserve.v1.episode_batch_pb2.SharedMessage:
-        """Episodes in shared memory. Only to a client that has accepted the `shared_memory` of the beginning."""
+        """Episodes in shared memory. Only for a client that has accepted `shared_memory` of the beginning."""
 
     def __init__(
         self,
@@ -686,7 +690,7 @@ global___ObtainSamplesResponse = ObtainSamplesResponse
 
 @typing.final
 class ObtainExactEpisodesRequest(google.protobuf.message.Message):
-    """Asks for an exact number of episodes."""
+    """A request for an exact number of episodes of each worker."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -697,14 +701,14 @@ class ObtainExactEpisodesRequest(google.protobuf.message.Message):
     sampler: builtins.str
     """The sampler's name; empty for `default`."""
     episode_count_per_worker: builtins.int
-    """How many episodes each worker is to sample, from 1 to 2^40, else INVALID_ARGUMENT."""
+    """The number of episodes that each worker samples, from 1 to 2^40, else INVALID_ARGUMENT."""
     skip_episode_count: builtins.int
-    """How many episodes at the beginning not to deliver, because an earlier call has; INVALID_ARGUMENT if more than
-    there are in all.
+    """The number of episodes to leave out at the beginning, because an earlier call has delivered them. INVALID_ARGUMENT
+    if more than the call has in all.
     """
     @property
     def options(self) -> global___SamplingOptions:
-        """The options that all sampling calls share."""
+        """Options that all sampling calls share."""
 
     def __init__(
         self,
@@ -721,8 +725,8 @@ global___ObtainExactEpisodesRequest = ObtainExactEpisodesRequest
 
 @typing.final
 class ObtainExactEpisodesResponse(google.protobuf.message.Message):
-    """A message of the stream: the beginning, batches and progress in any number, the account. Its fields are those of
-    ObtainSamplesResponse.
+    """A message of the stream: the beginning, batches and progress in any number, the account. The fields are the same as
+    in ObtainSamplesResponse.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -746,11 +750,11 @@ class ObtainExactEpisodesResponse(google.protobuf.message.Message):
 
     @property
     def account(self) -> rollserve.v1.episode_batch_pb2.Account:
-        """The end of the stream: what was done."""
+        """The end of the stream: what was simulated and what became of it."""
 
     @property
     def shared(self) -> rollserve.v1.episode_batch_pb2.SharedMessage:
-        """Episodes in shared memory. Only to a client that has accepted the `shared_memory` of the beginning."""
+        """Episodes in shared memory. Only for a client that has accepted `shared_memory` of the beginning."""
 
     def __init__(
         self,
@@ -769,7 +773,7 @@ global___ObtainExactEpisodesResponse = ObtainExactEpisodesResponse
 
 @typing.final
 class GetSamplerRequest(google.protobuf.message.Message):
-    """Asks for the state of a sampler."""
+    """A request for the state of a sampler."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -811,49 +815,48 @@ class GetSamplerResponse(google.protobuf.message.Message):
     server_version: builtins.str
     """The version of the server's software."""
     environment_version: builtins.int
-    """The version of the environments; 1 for those that the server started with."""
+    """The version of the environments; 1 for the environments that the server was started with."""
     policy_version: builtins.int
-    """The version of the policy; 0 before there is one."""
+    """The version of the policy; 0 before the first one."""
     seed: builtins.int
-    """The root seed of the sampler's own sequence of episodes, another one after a call has broken off, or when another
-    server goes on with the sampler. All 64 bits count:
-    in JavaScript, a string or BigInt.
+    """The root seed of the sampler's own sequence of episodes. It changes after a call has broken off, and when another
+    server takes the sampler over. All 64 bits count: in JavaScript, use a string or BigInt.
     """
     next_episode_index: builtins.int
-    """The index in that sequence of the episode that the next call begins with. After an update, blocks of episodes of rows
-    that are stepped together begin with the next one.
+    """The index in that sequence of the episode that the next call starts with. With class BLOCK, the first call after an
+    update starts with the next block.
     """
     reproducibility: rollserve.v1.episode_batch_pb2.Reproducibility.ValueType
-    """What of the environments' episodes comes again."""
+    """The reproducibility class of the environments' episodes."""
     episodes_per_row: builtins.int
-    """How many episodes of each row make a block, if the class is BLOCK, else 0."""
+    """The number of episodes of each row in a block if the class is BLOCK, else 0."""
     min_healthy_worker_count: builtins.int
-    """How many workers have to be healthy for a call or an update to begin: with fewer it fails at once, with UNAVAILABLE
-    (TOO_FEW_WORKERS). With 0 it waits for a while.
+    """The number of healthy workers that a call or an update needs to start: with fewer, it fails at once with
+    UNAVAILABLE (TOO_FEW_WORKERS). With 0, it waits for a worker for a while (`--start-seconds`).
     """
     @property
     def environments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.environment_pb2.Environment]:
-        """One environment for all; or one for each worker; or, after an update per row, one for each row of each worker: all
-        rows of worker 0 first, then those of worker 1, and so on.
+        """One environment for all workers; or one for each worker; or, after an update per row, one for each row of each
+        worker: all rows of worker 0 first, then all rows of worker 1, and so on.
         """
 
     @property
     def observation_space(self) -> rollserve.v1.space_pb2.Space:
-        """The space that observations come from."""
+        """The space of observations."""
 
     @property
     def action_space(self) -> rollserve.v1.space_pb2.Space:
-        """The space that actions come from."""
+        """The space of actions."""
 
     @property
     def agent_kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """The kind of each worker's agent, or one for all; empty before there is one: `mlp`, `random`,
-        `constant`, `onnx`, `python` or `pickled`.
+        """The kind of each worker's agent, or one kind for all; empty before the first agent. Kinds are `mlp`, `random`,
+        `constant`, `onnx`, `python` and `pickled`.
         """
 
     @property
     def workers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Worker]:
-        """The workers, in the order of their indices; behind them those that are leaving."""
+        """The workers, in the order of their indices; behind them the workers that are leaving."""
 
     @property
     def counters(self) -> global___Counters:
@@ -898,22 +901,24 @@ class Worker(google.protobuf.message.Message):
     RESTART_COUNT_FIELD_NUMBER: builtins.int
     LAST_FAILURE_FIELD_NUMBER: builtins.int
     worker_index: builtins.int
-    """The number of the worker, from 0. One that is leaving may have the same as another that came since."""
+    """The worker's index, from 0. A worker that is leaving can have the same index as one that was added later."""
     health: global___WorkerHealth.ValueType
-    """Whether it takes work."""
+    """Whether the worker accepts work."""
     row_count: builtins.int
-    """How many environments it steps at once."""
+    """The number of environments that the worker steps at once."""
     simulated_step_count: builtins.int
-    """Steps that it has simulated."""
+    """The steps that the worker has simulated."""
     process_id: builtins.int
-    """Its process on its machine; 0 while it has never started."""
+    """The process id on the worker's machine; 0 if the worker has never started."""
     host: builtins.str
-    """The machine that it runs on; empty while it has never started."""
+    """The worker's machine; empty if the worker has never started."""
     restart_count: builtins.int
-    """How often another one was started in its place, or that was tried: it was lost, hung, or could not be started."""
+    """The number of restarts and attempted restarts at this index, because a worker was lost, hung, or could not be
+    started.
+    """
     last_failure: builtins.str
-    """What the last one in its place was lost for, or could not be started for, for people, in up to 1000 characters; empty
-    if that never happened.
+    """Why the last worker at this index was lost or could not be started, for people, in up to 1000 characters; empty if
+    that never happened.
     """
     def __init__(
         self,
@@ -950,15 +955,15 @@ class Counters(google.protobuf.message.Message):
     RETRIED_EPISODE_COUNT_FIELD_NUMBER: builtins.int
     FAILED_EPISODE_COUNT_FIELD_NUMBER: builtins.int
     completed_call_count: builtins.int
-    """Sampling calls that were answered in full."""
+    """Sampling calls that completed."""
     failed_call_count: builtins.int
-    """Sampling calls that began their work, or whose turn had come to, and ended with an error."""
+    """Sampling calls that ended with an error after they were admitted."""
     cancelled_call_count: builtins.int
-    """Sampling calls that ended before their work did and not because of it: their clients cancelled them, went, or left
-    what was there for them, their deadlines passed, or the server stopped.
+    """Sampling calls that ended early for a reason outside their work: the client cancelled, disconnected or stalled, the
+    deadline passed, or the server stopped.
     """
     step_count: builtins.int
-    """Steps delivered, also by calls that did not end well."""
+    """Steps delivered, also by calls that did not complete."""
     episode_count: builtins.int
     """Episodes delivered; of those delivered in fragments, the ones that have ended."""
     simulated_step_count: builtins.int
@@ -966,13 +971,13 @@ class Counters(google.protobuf.message.Message):
     message_bytes: builtins.int
     """Bytes of messages delivered."""
     worker_restart_count: builtins.int
-    """How often workers were replaced, or that was tried: the sum of `Worker.restart_count`, also of workers that are gone."""
+    """Restarts and attempted restarts of workers: the sum of `Worker.restart_count`, including workers that have left."""
     environment_failure_count: builtins.int
-    """Errors that environments raised in episodes, of calls and evaluations that have ended."""
+    """Errors that environments raised in episodes, in calls and evaluations that have ended."""
     retried_episode_count: builtins.int
-    """Episodes of those that ran again, for any reason."""
+    """Episodes that were retried for any reason, in calls and evaluations that have ended."""
     failed_episode_count: builtins.int
-    """Episodes that those went on without, because of `skip_failed_episodes`."""
+    """Episodes that were skipped because of `skip_failed_episodes`, in calls and evaluations that have ended."""
     @property
     def uptime(self) -> google.protobuf.duration_pb2.Duration:
         """The age of the sampler."""
@@ -1000,7 +1005,7 @@ global___Counters = Counters
 
 @typing.final
 class EvaluationOptions(google.protobuf.message.Message):
-    """Options that evaluations share. All may be left out."""
+    """Options that evaluations share. All are optional."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1016,41 +1021,41 @@ class EvaluationOptions(google.protobuf.message.Message):
     MIN_POLICY_VERSION_FIELD_NUMBER: builtins.int
     SKIP_FAILED_EPISODES_FIELD_NUMBER: builtins.int
     policy_version: builtins.int
-    """If set, the version of the policy to evaluate, instead of the current one; see SamplingOptions."""
+    """The version of the policy to evaluate. Not set: the current one; see SamplingOptions."""
     environment_version: builtins.int
-    """If set, the version of the sampler's environment to act in, instead of the current one; see SamplingOptions."""
+    """The version of the sampler's environment to act in. Not set: the current one; see SamplingOptions."""
     seed: builtins.int
-    """If set, the root seed of the episodes. Not set: one that is derived from the sampler's and is the same for every
-    evaluation, so that all versions are measured by the same episodes. All 64 bits count: in JavaScript, use a string or
-    BigInt.
+    """The root seed of the episodes. Not set: a seed that is derived from the sampler's and is the same for every
+    evaluation, so that all versions are measured by the same episodes. All 64 bits count: in JavaScript, use a string
+    or BigInt.
     """
     first_episode_index: builtins.int
     """The index of the first episode in the sequence of the seed, up to 2^62, else INVALID_ARGUMENT."""
     max_episode_length: builtins.int
-    """If set, the number of steps that episodes may have; see SamplingOptions."""
+    """The maximum number of steps of an episode; see SamplingOptions."""
     sampler_run: builtins.str
-    """If set, the `sampler_run` of an evaluation that is to be repeated; FAILED_PRECONDITION (SAMPLER_RUN) if the server was
-    started anew since.
+    """The `sampler_run` of an evaluation that this call repeats. FAILED_PRECONDITION (SAMPLER_RUN) if the sampler was
+    created again since.
     """
     expected_policy_version: builtins.int
-    """If set, the policy version that the caller counts on; see SamplingOptions."""
+    """The policy version that the caller expects to be current; see SamplingOptions."""
     min_policy_version: builtins.int
-    """If set, the oldest policy version that may act; see SamplingOptions."""
+    """The oldest policy version that may act; see SamplingOptions."""
     skip_failed_episodes: builtins.bool
-    """Whether to go on without episodes whose environments raise errors in every attempt; see SamplingOptions. The
-    evaluation is then of fewer; its `account` names them. INVALID_ARGUMENT for populations.
+    """Whether to skip episodes whose environments raise errors in every attempt; see SamplingOptions. The evaluation then
+    has fewer episodes; its `account` lists the skipped ones. INVALID_ARGUMENT for populations.
     """
     @property
     def environment(self) -> rollserve.v1.environment_pb2.Environment:
         """If set, another environment to act in, the same on all workers, such as the sampler's without wrappers that change
-        rewards. As in UpdateEnv; the agent has to fit it, else FAILED_PRECONDITION (AGENT_MISFIT). The sampler's own stays
-        as it is. INVALID_ARGUMENT beside `environment_version`. Of those that were made
-        for evaluations, the last two stand ready.
+        rewards. As in UpdateEnv; the agent has to fit it, else FAILED_PRECONDITION (AGENT_MISFIT). The sampler's own
+        environments stay as they are. INVALID_ARGUMENT beside `environment_version`. The server keeps the last two
+        environments that were made for evaluations.
         """
 
     @property
     def exploration(self) -> global___Exploration:
-        """How freely the agent acts. Not set: as it says itself."""
+        """How freely the agent acts. Not set: the agent's own exploration."""
 
     def __init__(
         self,
@@ -1088,7 +1093,7 @@ global___EvaluationOptions = EvaluationOptions
 
 @typing.final
 class EvaluateRequest(google.protobuf.message.Message):
-    """Asks for an evaluation."""
+    """A request for an evaluation."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1099,14 +1104,14 @@ class EvaluateRequest(google.protobuf.message.Message):
     sampler: builtins.str
     """The sampler's name; empty for `default`."""
     episode_count: builtins.int
-    """How many episodes, from 1 to 131,072, else INVALID_ARGUMENT."""
+    """The number of episodes, from 1 to 131,072, else INVALID_ARGUMENT."""
     @property
     def options(self) -> global___EvaluationOptions:
-        """The options that evaluations share."""
+        """Options that evaluations share."""
 
     @property
     def episodes(self) -> rollserve.v1.evaluation_pb2.EpisodeDelivery:
-        """If set, the episodes come, too."""
+        """If set, the episodes are delivered, too."""
 
     def __init__(
         self,
@@ -1133,14 +1138,14 @@ class EvaluateResponse(google.protobuf.message.Message):
     EVALUATION_FIELD_NUMBER: builtins.int
     @property
     def beginning(self) -> rollserve.v1.episode_batch_pb2.Beginning:
-        """The start of the stream: what its episodes are a function of. The environment's version is 0 for one that the
-        request brought. If the stream breaks, the same request with this seed, run and versions (but for that 0) has the
-        same answer, unless the class is WORKER.
+        """The start of the stream: what its episodes are a function of. The environment version is 0 for an environment
+        from the request. If the stream breaks, the same request with this seed, run and versions (except that 0) has the
+        same result, unless the class is WORKER.
         """
 
     @property
     def batch(self) -> rollserve.v1.episode_batch_pb2.EpisodeBatch:
-        """Episodes, in the order of their indices, if the request wants them."""
+        """Episodes, in the order of their indices, if the request asks for them."""
 
     @property
     def progress(self) -> rollserve.v1.episode_batch_pb2.Progress:
@@ -1166,7 +1171,7 @@ global___EvaluateResponse = EvaluateResponse
 
 @typing.final
 class EvaluatePopulationRequest(google.protobuf.message.Message):
-    """Asks for an evaluation of many parameter sets."""
+    """A request for an evaluation of many parameter sets."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1178,24 +1183,24 @@ class EvaluatePopulationRequest(google.protobuf.message.Message):
     sampler: builtins.str
     """The sampler's name; empty for `default`."""
     episode_count: builtins.int
-    """How many episodes each member has, at least 1; together at most 131,072, else INVALID_ARGUMENT."""
+    """The number of episodes of each member, at least 1; of all members together at most 131,072, else INVALID_ARGUMENT."""
     different_episodes: builtins.bool
-    """Whether each member has episodes of its own: episode j of member k then has the index `first_episode_index` + k * M + j,
-    where M is `episode_count`. Else it has the index `first_episode_index` + j, so that all members have the same seeds
-    and differ by their parameters alone.
+    """Whether each member has episodes of its own: episode j of member k then has the index `first_episode_index` + k * M
+    + j, where M is `episode_count`. Otherwise it has the index `first_episode_index` + j, so that all members have the
+    same seeds and differ by their parameters alone.
     """
     @property
     def parameters(self) -> rollserve.v1.agent_pb2.Parameters:
-        """The members' parameters: those of the agent that is there, by name, each with one more axis in front, of size K, the
-        number of members. Those that are left out are the agent's own for all members. INVALID_ARGUMENT if there are none, if
-        sizes, types or names are not the agent's or the members' numbers differ, if a number is not finite, for an agent of
-        a kind without parameters, and if workers have agents of their own.
+        """The members' parameters: parameters of the present agent by name, each with one more axis in front, of size K, the
+        number of members. Parameters that are left out are the agent's own for all members. INVALID_ARGUMENT if there are
+        none, if sizes, types or names differ from the agent's, if the numbers of members differ, if a number is not
+        finite, for a kind of agent without parameters, and if workers have agents of their own.
         """
 
     @property
     def options(self) -> global___EvaluationOptions:
-        """The options that evaluations share. INVALID_ARGUMENT for an environment whose rows cannot be stepped one by one; and
-        without `environment`, if the sampler's differ between workers or rows.
+        """Options that evaluations share. INVALID_ARGUMENT for an environment whose rows cannot be stepped one by one, and
+        without `environment` if the sampler's environments differ between workers or rows.
         """
 
     def __init__(
@@ -1223,7 +1228,7 @@ class EvaluatePopulationResponse(google.protobuf.message.Message):
     EVALUATION_FIELD_NUMBER: builtins.int
     @property
     def beginning(self) -> rollserve.v1.episode_batch_pb2.Beginning:
-        """The start of the stream; as of EvaluateResponse."""
+        """The start of the stream; as in EvaluateResponse."""
 
     @property
     def progress(self) -> rollserve.v1.episode_batch_pb2.Progress:

@@ -27,62 +27,32 @@ if _version_not_supported:
 
 
 class SamplerServiceStub(object):
-    """Samples episodes of an agent acting in environments, whole ones or fragments of them.
+    """Samples episodes, or fragments of episodes, of an agent in environments.
 
-    A sampler is a pool of workers with one agent and one environment each. Deadlines and cancellation are gRPC's own; a
-    call that ends either way stops its work, and leaves the sampler ready for the next. Cancel a stream that is not read
-    to its end, and set a deadline: one that is only left alone goes on being there for minutes.
+    A sampler is a pool of workers, each with one agent and its own environments.
 
-    Errors are gRPC statuses whose message begins with the path of the field that is at fault, and says what came and
-    what was expected. Two details come with the status: `google.rpc.ErrorInfo` with domain `rollserve` and a constant
-    for programs as its `reason`, and `google.rpc.BadRequest` with the field's path, if there is one. The reason also
-    comes as the trailing metadata `rollserve-reason`. Errors that gRPC itself makes have no details: of connections,
-    deadlines and cancellation, and RESOURCE_EXHAUSTED for a request that is larger than the server takes (256 MiB unless
-    it is set otherwise). The reasons are:
+    Deadlines and cancellation are gRPC's own. A call that ends by either stops its work and leaves the sampler ready for
+    the next call. Cancel a stream that you do not read to its end, and set a deadline: a stream that is abandoned
+    without being cancelled stays open for minutes.
 
-    INVALID_ARGUMENT: INVALID_VALUE, a field is malformed, out of range, or does not fit; ENV_REFUSED, an environment or
-    a wrapper refused its arguments; AGENT_REFUSED, an agent in Python refused its arguments or parameters, or failed when
-    it was tried.
-    NOT_FOUND: SAMPLER_NOT_FOUND, ENV_NOT_FOUND, WRAPPER_NOT_FOUND, AGENT_NOT_FOUND, there is none of that name;
-    MODULE_NOT_FOUND, a module cannot be imported; PACKAGE_NOT_FOUND, an environment or wrapper needs a package that the
-    server does not have.
-    PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, PATH_NOT_ALLOWED,
-    RENDER_MODE_NOT_ALLOWED, PICKLE_NOT_ALLOWED, the operator allows no such thing.
-    FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; AGENT_FAILED, it
-    failed in an episode, or gave what is no number or no action, and the text says where; POLICY_VERSION, its version is
-    not the expected one, too old, or not there any more; ENVIRONMENT_VERSION, that version is not there any more;
-    SAMPLER_RUN, the sampler was begun anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be
-    brought there; WORKER_COUNT, there are more or fewer workers than the call counts on; WORKERS_DIFFER, workers have
-    agents or environments of their own.
-    RESOURCE_EXHAUSTED: MODEL_TOO_LARGE, a model or a pickle is over the server's limit; MESSAGE_TOO_SMALL, a single step,
-    or the name of a parameter, does not fit into a message; FRAGMENTS_TOO_LARGE, a worker does not hold so many steps;
-    the text says what would fit. TOO_MANY_WORKERS, the operator allows no more; TOO_MANY_CALLS, too many wait for their
-    turn already; TOO_MANY_REQUEST_BYTES, the requests of evaluations that run take as much memory as they may;
-    TOO_MANY_STALLED_CALLS, so does what clients do not take of calls that have ended; REQUEST_TOO_LARGE, more than 4 MiB
-    came where neither agents nor environments do, or a text of more than 1 MiB, or more than 262,144 fields (of messages
-    within messages, too, and elements of lists of numbers); ENVIRONMENTS_TOO_LARGE, the environments of all rows and
-    workers would take more than 2 MiB as text; OBJECT_STORE_FULL, Ray's object store has no room for results. Without a
-    reason: there are too many RPCs.
-    UNAVAILABLE: WORKER_LOST and WORKER_HUNG, a worker's process is gone, or was ended because something in it took too long,
-    and could not be replaced in time; or one could not be added in time. WORKER_LOST_AGAIN, and WORKER_HUNG, too: one
-    worker after the other was lost with the same episode or update, which costs workers each time that it is asked for.
-    A worker that is lost otherwise costs time only: it is replaced, and its episodes run again. TOO_FEW_WORKERS, fewer are
-    healthy than the operator wants. CLIENT_STALLED, the client took nothing of what was there for it, or sent
-    nothing, for too long (10 minutes unless the server is set otherwise, seconds if the call's place is needed): the rest
-    can be asked for. SERVER_STOPPING, it begins no more calls, or those that run have had their time. SAMPLER_TAKEN, another
-    server has the sampler now; JOURNAL_LOST, what outlives the server cannot be written. Without a reason: the server is
-    starting, stopping or out of reach.
-    INTERNAL: ENV_FAILED, an environment raised an error in every attempt at an episode; the text has it. An error in one
-    that is made anew is followed by another attempt, 3 times unless the server is set otherwise, which costs time only.
-    INTERNAL, a fault of the server; its log has more.
+    Errors are gRPC statuses. The constant that programs tell them apart by is an ErrorReason (errors.proto), which comes
+    as `reason` of `google.rpc.ErrorInfo` and as the trailing metadata `rollserve-reason`; `google.rpc.BadRequest` names
+    the field at fault. docs/errors.md describes the form. Each RPC lists the reasons that it can fail with. Any RPC can
+    also fail with INVALID_VALUE, SAMPLER_NOT_FOUND, REQUEST_TOO_LARGE, CLIENT_STALLED, SERVER_STOPPING, SAMPLER_TAKEN,
+    JOURNAL_LOST and INTERNAL. Any call that samples or evaluates, and any update, can also fail with TOO_FEW_WORKERS and
+    OBJECT_STORE_FULL. Errors that gRPC itself raises have no reason: a server that is starting, stopping or out of reach
+    (UNAVAILABLE), deadlines, cancellation, too many RPCs at a time (RESOURCE_EXHAUSTED), and a request that is larger
+    than the server accepts (RESOURCE_EXHAUSTED; `--max-request-bytes`, 256 MiB by default). Losing a worker, or an error
+    of an environment, does not fail a call as long as a retry succeeds: it costs time only.
 
-    Several calls may sample at the same time, each as if alone (4 unless the server is set otherwise; more wait for their
-    turn in the order of their arrival). While a client takes nothing of what is there for it, another call may have the
-    turn of its own.
+    Several calls can sample at the same time, each as if it were alone (`--max-calls`, 4 by default). Further calls
+    queue and are admitted in the order of their arrival. While a client does not read what is ready for it, another call
+    can be admitted beside its call.
 
-    An update that fails has changed nothing. A sampling call in the sampler's own sequence that is cancelled or breaks off
-    ends that sequence, so that it can be taken up again: the next call begins another, under another seed. If it fails
-    because of an environment or an agent, the sequence goes on behind the episode that failed. For fragments, see there.
+    An update that fails has changed nothing. A sampling call in the sampler's own sequence that is cancelled or breaks
+    off ends that sequence, so that its client can resume it: the next call starts another own sequence, with another
+    seed. If such a call fails because of an environment or an agent, the own sequence continues behind the episode that
+    failed. Fragments differ; see there.
     """
 
     def __init__(self, channel):
@@ -144,100 +114,74 @@ class SamplerServiceStub(object):
 
 
 class SamplerServiceServicer(object):
-    """Samples episodes of an agent acting in environments, whole ones or fragments of them.
+    """Samples episodes, or fragments of episodes, of an agent in environments.
 
-    A sampler is a pool of workers with one agent and one environment each. Deadlines and cancellation are gRPC's own; a
-    call that ends either way stops its work, and leaves the sampler ready for the next. Cancel a stream that is not read
-    to its end, and set a deadline: one that is only left alone goes on being there for minutes.
+    A sampler is a pool of workers, each with one agent and its own environments.
 
-    Errors are gRPC statuses whose message begins with the path of the field that is at fault, and says what came and
-    what was expected. Two details come with the status: `google.rpc.ErrorInfo` with domain `rollserve` and a constant
-    for programs as its `reason`, and `google.rpc.BadRequest` with the field's path, if there is one. The reason also
-    comes as the trailing metadata `rollserve-reason`. Errors that gRPC itself makes have no details: of connections,
-    deadlines and cancellation, and RESOURCE_EXHAUSTED for a request that is larger than the server takes (256 MiB unless
-    it is set otherwise). The reasons are:
+    Deadlines and cancellation are gRPC's own. A call that ends by either stops its work and leaves the sampler ready for
+    the next call. Cancel a stream that you do not read to its end, and set a deadline: a stream that is abandoned
+    without being cancelled stays open for minutes.
 
-    INVALID_ARGUMENT: INVALID_VALUE, a field is malformed, out of range, or does not fit; ENV_REFUSED, an environment or
-    a wrapper refused its arguments; AGENT_REFUSED, an agent in Python refused its arguments or parameters, or failed when
-    it was tried.
-    NOT_FOUND: SAMPLER_NOT_FOUND, ENV_NOT_FOUND, WRAPPER_NOT_FOUND, AGENT_NOT_FOUND, there is none of that name;
-    MODULE_NOT_FOUND, a module cannot be imported; PACKAGE_NOT_FOUND, an environment or wrapper needs a package that the
-    server does not have.
-    PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, PATH_NOT_ALLOWED,
-    RENDER_MODE_NOT_ALLOWED, PICKLE_NOT_ALLOWED, the operator allows no such thing.
-    FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; AGENT_FAILED, it
-    failed in an episode, or gave what is no number or no action, and the text says where; POLICY_VERSION, its version is
-    not the expected one, too old, or not there any more; ENVIRONMENT_VERSION, that version is not there any more;
-    SAMPLER_RUN, the sampler was begun anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be
-    brought there; WORKER_COUNT, there are more or fewer workers than the call counts on; WORKERS_DIFFER, workers have
-    agents or environments of their own.
-    RESOURCE_EXHAUSTED: MODEL_TOO_LARGE, a model or a pickle is over the server's limit; MESSAGE_TOO_SMALL, a single step,
-    or the name of a parameter, does not fit into a message; FRAGMENTS_TOO_LARGE, a worker does not hold so many steps;
-    the text says what would fit. TOO_MANY_WORKERS, the operator allows no more; TOO_MANY_CALLS, too many wait for their
-    turn already; TOO_MANY_REQUEST_BYTES, the requests of evaluations that run take as much memory as they may;
-    TOO_MANY_STALLED_CALLS, so does what clients do not take of calls that have ended; REQUEST_TOO_LARGE, more than 4 MiB
-    came where neither agents nor environments do, or a text of more than 1 MiB, or more than 262,144 fields (of messages
-    within messages, too, and elements of lists of numbers); ENVIRONMENTS_TOO_LARGE, the environments of all rows and
-    workers would take more than 2 MiB as text; OBJECT_STORE_FULL, Ray's object store has no room for results. Without a
-    reason: there are too many RPCs.
-    UNAVAILABLE: WORKER_LOST and WORKER_HUNG, a worker's process is gone, or was ended because something in it took too long,
-    and could not be replaced in time; or one could not be added in time. WORKER_LOST_AGAIN, and WORKER_HUNG, too: one
-    worker after the other was lost with the same episode or update, which costs workers each time that it is asked for.
-    A worker that is lost otherwise costs time only: it is replaced, and its episodes run again. TOO_FEW_WORKERS, fewer are
-    healthy than the operator wants. CLIENT_STALLED, the client took nothing of what was there for it, or sent
-    nothing, for too long (10 minutes unless the server is set otherwise, seconds if the call's place is needed): the rest
-    can be asked for. SERVER_STOPPING, it begins no more calls, or those that run have had their time. SAMPLER_TAKEN, another
-    server has the sampler now; JOURNAL_LOST, what outlives the server cannot be written. Without a reason: the server is
-    starting, stopping or out of reach.
-    INTERNAL: ENV_FAILED, an environment raised an error in every attempt at an episode; the text has it. An error in one
-    that is made anew is followed by another attempt, 3 times unless the server is set otherwise, which costs time only.
-    INTERNAL, a fault of the server; its log has more.
+    Errors are gRPC statuses. The constant that programs tell them apart by is an ErrorReason (errors.proto), which comes
+    as `reason` of `google.rpc.ErrorInfo` and as the trailing metadata `rollserve-reason`; `google.rpc.BadRequest` names
+    the field at fault. docs/errors.md describes the form. Each RPC lists the reasons that it can fail with. Any RPC can
+    also fail with INVALID_VALUE, SAMPLER_NOT_FOUND, REQUEST_TOO_LARGE, CLIENT_STALLED, SERVER_STOPPING, SAMPLER_TAKEN,
+    JOURNAL_LOST and INTERNAL. Any call that samples or evaluates, and any update, can also fail with TOO_FEW_WORKERS and
+    OBJECT_STORE_FULL. Errors that gRPC itself raises have no reason: a server that is starting, stopping or out of reach
+    (UNAVAILABLE), deadlines, cancellation, too many RPCs at a time (RESOURCE_EXHAUSTED), and a request that is larger
+    than the server accepts (RESOURCE_EXHAUSTED; `--max-request-bytes`, 256 MiB by default). Losing a worker, or an error
+    of an environment, does not fail a call as long as a retry succeeds: it costs time only.
 
-    Several calls may sample at the same time, each as if alone (4 unless the server is set otherwise; more wait for their
-    turn in the order of their arrival). While a client takes nothing of what is there for it, another call may have the
-    turn of its own.
+    Several calls can sample at the same time, each as if it were alone (`--max-calls`, 4 by default). Further calls
+    queue and are admitted in the order of their arrival. While a client does not read what is ready for it, another call
+    can be admitted beside its call.
 
-    An update that fails has changed nothing. A sampling call in the sampler's own sequence that is cancelled or breaks off
-    ends that sequence, so that it can be taken up again: the next call begins another, under another seed. If it fails
-    because of an environment or an agent, the sequence goes on behind the episode that failed. For fragments, see there.
+    An update that fails has changed nothing. A sampling call in the sampler's own sequence that is cancelled or breaks
+    off ends that sequence, so that its client can resume it: the next call starts another own sequence, with another
+    seed. If such a call fails because of an environment or an agent, the own sequence continues behind the episode that
+    failed. Fragments differ; see there.
     """
 
     def UpdateAgent(self, request, context):
-        """Gives the workers a new agent, or new parameters for the agent that they have. Answers once every worker holds the
-        update; if any cannot take it, none does. Calls that are running finish with the version that they began with;
-        calls that wait for their turn take the new one.
-        Reasons: INVALID_VALUE, REQUEST_TOO_LARGE, MODEL_TOO_LARGE, NO_AGENT (for parameters alone), WORKER_LOST,
-        WORKER_LOST_AGAIN, WORKER_HUNG; for agents in Python AGENT_REFUSED, AGENT_NOT_FOUND, MODULE_NOT_FOUND, PATH_NOT_ALLOWED, PICKLE_NOT_ALLOWED.
+        """Gives the workers a new agent, or new parameters for their present agent. Responds once every worker has installed
+        the update. If any worker cannot, none does. Calls that are running finish with the version that they started with;
+        calls that are queued use the new version.
+
+        Reasons: MODEL_TOO_LARGE, NO_AGENT (for parameters alone), WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG. For Python
+        agents also AGENT_REFUSED, AGENT_NOT_FOUND, MODULE_NOT_FOUND, PATH_NOT_ALLOWED, PICKLE_NOT_ALLOWED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateEnv(self, request, context):
-        """Replaces or changes the workers' environments. Answers once every worker has its own; if any cannot, all keep what
-        they have. Calls that are running finish in the old ones. If the spaces change so that the agent does not fit any more,
-        sampling needs a new agent first.
-        Reasons: INVALID_VALUE, REQUEST_TOO_LARGE, ENVIRONMENTS_TOO_LARGE, ENV_REFUSED, all of NOT_FOUND, all of
-        PERMISSION_DENIED, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG.
+        """Replaces or changes the workers' environments. Responds once every worker has its new environments. If any worker
+        cannot make them, all workers keep what they have. Calls that are running finish in the old environments. If the
+        spaces change so that the agent does not fit any more, sampling needs a new agent first.
+
+        Reasons: ENVIRONMENTS_TOO_LARGE, ENV_REFUSED, ENV_NOT_FOUND, WRAPPER_NOT_FOUND, MODULE_NOT_FOUND,
+        PACKAGE_NOT_FOUND, MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, PATH_NOT_ALLOWED,
+        RENDER_MODE_NOT_ALLOWED, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResizePool(self, request, context):
-        """Adds workers, or takes some away, while the sampler runs. Indices stay positions: workers are added behind the last
-        one, and those of the highest indices go. Answers once the added ones hold all that the others do, or once calls that
-        begin use those that go no more. Calls that are running keep the workers that they began with to their end: only then
-        these are closed, and GetSampler shows them as LEAVING until they are gone. Updates wait for a change of the number of
-        workers, and it for them; of several, one comes after the other. A change that fails, or whose call ends early, has
-        changed nothing.
+        """Adds or removes workers while the sampler runs. An index is a position: added workers come behind the last one, and
+        the workers with the highest indices are removed. Responds once the added workers hold everything that the others
+        hold, or once new calls no longer use the removed workers. Calls that are running keep the workers that they
+        started with to their end. Only then the removed workers are closed; until then GetSampler lists them as LEAVING.
+        Updates wait for a resize, and a resize waits for updates; several resizes run one after the other. A resize that
+        fails, or whose RPC ends early, has changed nothing.
 
-        Whole episodes of ObtainSamples stay the same, and those of evaluations. Another number of workers has other exact
-        episodes and other fragments: all sequences of fragments end, and the next call without a seed begins another, under
-        another seed. What workers had sampled ahead of calls is thrown away.
-        Reasons: INVALID_VALUE, TOO_MANY_WORKERS (see --max-workers), ENVIRONMENTS_TOO_LARGE (where rows have environments of
-        their own, those of so many workers), WORKERS_DIFFER, WORKER_LOST (a worker could not be started in the time that the
-        server is set to, 120 s, as where the cluster has no room for it).
+        Whole episodes of ObtainSamples stay the same, and so do evaluations. Another number of workers has other exact
+        episodes and other fragments: all row sequences end, and the next fragment call without a seed starts another one,
+        with another seed. Prefetched episodes are discarded.
+
+        Reasons: TOO_MANY_WORKERS (`--max-workers`), ENVIRONMENTS_TOO_LARGE (where rows have environments of their own,
+        those of all requested workers), WORKERS_DIFFER, WORKER_LOST (a worker did not start within `--start-seconds`, 120
+        s by default, for example because the cluster has no room for it).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -245,10 +189,12 @@ class SamplerServiceServicer(object):
 
     def ObtainSamples(self, request, context):
         """Samples whole episodes with at least `step_count` steps in all: the fewest episodes, in the order of their indices,
-        that have as many. Or, with `fragments`, exactly `step_count` steps. A stream of its beginning, batches as they
-        become ready, in that order, and one account. If it has to wait for its turn, agent, environment and what is said of
-        versions are as of when it begins.
-        Reasons: INVALID_VALUE, all of FAILED_PRECONDITION, MESSAGE_TOO_SMALL, FRAGMENTS_TOO_LARGE, WORKER_LOST,
+        that have that many. With `fragments`, samples exactly `step_count` steps. The stream has its beginning, batches in
+        that order as they become ready, and one account. If the call has to queue, agent, environment and the conditions
+        on versions are evaluated when it is admitted.
+
+        Reasons: NO_AGENT, AGENT_MISFIT, AGENT_FAILED, POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, ROW_STEP_COUNT,
+        WORKER_COUNT, MESSAGE_TOO_SMALL, FRAGMENTS_TOO_LARGE, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, WORKER_LOST,
         WORKER_LOST_AGAIN, WORKER_HUNG, ENV_FAILED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -257,62 +203,75 @@ class SamplerServiceServicer(object):
 
     def ObtainExactEpisodes(self, request, context):
         """Samples exactly `episode_count_per_worker` episodes on each worker, and delivers them in the order of the workers:
-        first all episodes of worker 0, then all of worker 1, and so on. After an update of environments per row, the episode
-        of index i runs in its worker's row i modulo their number. Stream and reasons as of ObtainSamples.
+        first all episodes of worker 0, then all of worker 1, and so on. After an update of environments per row, the
+        episode of index i runs in its worker's row i modulo the worker's number of rows. The stream has the same contents
+        as in ObtainSamples.
+
+        Reasons: as for ObtainSamples, except ROW_STEP_COUNT and FRAGMENTS_TOO_LARGE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetSampler(self, request, context):
-        """Tells what a sampler is and what it has done. Does not wait for the workers. A few answers are there at a time (8, and
-        2 of a connection) until their clients have taken them, and more calls wait.
-        Reasons: INVALID_VALUE, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, CLIENT_STALLED.
+        """Returns the state and the counters of a sampler. Does not wait for the workers. The server keeps at most 8
+        responses (2 per connection) that clients have not read yet; further calls wait.
+
+        Reasons: TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListAgentVersions(self, request, context):
-        """Tells which versions of the agent are held: the last few (4 unless the server is set otherwise), and those that calls
-        sample with. Of versions that are neither current nor sampled with, fewer are held if they take more than the server
-        is set to hold (1 GiB unless it is set otherwise): the oldest go first. Does not wait for the workers.
+        """Lists the versions of the agent that the sampler keeps: the last few (`--keep-versions`, 4 by default), and those
+        that calls sample with. Versions that are neither current nor in use are evicted, oldest first, while they take
+        more memory than `--max-kept-agent-bytes` (1 GiB by default). Does not wait for the workers.
+
+        Reasons: only those of any RPC.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetAgentParameters(self, request, context):
-        """Brings the parameters of a version of the agent that is held, as a stream of parts. Does not wait for the workers.
-        Reasons: INVALID_VALUE, NO_AGENT, POLICY_VERSION, MESSAGE_TOO_SMALL.
+        """Returns the parameters of a version of the agent that the sampler keeps, as a stream of parts. Does not wait for
+        the workers.
+
+        Reasons: NO_AGENT, POLICY_VERSION, MESSAGE_TOO_SMALL, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Evaluate(self, request, context):
-        """Tells how good an agent is: samples so many episodes in environments that are there for evaluations alone, and
-        answers with their returns. It takes nothing of the sampler's own: no episode of its sequence, none of the turns of
-        sampling calls, and nothing that is kept for them; but the workers share their time. Two evaluations run at a time,
-        of either kind; more wait for their turn in the order of their arrival. A stream of its beginning, progress, the
-        episodes if they are wanted, and the evaluation. While the call waits for its turn, or for
-        environments to be made, progress comes before the beginning.
-        Reasons: INVALID_VALUE, ENV_REFUSED, all of NOT_FOUND, of PERMISSION_DENIED and of FAILED_PRECONDITION,
-        REQUEST_TOO_LARGE, MESSAGE_TOO_SMALL, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, ENV_FAILED.
+        """Evaluates the agent: samples the requested number of episodes in environments that serve evaluations alone, and
+        returns their returns. An evaluation uses nothing of the sampler's own: no episode of its sequence, no place among
+        the sampling calls, and nothing that is kept for them. It shares the workers' time with them. Two evaluations of
+        either kind run at a time; further ones queue and are admitted in the order of their arrival. The stream has its
+        beginning, progress, the episodes if they are requested, and the evaluation. While the call queues, or environments
+        are being made, progress comes before the beginning.
+
+        Reasons: for an environment from the request those of UpdateEnv; NO_AGENT, AGENT_MISFIT, AGENT_FAILED,
+        POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, WORKER_COUNT, MESSAGE_TOO_SMALL, TOO_MANY_CALLS,
+        TOO_MANY_STALLED_CALLS, TOO_MANY_REQUEST_BYTES, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, ENV_FAILED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EvaluatePopulation(self, request, context):
-        """Does the same for many parameter sets of one agent at once, for searches such as evolution strategies: K members with
-        so many episodes each, spread over the workers. The returns are those that Evaluate gives after an update with a
-        member's parameters, where rows are stepped one by one, in the order of the members, however many workers there are.
-        A stream of its beginning, progress, and the evaluation; progress may come first, as of Evaluate.
+        """Evaluates K parameter sets of one agent, the members of a population, in one call, for searches such as evolution
+        strategies. Each member has the same number of episodes; they are spread over the workers. Where rows are stepped
+        one by one, the returns equal those that Evaluate gives after an update with a member's parameters, in the order of
+        the members, however many workers there are. The stream has its beginning, progress, and the evaluation; progress
+        can come first, as in Evaluate.
 
-        Episodes run in rows that are stepped one by one, so the environment has to offer that, as all but EnvPool's do. Of
-        an MLP, members act side by side in the rows of a worker; of other agents, one after the other, which is slower.
-        Reasons: as of Evaluate.
+        Episodes run in rows that are stepped one by one, so the environment has to offer that; all but EnvPool's do.
+        Members of an MLP act side by side in the rows of a worker. Members of other agents act one after the other, which
+        is slower.
+
+        Reasons: as for Evaluate.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -380,62 +339,32 @@ def add_SamplerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class SamplerService(object):
-    """Samples episodes of an agent acting in environments, whole ones or fragments of them.
+    """Samples episodes, or fragments of episodes, of an agent in environments.
 
-    A sampler is a pool of workers with one agent and one environment each. Deadlines and cancellation are gRPC's own; a
-    call that ends either way stops its work, and leaves the sampler ready for the next. Cancel a stream that is not read
-    to its end, and set a deadline: one that is only left alone goes on being there for minutes.
+    A sampler is a pool of workers, each with one agent and its own environments.
 
-    Errors are gRPC statuses whose message begins with the path of the field that is at fault, and says what came and
-    what was expected. Two details come with the status: `google.rpc.ErrorInfo` with domain `rollserve` and a constant
-    for programs as its `reason`, and `google.rpc.BadRequest` with the field's path, if there is one. The reason also
-    comes as the trailing metadata `rollserve-reason`. Errors that gRPC itself makes have no details: of connections,
-    deadlines and cancellation, and RESOURCE_EXHAUSTED for a request that is larger than the server takes (256 MiB unless
-    it is set otherwise). The reasons are:
+    Deadlines and cancellation are gRPC's own. A call that ends by either stops its work and leaves the sampler ready for
+    the next call. Cancel a stream that you do not read to its end, and set a deadline: a stream that is abandoned
+    without being cancelled stays open for minutes.
 
-    INVALID_ARGUMENT: INVALID_VALUE, a field is malformed, out of range, or does not fit; ENV_REFUSED, an environment or
-    a wrapper refused its arguments; AGENT_REFUSED, an agent in Python refused its arguments or parameters, or failed when
-    it was tried.
-    NOT_FOUND: SAMPLER_NOT_FOUND, ENV_NOT_FOUND, WRAPPER_NOT_FOUND, AGENT_NOT_FOUND, there is none of that name;
-    MODULE_NOT_FOUND, a module cannot be imported; PACKAGE_NOT_FOUND, an environment or wrapper needs a package that the
-    server does not have.
-    PERMISSION_DENIED: MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, PATH_NOT_ALLOWED,
-    RENDER_MODE_NOT_ALLOWED, PICKLE_NOT_ALLOWED, the operator allows no such thing.
-    FAILED_PRECONDITION: NO_AGENT, there is none yet; AGENT_MISFIT, it does not fit the environment; AGENT_FAILED, it
-    failed in an episode, or gave what is no number or no action, and the text says where; POLICY_VERSION, its version is
-    not the expected one, too old, or not there any more; ENVIRONMENT_VERSION, that version is not there any more;
-    SAMPLER_RUN, the sampler was begun anew; ROW_STEP_COUNT, rows do not stand where a call is to go on, or cannot be
-    brought there; WORKER_COUNT, there are more or fewer workers than the call counts on; WORKERS_DIFFER, workers have
-    agents or environments of their own.
-    RESOURCE_EXHAUSTED: MODEL_TOO_LARGE, a model or a pickle is over the server's limit; MESSAGE_TOO_SMALL, a single step,
-    or the name of a parameter, does not fit into a message; FRAGMENTS_TOO_LARGE, a worker does not hold so many steps;
-    the text says what would fit. TOO_MANY_WORKERS, the operator allows no more; TOO_MANY_CALLS, too many wait for their
-    turn already; TOO_MANY_REQUEST_BYTES, the requests of evaluations that run take as much memory as they may;
-    TOO_MANY_STALLED_CALLS, so does what clients do not take of calls that have ended; REQUEST_TOO_LARGE, more than 4 MiB
-    came where neither agents nor environments do, or a text of more than 1 MiB, or more than 262,144 fields (of messages
-    within messages, too, and elements of lists of numbers); ENVIRONMENTS_TOO_LARGE, the environments of all rows and
-    workers would take more than 2 MiB as text; OBJECT_STORE_FULL, Ray's object store has no room for results. Without a
-    reason: there are too many RPCs.
-    UNAVAILABLE: WORKER_LOST and WORKER_HUNG, a worker's process is gone, or was ended because something in it took too long,
-    and could not be replaced in time; or one could not be added in time. WORKER_LOST_AGAIN, and WORKER_HUNG, too: one
-    worker after the other was lost with the same episode or update, which costs workers each time that it is asked for.
-    A worker that is lost otherwise costs time only: it is replaced, and its episodes run again. TOO_FEW_WORKERS, fewer are
-    healthy than the operator wants. CLIENT_STALLED, the client took nothing of what was there for it, or sent
-    nothing, for too long (10 minutes unless the server is set otherwise, seconds if the call's place is needed): the rest
-    can be asked for. SERVER_STOPPING, it begins no more calls, or those that run have had their time. SAMPLER_TAKEN, another
-    server has the sampler now; JOURNAL_LOST, what outlives the server cannot be written. Without a reason: the server is
-    starting, stopping or out of reach.
-    INTERNAL: ENV_FAILED, an environment raised an error in every attempt at an episode; the text has it. An error in one
-    that is made anew is followed by another attempt, 3 times unless the server is set otherwise, which costs time only.
-    INTERNAL, a fault of the server; its log has more.
+    Errors are gRPC statuses. The constant that programs tell them apart by is an ErrorReason (errors.proto), which comes
+    as `reason` of `google.rpc.ErrorInfo` and as the trailing metadata `rollserve-reason`; `google.rpc.BadRequest` names
+    the field at fault. docs/errors.md describes the form. Each RPC lists the reasons that it can fail with. Any RPC can
+    also fail with INVALID_VALUE, SAMPLER_NOT_FOUND, REQUEST_TOO_LARGE, CLIENT_STALLED, SERVER_STOPPING, SAMPLER_TAKEN,
+    JOURNAL_LOST and INTERNAL. Any call that samples or evaluates, and any update, can also fail with TOO_FEW_WORKERS and
+    OBJECT_STORE_FULL. Errors that gRPC itself raises have no reason: a server that is starting, stopping or out of reach
+    (UNAVAILABLE), deadlines, cancellation, too many RPCs at a time (RESOURCE_EXHAUSTED), and a request that is larger
+    than the server accepts (RESOURCE_EXHAUSTED; `--max-request-bytes`, 256 MiB by default). Losing a worker, or an error
+    of an environment, does not fail a call as long as a retry succeeds: it costs time only.
 
-    Several calls may sample at the same time, each as if alone (4 unless the server is set otherwise; more wait for their
-    turn in the order of their arrival). While a client takes nothing of what is there for it, another call may have the
-    turn of its own.
+    Several calls can sample at the same time, each as if it were alone (`--max-calls`, 4 by default). Further calls
+    queue and are admitted in the order of their arrival. While a client does not read what is ready for it, another call
+    can be admitted beside its call.
 
-    An update that fails has changed nothing. A sampling call in the sampler's own sequence that is cancelled or breaks off
-    ends that sequence, so that it can be taken up again: the next call begins another, under another seed. If it fails
-    because of an environment or an agent, the sequence goes on behind the episode that failed. For fragments, see there.
+    An update that fails has changed nothing. A sampling call in the sampler's own sequence that is cancelled or breaks
+    off ends that sequence, so that its client can resume it: the next call starts another own sequence, with another
+    seed. If such a call fails because of an environment or an agent, the own sequence continues behind the episode that
+    failed. Fragments differ; see there.
     """
 
     @staticmethod

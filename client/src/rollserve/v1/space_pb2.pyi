@@ -15,7 +15,7 @@ DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
 @typing.final
 class Space(google.protobuf.message.Message):
-    """The set that an environment's observations or actions are drawn from, as gymnasium defines it.
+    """A set of observations or actions, as gymnasium defines it.
 
     Values of a space travel as one column for each leaf. A leaf is named by its path from the root, joined by `/`: the
     keys of Dict spaces and the positions of Tuple spaces. The only leaf of a plain space has the empty name.
@@ -35,11 +35,11 @@ class Space(google.protobuf.message.Message):
 
     @property
     def discrete(self) -> global___DiscreteSpace:
-        """One integer of a range."""
+        """One integer from a range."""
 
     @property
     def multi_discrete(self) -> global___MultiDiscreteSpace:
-        """An array of integers, each of a range of its own."""
+        """An array of integers, each from a range of its own."""
 
     @property
     def multi_binary(self) -> global___MultiBinarySpace:
@@ -87,13 +87,15 @@ class BoxSpace(google.protobuf.message.Message):
 
     @property
     def low(self) -> rollserve.v1.tensor_pb2.Tensor:
-        """The least value of each element, inclusive. Of the space's shape, or a scalar where all elements share one bound.
-        Minus infinity where there is none.
+        """The least value of each element, inclusive; minus infinity where there is no bound. Has the space's shape, or is a
+        scalar where all elements share one bound.
         """
 
     @property
     def high(self) -> rollserve.v1.tensor_pb2.Tensor:
-        """The greatest value of each element, inclusive; shape as of `low`. Infinity where there is none."""
+        """The greatest value of each element, inclusive; infinity where there is no bound. Has the shape of `low` or is a
+        scalar, in the same way.
+        """
 
     def __init__(
         self,
@@ -110,14 +112,14 @@ global___BoxSpace = BoxSpace
 
 @typing.final
 class DiscreteSpace(google.protobuf.message.Message):
-    """One integer, int64 on the wire with shape ()."""
+    """One integer from a range; on the wire int64 of shape ()."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     N_FIELD_NUMBER: builtins.int
     START_FIELD_NUMBER: builtins.int
     n: builtins.int
-    """How many values there are; at least 1."""
+    """The number of values; at least 1."""
     start: builtins.int
     """The least value. The space is start, start + 1, …, start + n - 1."""
     def __init__(
@@ -132,7 +134,7 @@ global___DiscreteSpace = DiscreteSpace
 
 @typing.final
 class MultiDiscreteSpace(google.protobuf.message.Message):
-    """An array of integers, int64 on the wire unless `data_type` says otherwise."""
+    """An array of integers; on the wire int64 unless `data_type` says otherwise."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -143,11 +145,11 @@ class MultiDiscreteSpace(google.protobuf.message.Message):
     """The element type of a value."""
     @property
     def nvec(self) -> rollserve.v1.tensor_pb2.Tensor:
-        """How many values each element has. Its shape is the shape of a value."""
+        """The number of values of each element. Its shape is the shape of a value."""
 
     @property
     def start(self) -> rollserve.v1.tensor_pb2.Tensor:
-        """The least value of each element; shape as of `nvec`."""
+        """The least value of each element; same shape as `nvec`."""
 
     def __init__(
         self,
@@ -163,7 +165,7 @@ global___MultiDiscreteSpace = MultiDiscreteSpace
 
 @typing.final
 class MultiBinarySpace(google.protobuf.message.Message):
-    """An array of truth values, int8 on the wire, each 0 or 1."""
+    """An array of truth values; on the wire int8, each 0 or 1."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -210,7 +212,7 @@ class NamedSpace(google.protobuf.message.Message):
     NAME_FIELD_NUMBER: builtins.int
     SPACE_FIELD_NUMBER: builtins.int
     name: builtins.str
-    """The key, unique within its Dict. Contains no `/`."""
+    """The key, unique within its Dict. It contains no `/`."""
     @property
     def space(self) -> global___Space:
         """The subspace."""
@@ -235,7 +237,7 @@ class TupleSpace(google.protobuf.message.Message):
     SPACES_FIELD_NUMBER: builtins.int
     @property
     def spaces(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Space]:
-        """The subspaces; the path of each is its position, from 0."""
+        """The subspaces. The path of each is its position, from 0."""
 
     def __init__(
         self,

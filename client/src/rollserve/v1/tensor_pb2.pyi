@@ -3,8 +3,8 @@
 isort:skip_file
 The wire contract of Rollserve, version 1.
 
-Notation used in the comments of this package: S is the number of segments in a message, T the number of steps of
-all its segments together, O, A and I the shape of one observation, action or info, and `*O` that shape unpacked.
+Notation used in the comments of this package: S is the number of segments in a message, T the number of steps of all
+its segments together, O, A and I the shape of one observation, action or info, and `*O` that shape unpacked.
 """
 
 import builtins
@@ -30,9 +30,9 @@ class _DataType:
 class _DataTypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_DataType.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     DATA_TYPE_UNSPECIFIED: _DataType.ValueType  # 0
-    """Not set; refused with INVALID_ARGUMENT."""
+    """Not set; INVALID_ARGUMENT in requests."""
     DATA_TYPE_BOOL: _DataType.ValueType  # 1
-    """One byte per element, 0 or 1; any other byte is refused with INVALID_ARGUMENT."""
+    """One byte per element, 0 or 1; INVALID_ARGUMENT for any other byte."""
     DATA_TYPE_INT8: _DataType.ValueType  # 2
     """8-bit signed integer."""
     DATA_TYPE_INT16: _DataType.ValueType  # 3
@@ -60,9 +60,9 @@ class DataType(_DataType, metaclass=_DataTypeEnumTypeWrapper):
     """The element type of a tensor. All types are little endian."""
 
 DATA_TYPE_UNSPECIFIED: DataType.ValueType  # 0
-"""Not set; refused with INVALID_ARGUMENT."""
+"""Not set; INVALID_ARGUMENT in requests."""
 DATA_TYPE_BOOL: DataType.ValueType  # 1
-"""One byte per element, 0 or 1; any other byte is refused with INVALID_ARGUMENT."""
+"""One byte per element, 0 or 1; INVALID_ARGUMENT for any other byte."""
 DATA_TYPE_INT8: DataType.ValueType  # 2
 """8-bit signed integer."""
 DATA_TYPE_INT16: DataType.ValueType  # 3
@@ -94,21 +94,21 @@ class _Compression:
 class _CompressionEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Compression.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     COMPRESSION_UNSPECIFIED: _Compression.ValueType  # 0
-    """Not at all. Refused with INVALID_ARGUMENT where it is asked for."""
+    """No compression. INVALID_ARGUMENT in a list of accepted compressions."""
     COMPRESSION_LZ4: _Compression.ValueType  # 1
-    """One block of LZ4, without a frame or a size around it."""
+    """One LZ4 block, without a frame or a size around it."""
     COMPRESSION_ZSTD: _Compression.ValueType  # 2
-    """One frame of Zstandard (RFC 8878), without a dictionary."""
+    """One Zstandard frame (RFC 8878), without a dictionary."""
 
 class Compression(_Compression, metaclass=_CompressionEnumTypeWrapper):
-    """How bytes are compressed, without any loss."""
+    """A lossless compression of bytes."""
 
 COMPRESSION_UNSPECIFIED: Compression.ValueType  # 0
-"""Not at all. Refused with INVALID_ARGUMENT where it is asked for."""
+"""No compression. INVALID_ARGUMENT in a list of accepted compressions."""
 COMPRESSION_LZ4: Compression.ValueType  # 1
-"""One block of LZ4, without a frame or a size around it."""
+"""One LZ4 block, without a frame or a size around it."""
 COMPRESSION_ZSTD: Compression.ValueType  # 2
-"""One frame of Zstandard (RFC 8878), without a dictionary."""
+"""One Zstandard frame (RFC 8878), without a dictionary."""
 global___Compression = Compression
 
 @typing.final
@@ -124,19 +124,19 @@ class Tensor(google.protobuf.message.Message):
     data_type: global___DataType.ValueType
     """The type of each element."""
     data: builtins.bytes
-    """The elements in C order (the last dimension varies fastest), little endian, without padding. Its length is
-    exactly the product of `shape` times the size of `data_type`, or the call ends with INVALID_ARGUMENT. Nothing
-    aligns it within the message: where views have to be aligned, as in JavaScript, copy it first.
+    """The elements in C order (the last dimension varies fastest), little endian, without padding. INVALID_ARGUMENT
+    unless the length is the product of `shape` times the size of `data_type`. The data is not aligned within the
+    message: copy it first where views have to be aligned, as in JavaScript.
     """
     compression: global___Compression.ValueType
-    """If set, `data` is compressed in that way, and decompressed it is what is said there: how long it has to be is known
-    from `shape` and `data_type`, and nothing else is to be believed. Only in columns of episode batches, and only as
-    the call's `accept_compression` allows it; in requests refused with INVALID_ARGUMENT.
+    """If set, `data` is compressed in this way, and has the form described there after decompression. Take the
+    decompressed length from `shape` and `data_type` only, never from the data. Only in columns of episode batches, and
+    only as `accept_compression` of the call allows; INVALID_ARGUMENT in requests.
     """
     @property
     def shape(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """The size of each dimension, outermost first; empty for a scalar. No size is negative.
-        At most 32 of them, and their product, zeros left out, at most 2^59; else INVALID_ARGUMENT.
+        """The size of each dimension, outermost first; empty for a scalar. INVALID_ARGUMENT for a negative size, for more
+        than 32 dimensions, or if the product of the sizes, zeros left out, is more than 2^59.
         """
 
     def __init__(

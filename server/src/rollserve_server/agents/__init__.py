@@ -11,12 +11,9 @@ from rollserve_server.agents.building import (
 )
 from rollserve_server.agents.contents import content_bytes, content_hash, is_same, parameters_of
 from rollserve_server.agents.exploration import AS_THE_AGENT_SAYS, Exploration, check_exploration
-from rollserve_server.agents.onnx.checks import OnnxSettings
 from rollserve_server.agents.populations import PopulationAgent, build_population, check_population
-from rollserve_server.agents.python.checks import PythonSettings
 from rollserve_server.agents.python.policy import PythonPolicy
 from rollserve_server.agents.python.specs import InstalledFactory, PickledFactory, PythonSource, PythonSpec
-from rollserve_server.agents.sandbox.run import SandboxLimits
 from rollserve_server.agents.specs import (
     Activation,
     AgentSource,
@@ -49,16 +46,13 @@ __all__ = [
     "MlpSpec",
     "OnnxHeadKind",
     "OnnxModel",
-    "OnnxSettings",
     "OnnxSpec",
     "PickledFactory",
     "PopulationAgent",
     "PythonPolicy",
-    "PythonSettings",
     "PythonSource",
     "PythonSpec",
     "RandomSpec",
-    "SandboxLimits",
     "StateSpec",
     "Value",
     "build_agent",

@@ -16,7 +16,7 @@ from rollserve_server.agents.onnx.agent import OnnxAgent
 from rollserve_server.agents.onnx.checks import check_onnx, prepare_onnx
 from rollserve_server.agents.parameters import check_names, listed
 from rollserve_server.agents.python.agent import PythonAgent, load_python
-from rollserve_server.agents.python.checks import PythonSettings, check_python, prepare_python
+from rollserve_server.agents.python.checks import check_python, prepare_python
 from rollserve_server.agents.python.specs import PickledFactory, PythonSource, PythonSpec
 from rollserve_server.agents.specs import ConstantSpec, MlpSpec, OnnxModel, OnnxSpec, RandomSpec
 from rollserve_server.envs import leaves_of_space
@@ -29,12 +29,11 @@ if TYPE_CHECKING:
 
     from rollserve_server.agents.agent import Agent
     from rollserve_server.agents.exploration import Exploration
-    from rollserve_server.agents.onnx.checks import OnnxSettings
     from rollserve_server.agents.specs import AgentSource, AgentSpec
+    from rollserve_server.settings import AgentSettings
 
 __all__ = ["build_agent", "kind_of", "load_agent", "parameters_bytes", "prepare_agent", "with_parameters"]
 
-_PYTHON_AS_USUAL = PythonSettings()
 
 _KINDS: dict[type, str] = {
     MlpSpec: "mlp",
@@ -83,8 +82,7 @@ def prepare_agent(
     agent: AgentSource,
     observation_space: Space[Any],
     action_space: Space[Any],
-    onnx: OnnxSettings,
-    python: PythonSettings = _PYTHON_AS_USUAL,
+    settings: AgentSettings,
 ) -> AgentSpec:
     """The agent as workers can be given it: checked, and of a model or code, tried in a process of its own.
 
@@ -92,8 +90,7 @@ def prepare_agent(
         agent: what it is.
         observation_space: of one row.
         action_space: of one row.
-        onnx: what the operator says about models.
-        python: what the operator says about agents in Python.
+        settings: what the operator allows.
 
     Raises:
         InvalidValueError: it is malformed, or does not fit the spaces; the message names the field.
@@ -102,13 +99,13 @@ def prepare_agent(
     """
     match agent:
         case OnnxModel():
-            return prepare_onnx(agent, observation_space, action_space, onnx)
+            return prepare_onnx(agent, observation_space, action_space, settings)
         case OnnxSpec():
             check_onnx(agent, observation_space, action_space)
         case PythonSource():
-            return prepare_python(agent, observation_space, action_space, python)
+            return prepare_python(agent, observation_space, action_space, settings)
         case PythonSpec():
-            return check_python(agent, observation_space, action_space, python)
+            return check_python(agent, observation_space, action_space, settings)
         case _:
             build_agent(agent, observation_space, action_space, num_rows=1)
     return agent

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from rollserve import Reproducibility
 from rollserve.environments import env_spec_from_proto, env_spec_to_proto
 from rollserve.v1 import environment_pb2
-from rollserve_server.envs import RowSettings, VectorEnvs, differences, make_rows
+from rollserve_server.envs import VectorEnvs, differences, make_rows
+from rollserve_server.settings import RowSettings
 
 if TYPE_CHECKING:
     from rollserve import EnvSpec
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Finding", "Verdict", "check_env"]
 
-_ROWS = RowSettings(num_rows=1, num_native_rows=8)
+_ROWS = RowSettings(rows=1, native_rows=8)
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,12 @@ from rollserve_server.envs.paths import check_arguments, check_paths, paths_in
 from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs, specs_of_rows
 from rollserve_server.envs.rows import RowEnvs
 from rollserve_server.envs.vector_rows import VectorEnvs
-from rollserve_server.envs.vectorization import RowSettings, episodes_per_row, make_rows, with_envpool
+from rollserve_server.envs.vectorization import episodes_per_row, make_rows, with_envpool
 
 __all__ = [
     "Difference",
     "Leaf",
     "RowEnvs",
-    "RowSettings",
     "RowSpecs",
     "Trace",
     "VectorEnvs",

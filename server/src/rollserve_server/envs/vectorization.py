@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from rollserve import EnvSpec
@@ -14,32 +13,15 @@ from rollserve_server.envs.vector_rows import VectorEnvs
 from rollserve_server.errors import InvalidValueError, at_row
 
 if TYPE_CHECKING:
-    from rollserve import Vectorization
+    from rollserve_server.settings import RowSettings
 
-__all__ = ["RowSettings", "episodes_per_row", "make_rows", "with_envpool"]
+__all__ = ["episodes_per_row", "make_rows", "with_envpool"]
 
 
 _MOST_BLOCK_EPISODES = 1 << 16
 """More would only make a block longer, and what is lost with it; with so many of each, rows hardly wait any more."""
 
 _Rows = TypeVar("_Rows", RowEnvs, VectorEnvs)
-
-
-@dataclass(frozen=True)
-class RowSettings:
-    """What holds for the rows of environments that do not say otherwise.
-
-    Attributes:
-        vectorization: how they are stepped; None for natively where that is offered.
-        num_rows: how many there are that are stepped one by one.
-        num_native_rows: how many there are that are stepped at once.
-        num_episodes_per_row: of these, how many episodes of each make a block.
-    """
-
-    vectorization: Vectorization | None = None
-    num_rows: int = 16
-    num_native_rows: int = 64
-    num_episodes_per_row: int = 8
 
 
 class FreeRows(Protocol):
@@ -78,15 +60,15 @@ def make_rows(
         _check_rows(specs)
         return _one_by_one(specs, len(specs.specs), free)
     vectorization = specs.vectorization or settings.vectorization
-    if vectorization in ("native", "envpool") or (vectorization is None and why_not_native(specs) is None):
+    if vectorization in ("native", "envpool") or (vectorization == "auto" and why_not_native(specs) is None):
         if vectorization != "envpool":
             check_step_limit(specs)
         try:
-            return _together(specs, specs.num_rows or settings.num_native_rows, free, max_episode_length)
+            return _together(specs, specs.num_rows or settings.native_rows, free, max_episode_length)
         except InvalidValueError:  # there are arguments that only rows take
-            if vectorization is not None:
+            if vectorization != "auto":
                 raise
-    return _one_by_one(specs, specs.num_rows or settings.num_rows, free)
+    return _one_by_one(specs, specs.num_rows or settings.rows, free)
 
 
 def episodes_per_row(specs: WorkerSpecs, settings: RowSettings, num_rows: int) -> int:
@@ -96,7 +78,7 @@ def episodes_per_row(specs: WorkerSpecs, settings: RowSettings, num_rows: int) -
         InvalidValueError: a block would have too many.
     """
     own = specs.num_episodes_per_row if isinstance(specs, EnvSpec) else None
-    num_episodes = own or settings.num_episodes_per_row
+    num_episodes = own or settings.episodes_per_row
     if num_episodes * num_rows > _MOST_BLOCK_EPISODES:
         expected = f"at most {_MOST_BLOCK_EPISODES // num_rows} of {num_rows} rows"
         raise InvalidValueError.of("episodes_per_row", expected=expected, got=num_episodes)

@@ -1,7 +1,6 @@
-"""The gRPC side: translates, maps errors, forwards bytes. Knows no environment and no policy."""
+"""The gRPC side of the server: translates requests for the pool, forwards sampled bytes, maps errors to statuses."""
 
-from rollserve_server.gateway.client_limits import ClientLimits
-from rollserve_server.gateway.server import Gateway, GatewayConfig
-from rollserve_server.gateway.service import DEFAULT_SAMPLER
+from rollserve_server.gateway.requests.reader import DEFAULT_SAMPLER
+from rollserve_server.gateway.server import Gateway
 
-__all__ = ["DEFAULT_SAMPLER", "ClientLimits", "Gateway", "GatewayConfig"]
+__all__ = ["DEFAULT_SAMPLER", "Gateway"]

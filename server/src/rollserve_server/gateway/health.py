@@ -1,7 +1,7 @@
-"""gRPC's health service: whether the server takes calls.
+"""gRPC's health service: whether the server accepts calls.
 
-https://github.com/grpc/grpc/blob/master/doc/health-checking.md says what clients expect of it. The library's own waits
-for each of its watchers before it goes on, and takes requests of any size.
+See https://github.com/grpc/grpc/blob/master/doc/health-checking.md for what clients expect. The service of gRPC's own
+library waits for each of its watchers before it goes on, and accepts requests of any size.
 """
 
 from __future__ import annotations
@@ -17,138 +17,122 @@ from grpc_health.v1 import health_pb2
 
 from rollserve import Reason
 from rollserve_server.errors import NotFoundError, OverLimitError
-from rollserve_server.gateway.requests.parsing import parsed
+from rollserve_server.gateway.requests.parsing import parse
+from rollserve_server.gateway.rpcs.handlers import stream_handler, unary_handler
 
 if TYPE_CHECKING:
     from rollserve_server.gateway.requests.intake import Intake
-    from rollserve_server.gateway.rpcs import OpenRpc, OpenRpcs
+    from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
+    from rollserve_server.gateway.rpcs.open_rpcs import OpenRpcs
 
 __all__ = ["HEALTH_SERVICE", "Health"]
 
 HEALTH_SERVICE: str = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 
-_Context = Any  # grpc.aio's is generic in the stubs only
-_MOST_WATCHERS, _MOST_OF_CONNECTION = 256, 64
-"""Each is one of the RPCs that may run at the same time, for as long as it likes."""
-_CAN_LIST = hasattr(health_pb2, "HealthListResponse")
-"""Older versions of grpcio-health-checking know of no such RPC."""
+_MAX_WATCHERS, _MAX_CONNECTION_WATCHERS = 256, 64
+"""Watchers at a time, in all and by connection. Each is an open RPC, for as long as its client likes."""
+_HAS_LIST = hasattr(health_pb2, "HealthListResponse")
+"""Whether the installed grpcio-health-checking knows the RPC `List`; older ones do not."""
 
 
 class Health:
     """`grpc.health.v1.Health` of services that are all as healthy as the server."""
 
     def __init__(self, services: Collection[str], rpcs: OpenRpcs, intake: Intake) -> None:
-        """Begins with a server that does not serve.
+        """Report a server that does not serve yet.
 
         Args:
-            services: whose health can be asked for, by their names; empty for that of the whole server.
-            rpcs: keeps the RPCs.
+            services: names of the services; an empty name stands for the whole server.
+            rpcs: registry of open RPCs.
             intake: receives requests.
         """
         self._services = services
         self._rpcs = rpcs
         self._intake = intake
         self._status: int = health_pb2.HealthCheckResponse.NOT_SERVING
-        self._has_ended = False
-        self._watchers: Counter[str] = Counter()
-        # Whoever waits for the next change waits for this one: each change has its own.
+        self._has_stopped = False
+        self._num_watchers: Counter[str] = Counter()
+        # Set at the next change of the status; each change makes another event.
         self._changed = asyncio.Event()
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """What a server needs to route calls here."""
-        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            "Check": grpc.stream_unary_rpc_method_handler(self._answer_check, None, None),
-            "Watch": grpc.stream_stream_rpc_method_handler(self._write_watch, None, None),
+        """Return the handler that routes RPCs to the methods."""
+        handlers = {
+            "Check": unary_handler(self._rpcs, self.check, is_awaited=False),
+            "Watch": stream_handler(self._rpcs, self.watch, is_awaited=False, limits_unread=False),
         }
-        if _CAN_LIST:
-            handlers["List"] = grpc.stream_unary_rpc_method_handler(self._answer_list, None, None)
+        if _HAS_LIST:
+            handlers["List"] = unary_handler(self._rpcs, self.list, is_awaited=False)
         return grpc.method_handlers_generic_handler(HEALTH_SERVICE, handlers)
 
-    def begin(self) -> None:
-        """Tells that the server serves, unless it has ended."""
-        if not self._has_ended:
+    def start_serving(self) -> None:
+        """Report from now on that the server serves, unless it has stopped."""
+        if not self._has_stopped:
             self._set(health_pb2.HealthCheckResponse.SERVING)
 
-    def end(self) -> None:
-        """Tells that the server does not serve, from now on for good. Waits for nobody."""
-        self._has_ended = True
+    def stop_serving(self) -> None:
+        """Report from now on that the server does not serve. Waits for no watcher."""
+        self._has_stopped = True
         self._set(health_pb2.HealthCheckResponse.NOT_SERVING)
 
-    async def check(self, rpc: OpenRpc) -> bytes:
-        """Check: a serialized message.
+    async def check(self, rpc: OpenRpc) -> Any:
+        """Answer `Check`.
 
         Raises:
-            NotFoundError: there is no such service.
+            NotFoundError: no service has that name.
         """
-        name = await self._name(rpc)
+        name = await self._requested_service(rpc)
         if name not in self._services:
-            known = ", ".join(map(repr, self._services))
-            text = f"{name!r} came, one of {known} was expected"
-            raise NotFoundError(text, reason=Reason.SERVICE_NOT_FOUND, field="service")
-        return self._response(self._status)
+            expected = f"one of {', '.join(map(repr, self._services))}"
+            raise NotFoundError.of("service", expected=expected, got=repr(name), reason=Reason.SERVICE_NOT_FOUND)
+        return health_pb2.HealthCheckResponse(status=self._status)
 
-    async def list(self, rpc: OpenRpc) -> bytes:
-        """List: a serialized message."""
-        parsed(health_pb2.HealthListRequest, await self._intake.name(rpc))
+    async def list(self, rpc: OpenRpc) -> Any:
+        """Answer `List`."""
+        parse(health_pb2.HealthListRequest, await self._intake.name_request(rpc))
         status = health_pb2.HealthCheckResponse(status=self._status)
-        response = health_pb2.HealthListResponse(statuses=dict.fromkeys(self._services, status))
-        return bytes(response.SerializeToString())
+        return health_pb2.HealthListResponse(statuses=dict.fromkeys(self._services, status))
 
     async def watch(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
-        """Watch: serialized messages. Who takes one late gets the newest status next, and none in between.
+        """Answer `Watch`. A client that reads late gets the newest status next, and none of those in between.
 
         Raises:
-            OverLimitError: too many watch already, through the same connection or in all.
+            OverLimitError: too many watchers, of the same connection or in all.
         """
         with self._watching(rpc.peer):
-            is_known = await self._name(rpc) in self._services
-            told: int | None = None
+            is_known = await self._requested_service(rpc) in self._services
+            reported: int | None = None
             while True:
                 changed = self._changed
                 status = self._status if is_known else health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
-                if status != told:
-                    told = status
-                    yield self._response(status)
+                if status != reported:
+                    reported = status
+                    yield bytes(health_pb2.HealthCheckResponse(status=status).SerializeToString())
                 else:
                     await changed.wait()
 
-    async def _name(self, rpc: OpenRpc) -> str:
-        return str(parsed(health_pb2.HealthCheckRequest, await self._intake.name(rpc)).service)
+    async def _requested_service(self, rpc: OpenRpc) -> str:
+        return str(parse(health_pb2.HealthCheckRequest, await self._intake.name_request(rpc)).service)
 
     @contextlib.contextmanager
     def _watching(self, peer: str) -> Iterator[None]:
-        if self._watchers[peer] >= _MOST_OF_CONNECTION or self._watchers.total() >= _MOST_WATCHERS:
-            text = f"{self._watchers[peer]} watch health through this connection and {self._watchers.total()} in all"
-            text = f"{text}, {_MOST_OF_CONNECTION} and {_MOST_WATCHERS} are the most"
-            raise OverLimitError(text, reason=Reason.TOO_MANY_CALLS)
-        self._watchers[peer] += 1
+        num_of_peer, num_in_all = self._num_watchers[peer], self._num_watchers.total()
+        if num_of_peer >= _MAX_CONNECTION_WATCHERS or num_in_all >= _MAX_WATCHERS:
+            raise OverLimitError.of(
+                "",
+                expected=f"at most {_MAX_CONNECTION_WATCHERS} watchers by connection and {_MAX_WATCHERS} in all",
+                got=f"{num_of_peer} and {num_in_all} beside this one",
+                reason=Reason.TOO_MANY_CALLS,
+            )
+        self._num_watchers[peer] += 1
         try:
             yield
         finally:
-            self._watchers[peer] -= 1
-            if not self._watchers[peer]:
-                del self._watchers[peer]
-
-    def _response(self, status: int) -> bytes:
-        return bytes(health_pb2.HealthCheckResponse(status=status).SerializeToString())
+            self._num_watchers[peer] -= 1
+            if not self._num_watchers[peer]:
+                del self._num_watchers[peer]
 
     def _set(self, status: int) -> None:
         self._status = status
         self._changed.set()
         self._changed = asyncio.Event()
-
-    async def _answer_check(self, _: object, context: _Context) -> bytes:
-        async with self._rpcs.open(context, is_awaited=False) as rpc:
-            return await self.check(rpc)
-
-    async def _answer_list(self, _: object, context: _Context) -> bytes:
-        async with self._rpcs.open(context, is_awaited=False) as rpc:
-            return await self.list(rpc)
-
-    async def _write_watch(self, _: object, context: _Context) -> None:
-        async with (
-            self._rpcs.open(context, is_awaited=False) as rpc,
-            contextlib.aclosing(self.watch(rpc)) as messages,
-        ):
-            async for message in messages:
-                await rpc.write(message)

@@ -1,4 +1,4 @@
-"""gRPC's reflection: what a client that has no protos asks for. The library answers, within bounds."""
+"""gRPC's reflection service, for clients that have no protos. The library answers, within bounds."""
 
 from __future__ import annotations
 
@@ -10,58 +10,58 @@ import grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from rollserve_server.admission import ConnectionAdmission
-from rollserve_server.gateway.requests.parsing import parsed
+from rollserve_server.gateway.requests.parsing import parse
+from rollserve_server.gateway.rpcs.handlers import stream_handler
 
 if TYPE_CHECKING:
     from rollserve_server.gateway.requests.intake import Intake
-    from rollserve_server.gateway.rpcs import OpenRpcs
+    from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
+    from rollserve_server.gateway.rpcs.open_rpcs import OpenRpcs
 
 __all__ = ["REFLECTION_SERVICE", "Reflection"]
 
 REFLECTION_SERVICE: str = reflection.SERVICE_NAME
 
-_Context = Any  # grpc.aio's is generic in the stubs only
-_MOST_ANSWERS, _MOST_OF_CONNECTION, _PATIENCE_SECONDS, _MOST_WAITING = 8, 2, 5.0, 64
-"""How many answers are there at a time, in all and of a connection, until their clients have taken them."""
+_MAX_ANSWERS, _MAX_CONNECTION_ANSWERS, _PATIENCE_SECONDS, _MAX_WAITING = 8, 2, 5.0, 64
+"""Answers that clients have not read at a time, in all and by connection; how long others wait for a client that does
+not read its answer; and how many wait."""
 
 
 class Reflection:
     """`grpc.reflection.v1alpha.ServerReflection`."""
 
     def __init__(self, services: Collection[str], rpcs: OpenRpcs, intake: Intake) -> None:
-        """Tells of these services.
+        """Prepare to describe services.
 
         Args:
-            services: their names.
-            rpcs: keeps the RPCs.
+            services: names of the services.
+            rpcs: registry of open RPCs.
             intake: receives requests.
         """
         self._library = reflection.aio.ReflectionServicer(services)
         self._rpcs = rpcs
         self._intake = intake
         self._answer_admission = ConnectionAdmission(
-            _MOST_ANSWERS, _MOST_OF_CONNECTION, _PATIENCE_SECONDS, max_waiting=_MOST_WAITING
+            _MAX_ANSWERS, _MAX_CONNECTION_ANSWERS, _PATIENCE_SECONDS, max_waiting=_MAX_WAITING
         )
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """What a server needs to route calls here."""
-        handler: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(self._write, None, None)
+        """Return the handler that routes RPCs to the methods."""
+        handler = stream_handler(self._rpcs, self._answer_all, is_awaited=False)
         return grpc.method_handlers_generic_handler(REFLECTION_SERVICE, {"ServerReflectionInfo": handler})
 
-    async def _write(self, _: object, context: _Context) -> None:
-        async with self._rpcs.open(context, is_awaited=False) as rpc:
-            self._rpcs.check_stuck()
-            while (data := await self._intake.reflection(rpc)) is not None:
-                request = parsed(reflection_pb2.ServerReflectionRequest, data)
-                async with contextlib.AsyncExitStack() as stack:
-                    await self._answer_admission.admit(stack, rpc)
-                    await rpc.write(await self._answer(request))
+    async def _answer_all(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
+        while (data := await self._intake.next_query(rpc)) is not None:
+            query = parse(reflection_pb2.ServerReflectionRequest, data)
+            async with contextlib.AsyncExitStack() as stack:
+                await self._answer_admission.admit(stack, rpc)
+                yield await self._answer(query)
 
-    async def _answer(self, request: Any) -> bytes:
-        """What the library answers to one request."""
+    async def _answer(self, query: Any) -> bytes:
+        """Return the library's answer to one query."""
 
-        async def only() -> AsyncGenerator[Any, None]:
-            yield request
+        async def queries() -> AsyncGenerator[Any, None]:
+            yield query
 
-        async with contextlib.aclosing(self._library.ServerReflectionInfo(only(), None)) as answers:
+        async with contextlib.aclosing(self._library.ServerReflectionInfo(queries(), None)) as answers:
             return bytes((await anext(answers)).SerializeToString())

@@ -1,133 +1,110 @@
-"""The gRPC server: where it listens, health, reflection, and its end."""
+"""The gRPC server: its services, where it listens, and its end."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
 
-from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve.errors import mismatch
 from rollserve_server.errors import StoppingError
-from rollserve_server.gateway.client_limits import ClientLimits
+from rollserve_server.gateway.channel import channel_options
 from rollserve_server.gateway.health import HEALTH_SERVICE, Health
 from rollserve_server.gateway.reflection import REFLECTION_SERVICE, Reflection
 from rollserve_server.gateway.requests.intake import Intake
-from rollserve_server.gateway.rpcs import OpenRpcs
-from rollserve_server.gateway.service import SamplerService
+from rollserve_server.gateway.requests.reader import RequestReader
+from rollserve_server.gateway.rpcs.open_rpcs import OpenRpcs
+from rollserve_server.gateway.service import SAMPLER_SERVICE, SamplerService
 from rollserve_server.gateway.shared_memory import Rings
 
 if TYPE_CHECKING:
     from rollserve_server.pool import Pool
+    from rollserve_server.settings import GatewaySettings
 
-__all__ = ["Gateway", "GatewayConfig"]
-
-_log = logging.getLogger(__name__)
+__all__ = ["Gateway"]
 
 _FLUSH_SECONDS = 1.0
-"""How long clients have to hear that their calls have ended."""
+"""How long the statuses of ended RPCs may take to reach their clients."""
 _ACCEPTED_SECONDS = 0.2
-"""How long calls that have come have to be begun with: gRPC cancels those that stand in its queue when it stops."""
+"""How long gRPC may take to start the RPCs in its queue; when the server stops, it cancels those left there."""
 
-_SERVICE = pb.DESCRIPTOR.services_by_name["SamplerService"].full_name
-
-
-# gRPC logs a traceback when a client goes away while a message is being sent to it, which is the client's right.
+# gRPC logs a traceback when a client leaves while a message is being sent to it, which is the client's right.
 logging.getLogger("grpc._cython.cygrpc").addFilter(lambda record: "ExecuteBatchError" not in record.getMessage())
-
-
-@dataclass(frozen=True)
-class GatewayConfig:
-    """How a gateway is made.
-
-    Attributes:
-        listen: `host:port`; port 0 for any that is free.
-        max_request_bytes: the largest request that is taken.
-        grace_seconds: how long calls may go on after the end has begun.
-        allowed_paths: files and folders that requests may name in the arguments of environments.
-        shared_memory_bytes: how much shared memory streams may come through.
-        limits: what clients may take of it, and how it finds out that they are gone.
-    """
-
-    listen: str
-    max_request_bytes: int
-    grace_seconds: float
-    allowed_paths: tuple[Path, ...] = ()
-    shared_memory_bytes: int = 0
-    limits: ClientLimits = field(default_factory=ClientLimits)
 
 
 class Gateway:
     """Serves samplers over gRPC.
 
     Attributes:
-        port: where it listens, after `start`.
+        port: port where the server listens, after `start`.
     """
 
-    def __init__(self, config: GatewayConfig, pools: Mapping[str, Pool]) -> None:
-        """Prepares to serve the samplers of these names.
+    def __init__(
+        self, settings: GatewaySettings, pools: Mapping[str, Pool], allowed_paths: Sequence[Path] = ()
+    ) -> None:
+        """Prepare to serve samplers.
+
+        Args:
+            settings: where to listen, and limits for clients.
+            pools: the pools by the names of their samplers.
+            allowed_paths: files and folders that arguments of environments and agents may name.
 
         Raises:
-            OSError: there is no shared memory here.
+            OSError: the settings ask for shared memory, which this system does not have.
         """
-        self._config = config
+        self._settings = settings
         self._pools = pools
-        limits = config.limits
-        self._server = grpc.aio.server(
-            options=[
-                ("grpc.max_receive_message_length", config.max_request_bytes),
-                ("grpc.so_reuseport", 0),
-                *limits.channel_options(),
-            ],
-            maximum_concurrent_rpcs=limits.max_rpcs,
-        )
+        limits = settings.clients
+        self._server = grpc.aio.server(options=channel_options(settings), maximum_concurrent_rpcs=limits.max_rpcs)
         self._rpcs = OpenRpcs(limits.client_stall_seconds)
-        intake = Intake(config.max_request_bytes, limits.max_pending_request_bytes)
-        rings = Rings(config.shared_memory_bytes)
-        service = SamplerService(pools, config.allowed_paths, rings, self._rpcs, intake)
-        self._health = Health(("", _SERVICE), self._rpcs, intake)
-        reflection = Reflection((_SERVICE, HEALTH_SERVICE, REFLECTION_SERVICE), self._rpcs, intake)
+        intake = Intake(settings.max_request_bytes, limits.max_pending_request_bytes)
+        rings = Rings(settings.shared_memory_bytes)
+        service = SamplerService(self._rpcs, intake, RequestReader(pools, allowed_paths), rings)
+        self._health = Health(("", SAMPLER_SERVICE), self._rpcs, intake)
+        reflection = Reflection((SAMPLER_SERVICE, HEALTH_SERVICE, REFLECTION_SERVICE), self._rpcs, intake)
         self._server.add_generic_rpc_handlers((service.handler(), self._health.handler(), reflection.handler()))
         self.port = 0
 
     async def start(self) -> None:
-        """Begins to serve.
+        """Start to listen and to serve.
 
         Raises:
-            OSError: it cannot listen there.
+            OSError: the server cannot listen there.
         """
+        address = self._settings.listen
         try:
-            self.port = self._server.add_insecure_port(self._config.listen)
+            self.port = self._server.add_insecure_port(address)
         except RuntimeError as error:
-            raise OSError(f"listen: {self._config.listen}: cannot listen there: is the port in use?") from error
+            text = mismatch("an address to listen at", address, "is the port in use?")
+            raise OSError(f"listen: {text}") from error
         await self._server.start()
-        self._health.begin()
+        self._health.start_serving()
 
     async def stop(self, *, at_once: bool = False) -> None:
-        """Takes no more calls, tells so, and ends when those that run have ended or the grace is over.
+        """Stop serving: accept no more calls, wait for the running ones, and end what is left after the grace period.
 
-        Calls that wait for their turn are ended at once, those that run longer than the grace then.
+        Queued calls end at once. Health reports at once that the server does not serve.
 
         Args:
-            at_once: whether there is no grace.
+            at_once: whether there is no grace period.
         """
-        grace = 0.0 if at_once else self._config.grace_seconds
-        self._health.end()
+        grace = 0.0 if at_once else self._settings.grace_seconds
+        self._health.stop_serving()
         for pool in self._pools.values():
-            pool.drain(StoppingError("the server is stopping: it begins no more calls"))
+            pool.drain(StoppingError("the server is stopping and starts no more calls"))
         if grace:
             await asyncio.sleep(_ACCEPTED_SECONDS)
-        # Takes no more connections and calls from now on.
+        # From here on gRPC accepts no more connections and RPCs.
         stopping = asyncio.create_task(self._server.stop(grace + _FLUSH_SECONDS))
         try:
             await self._rpcs.wait_until_none(grace)
-            self._rpcs.end(StoppingError(f"the server is stopping, and has waited {grace:g} s for the call to end"))
-            # Whoever watches its health goes on doing so.
+            self._rpcs.end(StoppingError(f"the server is stopping, and the call has not ended within {grace:g} s"))
+            # Watchers of health never end by themselves.
             await asyncio.wait({stopping}, timeout=_FLUSH_SECONDS)
             await self._server.stop(None)
         finally:

@@ -1,340 +1,200 @@
-"""The service: each method translates, delegates, and translates back."""
+"""The sampler service: each method reads a request, has a pool do it, and returns what the pool gives."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING
 
 import grpc
 
-from rollserve import Reason
-from rollserve._codec.parameter_updates import read_parameters_update
-from rollserve.v1 import agent_versions_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.admission import Admission, ConnectionAdmission
-from rollserve_server.errors import NotFoundError
-from rollserve_server.gateway.messages import evaluations as evaluation_messages
-from rollserve_server.gateway.messages import sampling as sampling_messages
-from rollserve_server.gateway.messages.agents import agent_updates_from_proto
-from rollserve_server.gateway.messages.environments import env_updated_to_proto, env_updates_from_proto
-from rollserve_server.gateway.messages.fields import MOST_WORKERS, in_range
-from rollserve_server.gateway.messages.versions import agent_versions_to_proto, chosen_parameters, parameter_messages
-from rollserve_server.gateway.requests.limits import check_fields
-from rollserve_server.gateway.requests.parsing import decoded, parsed
-from rollserve_server.pool import Account, Beginning, Delivery, Evaluation, Pool, Progress
+from rollserve_server.gateway.messages.agent_versions import (
+    agent_versions_to_proto,
+    parameter_messages,
+    select_parameters,
+)
+from rollserve_server.gateway.messages.environments import env_updated_to_proto
+from rollserve_server.gateway.messages.status import status_to_proto
+from rollserve_server.gateway.responses import (
+    delivered_messages,
+    evaluation_response,
+    population_response,
+    sample_response,
+    shared_or_sent,
+)
+from rollserve_server.gateway.rpcs.handlers import stream_handler, unary_handler
+from rollserve_server.pool import Account, Delivery
 
 if TYPE_CHECKING:
-    from google.protobuf.message import Message
-
+    from rollserve.v1 import agent_versions_pb2
     from rollserve_server.gateway.requests.intake import Intake
-    from rollserve_server.gateway.rpcs import OpenRpc, OpenRpcs
+    from rollserve_server.gateway.requests.reader import RequestReader
+    from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
+    from rollserve_server.gateway.rpcs.open_rpcs import OpenRpcs
     from rollserve_server.gateway.shared_memory import Rings
-    from rollserve_server.pool import AgentUpdate, EnvUpdate, EvaluationRequest, PoolStatus, PopulationRequest
+    from rollserve_server.pool import PoolStatus
 
-__all__ = ["DEFAULT_SAMPLER", "SamplerService"]
+__all__ = ["SAMPLER_SERVICE", "SamplerService"]
 
-DEFAULT_SAMPLER = "default"
+SAMPLER_SERVICE: str = pb.DESCRIPTOR.services_by_name["SamplerService"].full_name
 
 _log = logging.getLogger(__name__)
 
-_Context = Any  # grpc.aio's is generic in the stubs only
-_T = TypeVar("_T")
-_SampleRequest = pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest
-_Stream = Callable[[bytes, "OpenRpc"], AsyncGenerator[bytes, None]]
-
-_KINDS = {
-    "UpdateAgent": "update",
-    "UpdateEnv": "update",
-    "Evaluate": "evaluation",
-    "EvaluatePopulation": "evaluation",
-}
-"""Of RPCs whose requests bring agents, parameters or environments; those of others are small."""
-_QUICK_BYTES = 1 << 15
-"""Requests that are no larger are read at once: that takes a tenth of a second at most."""
-_MOST_PARAMETERS, _MOST_WAITING = 4, 64
-"""How many streams of parameters run at the same time, and how many wait."""
-_MOST_ANSWERS, _MOST_OF_CONNECTION, _ANSWER_PATIENCE_SECONDS = 8, 2, 5.0
-"""How many states of samplers are there at a time, in all and of a connection, until their clients have taken them."""
+_MAX_PARAMETER_STREAMS, _MAX_STATUSES, _MAX_CONNECTION_STATUSES = 4, 8, 2
+"""Streams of parameters, and states of samplers that clients have not read, at a time."""
+_STATUS_PATIENCE_SECONDS = 5.0
+"""How long others wait for a state that its client does not read."""
+_MAX_WAITING = 64
+"""Length of the queues for parameters and for states."""
 
 
 class SamplerService:
     """`rollserve.v1.SamplerService`; see `protos/rollserve/v1/sampler_service.proto`."""
 
-    def __init__(
-        self,
-        pools: Mapping[str, Pool],
-        allowed_paths: Collection[Path],
-        rings: Rings,
-        rpcs: OpenRpcs,
-        intake: Intake,
-    ) -> None:
-        """Serves the samplers of these names.
+    def __init__(self, rpcs: OpenRpcs, intake: Intake, reader: RequestReader, rings: Rings) -> None:
+        """Prepare to answer RPCs.
 
         Args:
-            pools: the samplers.
-            allowed_paths: see `check_paths`.
-            rings: memory for streams that may come through some.
-            rpcs: keeps the RPCs.
+            rpcs: registry of open RPCs.
             intake: receives requests.
+            reader: reads requests, and knows the pools.
+            rings: memory for clients that read results from there.
         """
-        self._pools = pools
-        self._allowed_paths = allowed_paths
-        self._rings = rings
         self._rpcs = rpcs
         self._intake = intake
-        # Each holds a version's parameters for as long as it runs, also when the pool has forgotten them.
+        self._reader = reader
+        self._rings = rings
+        # A stream keeps its version's parameters in memory, also after the pool has evicted the version.
         self._parameter_admission = Admission(
-            _MOST_PARAMETERS, 1.0, max_stalled=_MOST_PARAMETERS, max_waiting=_MOST_WAITING
+            _MAX_PARAMETER_STREAMS, 1.0, max_stalled=_MAX_PARAMETER_STREAMS, max_waiting=_MAX_WAITING
         )
-        self._answer_admission = ConnectionAdmission(
-            _MOST_ANSWERS, _MOST_OF_CONNECTION, _ANSWER_PATIENCE_SECONDS, max_waiting=_MOST_WAITING
+        self._status_admission = ConnectionAdmission(
+            _MAX_STATUSES, _MAX_CONNECTION_STATUSES, _STATUS_PATIENCE_SECONDS, max_waiting=_MAX_WAITING
         )
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """What a server needs to route calls here."""
-        service = pb.DESCRIPTOR.services_by_name["SamplerService"]
-        unary: dict[str, Callable[[bytes], Awaitable[Message]]] = {
+        """Return the handler that routes RPCs to the methods."""
+        unary = {
             "UpdateAgent": self.update_agent,
             "UpdateEnv": self.update_env,
             "ResizePool": self.resize_pool,
             "ListAgentVersions": self.list_agent_versions,
         }
-        streams: dict[str, _Stream] = {
-            "ObtainSamples": functools.partial(self.obtain, pb.ObtainSamplesRequest),
-            "ObtainExactEpisodes": functools.partial(self.obtain, pb.ObtainExactEpisodesRequest),
+        streams = {
+            "ObtainSamples": self.obtain_samples,
+            "ObtainExactEpisodes": self.obtain_exact_episodes,
             "GetSampler": self.get_sampler,
             "GetAgentParameters": self.get_agent_parameters,
             "Evaluate": self.evaluate,
             "EvaluatePopulation": self.evaluate_population,
         }
-        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
-        # gRPC passes bytes on both ways: what cannot be parsed is an error like any other, and sampled messages come
-        # from the workers as bytes. The one request of an RPC is taken as a stream: of those gRPC reads no more than it
-        # is asked to. The one answer of an RPC may be sent as a stream, too: clients see no difference.
-        for name, method in unary.items():
-            answer = self._answer(method, _KINDS.get(name))
-            handlers[name] = grpc.stream_unary_rpc_method_handler(answer, None, None)
-        for name, stream in streams.items():
-            write = self._write(stream, _KINDS.get(name))
-            handlers[name] = grpc.stream_stream_rpc_method_handler(write, None, None)
-        return grpc.method_handlers_generic_handler(service.full_name, handlers)
+        handlers = {name: unary_handler(self._rpcs, method) for name, method in unary.items()}
+        handlers |= {name: stream_handler(self._rpcs, method) for name, method in streams.items()}
+        return grpc.method_handlers_generic_handler(SAMPLER_SERVICE, handlers)
 
-    async def update_agent(self, data: bytes) -> pb.UpdateAgentResponse:
-        """UpdateAgent."""
-        came = await _reading(self._read_agent_update, data)
-        if came.skip_if_identical:
-            current = await came.pool.agent_versions.current_if_same(came.updates, per_worker=came.per_worker)
-            if current is not None:
-                return pb.UpdateAgentResponse(policy_version=current, unchanged=True)
-        version = await came.pool.update_agent(came.updates, per_worker=came.per_worker)
+    async def update_agent(self, rpc: OpenRpc) -> pb.UpdateAgentResponse:
+        """Answer `UpdateAgent`."""
+        async with self._intake.update_request(rpc) as data:
+            pool, updates, per_worker, skip_if_identical = await self._reader.agent_update(data)
+            if skip_if_identical:
+                current = await pool.current_if_same(updates, per_worker=per_worker)
+                if current is not None:
+                    return pb.UpdateAgentResponse(policy_version=current, unchanged=True)
+            version = await pool.update_agent(updates, per_worker=per_worker)
         _log.debug("agent updated", extra={"policy_version": version})
         return pb.UpdateAgentResponse(policy_version=version)
 
-    async def update_env(self, data: bytes) -> pb.UpdateEnvResponse:
-        """UpdateEnv."""
-        pool, updates, per_worker = await _reading(self._read_env_update, data)
-        updated = await pool.update_env(updates, per_worker=per_worker)
+    async def update_env(self, rpc: OpenRpc) -> pb.UpdateEnvResponse:
+        """Answer `UpdateEnv`."""
+        async with self._intake.update_request(rpc) as data:
+            pool, updates, per_worker = await self._reader.env_update(data)
+            updated = await pool.update_env(updates, per_worker=per_worker)
         env = ",".join(dict.fromkeys(spec.id for spec in updated.specs))
         _log.info("environment updated", extra={"env": env, "env_version": updated.version})
         return env_updated_to_proto(updated)
 
-    async def resize_pool(self, data: bytes) -> pb.ResizePoolResponse:
-        """ResizePool."""
-        request = parsed(pb.ResizePoolRequest, data)
-        pool = self._pool(request.sampler)
-        num_workers = in_range("worker_count", request.worker_count, 1, MOST_WORKERS)
+    async def resize_pool(self, rpc: OpenRpc) -> pb.ResizePoolResponse:
+        """Answer `ResizePool`."""
+        pool, num_workers = self._reader.resize(await self._intake.small_request(rpc))
         previous = await pool.resize(num_workers)
         return pb.ResizePoolResponse(worker_count=num_workers, previous_worker_count=previous)
 
-    async def get_sampler(self, data: bytes, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
-        """GetSampler: its only message, which may be large. As of a stream, it is known when the client takes it."""
-        request = parsed(pb.GetSamplerRequest, data)
-        pool = self._pool(request.sampler)
+    async def list_agent_versions(self, rpc: OpenRpc) -> agent_versions_pb2.ListAgentVersionsResponse:
+        """Answer `ListAgentVersions`."""
+        pool = self._reader.agent_versions(await self._intake.small_request(rpc))
+        return agent_versions_to_proto(await pool.agents.listed())
+
+    async def get_sampler(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
+        """Answer `GetSampler`, as a stream of one message: only of streams gRPC says when the client has read it."""
+        name, pool = self._reader.sampler(await self._intake.small_request(rpc))
         async with contextlib.AsyncExitStack() as stack:
-            await self._answer_admission.admit(stack, rpc)
-            status = pool.status()
-            # There may be an environment for each of many rows.
-            yield await asyncio.to_thread(_status_message, request.sampler or DEFAULT_SAMPLER, status)
+            await self._status_admission.admit(stack, rpc)
+            # A thread, because each of many rows may have an environment of its own.
+            yield await asyncio.to_thread(_serialized_status, name, pool.status())
 
-    async def list_agent_versions(self, data: bytes) -> agent_versions_pb2.ListAgentVersionsResponse:
-        """ListAgentVersions."""
-        request = parsed(agent_versions_pb2.ListAgentVersionsRequest, data)
-        return agent_versions_to_proto(await self._pool(request.sampler).agent_versions.listed())
-
-    async def get_agent_parameters(self, data: bytes, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
-        """GetAgentParameters: serialized messages."""
-        request = parsed(agent_versions_pb2.GetAgentParametersRequest, data)
-        versions = self._pool(request.sampler).agent_versions
-        limit = sampling_messages.message_limit_from_proto(request)
+    async def get_agent_parameters(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
+        """Answer `GetAgentParameters`."""
+        request = self._reader.agent_parameters(await self._intake.small_request(rpc))
         async with contextlib.AsyncExitStack() as stack:
             await self._parameter_admission.admit(stack, rpc)
-            version, parameters = versions.parameters(request.policy_version or None, request.worker_index)
-            for message in parameter_messages(version, chosen_parameters(parameters, request.names), limit):
+            version, parameters = request.pool.agents.parameters(request.policy_version, request.worker_index)
+            selected = select_parameters(parameters, request.names)
+            for message in parameter_messages(version, selected, request.max_message_bytes):
                 yield message.SerializeToString()
 
-    async def obtain(self, kind: type[_SampleRequest], data: bytes, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
-        """ObtainSamples and ObtainExactEpisodes, whose responses have the same fields: serialized messages."""
-        request = parsed(kind, data)
-        pool = self._pool(request.sampler)
-        sample_request = sampling_messages.sample_request_from_proto(request)
-        async with contextlib.AsyncExitStack() as stack:
-            ring = stack.enter_context(self._rings.lent(wanted=request.options.accept_shared_memory))
-            items = await stack.enter_async_context(contextlib.aclosing(pool.sample(sample_request, rpc)))
-            async for item in items:
-                match item:
-                    case Beginning():
-                        beginning = sampling_messages.beginning_to_proto(item, ring.offer() if ring else None)
-                        yield pb.ObtainSamplesResponse(beginning=beginning).SerializeToString()
-                    case Delivery():
-                        for message in item.messages:
-                            written = item.buffer[message.offset : message.offset + message.size]
-                            shared = None
-                            if ring:
-                                with rpc.waiting():
-                                    shared = await ring.write(written)
-                            response = pb.ObtainSamplesResponse(shared=shared)
-                            yield response.SerializeToString() if shared else written.tobytes()
-                    case Progress():
-                        yield pb.ObtainSamplesResponse(
-                            progress=sampling_messages.progress_to_proto(item)
-                        ).SerializeToString()
-                    case Account():
-                        fields = {"steps": item.num_steps, "episodes": item.num_episodes}
-                        _log.debug("sampled", extra={**fields, "seconds": round(item.elapsed_seconds, 3)})
-                        account = sampling_messages.account_to_proto(item)
-                        account.shared_message_bytes = ring.num_message_bytes if ring else 0
-                        yield pb.ObtainSamplesResponse(account=account).SerializeToString()
+    def obtain_samples(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
+        """Answer `ObtainSamples`."""
+        return self._obtain(pb.ObtainSamplesRequest, rpc)
 
-    async def evaluate(self, data: bytes, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
-        """Evaluate: serialized messages."""
-        pool, evaluation_request = await _reading(self._read_evaluation, data)
-        async with contextlib.aclosing(pool.evaluate(evaluation_request, rpc)) as items:
-            async for item in items:
-                match item:
-                    case Delivery():
-                        for message in item.messages:
-                            yield item.buffer[message.offset : message.offset + message.size].tobytes()
-                    case Evaluation():
-                        evaluation = evaluation_messages.evaluation_to_proto(item)
-                        yield pb.EvaluateResponse(evaluation=evaluation).SerializeToString()
-                    case _:
-                        yield pb.EvaluateResponse(**_sign_to_proto(item)).SerializeToString()
+    def obtain_exact_episodes(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
+        """Answer `ObtainExactEpisodes`."""
+        return self._obtain(pb.ObtainExactEpisodesRequest, rpc)
 
-    async def evaluate_population(self, data: bytes, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
-        """EvaluatePopulation: serialized messages."""
-        pool, population_request = await _reading(self._read_population, data)
-        async with contextlib.aclosing(pool.evaluate_population(population_request, rpc)) as items:
-            async for item in items:
-                if isinstance(item, Evaluation):
-                    evaluation = evaluation_messages.population_evaluation_to_proto(item)
-                    yield pb.EvaluatePopulationResponse(evaluation=evaluation).SerializeToString()
-                elif not isinstance(item, Delivery):
-                    yield pb.EvaluatePopulationResponse(**_sign_to_proto(item)).SerializeToString()
+    async def evaluate(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
+        """Answer `Evaluate`."""
+        async with self._intake.evaluation_request(rpc) as data:
+            pool, request = await self._reader.evaluation(data)
+            async with contextlib.aclosing(pool.evaluate(request, rpc)) as items:
+                async for item in items:
+                    if isinstance(item, Delivery):
+                        for message in delivered_messages(item):
+                            yield message.tobytes()
+                    else:
+                        yield evaluation_response(item)
 
-    def _read_agent_update(self, data: bytes) -> _AgentUpdates:
-        check_fields(pb.UpdateAgentRequest, data)
-        read = read_parameters_update(data)
-        if read is not None:
-            return _AgentUpdates(self._pool(read.sampler), [read.parameters], False, read.skip_if_identical)
-        request = decoded(pb.UpdateAgentRequest, data)
-        pool = self._pool(request.sampler)
-        updates, per_worker = agent_updates_from_proto(request, self._allowed_paths)
-        return _AgentUpdates(pool, updates, per_worker, request.skip_if_identical)
+    async def evaluate_population(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
+        """Answer `EvaluatePopulation`."""
+        async with self._intake.evaluation_request(rpc) as data:
+            pool, request = await self._reader.population_evaluation(data)
+            async with contextlib.aclosing(pool.evaluate_population(request, rpc)) as items:
+                async for item in items:
+                    if not isinstance(item, Delivery):
+                        yield population_response(item)
 
-    def _read_env_update(self, data: bytes) -> tuple[Pool, Sequence[EnvUpdate], bool]:
-        request = parsed(pb.UpdateEnvRequest, data)
-        return self._pool(request.sampler), *env_updates_from_proto(request, self._allowed_paths)
-
-    def _read_evaluation(self, data: bytes) -> tuple[Pool, EvaluationRequest]:
-        request = parsed(pb.EvaluateRequest, data)
-        pool = self._pool(request.sampler)
-        return pool, evaluation_messages.evaluation_request_from_proto(request, self._allowed_paths)
-
-    def _read_population(self, data: bytes) -> tuple[Pool, PopulationRequest]:
-        request = parsed(pb.EvaluatePopulationRequest, data)
-        pool = self._pool(request.sampler)
-        return pool, evaluation_messages.population_request_from_proto(request, self._allowed_paths)
-
-    def _pool(self, sampler: str) -> Pool:
-        pool = self._pools.get(sampler or DEFAULT_SAMPLER)
-        if pool is None:
-            known = ", ".join(map(repr, self._pools))
-            text = f"{sampler!r} came, one of {known} was expected"
-            raise NotFoundError(text, reason=Reason.SAMPLER_NOT_FOUND, field="sampler")
-        return pool
-
-    def _answer(
-        self, method: Callable[[bytes], Awaitable[Message]], request_kind: str | None
-    ) -> Callable[[object, _Context], Awaitable[bytes]]:
-        """What has gRPC call the method."""
-
-        async def answer(_: object, context: _Context) -> bytes:
-            async with self._rpcs.open(context) as rpc:
-                return await answer_to(rpc)
-
-        async def answer_to(rpc: OpenRpc) -> bytes:
-            async with self._request(rpc, request_kind) as data:
-                return (await method(data)).SerializeToString()
-
-        return answer
-
-    def _write(self, method: _Stream, request_kind: str | None) -> Callable[[object, _Context], Awaitable[None]]:
-        """What has gRPC call the method, and sends what it gives."""
-
-        async def write(_: object, context: _Context) -> None:
-            async with self._rpcs.open(context) as rpc:
-                await write_to(rpc)
-
-        async def write_to(rpc: OpenRpc) -> None:
-            self._rpcs.check_stuck()
-            async with (
-                self._request(rpc, request_kind) as data,
-                contextlib.aclosing(method(data, rpc)) as messages,
-            ):
-                async for message in messages:
-                    await rpc.write(message)
-
-        return write
-
-    @contextlib.asynccontextmanager
-    async def _request(self, rpc: OpenRpc, kind: str | None) -> AsyncGenerator[bytes, None]:
-        """The request of an RPC; see Intake."""
-        match kind:
-            case "update":
-                async with self._intake.update(rpc) as data:
-                    yield data
-            case "evaluation":
-                async with self._intake.evaluation(rpc) as data:
-                    yield data
-            case _:
-                yield await self._intake.small(rpc)
+    async def _obtain(
+        self, kind: type[pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest], rpc: OpenRpc
+    ) -> AsyncGenerator[bytes, None]:
+        pool, request, accepts_shared_memory = self._reader.samples(kind, await self._intake.small_request(rpc))
+        with self._rings.lend(requested=accepts_shared_memory) as ring:
+            async with contextlib.aclosing(pool.sample(request, rpc)) as items:
+                async for item in items:
+                    if isinstance(item, Delivery):
+                        for message in delivered_messages(item):
+                            yield await shared_or_sent(message, ring, rpc)
+                    else:
+                        if isinstance(item, Account):
+                            _log_sampled(item)
+                        yield sample_response(item, ring)
 
 
-class _AgentUpdates(NamedTuple):
-    """What UpdateAgent is to do."""
-
-    pool: Pool
-    updates: Sequence[AgentUpdate]
-    per_worker: bool
-    skip_if_identical: bool
+def _serialized_status(sampler: str, status: PoolStatus) -> bytes:
+    return status_to_proto(sampler, status).SerializeToString()
 
 
-def _status_message(sampler: str, status: PoolStatus) -> bytes:
-    return sampling_messages.status_to_proto(sampler, status).SerializeToString()
-
-
-def _sign_to_proto(item: Beginning | Progress) -> dict[str, Any]:
-    """The fields of a response that say how far an evaluation is."""
-    if isinstance(item, Beginning):
-        return {"beginning": sampling_messages.beginning_to_proto(item)}
-    return {"progress": sampling_messages.progress_to_proto(item)}
-
-
-async def _reading(read: Callable[[bytes], _T], data: bytes) -> _T:
-    """What is made of a request; of a large one in a thread, so that others are served meanwhile."""
-    return read(data) if len(data) <= _QUICK_BYTES else await asyncio.to_thread(read, data)
+def _log_sampled(account: Account) -> None:
+    seconds = round(account.elapsed_seconds, 3)
+    _log.debug("sampled", extra={"steps": account.num_steps, "episodes": account.num_episodes, "seconds": seconds})

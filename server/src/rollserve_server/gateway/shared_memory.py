@@ -1,4 +1,4 @@
-"""Memory that clients on the same machine read messages from, instead of receiving them."""
+"""Memory from which clients on the same machine read messages, instead of receiving them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rollserve.errors import mismatch
 from rollserve.v1.episode_batch_pb2 import SharedMemory, SharedMessage
 
 if TYPE_CHECKING:
@@ -22,96 +23,97 @@ if TYPE_CHECKING:
 __all__ = ["Ring", "Rings"]
 
 _NAME = "rollserve"
-"""What clients know such memory by; see SharedMemory in `protos/rollserve/v1/episode_batch.proto`."""
+"""Name that clients know the memory by; see SharedMemory in `protos/rollserve/v1/episode_batch.proto`."""
 _RING_BYTES = 32 << 20
-"""Enough that neither side waits for the other, and little enough to stay in the caches of large processors."""
+"""Size of a ring: large enough that neither side waits for the other, small enough for the caches of large
+processors."""
 _HEAD_BYTES = mmap.PAGESIZE
-_NONCE, _ECHO, _NUM_RELEASED = 0, 1, 2
-"""Words of the head."""
-_LEAST_BYTES = 64 << 10
-"""Of a message: less is as well sent."""
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.02
-"""Seconds between two looks at whether a client has made room."""
+_NONCE, _ECHO, _NUM_RELEASED = 0, 1, 2  # words of the head
+_MIN_MESSAGE_BYTES = 64 << 10
+"""Least size of a message in shared memory. Sending a smaller one takes no longer."""
+_MIN_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.0005, 0.02
+"""Pauses between two checks whether the client has made room."""
 
 
 class Rings:
-    """A ring for each stream that wants one, up to a limit. They are used again, because new memory is slow."""
+    """A ring for each stream that requests one, up to a limit. Rings are used again, because new memory is slow."""
 
     def __init__(self, max_bytes: int) -> None:
-        """Begins without any.
+        """Start without rings.
 
         Args:
-            max_bytes: how much memory they may have together; 0 for none at all.
+            max_bytes: size of all rings together; 0 for no rings.
 
         Raises:
-            OSError: there is to be some, but this system has none of this kind.
+            OSError: rings are requested, and the system has no memory of this kind.
         """
         if max_bytes and not hasattr(os, "memfd_create"):
-            raise OSError(f"shared_memory_bytes: {max_bytes} came, but only Linux has such memory: 0 was expected")
+            text = mismatch("0 on this system", max_bytes, "only Linux has such shared memory")
+            raise OSError(f"shared_memory_bytes: {text}")
         self._ring_bytes = min(_RING_BYTES, max_bytes)
         self._num_unmade = max_bytes // self._ring_bytes if max_bytes > _HEAD_BYTES else 0
         self._idle: list[Ring] = []
 
     @contextlib.contextmanager
-    def lent(self, *, wanted: bool) -> Iterator[Ring | None]:
-        """A ring for one stream, or None if it wants none or there are no more."""
-        ring = self._take() if wanted else None
+    def lend(self, *, requested: bool) -> Iterator[Ring | None]:
+        """Yield a ring for one stream, or None if the stream requests none or all rings are in use."""
+        ring = self._acquire() if requested else None
         try:
             yield ring
         finally:
             if ring is not None:
                 self._idle.append(ring)
 
-    def _take(self) -> Ring | None:
-        # The one used last, unless its client is still reading, or will never be done because it has gone.
+    def _acquire(self) -> Ring | None:
+        # Prefer the ring used last. Skip rings whose client is still reading, or has left and will never be done.
         ring = next((ring for ring in reversed(self._idle) if ring.is_free), None)
         if ring is not None:
             self._idle.remove(ring)
-            ring.begin()
+            ring.reset()
             return ring
         if self._num_unmade:
             self._num_unmade -= 1
         elif self._idle:
-            self._idle.pop(0).close()  # who reads there may go on with that
+            self._idle.pop(0).close()  # a client that reads there may go on with that
         else:
             return None
         return Ring(self._ring_bytes)
 
 
 class Ring:
-    """Shared memory that one stream's messages go through. It has no name, and is gone with those who have it open.
+    """Shared memory for the messages of one stream. It has no path, and exists until the last process closes it.
 
     Attributes:
-        num_message_bytes: how many bytes of messages went through it for this stream.
+        num_message_bytes: size of all messages that went through the ring for this stream.
     """
 
     def __init__(self, num_bytes: int) -> None:
         self._descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.fchmod(self._descriptor, 0o600)
         os.ftruncate(self._descriptor, num_bytes)
-        # A client would be killed if what it reads from were made shorter.
+        # The system would kill a client that reads from memory which was made shorter.
         fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         self._memory = np.frombuffer(mmap.mmap(self._descriptor, num_bytes), np.uint8)
         self._words = self._memory[:_HEAD_BYTES].view("<u8")
-        self.begin()
+        self.reset()
 
-    def begin(self) -> None:
-        """Begins with another stream."""
+    def reset(self) -> None:
+        """Prepare the ring for another stream."""
         self._words[_NONCE] = secrets.randbits(63) + 1
         self._words[_ECHO] = self._words[_NUM_RELEASED] = 0
         self._num_written = 0
         self._head = _HEAD_BYTES
-        # Of what the client may be reading, in order: where it begins.
+        # Starts of the messages that the client may be reading, in order.
         self._starts: deque[int] = deque()
         self.num_message_bytes = 0
 
     def close(self) -> None:
-        """Gives up the memory."""
+        """Give up the memory."""
         os.close(self._descriptor)
         del self._memory, self._words
 
     def offer(self) -> SharedMemory:
-        """What tells a client where it is."""
+        """Return the message that tells a client where the memory is."""
         return SharedMemory(
             process_id=os.getpid(),
             file_descriptor=self._descriptor,
@@ -121,20 +123,28 @@ class Ring:
 
     @property
     def is_free(self) -> bool:
-        """Whether no client reads anything there."""
+        """Whether the client has released all messages."""
         return int(self._words[_NUM_RELEASED]) == self._num_written
 
     async def write(self, message: NDArray[np.uint8]) -> SharedMessage | None:
-        """Writes a message as soon as there is room; returns where, or None if it is to be sent instead."""
+        """Write a message as soon as there is room.
+
+        Args:
+            message: the serialized message, of shape (num_bytes,).
+
+        Returns:
+            Where the message is; None if it has to be sent, because the client does not read the memory, or because
+            the message is too small or too large.
+        """
         is_read = self._words[_ECHO] == self._words[_NONCE]
         size = len(message)
-        # A third: wherever the one stands that a client is reading, the next one fits beside it.
-        if not (is_read and _LEAST_BYTES <= size <= (len(self._memory) - _HEAD_BYTES) // 3):
+        # A third of the ring at most: then the next message fits, wherever the one is that the client is reading.
+        if not (is_read and _MIN_MESSAGE_BYTES <= size <= (len(self._memory) - _HEAD_BYTES) // 3):
             return None
-        pause = _SHORTEST_PAUSE
+        pause = _MIN_PAUSE_SECONDS
         while (start := self._room(size)) is None:
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
         self._memory[start : start + size] = message
         self._starts.append(start)
         self._head = start + size
@@ -143,7 +153,7 @@ class Ring:
         return SharedMessage(offset=start, size=size)
 
     def _room(self, size: int) -> int | None:
-        """Where so many bytes are free, behind what was written last or at the beginning."""
+        """Return where so many bytes are free: behind the last message, or else at the start; None if nowhere."""
         num_unreleased = max(self._num_written - int(self._words[_NUM_RELEASED]), 0)
         while len(self._starts) > num_unreleased:
             self._starts.popleft()

@@ -1,30 +1,27 @@
 """Decides which episodes run where, keeps their order, and accounts for them. Knows no gRPC and no protocol buffers."""
 
 from rollserve_server.pool.accounts.account import Account, WorkerAccount
+from rollserve_server.pool.accounts.counters import Counters
 from rollserve_server.pool.accounts.env_failures import FailedEpisode
 from rollserve_server.pool.backends.backend import Backend, RemoteBuffer, WorkerHandle
 from rollserve_server.pool.backends.in_process import InProcessBackend
-from rollserve_server.pool.calls.driver import Delivery, Progress, ignore_answer
-from rollserve_server.pool.calls.evaluations import MOST_EVALUATIONS
-from rollserve_server.pool.config import PoolConfig, SampleRequest
-from rollserve_server.pool.interface.beginning import Beginning
-from rollserve_server.pool.interface.evaluation import (
-    EpisodeDelivery,
-    Evaluation,
-    EvaluationOptions,
+from rollserve_server.pool.interface.requests import (
+    DISCARD,
     EvaluationRequest,
+    MessageFormat,
     PopulationRequest,
+    SampleRequest,
+    SamplingOptions,
 )
-from rollserve_server.pool.interface.fragments import Fragments
-from rollserve_server.pool.interface.status import Counters, PoolStatus, WorkerStatus
-from rollserve_server.pool.plan.plan import AtLeast, Exactly, InAll, Target
-from rollserve_server.pool.pool import EnvUpdated, Pool
-from rollserve_server.pool.versions.agent_versions import AgentVersionStatus
-from rollserve_server.pool.versions.env_updates import EnvUpdate, RowUpdates
-from rollserve_server.pool.versions.versions import AgentUpdate
+from rollserve_server.pool.interface.results import Beginning, Delivery, Evaluation, Progress
+from rollserve_server.pool.interface.status import PoolStatus, WorkerStatus
+from rollserve_server.pool.interface.targets import AtLeast, Exactly, Fragments, InAll, Target
+from rollserve_server.pool.interface.updates import AgentUpdate, EnvUpdate, EnvUpdated, RowUpdates
+from rollserve_server.pool.pool import Pool
+from rollserve_server.pool.versions.agent_queries import AgentVersionStatus
 
 __all__ = [
-    "MOST_EVALUATIONS",
+    "DISCARD",
     "Account",
     "AgentUpdate",
     "AgentVersionStatus",
@@ -35,26 +32,24 @@ __all__ = [
     "Delivery",
     "EnvUpdate",
     "EnvUpdated",
-    "EpisodeDelivery",
     "Evaluation",
-    "EvaluationOptions",
     "EvaluationRequest",
     "Exactly",
     "FailedEpisode",
     "Fragments",
     "InAll",
     "InProcessBackend",
+    "MessageFormat",
     "Pool",
-    "PoolConfig",
     "PoolStatus",
     "PopulationRequest",
     "Progress",
     "RemoteBuffer",
     "RowUpdates",
     "SampleRequest",
+    "SamplingOptions",
     "Target",
     "WorkerAccount",
     "WorkerHandle",
     "WorkerStatus",
-    "ignore_answer",
 ]

@@ -16,7 +16,6 @@ from rollserve_server.sampling.protocol.episodes import (
     Parcel,
     Report,
     SequenceSpec,
-    WorkerConfig,
     WorkerIdentity,
     WorkOrder,
 )
@@ -58,6 +57,5 @@ __all__ = [
     "SequenceSpec",
     "WorkOrder",
     "Worker",
-    "WorkerConfig",
     "WorkerIdentity",
 ]

@@ -30,7 +30,6 @@ from rollserve_server.sampling.protocol.episodes import (
     Parcel,
     Report,
     SequenceSpec,
-    WorkerConfig,
     WorkerIdentity,
     WorkOrder,
 )
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from rollserve_server.envs import WorkerSpecs
     from rollserve_server.sampling.fragments.recording import FragmentRecording
     from rollserve_server.sampling.protocol.fragments import FragmentAssignment
+    from rollserve_server.settings import WorkerSettings
 
 __all__ = ["Worker"]
 
@@ -67,12 +67,12 @@ class Worker:
         activity: what it is doing; whoever calls its methods does so within `activity.at_work()`.
     """
 
-    def __init__(self, worker_index: int, config: WorkerConfig) -> None:
+    def __init__(self, worker_index: int, settings: WorkerSettings) -> None:
         # Workers share the machine's cores; with one thread each they are fastest.
         threadpoolctl.threadpool_limits(1)
         self.activity = Activity()
         self._index = worker_index
-        self._config = config
+        self._settings = settings
         self._envs: dict[int, _EnvVersion] = {}
         self._agents: dict[int, AgentSpec] = {}
         # By versions of agent and environment, how many rows there are, whether they are together, and how freely it
@@ -93,20 +93,20 @@ class Worker:
         """Makes rows of environments, beside those that are there, and looks at what they do.
 
         Free rows of another version, of the same kind and as many, that differ in nothing but their tasks or the
-        options of resets are changed in place, and those beside them made anew. VersionHistory below 0 are for evaluations:
-        nothing passes between them and the others.
+        options of resets are changed in place, and those beside them made anew. Versions below 0 are for
+        evaluations: nothing passes between them and the others.
 
         Raises:
             NotFoundError, InvalidValueError: see `make_rows`; or rows have other spaces than others. The error tells
                 the row.
         """
-        specs = with_envpool(specs, self._config.rows)
+        specs = with_envpool(specs, self._settings)
         free = self._take_free if version > 0 else None
-        envs = make_rows(specs, self._config.rows, free, self._config.max_episode_length)
+        envs = make_rows(specs, self._settings, free, self._settings.max_episode_length)
         if version in self._envs:  # of an update that was not completed
             self._envs[version].close()
         is_block = isinstance(envs, VectorEnvs)
-        self._envs[version] = _EnvVersion(specs, envs.num_rows, is_block, [envs], self._config.env_retries)
+        self._envs[version] = _EnvVersion(specs, envs.num_rows, is_block, [envs], self._settings.env_retries)
         self._built_agents.clear()
         return EnvDescription(
             envs.observation_space,
@@ -114,7 +114,7 @@ class Worker:
             envs.max_episode_steps,
             envs.classify(),
             envs.num_rows,
-            episodes_per_row(specs, self._config.rows, envs.num_rows) if is_block else None,
+            episodes_per_row(specs, self._settings, envs.num_rows) if is_block else None,
         )
 
     def add_agent(self, version: int, spec: AgentSpec) -> None:
@@ -130,7 +130,7 @@ class Worker:
     def add_population(self, population: Population, parameters: Mapping[str, np.ndarray]) -> None:
         """Takes the parameters of the members (K, *shape), which the caller has checked, until `close_work`."""
         envs = self._envs[population.env_version].take_rows()
-        envs.checks_observations = self._config.check_observations
+        envs.checks_observations = self._settings.check_observations
         with self._giving_back_unless_done(population.env_version, envs):
             current_activity().begin(Phase.LOADING)
             agent = build_population(
@@ -142,7 +142,7 @@ class Worker:
                 envs.num_rows,
                 population.exploration,
             )
-            self._works[population.work_id] = PopulationWork(population, envs, agent, self._config.env_retries)
+            self._works[population.work_id] = PopulationWork(population, envs, agent, self._settings.env_retries)
 
     def retain(self, env_versions: Collection[int], policy_versions: Collection[int]) -> None:
         """Forgets all environments and agents but those of these versions.
@@ -192,7 +192,7 @@ class Worker:
         buffer, failure, is_closed = np.empty(0, np.uint8), None, False
         try:
             if order.seconds > 0:
-                buffer_bytes = self._config.buffer_bytes
+                buffer_bytes = self._settings.worker_buffer_bytes
                 finished = work.sample(order.seconds, order.before, buffer_bytes, lambda: work_id in self._stopped)
             if order.tell_outcomes:
                 outcomes = work.outcomes(index for index, _, _ in finished)
@@ -337,10 +337,10 @@ class Worker:
         work = self._works.get(sequence.work_id)
         if work is None:
             envs = self._envs[sequence.env_version].take(sequence.max_episode_length)
-            envs.checks_observations = self._config.check_observations
+            envs.checks_observations = self._settings.check_observations
             with self._giving_back_unless_done(sequence.env_version, envs):
                 agent = self._agent(sequence, sequence.env_version, envs)
-                work = self._works[sequence.work_id] = EpisodeWork(sequence, envs, agent, self._config.env_retries)
+                work = self._works[sequence.work_id] = EpisodeWork(sequence, envs, agent, self._settings.env_retries)
         assert isinstance(work, EpisodeWork)  # noqa: S101  # no two streams have one name
         return work
 
@@ -349,14 +349,14 @@ class Worker:
         if work is None:
             assert order.states is not None  # noqa: S101  # the pool knows which rows are there
             limit = None if order.sequence.soft_horizon else order.sequence.max_episode_length
-            num_retries = self._config.env_retries
+            num_retries = self._settings.env_retries
             envs = self._envs[order.sequence.env_version].take_for_fragments(limit)
-            envs.checks_observations = self._config.check_observations
+            envs.checks_observations = self._settings.check_observations
             if isinstance(envs, VectorEnvs):
                 rows: FragmentRecording = VectorFragmentRows(order.sequence, envs, order.states, num_retries)
             else:
                 rows = FragmentRows(order.sequence, envs, order.states, num_retries)
-            work = FragmentWork(order.sequence, envs, rows, self._config.buffer_bytes)
+            work = FragmentWork(order.sequence, envs, rows, self._settings.worker_buffer_bytes)
             self._works[order.sequence.work_id] = work
         assert isinstance(work, FragmentWork)  # noqa: S101
         return work

@@ -1,4 +1,4 @@
-"""Ends a server with the process that has started it, however that ends."""
+"""End of a server with the process that started it, whichever way that process ends."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ _INTERVAL_SECONDS = 0.5
 
 
 def end_with_parent(process_id: int) -> None:
-    """Sends this process SIGTERM once its parent is not that process, or not any more.
+    """Send SIGTERM to this process as soon as its parent is not the given process, or no longer.
 
-    Linux can do that by itself, but when the parent's thread ends that has started it, which may be sooner.
+    Linux can do that by itself (`PR_SET_PDEATHSIG`), but already when the parent's thread ends that started this
+    process.
+
+    Args:
+        process_id: id of the parent process.
     """
     threading.Thread(target=_watch, args=(process_id,), name="parent", daemon=True).start()
 

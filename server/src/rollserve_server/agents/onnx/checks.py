@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from rollserve_server.agents.onnx.model import read_model
 from rollserve_server.agents.onnx.sandboxed import probe
 from rollserve_server.agents.onnx.states import STATE, check_next_states, next_state_roles, state_ports
 from rollserve_server.agents.parameters import check_parameters, listed
-from rollserve_server.agents.sandbox.run import SandboxLimits
 from rollserve_server.agents.specs import Batching, OnnxSpec, Port
 from rollserve_server.envs import leaves_of_space
 from rollserve_server.errors import InvalidValueError
@@ -30,30 +28,16 @@ if TYPE_CHECKING:
     from rollserve_server.agents.onnx.model import Declared, ModelParts
     from rollserve_server.agents.specs import OnnxHeadKind, OnnxModel
     from rollserve_server.envs import Leaf
+    from rollserve_server.settings import AgentSettings
 
-__all__ = ["OnnxSettings", "check_onnx", "onnx_head", "prepare_onnx"]
+__all__ = ["check_onnx", "onnx_head", "prepare_onnx"]
 
 _NOISE = "noise"
 _OPTIONAL_OUTPUTS = ("log_prob", "value")
 
 
-@dataclass(frozen=True)
-class OnnxSettings:
-    """What the operator says about models.
-
-    Attributes:
-        max_model_bytes: how large a model may be.
-        providers: what ONNX Runtime is to run them with, the best first.
-        sandbox: what limits their trial.
-    """
-
-    max_model_bytes: int = 192 << 20
-    providers: tuple[str, ...] = ("CPUExecutionProvider",)
-    sandbox: SandboxLimits = field(default_factory=SandboxLimits)
-
-
 def prepare_onnx(
-    model: OnnxModel, observation_space: Space[Any], action_space: Space[Any], settings: OnnxSettings
+    model: OnnxModel, observation_space: Space[Any], action_space: Space[Any], settings: AgentSettings
 ) -> OnnxSpec:
     """Looks at a model, and tries it in a process of its own.
 
@@ -64,7 +48,7 @@ def prepare_onnx(
     parts = read_model(model.data, settings.max_model_bytes)
     inputs = _match_inputs(model, parts, leaves_of_space(observation_space))
     states = [port for port in inputs if port.role.startswith(STATE)]
-    found = probe(parts, inputs, leaves_of_space(observation_space), settings.providers, settings.sandbox)
+    found = probe(parts, inputs, leaves_of_space(observation_space), settings.onnx_providers, settings.model_sandbox)
     spec = OnnxSpec(
         graph=parts.graph,
         inputs=inputs,
@@ -72,7 +56,7 @@ def prepare_onnx(
         head=model.head,
         infos=model.infos,
         batching=Batching(*found.batching),
-        providers=settings.providers,
+        providers=settings.onnx_providers,
         parameters=parts.parameters,
         shapes={name: (value.dtype, value.shape) for name, value in parts.parameters.items()},
         source=model_digest(model),

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rollserve_server.agents.onnx.model import ModelParts
-    from rollserve_server.agents.sandbox.run import SandboxLimits
     from rollserve_server.agents.specs import Port
     from rollserve_server.envs import Leaf
+    from rollserve_server.settings import SandboxLimits
 
 __all__ = ["ModelProbe", "probe"]
 
@@ -45,7 +45,7 @@ def probe(
     inputs: Sequence[Port],
     leaves: Sequence[Leaf],
     providers: Sequence[str],
-    settings: SandboxLimits,
+    limits: SandboxLimits,
 ) -> ModelProbe:
     """Tries a model on random observations.
 
@@ -54,7 +54,7 @@ def probe(
         inputs: for each leaf, then for all that it takes beside them: any floats.
         leaves: of the observation space.
         providers: what is to run it.
-        settings: what limits the trial.
+        limits: what limits the trial.
 
     Raises:
         InvalidValueError: it cannot be used; the field is `model`, or its inputs.
@@ -71,7 +71,7 @@ def probe(
     }
     num_bytes = len(parts.graph) + sum(value.nbytes for value in parts.parameters.values())
     try:
-        answer = run_in_sandbox([str(_SCRIPT)], arguments, num_bytes, settings)
+        answer = run_in_sandbox([str(_SCRIPT)], arguments, num_bytes, limits)
     except SandboxError as error:
         raise InvalidValueError(error.text, field="model") from None
     outputs = {name: (np.dtype(dtype), tuple(shape)) for name, (dtype, shape) in answer["outputs"].items()}

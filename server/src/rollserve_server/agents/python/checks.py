@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from rollserve_server.agents.python.specs import (
     PythonSource,
     PythonSpec,
 )
-from rollserve_server.agents.sandbox.run import SandboxError, SandboxLimits, run_in_sandbox
+from rollserve_server.agents.sandbox.run import SandboxError, run_in_sandbox
 from rollserve_server.agents.specs import Batching
 from rollserve_server.errors import InvalidValueError, NotAllowedError, NotFoundError, OverLimitError
 
@@ -29,31 +28,17 @@ if TYPE_CHECKING:
     from gymnasium import Space
 
     from rollserve_server.agents.python.specs import Shapes
+    from rollserve_server.settings import AgentSettings
 
-__all__ = ["PythonSettings", "check_python", "prepare_python"]
+__all__ = ["check_python", "prepare_python"]
 
 _log = logging.getLogger(__name__)
 
 _PROGRAM = ("-m", "rollserve_server.agents.python.probe")
 
 
-@dataclass(frozen=True)
-class PythonSettings:
-    """What the operator says about agents in Python.
-
-    Attributes:
-        allow_pickle: whether they may come as pickles: to read one is to run code.
-        max_pickle_bytes: how large a pickle may be.
-        sandbox: what limits their trial.
-    """
-
-    allow_pickle: bool = False
-    max_pickle_bytes: int = 192 << 20
-    sandbox: SandboxLimits = field(default_factory=lambda: SandboxLimits(seconds=25, patience=2))
-
-
 def prepare_python(
-    source: PythonSource, observation_space: Space[Any], action_space: Space[Any], settings: PythonSettings
+    source: PythonSource, observation_space: Space[Any], action_space: Space[Any], settings: AgentSettings
 ) -> PythonSpec:
     """Tries an agent in a process of its own: nothing of it runs in this one.
 
@@ -78,7 +63,7 @@ def prepare_python(
         "parameters": dict(source.parameters),
     }
     try:
-        found = run_in_sandbox(_PROGRAM, arguments, num_bytes, settings.sandbox, writes_files=True)
+        found = run_in_sandbox(_PROGRAM, arguments, num_bytes, settings.python_sandbox, writes_files=True)
     except SandboxError as error:
         raise _refused(source, error) from None
     form = PythonForm(
@@ -92,7 +77,7 @@ def prepare_python(
 
 
 def check_python(
-    spec: PythonSpec, observation_space: Space[Any], action_space: Space[Any], settings: PythonSettings
+    spec: PythonSpec, observation_space: Space[Any], action_space: Space[Any], settings: AgentSettings
 ) -> PythonSpec:
     """The agent that was tried before, tried again if its parameters have other names, types or shapes now.
 
@@ -110,7 +95,7 @@ def check_python(
     return spec
 
 
-def _check_pickle(data: bytes, settings: PythonSettings) -> None:
+def _check_pickle(data: bytes, settings: AgentSettings) -> None:
     if not settings.allow_pickle:
         text = (
             "a pickled agent came, which the server's operator does not allow (option --allow-pickle): to read a "
@@ -118,8 +103,8 @@ def _check_pickle(data: bytes, settings: PythonSettings) -> None:
             "code installed beside the server"
         )
         raise NotAllowedError(text, reason=Reason.PICKLE_NOT_ALLOWED, field="data")
-    if len(data) > settings.max_pickle_bytes:
-        text = f"{len(data)} bytes came, at most {settings.max_pickle_bytes} (--max-model-bytes) were expected"
+    if len(data) > settings.max_model_bytes:
+        text = f"{len(data)} bytes came, at most {settings.max_model_bytes} (--max-model-bytes) were expected"
         raise OverLimitError(text, reason=Reason.MODEL_TOO_LARGE, field="data")
 
 

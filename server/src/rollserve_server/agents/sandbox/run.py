@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,8 +21,9 @@ from rollserve_server.errors import shorten
 
 if TYPE_CHECKING:
     from rollserve_server.envs import Leaf
+    from rollserve_server.settings import SandboxLimits
 
-__all__ = ["NUM_PROBE_ROWS", "SandboxError", "SandboxLimits", "random_values", "run_in_sandbox"]
+__all__ = ["NUM_PROBE_ROWS", "SandboxError", "random_values", "run_in_sandbox"]
 
 _log = logging.getLogger(__name__)
 
@@ -32,21 +32,6 @@ NUM_PROBE_ROWS = 80
 _MOST_LOGGED = 4000
 _FAR = 1e4
 """Bounds beyond are as good as none."""
-
-
-@dataclass(frozen=True)
-class SandboxLimits:
-    """What limits the trial of an agent.
-
-    Attributes:
-        seconds: how much of a processor's time it may take.
-        patience: how many times as long it may take in all, on a machine that has much to do.
-        memory_bytes: how much memory it may have, beside eight times the agent's size.
-    """
-
-    seconds: int = 60
-    patience: int = 5
-    memory_bytes: int = 4 << 30
 
 
 class SandboxError(Exception):
@@ -67,7 +52,7 @@ def run_in_sandbox(
     program: Sequence[str],
     arguments: Mapping[str, object],
     num_bytes: int,
-    settings: SandboxLimits,
+    limits: SandboxLimits,
     *,
     writes_files: bool = False,
 ) -> dict[str, Any]:
@@ -77,26 +62,26 @@ def run_in_sandbox(
         program: what Python is to run: it calls `trial.answer`.
         arguments: of what it passes to that.
         num_bytes: the agent's size.
-        settings: what limits the trial.
+        limits: what limits the trial.
         writes_files: whether it may write to files.
 
     Raises:
         SandboxError: the agent is of no use.
     """
-    limits = {
-        "memory_bytes": settings.memory_bytes + 8 * num_bytes,
-        "seconds": settings.seconds,
+    bounds = {
+        "memory_bytes": limits.memory_bytes + 8 * num_bytes,
+        "seconds": limits.seconds,
         "writes_files": writes_files,
     }
-    most_seconds = settings.patience * settings.seconds
+    most_seconds = limits.patience * limits.seconds
     with tempfile.TemporaryFile() as printed:
-        status, output = _run(program, pickle.dumps((limits, dict(arguments)), protocol=5), printed, most_seconds)
+        status, output = _run(program, pickle.dumps((bounds, dict(arguments)), protocol=5), printed, most_seconds)
         printed.seek(max(printed.seek(0, os.SEEK_END) - _MOST_LOGGED, 0))
         last_words = printed.read().decode(errors="replace")
     if status is None:
         raise SandboxError(f"it did not end its trial within {most_seconds} s")
     if status == -signal.SIGXCPU:
-        raise SandboxError(f"it did not end its trial within {settings.seconds} s of a processor's time")
+        raise SandboxError(f"it did not end its trial within {limits.seconds} s of a processor's time")
     answer = _read(output)
     if answer is None:
         _log.debug("trial broken off", extra={"output": last_words})

@@ -1,1 +1,1 @@
-"""Protobuf messages to and from the pool's values."""
+"""Translation between protobuf messages and the values of the pool: `x_from_proto` and `x_to_proto`."""

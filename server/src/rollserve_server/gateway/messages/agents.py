@@ -1,4 +1,4 @@
-"""Messages of agents, and of how they act, to what the pool takes."""
+"""Agents, and their updates."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rollserve._codec.json_arguments import kwargs_from_json
 from rollserve._codec.tensors import named_tensors_from_proto
-from rollserve.environments import kwargs_from_json
 from rollserve.v1 import agent_pb2
 from rollserve_server.agents import (
     AgentSource,
     ConstantSpec,
     CoreSpec,
-    Exploration,
     HeadSettings,
     InstalledFactory,
     MlpSpec,
@@ -25,7 +24,7 @@ from rollserve_server.agents import (
 )
 from rollserve_server.envs import check_arguments
 from rollserve_server.errors import InvalidValueError
-from rollserve_server.gateway.messages.fields import of_field, updates_of
+from rollserve_server.gateway.messages.fields import in_field, updates_from_proto
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from rollserve_server.agents import Activation, HeadKind, Value
     from rollserve_server.pool import AgentUpdate
 
-__all__ = ["agent_updates_from_proto", "exploration_from_proto", "mlp_from_proto"]
+__all__ = ["agent_updates_from_proto", "mlp_from_proto"]
 
 _ACTIVATIONS: Mapping[agent_pb2.Activation.ValueType, Activation] = {
     agent_pb2.ACTIVATION_TANH: "tanh",
@@ -45,13 +44,23 @@ _ACTIVATIONS: Mapping[agent_pb2.Activation.ValueType, Activation] = {
     agent_pb2.ACTIVATION_SILU: "silu",
 }
 _NORM_EPSILON = 1e-5
-_LEAST_FACTOR, _MOST_FACTOR = 1e-6, 1e6
-_MOST_FACTORS = 1024
-"""They come with each order to a worker."""
+"""Epsilon of the layer norm if the request has none."""
+
+
+def agent_updates_from_proto(
+    request: pb.UpdateAgentRequest, allowed_paths: Collection[Path]
+) -> tuple[Sequence[AgentUpdate], bool]:
+    """Return the updates of a request, and whether there is one for each worker instead of one for all.
+
+    Raises:
+        InvalidValueError: a part is missing or malformed.
+        NotAllowedError: an argument is a path that is not allowed; see `check_arguments`.
+    """
+    return updates_from_proto(request, lambda update: _agent_update_from_proto(update, allowed_paths))
 
 
 def mlp_from_proto(mlp: agent_pb2.MlpAgent, parameters: Mapping[str, np.ndarray]) -> MlpSpec:
-    """An MLP with its parameters.
+    """Return the spec of an MLP with its parameters.
 
     Raises:
         InvalidValueError: a part is missing or unknown.
@@ -69,68 +78,49 @@ def mlp_from_proto(mlp: agent_pb2.MlpAgent, parameters: Mapping[str, np.ndarray]
         activation=_ACTIVATIONS.get(mlp.activation),
         head=head,
         parameters=parameters,
-        settings=_settings_from_proto(mlp, head),
+        settings=_head_settings_from_proto(mlp, head),
         norm_epsilon=norm_epsilon if mlp.HasField("layer_norm") else None,
         value=_value_from_proto(mlp),
         core=_core_from_proto(mlp),
     )
 
 
-def _check_model_head(onnx: agent_pb2.OnnxAgent, head: str) -> None:
-    """Raises InvalidValueError if the head of a model has settings, which are an MLP's."""
-    for field, value in getattr(onnx, head).ListFields():
-        raise InvalidValueError.of(
-            f"{head}.{field.name}", expected="none: a model gives log_std as it is to be", got=value
-        )
+def _agent_update_from_proto(update: pb.AgentUpdate, allowed_paths: Collection[Path]) -> AgentUpdate:
+    match update.WhichOneof("update"):
+        case "agent":
+            with in_field("agent"):
+                return _agent_from_proto(update.agent, allowed_paths)
+        case "parameters":
+            return _parameters_from_proto(update.parameters)
+        case _:
+            raise InvalidValueError.of("update", expected="agent or parameters", got="none")
 
 
-def _python_from_proto(
-    python: agent_pb2.PythonAgent, parameters: Mapping[str, np.ndarray], allowed_paths: Collection[Path]
-) -> PythonSource:
-    """An agent that is installed, with its parameters.
-
-    Raises:
-        InvalidValueError: its arguments are no JSON of the kind that they should be.
-        NotAllowedError: see `check_arguments`.
-    """
-    try:
-        kwargs = kwargs_from_json(python.kwargs_json)
-    except ValueError as error:
-        raise InvalidValueError(str(error), field="kwargs_json") from None
-    check_arguments({"kwargs_json": kwargs}, allowed_paths)
-    return PythonSource(InstalledFactory(python.name, kwargs), parameters)
-
-
-def exploration_from_proto(exploration: pb.Exploration) -> Exploration:
-    """How freely an agent is to act.
-
-    Raises:
-        InvalidValueError: a value is out of range, or has no meaning beside another.
-    """
-    ranges = {
-        "temperature": (_LEAST_FACTOR, _MOST_FACTOR),
-        "noise_scale": (_LEAST_FACTOR, _MOST_FACTOR),
-        "epsilon": (0.0, 1.0),
-    }
-    changes: dict[str, tuple[float, ...]] = {}
-    for name, (least, most) in ranges.items():
-        field, values = f"{name}s", tuple(getattr(exploration, f"{name}s"))
-        if not values:
-            continue
-        if len(values) > _MOST_FACTORS:
-            raise InvalidValueError.of(field, expected=f"at most {_MOST_FACTORS}", got=f"{len(values)} numbers")
-        for position, value in enumerate(values):
-            if not least <= value <= most:
-                raise InvalidValueError.of(
-                    f"{field}[{position}]", expected=f"a number from {least:g} to {most:g}", got=value
-                )
-        if exploration.deterministic:
-            raise InvalidValueError.of(field, expected="none beside deterministic", got=f"{len(values)} numbers")
-        changes[name] = values
-    return Exploration(exploration.deterministic, **changes)
+def _agent_from_proto(agent: agent_pb2.Agent, allowed_paths: Collection[Path]) -> AgentSource:
+    match agent.WhichOneof("kind"):
+        case "mlp":
+            with in_field("mlp"):
+                return mlp_from_proto(agent.mlp, _parameters_from_proto(agent.mlp.parameters))
+        case "random":
+            return RandomSpec()
+        case "constant":
+            with in_field("constant.action"):
+                return ConstantSpec(named_tensors_from_proto(agent.constant.action))
+        case "onnx":
+            with in_field("onnx"):
+                return _onnx_from_proto(agent.onnx)
+        case "python":
+            with in_field("python"):
+                return _python_from_proto(agent.python, allowed_paths)
+        case "pickled":
+            with in_field("pickled"):
+                factory = PickledFactory(agent.pickled.data)
+                return PythonSource(factory, _parameters_from_proto(agent.pickled.parameters))
+        case _:
+            raise InvalidValueError.of("kind", expected="mlp, random, constant, onnx, python or pickled", got="none")
 
 
-def _settings_from_proto(mlp: agent_pb2.MlpAgent, head: HeadKind) -> HeadSettings:
+def _head_settings_from_proto(mlp: agent_pb2.MlpAgent, head: HeadKind) -> HeadSettings:
     match head:
         case "diagonal_gaussian" | "squashed_gaussian":
             gaussian = getattr(mlp, head)
@@ -167,60 +157,14 @@ def _core_from_proto(mlp: agent_pb2.MlpAgent) -> CoreSpec | None:
             return None
 
 
-def agent_updates_from_proto(
-    request: pb.UpdateAgentRequest, allowed_paths: Collection[Path]
-) -> tuple[Sequence[AgentUpdate], bool]:
-    """The updates, and whether there is to be one for each worker.
-
-    Raises:
-        InvalidValueError: a part is missing or malformed.
-        NotAllowedError: see `check_arguments`.
-    """
-    return updates_of(request, lambda update: _agent_update_from_proto(update, allowed_paths))
-
-
-def _agent_update_from_proto(update: pb.AgentUpdate, allowed_paths: Collection[Path]) -> AgentUpdate:
-    match update.WhichOneof("update"):
-        case "agent":
-            with of_field("agent"):
-                return _agent_from_proto(update.agent, allowed_paths)
-        case "parameters":
-            return _parameters_from_proto(update.parameters)
-        case _:
-            raise InvalidValueError.of("update", expected="agent or parameters", got="none")
-
-
-def _agent_from_proto(agent: agent_pb2.Agent, allowed_paths: Collection[Path]) -> AgentSource:
-    match agent.WhichOneof("kind"):
-        case "mlp":
-            with of_field("mlp"):
-                return mlp_from_proto(agent.mlp, _parameters_from_proto(agent.mlp.parameters))
-        case "random":
-            return RandomSpec()
-        case "constant":
-            with of_field("constant.action"):
-                return ConstantSpec(named_tensors_from_proto(agent.constant.action))
-        case "onnx":
-            with of_field("onnx"):
-                return _onnx_from_proto(agent.onnx)
-        case "python":
-            with of_field("python"):
-                return _python_from_proto(agent.python, _parameters_from_proto(agent.python.parameters), allowed_paths)
-        case "pickled":
-            with of_field("pickled"):
-                return PythonSource(
-                    PickledFactory(agent.pickled.data), _parameters_from_proto(agent.pickled.parameters)
-                )
-        case _:
-            raise InvalidValueError.of("kind", expected="mlp, random, constant, onnx, python or pickled", got="none")
-
-
 def _onnx_from_proto(onnx: agent_pb2.OnnxAgent) -> OnnxModel:
     head = onnx.WhichOneof("head")
     if head is None:
         expected = "categorical, diagonal_gaussian, squashed_gaussian or actions"
         raise InvalidValueError.of("head", expected=expected, got="none")
-    _check_model_head(onnx, head)
+    for field, value in getattr(onnx, head).ListFields():
+        expected = "none, because a model outputs log_std in its final form"
+        raise InvalidValueError.of(f"{head}.{field.name}", expected=expected, got=value)
     return OnnxModel(
         data=onnx.model,
         inputs=dict(onnx.inputs),
@@ -230,6 +174,14 @@ def _onnx_from_proto(onnx: agent_pb2.OnnxAgent) -> OnnxModel:
     )
 
 
+def _python_from_proto(python: agent_pb2.PythonAgent, allowed_paths: Collection[Path]) -> PythonSource:
+    parameters = _parameters_from_proto(python.parameters)
+    with in_field("kwargs_json"):
+        kwargs = kwargs_from_json(python.kwargs_json)
+    check_arguments({"kwargs_json": kwargs}, allowed_paths)
+    return PythonSource(InstalledFactory(python.name, kwargs), parameters)
+
+
 def _parameters_from_proto(parameters: agent_pb2.Parameters) -> Mapping[str, np.ndarray]:
-    with of_field("parameters"):
+    with in_field("parameters"):
         return named_tensors_from_proto(parameters.tensors)

@@ -1,4 +1,4 @@
-"""Messages of environments, to and from what the pool takes and gives."""
+"""Environments, and their updates."""
 
 from __future__ import annotations
 
@@ -6,19 +6,15 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rollserve.environments import (
-    EnvSpec,
-    env_change_from_proto,
-    env_spec_from_proto,
-    kwargs_from_json,
-)
+from rollserve._codec.json_arguments import kwargs_from_json
+from rollserve.environments import EnvSpec, env_change_from_proto, env_spec_from_proto
 from rollserve.reproducibility import reproducibility_to_proto
 from rollserve.spaces import space_to_proto
 from rollserve.v1 import environment_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.envs import check_paths, describe_space
 from rollserve_server.errors import InvalidValueError
-from rollserve_server.gateway.messages.fields import in_range, of_field, updates_of
+from rollserve_server.gateway.messages.fields import in_field, in_range, updates_from_proto
 from rollserve_server.pool import RowUpdates
 
 if TYPE_CHECKING:
@@ -27,24 +23,24 @@ if TYPE_CHECKING:
 
 __all__ = ["env_updated_to_proto", "env_updates_from_proto", "environment_from_proto"]
 
-_MOST_WRAPPERS = 64
-_MOST_ROWS, _MOST_EPISODES_PER_ROW = 4096, 1 << 16
+_MAX_WRAPPERS = 64
+_MAX_ROWS, _MAX_EPISODES_PER_ROW = 4096, 1 << 16
 
 
 def env_updates_from_proto(
     request: pb.UpdateEnvRequest, allowed_paths: Collection[Path]
 ) -> tuple[Sequence[EnvUpdate], bool]:
-    """The updates, and whether there is to be one for each worker.
+    """Return the updates of a request, and whether there is one for each worker instead of one for all.
 
     Raises:
         InvalidValueError: a part is missing or malformed.
-        NotAllowedError: see `check_paths`.
+        NotAllowedError: an argument is a path that is not allowed; see `check_paths`.
     """
-    return updates_of(request, lambda update: _env_update_from_proto(update, allowed_paths))
+    return updates_from_proto(request, lambda update: _env_update_from_proto(update, allowed_paths))
 
 
 def env_updated_to_proto(updated: EnvUpdated) -> pb.UpdateEnvResponse:
-    """The response to an update of the environments."""
+    """Return the response to an update of the environments."""
     return pb.UpdateEnvResponse(
         environment_version=updated.version,
         observation_space=space_to_proto(describe_space(updated.description.observation_space)),
@@ -56,20 +52,21 @@ def env_updated_to_proto(updated: EnvUpdated) -> pb.UpdateEnvResponse:
 
 
 def environment_from_proto(environment: environment_pb2.Environment, allowed_paths: Collection[Path]) -> EnvSpec:
-    """An environment.
+    """Return the spec of an environment.
 
     Raises:
         InvalidValueError: a part is malformed or out of range.
-        NotAllowedError: see `check_paths`.
+        NotAllowedError: an argument is a path that is not allowed; see `check_paths`.
     """
-    if len(environment.wrappers) > _MOST_WRAPPERS:
-        raise InvalidValueError.of("wrappers", expected=f"at most {_MOST_WRAPPERS}", got=len(environment.wrappers))
-    in_range("row_count", environment.row_count, 0, _MOST_ROWS)
-    in_range("episodes_per_row", environment.episodes_per_row, 0, _MOST_EPISODES_PER_ROW)
+    if len(environment.wrappers) > _MAX_WRAPPERS:
+        expected, got = f"at most {_MAX_WRAPPERS} wrappers", len(environment.wrappers)
+        raise InvalidValueError.of("wrappers", expected=expected, got=got)
+    in_range("row_count", environment.row_count, 0, _MAX_ROWS)
+    in_range("episodes_per_row", environment.episodes_per_row, 0, _MAX_EPISODES_PER_ROW)
     texts = {"kwargs_json": environment.kwargs_json, "reset_options_json": environment.reset_options_json}
     texts |= {f"wrappers[{i}].kwargs_json": wrapper.kwargs_json for i, wrapper in enumerate(environment.wrappers)}
     for field, text in texts.items():
-        with of_field(field):
+        with in_field(field):
             kwargs_from_json(text)
     spec = env_spec_from_proto(environment)
     check_paths(spec, allowed_paths)
@@ -80,14 +77,14 @@ def _env_update_from_proto(update: environment_pb2.EnvironmentUpdate, allowed_pa
     match update.WhichOneof("update"):
         case "per_row":
             updates = []
-            for position, element in enumerate(update.per_row.updates):
-                with of_field(f"per_row.updates[{position}]"):
-                    updates.append(_row_update_from_proto(element, allowed_paths))
+            for position, row_update in enumerate(update.per_row.updates):
+                with in_field(f"per_row.updates[{position}]"):
+                    updates.append(_row_update_from_proto(row_update, allowed_paths))
             return RowUpdates(tuple(updates))
         case None:
             raise InvalidValueError.of("update", expected="environment, change or per_row", got="none")
         case _:
-            return _one_env_update_from_proto(update, allowed_paths)
+            return _spec_or_change_from_proto(update, allowed_paths)
 
 
 def _row_update_from_proto(
@@ -99,18 +96,18 @@ def _row_update_from_proto(
         case None:
             return None
         case _:
-            return _one_env_update_from_proto(update, allowed_paths)
+            return _spec_or_change_from_proto(update, allowed_paths)
 
 
-def _one_env_update_from_proto(
+def _spec_or_change_from_proto(
     update: environment_pb2.EnvironmentUpdate, allowed_paths: Collection[Path]
 ) -> EnvSpec | EnvChange:
     if update.HasField("environment"):
-        with of_field("environment"):
+        with in_field("environment"):
             return environment_from_proto(update.environment, allowed_paths)
-    with of_field("change"):
+    with in_field("change"):
         for field in ("kwargs_json", "reset_options_json"):
-            with of_field(field):
+            with in_field(field):
                 kwargs_from_json(getattr(update.change, field))
         change = env_change_from_proto(update.change)
         check_paths(change, allowed_paths)

@@ -1,9 +1,10 @@
-"""Messages of evaluations, to and from what the pool takes and gives."""
+"""Evaluations: their requests, and their results."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,22 +13,17 @@ from rollserve.reproducibility import reproducibility_to_proto
 from rollserve.v1 import evaluation_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import InvalidValueError
-from rollserve_server.gateway.messages.agents import exploration_from_proto
+from rollserve_server.gateway.messages.accounts import account_to_proto
 from rollserve_server.gateway.messages.environments import environment_from_proto
-from rollserve_server.gateway.messages.fields import MOST_FIRST_INDEX, MOST_STEPS, in_range, of_field, optional
-from rollserve_server.gateway.messages.sampling import (
-    account_to_proto,
-    column_format_from_proto,
-    message_limit_from_proto,
-)
-from rollserve_server.gateway.messages.summaries import summary_of
-from rollserve_server.pool import (
-    EpisodeDelivery,
-    Evaluation,
-    EvaluationOptions,
-    EvaluationRequest,
-    PopulationRequest,
-)
+from rollserve_server.gateway.messages.fields import in_field, in_range
+from rollserve_server.gateway.messages.formats import evaluation_format_from_proto
+from rollserve_server.gateway.messages.sampling_options import sampling_options_from_proto
+from rollserve_server.gateway.messages.summaries import summary_to_proto
+from rollserve_server.pool import DISCARD, EvaluationRequest, PopulationRequest
+
+if TYPE_CHECKING:
+    from rollserve import EnvSpec
+    from rollserve_server.pool import Evaluation, SamplingOptions
 
 __all__ = [
     "evaluation_request_from_proto",
@@ -36,46 +32,44 @@ __all__ = [
     "population_request_from_proto",
 ]
 
-_MOST_EPISODES = 1 << 17
-"""So that the answer is below what clients of gRPC take by default."""
+_MAX_EPISODES = 1 << 17
+"""Largest number of episodes of all members. The result then stays below the size that gRPC's clients accept by
+default."""
 
 
 def evaluation_request_from_proto(request: pb.EvaluateRequest, allowed_paths: Collection[Path]) -> EvaluationRequest:
-    """What is to be evaluated.
+    """Return the request for an evaluation.
 
     Raises:
         InvalidValueError: a field is out of range or malformed.
-        NotAllowedError: see `check_paths`.
+        NotAllowedError: an argument is a path that is not allowed; see `check_paths`.
     """
-    num_episodes = in_range("episode_count", request.episode_count, 1, _MOST_EPISODES)
-    delivery = None
+    num_episodes = in_range("episode_count", request.episode_count, 1, _MAX_EPISODES)
+    messages = DISCARD
     if request.HasField("episodes"):
-        with of_field("episodes"):
-            limit = message_limit_from_proto(request.episodes)
-            delivery = EpisodeDelivery(limit, column_format_from_proto(request.episodes))
-    return EvaluationRequest(num_episodes, _options_from_proto(request.options, allowed_paths), delivery)
+        with in_field("episodes"):
+            messages = evaluation_format_from_proto(request.episodes)
+    options, env = _options_from_proto(request.options, allowed_paths)
+    return EvaluationRequest(num_episodes, options, env, messages)
 
 
 def population_request_from_proto(
     request: pb.EvaluatePopulationRequest, allowed_paths: Collection[Path]
 ) -> PopulationRequest:
-    """The population that is to be evaluated; raises as `evaluation_request_from_proto`."""
-    with of_field("parameters"):
+    """Return the request for an evaluation of a population; raises as `evaluation_request_from_proto`."""
+    with in_field("parameters"):
         parameters = named_tensors_from_proto(request.parameters.tensors)
     num_members = max((len(value) for value in parameters.values() if value.ndim), default=1)
-    most = max(_MOST_EPISODES // max(num_members, 1), 1)
-    if num_members > _MOST_EPISODES:
-        raise InvalidValueError.of("parameters", expected=f"at most {_MOST_EPISODES}", got=f"{num_members} members")
-    return PopulationRequest(
-        parameters=parameters,
-        num_episodes=in_range("episode_count", request.episode_count, 1, most),
-        options=_options_from_proto(request.options, allowed_paths),
-        shares_episodes=not request.different_episodes,
-    )
+    if num_members > _MAX_EPISODES:
+        raise InvalidValueError.of("parameters", expected=f"at most {_MAX_EPISODES} members", got=num_members)
+    max_episodes = max(_MAX_EPISODES // max(num_members, 1), 1)
+    num_episodes = in_range("episode_count", request.episode_count, 1, max_episodes)
+    options, env = _options_from_proto(request.options, allowed_paths)
+    return PopulationRequest(parameters, num_episodes, options, env, shares_episodes=not request.different_episodes)
 
 
 def evaluation_to_proto(evaluation: Evaluation) -> evaluation_pb2.Evaluation:
-    """The end of an evaluation."""
+    """Return the result of an evaluation."""
     _, returns, lengths, terminated, truncated = zip(*evaluation.outcomes, strict=True)
     account = evaluation.account
     return evaluation_pb2.Evaluation(
@@ -83,8 +77,8 @@ def evaluation_to_proto(evaluation: Evaluation) -> evaluation_pb2.Evaluation:
         lengths=lengths,
         terminated=terminated,
         truncated=truncated,
-        return_summary=summary_of(np.array(returns)),
-        length_summary=summary_of(np.array(lengths)),
+        return_summary=summary_to_proto(np.array(returns)),
+        length_summary=summary_to_proto(np.array(lengths)),
         policy_version=account.policy_version,
         environment_version=account.env_version,
         seed=account.seed,
@@ -95,7 +89,7 @@ def evaluation_to_proto(evaluation: Evaluation) -> evaluation_pb2.Evaluation:
 
 
 def population_evaluation_to_proto(evaluation: Evaluation) -> evaluation_pb2.PopulationEvaluation:
-    """The end of an evaluation of a population."""
+    """Return the result of an evaluation of a population."""
     account = evaluation.account
     return evaluation_pb2.PopulationEvaluation(
         returns=[outcome.total_reward for outcome in evaluation.outcomes],
@@ -112,29 +106,16 @@ def population_evaluation_to_proto(evaluation: Evaluation) -> evaluation_pb2.Pop
     )
 
 
-def _options_from_proto(options: pb.EvaluationOptions, allowed_paths: Collection[Path]) -> EvaluationOptions:
-    with of_field("options"):
+def _options_from_proto(
+    options: pb.EvaluationOptions, allowed_paths: Collection[Path]
+) -> tuple[SamplingOptions, EnvSpec | None]:
+    """Return which episodes to evaluate, and the environment of the request, if it has one."""
+    with in_field("options"):
         env = None
         if options.HasField("environment"):
             if options.HasField("environment_version"):
                 expected = "none beside an environment"
                 raise InvalidValueError.of("environment_version", expected=expected, got=options.environment_version)
-            with of_field("environment"):
+            with in_field("environment"):
                 env = environment_from_proto(options.environment, allowed_paths)
-        if options.HasField("max_episode_length"):
-            in_range("max_episode_length", options.max_episode_length, 1, MOST_STEPS)
-        with of_field("exploration"):
-            exploration = exploration_from_proto(options.exploration)
-        return EvaluationOptions(
-            policy_version=optional(options, "policy_version"),
-            expected_policy_version=optional(options, "expected_policy_version"),
-            min_policy_version=optional(options, "min_policy_version"),
-            skip_failed=options.skip_failed_episodes,
-            env_version=optional(options, "environment_version"),
-            env=env,
-            seed=optional(options, "seed"),
-            first_index=in_range("first_episode_index", options.first_episode_index, 0, MOST_FIRST_INDEX),
-            max_episode_length=optional(options, "max_episode_length"),
-            exploration=exploration,
-            run=optional(options, "sampler_run"),
-        )
+        return sampling_options_from_proto(options), env

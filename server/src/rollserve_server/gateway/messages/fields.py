@@ -1,4 +1,4 @@
-"""Fields of requests: checks of their values, and their names in errors."""
+"""Fields of requests: checks of their values, and their paths in errors."""
 
 from __future__ import annotations
 
@@ -13,23 +13,26 @@ if TYPE_CHECKING:
 
     from rollserve.v1 import sampler_service_pb2 as pb
 
-__all__ = ["MOST_FIRST_INDEX", "MOST_STEPS", "MOST_WORKERS", "in_range", "of_field", "optional", "updates_of"]
+__all__ = ["MAX_FIRST_INDEX", "MAX_STEPS", "MAX_WORKERS", "in_field", "in_range", "optional", "updates_from_proto"]
 
 _T = TypeVar("_T")
 
-MOST_STEPS, MOST_FIRST_INDEX, MOST_WORKERS = 1 << 50, 1 << 62, 10_000
+MAX_STEPS, MAX_FIRST_INDEX, MAX_WORKERS = 1 << 50, 1 << 62, 10_000
 
 
-def in_range(field: str, value: int, least: int, most: int) -> int:
-    """The value; raises InvalidValueError if it is out of range."""
-    if not least <= value <= most:
-        raise InvalidValueError.of(field, expected=f"a number from {least} to {most}", got=value)
+def in_range(field: str, value: int, minimum: int, maximum: int) -> int:
+    """Return the value of a field; raise InvalidValueError if it is out of range."""
+    if not minimum <= value <= maximum:
+        raise InvalidValueError.of(field, expected=f"a number from {minimum} to {maximum}", got=value)
     return value
 
 
 @contextlib.contextmanager
-def of_field(field: str) -> Iterator[None]:
-    """Names the field that errors are about, also those of the client's functions, which know no fields."""
+def in_field(field: str) -> Iterator[None]:
+    """Prefix the fields of errors raised in the block with this path.
+
+    A ValueError, as the client's functions raise it, becomes an InvalidValueError of the field.
+    """
     with within(field):
         try:
             yield
@@ -38,27 +41,27 @@ def of_field(field: str) -> Iterator[None]:
 
 
 def optional(message: Message, name: str) -> Any:
-    """The value of a field, or None if it is not set."""
+    """Return the value of a field, or None if it is not set."""
     return getattr(message, name) if message.HasField(name) else None
 
 
-def updates_of(
-    request: pb.UpdateAgentRequest | pb.UpdateEnvRequest, read: Callable[[Any], _T]
+def updates_from_proto(
+    request: pb.UpdateAgentRequest | pb.UpdateEnvRequest, update_from_proto: Callable[[Any], _T]
 ) -> tuple[Sequence[_T], bool]:
-    """What is made of the updates of a request, and whether there is to be one for each worker.
+    """Return the updates of a request, and whether there is one for each worker instead of one for all.
 
     Raises:
-        InvalidValueError: there are none.
+        InvalidValueError: the request has no update.
     """
     match request.WhichOneof("update"):
         case "all_workers":
-            with of_field("all_workers"):
-                return [read(request.all_workers)], False
+            with in_field("all_workers"):
+                return [update_from_proto(request.all_workers)], False
         case "per_worker":
             updates = []
             for position, update in enumerate(request.per_worker.updates):
-                with of_field(f"per_worker.updates[{position}]"):
-                    updates.append(read(update))
+                with in_field(f"per_worker.updates[{position}]"):
+                    updates.append(update_from_proto(update))
             return updates, True
         case _:
             raise InvalidValueError.of("update", expected="all_workers or per_worker", got="none")

@@ -1,4 +1,4 @@
-"""What numbers are like, and what they say of the mean that they are drawn around."""
+"""Summaries of numbers: their mean and spread, and the uncertainty of the mean."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import numpy as np
 
 from rollserve.v1 import evaluation_pb2
 
-__all__ = ["students_t", "summary_of"]
+__all__ = ["students_t", "summary_to_proto"]
 
 _CONFIDENCE = 0.95
-_MOST_HALVINGS = 60
+_MAX_HALVINGS = 60
 _MANY_DEGREES = 1000
-"""From there on an expansion agrees with the sum to 1e-12, which takes ever longer."""
+"""Degrees of freedom from which on an expansion agrees with the sum to 1e-12. The sum takes the longer the more there
+are."""
 
 
-def summary_of(values: np.ndarray) -> evaluation_pb2.Summary:
-    """The summary of at least one number."""
+def summary_to_proto(values: np.ndarray) -> evaluation_pb2.Summary:
+    """Return the summary of at least one number, with a 95 % confidence interval of the mean for more than one."""
     values = values.astype(np.float64)
     summary = evaluation_pb2.Summary(mean=values.mean())
     if len(values) > 1:
@@ -31,15 +32,19 @@ def summary_of(values: np.ndarray) -> evaluation_pb2.Summary:
 
 @functools.lru_cache(maxsize=256)
 def students_t(degrees: int) -> float:
-    """What Student's t with so many degrees of freedom is at most, up to its sign, in 95 % of all cases."""
+    """Return the bound that the absolute value of Student's t does not exceed with probability 0.95.
+
+    Args:
+        degrees: degrees of freedom, at least 1.
+    """
     if degrees > _MANY_DEGREES:
         return _students_t_of_many(degrees)
-    # Of the angle whose tangent is t / sqrt(degrees), the probability is a finite sum (Abramowitz and Stegun, Handbook
-    # of Mathematical Functions, 26.7.3 and 26.7.4).
+    # With the angle whose tangent is t / sqrt(degrees), the probability is a finite sum (Abramowitz and Stegun,
+    # Handbook of Mathematical Functions, 26.7.3 and 26.7.4).
     coefficients = _coefficients(degrees)
     powers = 2 * np.arange(len(coefficients)) + degrees % 2
     low, high = 0.0, math.pi / 2
-    for _ in range(_MOST_HALVINGS):
+    for _ in range(_MAX_HALVINGS):
         angle = (low + high) / 2
         total = math.sin(angle) * float(coefficients @ math.cos(angle) ** powers)
         probability = 2 / math.pi * (angle + total) if degrees % 2 else total
@@ -48,7 +53,7 @@ def students_t(degrees: int) -> float:
 
 
 def _students_t_of_many(degrees: int) -> float:
-    """The same by an expansion in powers of 1 / degrees (Abramowitz and Stegun, 26.7.5)."""
+    """Return `students_t` by an expansion in powers of 1 / degrees (Abramowitz and Stegun, 26.7.5)."""
     z = statistics.NormalDist().inv_cdf((1 + _CONFIDENCE) / 2)
     terms = (
         (z**3 + z) / 4,
@@ -59,9 +64,10 @@ def _students_t_of_many(degrees: int) -> float:
 
 
 def _coefficients(degrees: int) -> np.ndarray:
-    """Those of the sum of powers of the angle's cosine: 1, 3, … if the degrees are odd, else 0, 2, ….
+    """Return the coefficients of the sum of powers of the angle's cosine.
 
-    1, 2/3, 2·4/(3·5), … up to the power degrees - 2, or 1, 1/2, 1·3/(2·4), ….
+    For odd degrees of freedom: 1, 2/3, 2·4/(3·5), … for the powers 1, 3, … up to degrees - 2. For even ones: 1, 1/2,
+    1·3/(2·4), … for the powers 0, 2, … up to degrees - 2.
     """
     steps = np.arange(1, (degrees - 1) // 2 if degrees % 2 else degrees // 2)
     factors = 2 * steps / (2 * steps + 1) if degrees % 2 else (2 * steps - 1) / (2 * steps)

@@ -1,1 +1,1 @@
-"""Requests: received within bounds, checked for size, parsed."""
+"""Requests: received within bounds of memory, checked for size, parsed, and translated for the pool."""

@@ -1,4 +1,4 @@
-"""Receives requests, so that together they take no more memory than is allowed."""
+"""Intake: receives requests, within a bound on the memory that they take together."""
 
 from __future__ import annotations
 
@@ -14,147 +14,153 @@ from rollserve_server.admission import ConnectionAdmission
 from rollserve_server.errors import InvalidValueError, OverLimitError
 
 if TYPE_CHECKING:
-    from rollserve_server.gateway.rpcs import OpenRpc
+    from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
 
 __all__ = ["Intake"]
 
-_SMALL_BYTES = 4 << 20
-"""Of requests that bring neither agents nor environments."""
-_MOST_SMALL, _SMALL_PATIENCE_SECONDS = 2, 5.0
-"""How many of these are received at the same time, which takes no time, and how long others wait for one that does."""
-_NAME_BYTES = 4 << 10
-"""Of requests that bring no more than a name."""
-_MOST_NAMES, _NAME_PATIENCE_SECONDS = 4, 0.5
-"""The same of these: many a client takes a server for dead that has not answered for a second."""
-_MOST_QUESTIONS, _QUESTION_PATIENCE_SECONDS = 2, 1.0
-"""The same of questions of reflection, whose streams stay open for more of them."""
-_PATIENCE_SECONDS = 30.0
-"""The same for those that bring agents or environments."""
-_MOST_WAITING = 1 << 20
-"""There are fewer RPCs."""
+_MAX_SMALL_BYTES = 4 << 20  # of a request without agents, parameters and environments
+_MAX_NAME_BYTES = 4 << 10  # of a request that holds a name and nothing else
+
+_MAX_SMALL, _SMALL_PATIENCE_SECONDS = 2, 5.0
+"""Small requests that are received at a time, and how long others wait for one whose client stalls."""
+_MAX_NAMES, _NAME_PATIENCE_SECONDS = 4, 0.5
+"""Names that are received at a time, and how long others wait for one whose client stalls. Many clients give a server
+up that does not answer a health check within a second."""
+_MAX_QUERIES, _QUERY_PATIENCE_SECONDS = 2, 1.0
+"""Queries of reflection that are received at a time, and how long others wait for one whose client stalls. Streams of
+reflection stay open for further queries."""
+_LARGE_PATIENCE_SECONDS = 30.0
+"""How long others wait for a request with agents or environments whose client stalls."""
+_MAX_WAITING = 1 << 20
+"""Length of the queues, which no number of RPCs reaches."""
 
 
 class Intake:
-    """Receives requests.
+    """Receives requests, within a bound on the memory that they take together.
 
-    gRPC tells how large a request is when all of it is there, and takes it into memory as soon as somebody reads. So a
-    large one is read only when there is room for the largest that may come.
+    gRPC knows the size of a request when all of it has arrived, and moves it into memory as soon as somebody reads. So
+    a large request is read only while there is room for the largest one.
     """
 
     def __init__(self, max_request_bytes: int, max_pending_bytes: int) -> None:
-        """Begins without requests.
+        """Start without requests.
 
         Args:
-            max_request_bytes: the largest that can come.
-            max_pending_bytes: how much they may take together: a third while they are received, a third for updates
-                that are worked on, and a third for evaluations that run. Each third is enough for the largest.
+            max_request_bytes: size of the largest request.
+            max_pending_bytes: size of all requests together: a third for those being received, a third for updates in
+                progress, and a third for running evaluations. Each third has room for the largest request at least.
         """
         self._share = max(max_pending_bytes // 3, max_request_bytes)
-        # One at a time of each connection: those that do not come are waited for by what comes through the same one,
-        # and seldom by others.
-        self._receiving = _admission(self._share // max_request_bytes, 1, _PATIENCE_SECONDS)
-        self._receiving_small = _admission(_MOST_SMALL, 1, _SMALL_PATIENCE_SECONDS)
-        self._receiving_names = _admission(_MOST_NAMES, 1, _NAME_PATIENCE_SECONDS)
-        self._receiving_questions = _admission(_MOST_QUESTIONS, 1, _QUESTION_PATIENCE_SECONDS)
-        self._num_updating = 0
-        self._num_evaluating = 0
-        self._updated = asyncio.Condition()
+        # One at a time of each connection: a client that stalls holds up its own requests, and seldom other clients.
+        self._large_admission = _admission(self._share // max_request_bytes, _LARGE_PATIENCE_SECONDS)
+        self._small_admission = _admission(_MAX_SMALL, _SMALL_PATIENCE_SECONDS)
+        self._name_admission = _admission(_MAX_NAMES, _NAME_PATIENCE_SECONDS)
+        self._query_admission = _admission(_MAX_QUERIES, _QUERY_PATIENCE_SECONDS)
+        self._num_update_bytes = 0
+        self._num_evaluation_bytes = 0
+        self._update_ended = asyncio.Condition()
 
-    async def small(self, rpc: OpenRpc) -> bytes:
-        """A request that brings neither agents nor environments.
+    async def small_request(self, rpc: OpenRpc) -> bytes:
+        """Receive a request without agents, parameters and environments.
 
         Raises:
-            OverLimitError: it is larger than any of them needs to be.
-            InvalidValueError: none comes.
+            OverLimitError: more than 4 MiB.
+            InvalidValueError: the client sent no request.
         """
-        return await _received(self._receiving_small, rpc, _SMALL_BYTES)
+        return await _receive_within(self._small_admission, rpc, _MAX_SMALL_BYTES)
 
-    async def name(self, rpc: OpenRpc) -> bytes:
-        """A request that brings no more than a name, as health checks do: no other one keeps it waiting.
+    async def name_request(self, rpc: OpenRpc) -> bytes:
+        """Receive a request that holds a name, as health checks do. Requests of other kinds do not hold it up.
 
         Raises:
-            OverLimitError: it is larger than any name needs to be.
-            InvalidValueError: none comes.
+            OverLimitError: more than 4 KiB.
+            InvalidValueError: the client sent no request.
         """
-        return await _received(self._receiving_names, rpc, _NAME_BYTES)
+        return await _receive_within(self._name_admission, rpc, _MAX_NAME_BYTES)
 
-    async def reflection(self, rpc: OpenRpc) -> bytes | None:
-        """The next request of a stream of names that are asked about; None when all have come.
+    async def next_query(self, rpc: OpenRpc) -> bytes | None:
+        """Receive the next query of a stream of reflection; None after the last one.
 
         Raises:
-            OverLimitError: it is larger than any name needs to be.
-            ClientStalledError: none came for a while, and others wait.
+            OverLimitError: more than 4 KiB.
+            ClientStalledError: the client sent nothing for a while, and others wait.
         """
         async with contextlib.AsyncExitStack() as stack:
-            await self._receiving_questions.admit(stack, rpc)
+            await self._query_admission.admit(stack, rpc)
             data = await _read_next(rpc)
         if data is not None:
-            _check_size(data, _NAME_BYTES)
+            _check_size(data, _MAX_NAME_BYTES)
         return data
 
     @contextlib.asynccontextmanager
-    async def update(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
-        """The request of an update, for as long as the block. Waits for others where they are too large.
+    async def update_request(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
+        """Receive the request of an update, and keep its share of the memory for the block.
+
+        Waits while the updates in progress leave too little memory.
 
         Raises:
-            InvalidValueError: none comes.
+            InvalidValueError: the client sent no request.
         """
         async with contextlib.AsyncExitStack() as stack:
-            await self._receiving.admit(stack, rpc)
+            await self._large_admission.admit(stack, rpc)
             data = await _read(rpc)
-            async with self._updated:
-                await self._updated.wait_for(lambda: self._num_updating + len(data) <= self._share)
-                self._num_updating += len(data)
+            async with self._update_ended:
+                await self._update_ended.wait_for(lambda: self._num_update_bytes + len(data) <= self._share)
+                self._num_update_bytes += len(data)
         try:
             yield data
         finally:
-            self._num_updating -= len(data)
-            async with self._updated:
-                self._updated.notify_all()
+            self._num_update_bytes -= len(data)
+            async with self._update_ended:
+                self._update_ended.notify_all()
 
     @contextlib.asynccontextmanager
-    async def evaluation(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
-        """The request of an evaluation, for as long as the block.
+    async def evaluation_request(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
+        """Receive the request of an evaluation, and keep its share of the memory for the block.
 
         Raises:
-            OverLimitError: those that run have taken what they may.
-            InvalidValueError: none comes.
+            OverLimitError: the running evaluations leave too little memory.
+            InvalidValueError: the client sent no request.
         """
         async with contextlib.AsyncExitStack() as stack:
-            await self._receiving.admit(stack, rpc)
+            await self._large_admission.admit(stack, rpc)
             data = await _read(rpc)
-        if self._num_evaluating + len(data) > self._share:
-            came = f"a request of {len(data)} bytes came while evaluations hold {self._num_evaluating}"
-            text = f"{came}, {self._share} at most were expected: try again when some have ended"
-            raise OverLimitError(text, reason=Reason.TOO_MANY_REQUEST_BYTES)
-        self._num_evaluating += len(data)
+        if self._num_evaluation_bytes + len(data) > self._share:
+            raise OverLimitError.of(
+                "",
+                expected=f"at most {self._share} bytes in the requests of running evaluations",
+                got=f"{len(data)} bytes more than their {self._num_evaluation_bytes}",
+                hint="try again when an evaluation has ended",
+                reason=Reason.TOO_MANY_REQUEST_BYTES,
+            )
+        self._num_evaluation_bytes += len(data)
         try:
             yield data
         finally:
-            self._num_evaluating -= len(data)
+            self._num_evaluation_bytes -= len(data)
 
 
-def _admission(max_running: int, max_per_connection: int, patience_seconds: float) -> ConnectionAdmission:
-    return ConnectionAdmission(max_running, max_per_connection, patience_seconds, max_waiting=_MOST_WAITING)
+def _admission(max_running: int, patience_seconds: float) -> ConnectionAdmission:
+    return ConnectionAdmission(max_running, 1, patience_seconds, max_waiting=_MAX_WAITING)
 
 
-async def _received(admission: ConnectionAdmission, rpc: OpenRpc, most_bytes: int) -> bytes:
+async def _receive_within(admission: ConnectionAdmission, rpc: OpenRpc, max_bytes: int) -> bytes:
     async with contextlib.AsyncExitStack() as stack:
         await admission.admit(stack, rpc)
         data = await _read(rpc)
-    _check_size(data, most_bytes)
+    _check_size(data, max_bytes)
     return data
 
 
 async def _read(rpc: OpenRpc) -> bytes:
     data = await _read_next(rpc)
     if data is None:
-        raise InvalidValueError("the call ended before a request came")
+        raise InvalidValueError.of("", expected="a request", got="the end of the stream")
     return data
 
 
 async def _read_next(rpc: OpenRpc) -> bytes | None:
-    """A request of several that may come; None behind the last one."""
+    """Return the next request of a stream; None after the last one."""
     data = await rpc.read()
     if data is grpc.aio.EOF:
         return None
@@ -162,7 +168,7 @@ async def _read_next(rpc: OpenRpc) -> bytes | None:
     return data
 
 
-def _check_size(data: bytes, most_bytes: int) -> None:
-    if len(data) > most_bytes:
-        text = f"a request of {len(data)} bytes came, {most_bytes} at most were expected"
-        raise OverLimitError(text, reason=Reason.REQUEST_TOO_LARGE)
+def _check_size(data: bytes, max_bytes: int) -> None:
+    if len(data) > max_bytes:
+        expected, got = f"a request of at most {max_bytes} bytes", f"{len(data)} bytes"
+        raise OverLimitError.of("", expected=expected, got=got, reason=Reason.REQUEST_TOO_LARGE)

@@ -1,4 +1,4 @@
-"""Makes messages of what came."""
+"""Parsing of serialized requests."""
 
 from __future__ import annotations
 
@@ -12,26 +12,31 @@ from rollserve_server.gateway.requests.limits import check_fields
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-__all__ = ["decoded", "parsed"]
+__all__ = ["parse", "parse_unchecked"]
 
 _M = TypeVar("_M", bound="Message")
 
 
-def parsed(kind: type[_M], data: bytes) -> _M:
-    """A request of a class.
+def parse(kind: type[_M], data: bytes) -> _M:
+    """Return a request of a class.
 
     Raises:
-        OverLimitError: it has too much in it, see `check_fields`.
-        InvalidValueError: it is none.
+        OverLimitError: the request has too many fields, or too long a text; see `check_fields`.
+        InvalidValueError: the bytes are no such request.
     """
     check_fields(kind, data)
-    return decoded(kind, data)
+    return parse_unchecked(kind, data)
 
 
-def decoded(kind: type[_M], data: bytes) -> _M:
-    """The same of one that was looked at already."""
+def parse_unchecked(kind: type[_M], data: bytes) -> _M:
+    """Return a request of a class, whose number of fields has been checked before.
+
+    Raises:
+        InvalidValueError: the bytes are no such request.
+    """
     try:
         return kind.FromString(data)
     except DecodeError:
-        name = kind.DESCRIPTOR.full_name
-        raise InvalidValueError(f"{len(data)} bytes came that are no {name}, or hold a text that is no UTF-8") from None
+        expected = f"a serialized {kind.DESCRIPTOR.full_name} with texts in UTF-8"
+        got = f"{len(data)} bytes that cannot be parsed as one"
+        raise InvalidValueError.of("", expected=expected, got=got) from None

@@ -1,4 +1,4 @@
-"""What becomes of all that is simulated for a call."""
+"""The account of a call: what became of every step that was simulated for it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["ENVIRONMENT_FAILED", "Account", "WorkerAccount"]
 
 ENVIRONMENT_FAILED = "environment_failed"
 _STRAGGLER = "straggler"
-"""Why episodes run again, beside the reasons of errors about workers."""
+# Retry reasons, beside the reasons of errors about workers.
 
 
 @dataclass
 class WorkerAccount:
-    """One worker's share in a call: what was simulated and delivered, and its time."""
+    """One worker's share of a call: its steps and episodes, and its time."""
 
     num_simulated_steps: int = 0
     num_steps: int = 0
@@ -32,10 +32,10 @@ class WorkerAccount:
 
 @dataclass
 class Account:
-    """What became of everything that was simulated; see Account in `protos/rollserve/v1/episode_batch.proto`.
+    """What became of every step; see `Account` in `protos/rollserve/v1/episode_batch.proto` for the fields.
 
-    Carried and simulated steps together are as many as those that were delivered, kept, superseded, cancelled, lost,
-    idle or discarded.
+    Carried and simulated steps together are as many as delivered, kept, superseded, cancelled, lost, idle and discarded
+    steps together.
     """
 
     seed: int
@@ -65,25 +65,45 @@ class Account:
     retry_reasons: Counter[str] = field(default_factory=Counter)
     env_failures: EnvFailures = field(default_factory=EnvFailures)
 
+    @property
+    def num_simulated_steps(self) -> int:
+        """Number of steps simulated while the call ran."""
+        return sum(worker.num_simulated_steps for worker in self.workers)
+
+    @property
+    def num_steps(self) -> int:
+        """Number of steps delivered."""
+        return sum(worker.num_steps for worker in self.workers)
+
+    @property
+    def num_missing_steps(self) -> int:
+        """Number of steps that a fragment call requested and did not make."""
+        return sum(worker.num_missing_steps for worker in self.workers)
+
+    @property
+    def num_episodes(self) -> int:
+        """Number of episodes delivered."""
+        return sum(worker.num_episodes for worker in self.workers)
+
     def count_retried(self, reason: str, num_episodes: int) -> None:
-        """Takes in that so many episodes run again, and why."""
+        """Count episodes that run again, and why."""
         self.num_retried_episodes += num_episodes
         if num_episodes:
             self.retry_reasons[reason] += num_episodes
 
     def count_stragglers(self, num_episodes: int) -> None:
-        """Takes in that so many episodes were begun a second time, because they are late."""
+        """Count episodes that were begun a second time because they are late."""
         self.num_straggler_episodes += num_episodes
         self.count_retried(_STRAGGLER, num_episodes)
 
-    def take_env_failure(self, worker: int, failure: EpisodeFailure) -> None:
-        """Takes in that an environment of a worker has raised an error."""
-        self.env_failures.take(worker, failure)
+    def count_env_failure(self, worker: int, failure: EpisodeFailure) -> None:
+        """Count an error that a worker's environment raised."""
+        self.env_failures.add(worker, failure)
         if not failure.is_final:
             self.count_retried(ENVIRONMENT_FAILED, len(failure.indices))
 
     def add_prefetched(self, prefetched: Account) -> None:
-        """Takes in what became of steps that were simulated between calls, but for those that workers hold."""
+        """Add what became of steps simulated between calls; steps that workers still hold are not part of it."""
         self.num_prefetched_steps += prefetched.num_simulated_steps
         self.num_carried_steps += prefetched.num_lost_steps + prefetched.num_idle_steps
         self.num_lost_steps += prefetched.num_lost_steps
@@ -92,23 +112,3 @@ class Account:
         self.retry_reasons.update(prefetched.retry_reasons)
         self.env_failures.add_prefetched(prefetched.env_failures)
         self.dropped_infos.update(prefetched.dropped_infos)
-
-    @property
-    def num_simulated_steps(self) -> int:
-        """Steps simulated while the call ran."""
-        return sum(worker.num_simulated_steps for worker in self.workers)
-
-    @property
-    def num_steps(self) -> int:
-        """Steps delivered."""
-        return sum(worker.num_steps for worker in self.workers)
-
-    @property
-    def num_missing_steps(self) -> int:
-        """Of fragments, steps that were asked for and not made."""
-        return sum(worker.num_missing_steps for worker in self.workers)
-
-    @property
-    def num_episodes(self) -> int:
-        """Episodes delivered."""
-        return sum(worker.num_episodes for worker in self.workers)

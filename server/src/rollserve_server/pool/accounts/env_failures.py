@@ -1,4 +1,4 @@
-"""What is told of environments that raise errors: in accounts, in counters, and in the log."""
+"""Errors that environments raise: in the account, in the counters and in the log."""
 
 from __future__ import annotations
 
@@ -17,13 +17,10 @@ __all__ = ["EnvFailures", "FailedEpisode"]
 
 _log = logging.getLogger(__name__)
 
-_MOST_TOLD = 64
-"""Episodes in an account."""
-_MOST_TEXT = 256
-"""Characters of an error in an account, whose size is to be bounded."""
-_LOG_SECONDS = 0.25
-"""How long there is no other line in the log after one, on average over `_MOST_LINES`."""
-_MOST_LINES = 4
+_MAX_REPORTED = 64  # episodes in an account
+_MAX_TEXT = 256  # characters of an error in an account
+_MAX_LINES, _LINE_SECONDS = 4, 0.25
+"""Burst of log lines, and the seconds after which one more is allowed."""
 
 
 @dataclass(eq=False)
@@ -31,11 +28,11 @@ class FailedEpisode:
     """An episode whose environment raised an error, or the first of several that run as one.
 
     Attributes:
-        index: which episode; of a population, which unit.
-        worker: which worker ran it.
-        num_attempts: how often it has failed.
+        index: the episode's index; of a population, the unit.
+        worker: index of the worker that ran it.
+        num_attempts: number of attempts that failed.
         text: the last error, in full.
-        is_skipped: whether the call goes on without it.
+        is_skipped: whether the call goes on without the episode.
     """
 
     index: int
@@ -46,72 +43,72 @@ class FailedEpisode:
 
     @classmethod
     def of(cls, worker: int, failure: EpisodeFailure) -> FailedEpisode:
-        """What a worker has told of."""
+        """Return the episode of a failure that a worker reported."""
         return cls(failure.indices[0], worker, failure.num_attempts, failure.text)
 
     @property
     def short_text(self) -> str:
         """The beginning of the error."""
-        return shorten(self.text, _MOST_TEXT)
+        return shorten(self.text, _MAX_TEXT)
 
     @property
     def final_text(self) -> str:
-        """The error, with how often it has come."""
+        """The error, and the number of attempts."""
         return self.text if self.num_attempts == 1 else f"{self.text} (the last of {self.num_attempts} attempts)"
 
 
 class EnvFailures:
-    """Those of one call.
+    """Errors that environments raised in one call.
 
     Attributes:
-        num_failures: how many errors there were.
-        num_skipped: how many episodes the call goes on without.
-        told: the first episodes that failed, by their indices.
+        num_failures: number of errors.
+        num_skipped: number of episodes that the call goes on without.
+        reported: by index, the first episodes that failed.
     """
 
     def __init__(self) -> None:
         self.num_failures = 0
         self.num_skipped = 0
-        self.told: dict[int, FailedEpisode] = {}
+        self.reported: dict[int, FailedEpisode] = {}
 
-    def take(self, worker: int, failure: EpisodeFailure) -> None:
-        """Takes in an error that a worker has told of."""
+    def add(self, worker: int, failure: EpisodeFailure) -> None:
+        """Add an error that a worker reported, and log it."""
         self.num_failures += 1
         failed = FailedEpisode.of(worker, failure)
-        self._tell(failed)
+        self._report(failed)
         fate = "given up" if failure.is_final else "runs again"
-        _sparing_log.warn(
+        _throttled_log.warn(
             "environment failed",
             {"worker": worker, "attempt": failure.num_attempts, "episodes": fate, "error": failed.short_text},
         )
 
     def skip(self, episodes: Iterable[FailedEpisode]) -> None:
-        """Takes in episodes that the call goes on without; the same once for each of several that run as one."""
+        """Add episodes that the call goes on without; one that stands for several comes once for each of them."""
         for failed in episodes:
             failed.is_skipped = True
             self.num_skipped += 1
-            self._tell(failed)
+            self._report(failed)
 
     def add_prefetched(self, prefetched: EnvFailures) -> None:
-        """Takes in what came of episodes that were sampled between calls."""
+        """Add the errors of episodes that were sampled between calls."""
         self.num_failures += prefetched.num_failures
-        for failed in prefetched.told.values():
-            self._tell(failed)
+        for failed in prefetched.reported.values():
+            self._report(failed)
 
-    def _tell(self, failed: FailedEpisode) -> None:
-        if failed.index in self.told or len(self.told) < _MOST_TOLD:
-            self.told[failed.index] = failed
+    def _report(self, failed: FailedEpisode) -> None:
+        if failed.index in self.reported or len(self.reported) < _MAX_REPORTED:
+            self.reported[failed.index] = failed
 
 
-class _SparingLog:
-    """A few lines a second, and how many there would have been."""
+class _ThrottledLog:
+    """A log that takes a few lines a second, and counts the others."""
 
     def __init__(self) -> None:
-        self._num_left, self._num_silent, self._since = float(_MOST_LINES), 0, 0.0
+        self._num_left, self._num_silent, self._since = float(_MAX_LINES), 0, 0.0
 
     def warn(self, event: str, extra: dict[str, object]) -> None:
         now = time.monotonic()
-        self._num_left = min(self._num_left + (now - self._since) / _LOG_SECONDS, _MOST_LINES)
+        self._num_left = min(self._num_left + (now - self._since) / _LINE_SECONDS, _MAX_LINES)
         self._since = now
         if self._num_left < 1:
             self._num_silent += 1
@@ -122,4 +119,4 @@ class _SparingLog:
         _log.warning(event, extra={**extra, **silent})
 
 
-_sparing_log = _SparingLog()
+_throttled_log = _ThrottledLog()

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
     from rollserve_server.activity import Heartbeat
     from rollserve_server.errors import WorkerLostError
-    from rollserve_server.pool.state.sampler_state import Journal
-    from rollserve_server.sampling import Worker, WorkerConfig, WorkOrder
+    from rollserve_server.pool.journal.journal import Journal
+    from rollserve_server.sampling import Worker, WorkOrder
+    from rollserve_server.settings import WorkerSettings
 
 __all__ = ["Backend", "RemoteBuffer", "WorkerHandle"]
 
@@ -71,7 +72,7 @@ class WorkerHandle(Protocol):
 class Backend(Protocol):
     """Makes workers."""
 
-    def create_worker(self, worker_index: int, config: WorkerConfig) -> WorkerHandle:
+    def create_worker(self, worker_index: int, settings: WorkerSettings) -> WorkerHandle:
         """A new worker, perhaps not started yet."""
         ...
 

@@ -13,7 +13,7 @@ from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from rollserve_server.errors import WorkerLostError, portable
-from rollserve_server.pool.state.sampler_state import NoJournal
+from rollserve_server.pool.journal.journal import NoJournal
 from rollserve_server.sampling import Worker
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rollserve_server.activity import Heartbeat
-    from rollserve_server.sampling import WorkerConfig, WorkOrder
+    from rollserve_server.sampling import WorkOrder
+    from rollserve_server.settings import WorkerSettings
 
 __all__ = ["InProcessBackend"]
 
@@ -32,9 +33,9 @@ _R = TypeVar("_R")
 class InProcessBackend:
     """See Backend. Threads cannot be killed: one that hangs is left alone, and ends when it wakes up."""
 
-    def create_worker(self, worker_index: int, config: WorkerConfig) -> _ThreadWorker:
+    def create_worker(self, worker_index: int, settings: WorkerSettings) -> _ThreadWorker:
         """See Backend."""
-        return _ThreadWorker(worker_index, config)
+        return _ThreadWorker(worker_index, settings)
 
     async def open_journal(self) -> NoJournal:
         """See Backend."""
@@ -59,7 +60,7 @@ class InProcessBackend:
 
 
 class _ThreadWorker:
-    def __init__(self, worker_index: int, config: WorkerConfig) -> None:
+    def __init__(self, worker_index: int, settings: WorkerSettings) -> None:
         self._index = worker_index
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._unanswered: set[Future[Any]] = set()
@@ -67,7 +68,7 @@ class _ThreadWorker:
         # An executor's thread that hangs would hold up the end of the process.
         name = f"worker-{worker_index}"
         threading.Thread(target=_do_jobs, args=(self._jobs,), name=name, daemon=True).start()
-        self._worker = self._ask(lambda: Worker(worker_index, config))
+        self._worker = self._ask(lambda: Worker(worker_index, settings))
 
     async def call(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         return await asyncio.wrap_future(self._submit(method, *args, **kwargs))

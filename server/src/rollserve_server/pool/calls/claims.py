@@ -1,4 +1,4 @@
-"""The claims of a call on their way from the workers to the client."""
+"""The claims of a call, on their way from the workers to the client."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ if TYPE_CHECKING:
 
 __all__ = ["Cancellation", "Claims", "PendingDelivery"]
 
-_PARCELS_WAITING = 2
-"""Of a claim too large for one report, how much is fetched before it can be delivered."""
+_MAX_PARCELS = 2
+"""Parcels of a claim too large for one report that are fetched before they can be delivered."""
 
 
 class PendingDelivery(NamedTuple):
-    """What a worker wrote of a claim.
+    """A parcel whose buffer is not fetched yet.
 
     Attributes:
-        worker: which one.
-        payload: the buffer, which is to be fetched.
-        parcel: which messages stand there.
+        worker: index of the worker that wrote it.
+        buffer: the buffer that holds its messages.
+        parcel: the messages.
     """
 
     worker: int
-    payload: RemoteBuffer
+    buffer: RemoteBuffer
     parcel: Parcel
 
     @property
     def num_steps(self) -> int:
-        """How many steps the messages hold."""
+        """Number of steps in the messages."""
         return sum(message.num_steps for message in self.parcel.messages)
 
 
 class Cancellation(NamedTuple):
-    """A worker that has episodes in vain: they were written elsewhere."""
+    """Episodes that a worker is to drop, because another one has delivered them."""
 
     worker: int
     indices: range
@@ -48,119 +48,119 @@ class Cancellation(NamedTuple):
 
 @dataclass(eq=False)
 class _Source:
-    """Where the episodes of a claim stand, or are run again.
+    """A worker that has the episodes of a claim, or runs them again.
 
     Attributes:
-        claim: what its worker is told.
-        worker: which one that is; None if any may be.
-        since: when somebody who had nothing else to do began to wait for them; None before.
-        asked: whether an order that names the claim is with the worker.
-        missing: episodes that are to be run again.
-        begun: whether the worker has been told to run those.
+        claim: the claim, as the worker knows it.
+        worker: index of the worker; None if any may run the episodes.
+        since: when an idle worker began to wait for the source; None before.
+        is_ordered: whether an order that names the claim is with the worker.
+        missing: episodes that run again.
+        is_begun: whether the worker was told to run them.
     """
 
     claim: Claim
     worker: int | None
     since: float | None = None
-    asked: bool = False
+    is_ordered: bool = False
     missing: set[int] = field(default_factory=set)
-    begun: bool = False
+    is_begun: bool = False
 
 
 @dataclass(eq=False)
 class _OpenClaim:
-    """A claim on its way.
+    """A claim that is not delivered in full.
 
     Attributes:
-        stop: one more than the index of its last episode.
+        stop: index behind its last episode.
         num_bytes: its approximate bytes.
-        position: the index of the episode, and its step, that what has not come begins with.
-        sources: where that is to come from; more than one only as long as nobody knows which is first.
-        written: whether its last message has come.
-        parcels: what has come and is to be delivered.
+        position: index of the episode, and its step, that the next parcel begins with.
+        sources: workers that may write the next parcel; several only while nobody knows which one is first.
+        is_written: whether its last message was written.
+        deliveries: parcels that were written and are not delivered.
     """
 
     stop: int
     num_bytes: int
     position: tuple[int, int]
     sources: list[_Source]
-    written: bool = False
-    parcels: deque[PendingDelivery] = field(default_factory=deque)
+    is_written: bool = False
+    deliveries: deque[PendingDelivery] = field(default_factory=deque)
 
 
 class Claims:
-    """Claims in the order in which they are to be delivered.
+    """Claims in the order in which they are delivered.
 
-    What a lost worker has not written is run again in the same place of that order, on one worker. What a worker takes
-    far too long to write is run again beside it, and written by whoever is first.
+    What a lost worker has not written runs again, on one worker, in the same place of that order. What a worker takes
+    too long to write runs again beside it, and the first to write it counts.
     """
 
     def __init__(self, window_bytes: int, names: Iterator[int], *, pinned: bool) -> None:
-        """Begins without claims.
+        """Start without claims.
 
         Args:
-            window_bytes: how much may be on its way.
-            names: for claims; none comes twice in a stream, where a call before may have left one unanswered.
-            pinned: whether episodes belong to workers, and so wait for the one in a lost one's place.
+            window_bytes: bytes that may be on their way.
+            names: names for claims; none comes twice in a sequence, where an earlier call may have left one unanswered.
+            pinned: whether episodes belong to workers, and so wait for the replacement of a lost one.
         """
         self._window_bytes = window_bytes
-        self._pinned = pinned
+        self._is_pinned = pinned
         self._claims: deque[_OpenClaim] = deque()
         self._names = names
-        # Of those that are not written, by the names that workers know them by.
+        # Sources of claims that are not written, by the name that workers know the claim by.
         self._sources: dict[int, tuple[_OpenClaim, _Source]] = {}
-        # By worker and episode, those that are being run again.
+        # Sources by worker and by each episode that runs again.
         self._missing: dict[tuple[int | None, int], _Source] = {}
 
     def __bool__(self) -> bool:
         return bool(self._claims)
 
     def add(self, planned: PlannedClaim) -> int:
-        """Puts a claim behind the others; returns its name."""
+        """Add a claim behind the others; return its name."""
         claim = _OpenClaim(planned.stop, planned.num_bytes, (planned.start, 0), [])
         self._claims.append(claim)
         return self._add_source(claim, planned.worker).claim.claim_id
 
     def to_ask(self, worker: int) -> list[Claim]:
-        """The claims that a worker is to write now: in order, as far as the window reaches."""
+        """Return the claims that a worker should write now: in order, as far as the window reaches."""
         claims = []
         for claim in self._in_window():
             for source in claim.sources:
-                waits = not (source.asked or source.missing) and len(claim.parcels) < _PARCELS_WAITING
-                if waits and source.worker == worker:
-                    source.asked = True
+                can_write = not (source.is_ordered or source.missing) and len(claim.deliveries) < _MAX_PARCELS
+                if can_write and source.worker == worker:
+                    source.is_ordered = True
                     claims.append(source.claim)
         return claims
 
     def to_begin(self, worker: int) -> list[range]:
-        """The episodes that a worker is to run again now."""
+        """Return the episodes that a worker should run again now."""
         ranges = []
         for claim in self._claims:
             for source in claim.sources:
-                if source.missing and not source.begun and source.worker in (None, worker):
-                    source.worker, source.begun = worker, True
+                if source.missing and not source.is_begun and source.worker in (None, worker):
+                    source.worker, source.is_begun = worker, True
                     self._missing.update(((worker, index), source) for index in source.missing)
                     ranges.append(range(source.claim.start, source.claim.stop))
         return ranges
 
     def num_missing(self, worker: int) -> int:
-        """How many episodes a worker is running again."""
-        return sum(its_worker == worker for its_worker, _ in self._missing)
+        """Return how many episodes a worker is running again."""
+        return sum(owner == worker for owner, _ in self._missing)
 
     def begin_duplicates(self, worker: int, now: float, late_after: float) -> list[range]:
-        """Has a worker that has nothing else to do run again what others do not write, unless two of them have it.
+        """Have an idle worker run again what others do not write, unless two workers have it already.
 
         Args:
-            worker: which one.
+            worker: index of the worker.
             now: the time, in seconds.
-            late_after: for how long somebody has to have waited.
+            late_after: seconds that an idle worker must have waited.
 
         Returns:
-            The episodes; `to_begin` tells of them, too.
+            The episodes, which `to_begin` returns, too.
         """
         ranges = []
         for claim in self._in_window():
-            if claim.written or claim.parcels or len(claim.sources) > 1:
+            if claim.is_written or claim.deliveries or len(claim.sources) > 1:
                 continue
             (source,) = claim.sources
             if source.since is None:
@@ -172,25 +172,25 @@ class Claims:
         return ranges
 
     def first_since(self) -> float | None:
-        """Since when somebody waits for the first claim, if anybody does."""
+        """Return when an idle worker began to wait for the first claim, or None."""
         return self._claims[0].sources[0].since if self._claims and self._claims[0].sources else None
 
     def is_missing(self, worker: int, index: int) -> bool:
-        """Whether a worker runs an episode again, for a claim."""
+        """Whether a worker runs an episode again for a claim."""
         return (worker, index) in self._missing
 
     def give_up(self, worker: int, index: int) -> Cancellation | None:
-        """Takes in that a worker gave up an episode that it ran again.
+        """Record that a worker gave up an episode that it ran again.
 
         Returns:
-            What it has in vain now, because another worker has it, too; None if no other does.
+            What the worker is to drop, because another worker has it, too; None if no other worker does.
         """
         source = self._missing[worker, index]
         claim, _ = self._sources[source.claim.claim_id]
         return self._cancel(claim, source) if len(claim.sources) > 1 else None
 
     def finish(self, worker: int, index: int) -> bool:
-        """Takes in that an episode has ended; returns whether it was one that was to be run again."""
+        """Record the end of an episode; return whether it ran again for a claim."""
         source = self._missing.pop((worker, index), None)
         if source is None:
             return False
@@ -198,78 +198,76 @@ class Claims:
         return True
 
     def answered(self, claim_id: int) -> None:
-        """Takes in that the order which named a claim was answered, whatever has come of it."""
+        """Record that the order which named a claim was answered, with or without a parcel."""
         if claim_id in self._sources:
-            self._sources[claim_id][1].asked = False
+            self._sources[claim_id][1].is_ordered = False
 
-    def take(self, written: PendingDelivery) -> list[Cancellation] | None:
-        """Takes in what was written of a claim.
+    def take(self, delivery: PendingDelivery) -> list[Cancellation] | None:
+        """Record a parcel.
 
         Returns:
-            Who has the claim's episodes beside whoever wrote it; None if it came from elsewhere before.
+            What other workers are to drop because of it; None if the claim was written by another worker before.
         """
-        if written.parcel.claim_id not in self._sources:
+        if delivery.parcel.claim_id not in self._sources:
             return None
-        claim, source = self._sources[written.parcel.claim_id]
+        claim, source = self._sources[delivery.parcel.claim_id]
         cancellations = [self._cancel(claim, other) for other in list(claim.sources) if other is not source]
-        claim.parcels.append(written)
-        claim.position = written.parcel.stop
-        claim.written = written.parcel.complete
+        claim.deliveries.append(delivery)
+        claim.position = delivery.parcel.stop
+        claim.is_written = delivery.parcel.complete
         source.since = None
-        if claim.written:
+        if claim.is_written:
             self._remove(claim, source)
         return [cancellation for cancellation in cancellations if cancellation is not None]
 
     def next_pending(self) -> PendingDelivery | None:
-        """What of the first claim is there; see `delivered`."""
-        return self._claims[0].parcels[0] if self._claims and self._claims[0].parcels else None
+        """Return the first parcel of the first claim, if it was written; see `delivered`."""
+        return self._claims[0].deliveries[0] if self._claims and self._claims[0].deliveries else None
 
     def delivered(self) -> None:
-        """Takes in that what `next_pending` gave is delivered."""
+        """Record that the parcel of `next_pending` is delivered."""
         claim = self._claims[0]
-        claim.parcels.popleft()
-        if claim.written and not claim.parcels:
+        claim.deliveries.popleft()
+        if claim.is_written and not claim.deliveries:
             self._claims.popleft()
 
     def lose_first_delivery(self) -> tuple[list[int], Counter[int], list[Cancellation]]:
-        """Takes in that what `next_pending` gave is gone with its machine.
+        """Record that the buffer of `next_pending` is gone with its machine.
 
         Returns:
-            The episodes to be run again, how many steps of them each worker had written, and who has them in vain now:
-            a worker that lives on would hold for ever what nobody asks for.
+            The episodes to run again; by worker, the steps of them that it had written; and what workers that live on
+            are to drop, because nobody will ask them for it.
         """
         first = self._claims[0]
-        worker, _, parcel = first.parcels[0]
+        worker, _, parcel = first.deliveries[0]
         num_steps: Counter[int] = Counter()
-        for written in first.parcels:
-            num_steps[written.worker] += written.num_steps
-        first.parcels.clear()
-        cancellations = [
-            cancellation for source in list(first.sources) if (cancellation := self._cancel(first, source))
-        ]
-        return self._remake(first, worker, parcel.start), num_steps, cancellations
+        for delivery in first.deliveries:
+            num_steps[delivery.worker] += delivery.num_steps
+        first.deliveries.clear()
+        cancellations = [each for source in list(first.sources) if (each := self._cancel(first, source))]
+        return self._run_again(first, worker, parcel.start), num_steps, cancellations
 
     def lose(self, worker: int) -> list[int]:
-        """Takes in that a worker is gone; returns the episodes that it alone had and had not written, to run again."""
+        """Record that a worker is gone; return the episodes that only it had and had not written, to run again."""
         lost: list[int] = []
         for claim in self._claims:
             for source in [source for source in claim.sources if source.worker == worker]:
                 self._remove(claim, source)
                 if not claim.sources:
-                    lost += self._remake(claim, worker, claim.position)
+                    lost += self._run_again(claim, worker, claim.position)
         return lost
 
     def cut_episode(self) -> int | None:
-        """An episode that is to be run again though a part of it is written, if there is one."""
+        """Return the index of an episode that runs again although a part of it was written, or None."""
         sources = (source for claim in self._claims for source in claim.sources)
         return next((source.claim.start for source in sources if source.missing and source.claim.first_step), None)
 
     def held_of(self, worker: int) -> Iterator[PendingDelivery]:
-        """What a worker wrote and is not delivered."""
-        return (written for claim in self._claims for written in claim.parcels if written.worker == worker)
+        """Return what a worker wrote and is not delivered."""
+        return (delivery for claim in self._claims for delivery in claim.deliveries if delivery.worker == worker)
 
     def _in_window(self) -> Iterator[_OpenClaim]:
-        """The first claims, as far as the window reaches."""
+        """Yield the first claims, as far as the window reaches."""
         num_bytes = 0
         for claim in self._claims:
             if num_bytes >= self._window_bytes:
@@ -285,9 +283,9 @@ class Claims:
         return source
 
     def _cancel(self, claim: _OpenClaim, source: _Source) -> Cancellation | None:
-        """Removes a source; tells of its worker, if it has one that has begun with it."""
+        """Remove a source; return what its worker is to drop, if it has begun."""
         self._remove(claim, source)
-        if source.worker is None or (source.missing and not source.begun):
+        if source.worker is None or (source.missing and not source.is_begun):
             return None
         return Cancellation(source.worker, range(source.claim.start, source.claim.stop))
 
@@ -297,9 +295,9 @@ class Claims:
         for index in source.missing:
             self._missing.pop((source.worker, index), None)
 
-    def _remake(self, claim: _OpenClaim, worker: int, position: tuple[int, int]) -> list[int]:
-        """Has what of a claim comes behind a position be run again."""
-        claim.position, claim.written = position, False
-        source = self._add_source(claim, worker if self._pinned else None)
+    def _run_again(self, claim: _OpenClaim, worker: int, position: tuple[int, int]) -> list[int]:
+        """Have the rest of a claim, from a position on, run again; return its episodes."""
+        claim.position, claim.is_written = position, False
+        source = self._add_source(claim, worker if self._is_pinned else None)
         source.missing = set(range(source.claim.start, source.claim.stop))
         return sorted(source.missing)

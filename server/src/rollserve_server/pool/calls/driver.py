@@ -1,4 +1,4 @@
-"""What all sampling calls have in common: workers that are kept at work beside a client that takes what they make."""
+"""The base of all calls: keeps each worker busy, and yields what is to be sent to the client, in order."""
 
 from __future__ import annotations
 
@@ -6,150 +6,91 @@ import asyncio
 import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from rollserve_server.errors import WorkerLostError
+from rollserve_server.pool.interface.results import Delivery, Progress
+from rollserve_server.pool.sequences.in_flight import InFlight, submit
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from rollserve import Reproducibility
-    from rollserve_server.agents import Exploration
-    from rollserve_server.errors import WorkerLostError
     from rollserve_server.pool.accounts.account import Account
-    from rollserve_server.pool.backends.backend import RemoteBuffer, WorkerHandle
-    from rollserve_server.pool.config import PoolConfig, SampleRequest
+    from rollserve_server.pool.backends.backend import WorkerHandle
+    from rollserve_server.pool.interface.requests import MessageFormat, SamplingOptions
     from rollserve_server.pool.workers.workforce import Workforce
-    from rollserve_server.sampling import ColumnFormat, Message, WorkOrder
+    from rollserve_server.sampling import Message
+    from rollserve_server.settings import CallSettings
 
-__all__ = [
-    "ORDERS_IN_FLIGHT",
-    "CallDriver",
-    "CallSettings",
-    "Delivery",
-    "Progress",
-    "ignore_answer",
-    "put_to_work",
-]
+__all__ = ["CallContext", "CallDriver"]
 
+_O = TypeVar("_O")
 _R = TypeVar("_R")
 
-ORDERS_IN_FLIGHT = 2
-"""For each worker: while it works on one, the next is already there."""
+_ORDERS_IN_FLIGHT = 2
+"""Orders that a worker has at a time: while it works on one, the next is already there."""
 _SLICE_SECONDS = 0.02
-"""How long a worker works on an order: it answers as often, and calls at the same time take turns as often."""
-_LONGER = 4
-"""How many times as long if no other call waits for its turn: an order costs a millisecond or two all in all."""
+"""How long a worker works on an order: it reports as often, and calls at the same time take turns as often."""
+_SOLO_FACTOR = 4
+"""Factor on the slice where no other call runs: an order costs a millisecond or two in all."""
 
 
 @dataclass(frozen=True)
-class CallSettings:
-    """How a call works.
+class CallContext:
+    """What a call was asked for, and how the pool runs calls.
 
     Attributes:
-        max_message_bytes: the size that no message may exceed.
-        window_bytes: how much may be on its way from the workers to the client.
-        progress_seconds: how often to tell of progress when nothing is delivered.
-        num_calls: asked for how many calls are running.
-        columns: how columns may be written; None to throw away what is sampled.
-        exploration: how freely the agent acts.
-        skip_failed: whether it goes on without episodes whose environments fail again and again.
-        env_retries: how often an episode runs again whose environment raised an error.
-        straggler_factor: how many times as long as most episodes one may take before it is begun a second time; 0 for
-            as long as it takes.
-        unit_retries: how often the same work may be lost with its worker before it is taken to be the cause.
+        options: which episodes, and with which agent.
+        messages: how episodes are written.
+        settings: how calls share the workers, and when they give up.
+        env_retries: number of times that an episode runs again after its environment raised an error.
+        num_calls: returns the number of calls that run now.
     """
 
-    max_message_bytes: int
-    window_bytes: int
-    progress_seconds: float
+    options: SamplingOptions
+    messages: MessageFormat
+    settings: CallSettings
+    env_retries: int
     num_calls: Callable[[], int]
-    columns: ColumnFormat | None
-    exploration: Exploration
-    unit_retries: int
-    skip_failed: bool = False
-    env_retries: int = 0
-    straggler_factor: float = 0.0
-
-    @classmethod
-    def of(cls, request: SampleRequest, config: PoolConfig, num_calls: Callable[[], int]) -> CallSettings:
-        """What a request and the pool's configuration say."""
-        return cls(
-            request.max_message_bytes,
-            config.window_bytes,
-            config.progress_seconds,
-            num_calls,
-            request.columns,
-            request.exploration,
-            config.unit_retries,
-            request.skip_failed,
-            config.env_retries,
-            config.straggler_factor,
-        )
 
 
-@dataclass(frozen=True)
-class Delivery:
-    """Messages, in order, and the buffer that they stand in."""
-
-    buffer: NDArray[np.uint8]
-    messages: Sequence[Message]
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How many steps were made for the call so far."""
-
-    num_simulated_steps: int
-
-
-def put_to_work(worker: WorkerHandle, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], RemoteBuffer]:
-    """See `WorkerHandle.work`. Nobody has to wait for the report: calls and pools may end before it comes."""
-    report, payload = worker.work(order)
-    report.add_done_callback(ignore_answer)
-    return report, payload
-
-
-def ignore_answer(answer: asyncio.Future[Any]) -> None:
-    """Takes notice of an answer that nobody waits for, as asyncio wants."""
-    if not answer.cancelled():
-        answer.exception()
-
-
-class CallDriver(ABC):
-    """The deliveries of one call, in order, while a driver keeps each worker at work.
+class CallDriver(ABC, Generic[_O, _R]):
+    """One call: a driver for each worker, and the deliveries in order.
 
     Attributes:
-        account: what was done so far; whole at the end.
-        reproducibility: what of the call comes again.
+        account: what became of the steps so far; complete at the end.
+        reproducibility: which unit of the call's work the same seed gives again.
     """
 
     def __init__(
-        self, workforce: Workforce, settings: CallSettings, account: Account, reproducibility: Reproducibility
+        self, workforce: Workforce, context: CallContext, account: Account, reproducibility: Reproducibility
     ) -> None:
         self.account = account
         self.reproducibility = reproducibility
         self._workforce = workforce
-        self._settings = settings
+        self._context = context
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
         self._num_losses: Counter[int] = Counter()
-        self._began = time.monotonic()
+        self._started = time.monotonic()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncGenerator[AsyncGenerator[Delivery | Progress, None], None]:
-        """Has the workers begin, and gives what is to be sent, in order. The account is whole at the block's end.
+        """Start the workers, and yield an iterator of what is to be sent. The account is complete after the block.
 
         Raises:
             EnvFailedError: an environment raised errors in every attempt at an episode.
-            AgentFailedError: an agent did, or gave something of no use.
+            AgentFailedError: an agent raised an error, or returned something invalid.
             OverLimitError: a step does not fit into a message, or the call is too large for a worker.
             WorkerLostError: workers are lost again and again, or for long.
         """
         self._begin()
-        drivers = [asyncio.create_task(self._keep_driving(worker)) for worker in range(len(self._workforce))]
+        drivers = self._start_drivers()
         try:
             async with contextlib.aclosing(self._items()) as items:
                 yield items
@@ -159,39 +100,46 @@ class CallDriver(ABC):
             await asyncio.gather(*drivers, return_exceptions=True)
             self._end()
             account = self.account
-            account.elapsed_seconds = time.monotonic() - self._began
+            account.elapsed_seconds = time.monotonic() - self._started
             account.waiting_seconds = account.elapsed_seconds - account.sending_seconds
 
     def count_simulated(self) -> None:
-        """Counts for each worker what it simulated. To be called once, when the call has ended."""
+        """Add the simulated steps to the totals of the workers. To be called once, when the call has ended."""
         self._workforce.count_simulated(self.account)
 
-    async def _items(self) -> AsyncGenerator[Delivery | Progress, None]:
-        told_at, told_steps = time.monotonic(), 0
-        while not self._is_complete():
-            delivery = await self._next_delivery()
-            if delivery is not None:
-                if delivery.messages:
-                    with self._sending():
-                        yield delivery
-                    told_at = time.monotonic()
-                self._notify()
-                continue
-            if self._failure is not None:
-                raise self._failure
-            await self._wait(self._settings.progress_seconds)
-            num_steps = self.account.num_simulated_steps
-            if num_steps > told_steps and time.monotonic() - told_at >= self._settings.progress_seconds:
-                yield Progress(num_steps)
-                told_at, told_steps = time.monotonic(), num_steps
+    # What each kind of call decides.
 
     @abstractmethod
     def _begin(self) -> None:
-        """Prepares the first orders."""
+        """Prepare the first orders."""
 
     @abstractmethod
-    async def _drive(self, worker: int) -> None:
-        """Keeps whoever is in a worker's place at work, for as long as the call runs."""
+    def _in_flight(self, worker: int) -> deque[InFlight[_O, _R]]:
+        """Return the worker's orders that are not answered."""
+
+    @abstractmethod
+    async def _next_handle(self, worker: int) -> WorkerHandle | None:
+        """Wait for the worker in a slot; None if the slot needs none for now.
+
+        Raises:
+            WorkerLostError: there is none, and the call cannot go on without it.
+        """
+
+    @abstractmethod
+    def _next_order(self, worker: int, handle: WorkerHandle) -> _O | None:
+        """Return what a worker does next, or None if there is nothing now."""
+
+    @abstractmethod
+    async def _idle(self, worker: int) -> None:
+        """Wait until there may be something to do for a worker that has no order."""
+
+    @abstractmethod
+    def _take_report(self, worker: int, sent: InFlight[_O, _R], report: _R) -> None:
+        """Record what a worker did."""
+
+    @abstractmethod
+    def _lose(self, worker: int, handle: WorkerHandle, error: WorkerLostError) -> None:
+        """Record that a worker is gone, with all that it had not written."""
 
     @abstractmethod
     def _is_complete(self) -> bool:
@@ -199,43 +147,119 @@ class CallDriver(ABC):
 
     @abstractmethod
     async def _next_delivery(self) -> Delivery | None:
-        """What can be delivered now."""
+        """Return what can be delivered now, or None."""
 
     @abstractmethod
     def _end(self) -> None:
-        """Completes the account's steps."""
+        """Complete the account's steps."""
+
+    def _uses(self, worker: int, handle: WorkerHandle) -> bool:
+        """Whether a worker is still the one that the call gives orders to."""
+        return True
+
+    def _is_abandoned(self, worker: int) -> bool:
+        """Whether the call goes on without a worker, whatever it reports."""
+        return False
+
+    async def _prepare(self, worker: int, handle: WorkerHandle) -> None:
+        """Give a worker what it needs before an order."""
+
+    # What all kinds of calls share.
+
+    def _start_drivers(self) -> list[asyncio.Task[None]]:
+        return [asyncio.create_task(self._keep_driving(worker)) for worker in range(len(self._workforce))]
 
     async def _keep_driving(self, worker: int) -> None:
         try:
             await self._drive(worker)
-        except Exception as error:  # it is raised where the call is awaited
+        except Exception as error:  # raised where the call is awaited
             self._failure = error
             self._notify()
 
-    def _count_losses(self, lost: Sequence[int], error: WorkerLostError, name_of: Callable[[int], str]) -> None:
-        """Takes in that work is to be done again. Raises the error if that has happened too often.
+    async def _drive(self, worker: int) -> None:
+        """Keep whoever is in a slot busy, for as long as the call runs."""
+        while not self._is_abandoned(worker):
+            handle = await self._next_handle(worker)
+            if handle is None:
+                continue
+            try:
+                await self._drive_handle(worker, handle)
+            except WorkerLostError as error:
+                self._workforce.lose(worker, handle, error)
+                self._lose(worker, handle, error)
 
-        What all workers were asked beside it, such as to make environments, is taken to be the cause if there was any.
+    async def _drive_handle(self, worker: int, handle: WorkerHandle) -> None:
+        """Keep a worker busy until it is lost, or the call has no use for it."""
+        in_flight = self._in_flight(worker)
+        while in_flight or self._uses(worker, handle):
+            while len(in_flight) < _ORDERS_IN_FLIGHT and (order := self._next_order(worker, handle)):
+                await self._prepare(worker, handle)
+                in_flight.append(submit(handle, order))  # type: ignore[arg-type]  # each _O is an order for an _R
+            if not in_flight:
+                await self._idle(worker)
+                continue
+            sent = in_flight[0]
+            # If the call ends meanwhile, the report is the next call's.
+            report = await asyncio.shield(sent.report)
+            was_lost = not in_flight or in_flight[0] is not sent  # found when what it had written was fetched
+            if was_lost or self._is_abandoned(worker):
+                return
+            in_flight.popleft()
+            self._take_report(worker, sent, report)
+
+    async def _ready(self, worker: int) -> WorkerHandle:
+        """Wait for the worker in a slot, as long as others can do its work."""
+        while True:
+            try:
+                return await self._workforce.ready(worker)
+            except WorkerLostError:
+                if not self._workforce.can_do_without(worker):
+                    raise
+
+    async def _items(self) -> AsyncGenerator[Delivery | Progress, None]:
+        reported_at, reported_steps = time.monotonic(), 0
+        progress_seconds = self._context.settings.progress_seconds
+        while not self._is_complete():
+            delivery = await self._next_delivery()
+            if delivery is not None:
+                if delivery.messages:
+                    with self._sending():
+                        yield delivery
+                    reported_at = time.monotonic()
+                self._notify()
+                continue
+            if self._failure is not None:
+                raise self._failure
+            await self._wait(progress_seconds)
+            num_steps = self.account.num_simulated_steps
+            if num_steps > reported_steps and time.monotonic() - reported_at >= progress_seconds:
+                yield Progress(num_steps)
+                reported_at, reported_steps = time.monotonic(), num_steps
+
+    def _count_losses(self, lost: Sequence[int], error: WorkerLostError, name_of: Callable[[int], str]) -> None:
+        """Count work that is to be done again; raise the error if that has happened too often.
+
+        A broadcast that a worker died in, such as making environments, counts as the cause, if there was any.
 
         Args:
-            lost: what it is.
-            error: why.
-            name_of: says for texts what a piece of it is.
+            lost: numbers of the pieces of work.
+            error: why they were lost.
+            name_of: returns the name of a piece of work, for messages.
         """
         if not self._workforce[error.worker_index].lost_in_broadcast:
             self._num_losses.update(lost)
         self.account.count_retried(error.reason.lower(), len(lost))
         worst, num_losses = max(self._num_losses.items(), key=lambda item: item[1], default=(0, 0))
-        if num_losses > self._settings.unit_retries:
+        if num_losses > self._context.settings.unit_retries:
             text = f"{error.text}; it ran {name_of(worst)}, which {num_losses - 1} workers were lost with before"
             raise error.again(text)
 
     def _deliver(self, worker: int, messages: Sequence[Message], buffer: NDArray[np.uint8]) -> Delivery:
-        """What is to be sent of messages that a worker wrote. Enters them into the account."""
+        """Return what is to be sent of a worker's messages, and enter it into the account."""
         account, share = self.account, self.account.workers[worker]
         num_steps = sum(message.num_steps for message in messages)
         num_episodes = sum(message.num_episodes for message in messages)
-        if self._settings.columns is None:
+        if self._context.messages.columns is None:
             account.num_discarded_steps += num_steps
             account.num_discarded_episodes += num_episodes
             return Delivery(buffer, ())
@@ -245,25 +269,25 @@ class CallDriver(ABC):
         return Delivery(buffer, messages)
 
     def _slice_seconds(self, *, has_answered: bool) -> float:
-        """How long a worker is to work on an order, so that one gateway hears of many workers as often as of few.
+        """Return how long a worker works on an order, so that one gateway hears of many workers as often as of few.
 
         Args:
-            has_answered: whether it has answered in this call: the first answer is to come soon.
+            has_answered: whether the worker has answered in this call; the first answer should come soon.
         """
         seconds = _SLICE_SECONDS * max(1.0, len(self._workforce) / 8)
-        return seconds * _LONGER if has_answered and self._settings.num_calls() == 1 else seconds
+        return seconds * _SOLO_FACTOR if has_answered and self._context.num_calls() == 1 else seconds
 
     @contextlib.contextmanager
     def _sending(self) -> Iterator[None]:
-        """Counts the time that the client takes."""
-        began = time.monotonic()
+        """Count the time that the client takes."""
+        started = time.monotonic()
         try:
             yield
         finally:
-            self.account.sending_seconds += time.monotonic() - began
+            self.account.sending_seconds += time.monotonic() - started
 
     async def _wait(self, seconds: float | None = None) -> None:
-        """Waits until something has changed, or the time is over."""
+        """Wait until something has changed, or the time is over."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._changed.wait()

@@ -1,4 +1,4 @@
-"""What is sampled between two calls, for the second of them."""
+"""Prefetch: runs the episodes of the expected next call, and leaves them on their workers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rollserve_server.pool.calls.episodes import EpisodeCall
 
 if TYPE_CHECKING:
+    from rollserve_server.pool.backends.backend import WorkerHandle
     from rollserve_server.pool.sequences.sequences import Sequences
     from rollserve_server.sampling import Order
 
@@ -16,42 +17,40 @@ __all__ = ["Prefetch", "Prefetcher"]
 
 
 class Prefetch(EpisodeCall):
-    """The beginning of a call that may come: runs its episodes, and leaves them with their workers.
+    """The beginning of a call that may come. It delivers nothing, so that workers stop when their buffers are full.
 
-    It delivers nothing, so that workers stop at what they may hold. The call that comes goes on with its stream.
+    The call that comes continues its sequence.
     """
 
     def start(self) -> None:
-        """Sets the workers to work."""
-        self._drivers = [asyncio.create_task(self._keep_driving(worker)) for worker in range(len(self._workforce))]
+        """Start the workers."""
+        self._drivers = self._start_drivers()
 
     async def end(self) -> None:
-        """Gives them no more to do; what they are doing is answered to whoever goes on. May be called again."""
+        """Give no more orders; reports to come are for whoever continues. May be called more than once."""
         for driver in self._drivers:
             driver.cancel()
         await asyncio.gather(*self._drivers, return_exceptions=True)
 
     @property
     def has_failed(self) -> bool:
-        """Whether the stream is of no more use. A call is to find out by itself."""
+        """Whether the sequence cannot be continued. A call has to find out the reason itself."""
         return self._failure is not None
 
-    def _next_order(self, worker: int, stuck: bool) -> Order | None:
-        """See EpisodeCall. One at a time, so that a call or an update which comes waits for no more."""
-        order = None if self.sequence.in_flight[worker] else super()._next_order(worker, stuck)
+    def _next_order(self, worker: int, handle: WorkerHandle) -> Order | None:
+        # One at a time, so that a call or an update which comes waits for no more.
+        order = None if self.sequence.in_flight[worker] else super()._next_order(worker, handle)
         return order and dataclasses.replace(order, early=False)
 
     def _begin_duplicates(self, worker: int) -> bool:
-        """See EpisodeCall. Nobody waits for any of it."""
-        return False
+        return False  # nobody waits
 
     def _advance_claims(self, *, flush: bool = False) -> bool:
-        """See EpisodeCall. Only the call that comes knows what it claims."""
-        return False
+        return False  # only the call that comes knows what it claims
 
 
 class Prefetcher:
-    """Samples ahead of one call at a time, as long as nothing else begins."""
+    """Runs at most one prefetch, as long as nothing else begins."""
 
     def __init__(self, sequences: Sequences) -> None:
         self._sequences = sequences
@@ -59,16 +58,16 @@ class Prefetcher:
 
     @property
     def is_running(self) -> bool:
-        """Whether something was begun and has not been taken back."""
+        """Whether a prefetch was begun and has not ended."""
         return self._prefetch is not None
 
     def begin(self, prefetch: Prefetch) -> None:
-        """Begins. What was begun before has to have ended."""
+        """Begin a prefetch. The previous one must have ended."""
         self._prefetch = prefetch
         prefetch.start()
 
     async def end(self, *, drop: bool) -> None:
-        """Ends what was begun, if anything was; to be awaited before anything else begins.
+        """End the prefetch, if there is one; to be awaited before anything else begins.
 
         Args:
             drop: whether no call can use it any more.
@@ -77,5 +76,7 @@ class Prefetcher:
             await prefetch.end()
             if prefetch is self._prefetch:  # else somebody else has waited for the same
                 self._prefetch = None
-                self._sequences.keep_prefetched(prefetch, drop=drop)
+                self._sequences.keep_prefetched(
+                    prefetch.sequence, prefetch.account, has_failed=prefetch.has_failed, drop=drop
+                )
                 prefetch.count_simulated()

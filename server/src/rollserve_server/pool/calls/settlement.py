@@ -1,4 +1,4 @@
-"""What becomes of what a call worked on, whichever way it ends."""
+"""Settlement: what becomes of a call's sequence when the call ends."""
 
 from __future__ import annotations
 
@@ -7,71 +7,74 @@ from typing import TYPE_CHECKING, Protocol
 
 from rollserve_server.errors import EnvFailedError, EpisodeFailedError
 from rollserve_server.pool.plan.placement import PerWorker
-from rollserve_server.pool.sequences.sequences import SequenceKind
+from rollserve_server.pool.sequences.own_sequence import SequenceKind
 
 if TYPE_CHECKING:
     from rollserve_server.pool.calls.episodes import EpisodeCall
     from rollserve_server.pool.calls.fragments import FragmentCall
+    from rollserve_server.pool.sequences.own_sequence import OwnSequence
     from rollserve_server.pool.sequences.row_sequences import RowSequences
-    from rollserve_server.pool.sequences.sequences import OwnSequence, Sequences
-    from rollserve_server.pool.state.sampler_state import RowsMoved
+    from rollserve_server.pool.sequences.sequences import Sequences
+    from rollserve_server.pool.state.row_sequence import RowsMoved
 
 __all__ = ["EpisodeSettlement", "FragmentSettlement", "Settlement"]
 
 
 class Settlement(Protocol):
-    """Takes in how a call ends."""
+    """Settles a call."""
 
     def complete(self) -> RowsMoved | None:
-        """It was answered in full. Returns what rows it has moved, if they go on from there."""
+        """Settle a call that was answered in full; return what the journal has to know of its rows, if anything."""
         ...
 
     def cancel(self, error: BaseException) -> None:
-        """It ended early, because of the error."""
+        """Settle a call that ended early, because of the error."""
         ...
 
 
 @dataclass(frozen=True)
 class EpisodeSettlement:
-    """Of a call for whole episodes: a call that names no seed has its part of the sequence for itself."""
+    """Settles a call for whole episodes, with the own sequence that it used if it named no seed."""
 
     sequences: Sequences
     call: EpisodeCall
     own: OwnSequence | None
 
     def complete(self) -> None:
-        """See Settlement."""
+        """Keep the sequence for the next call."""
         self.sequences.keep(self.call.sequence)
         if self.own is not None:
-            sequence, is_exact = self.call.sequence, isinstance(self.call.sequence.placement, PerWorker)
-            its = sequence.spec
-            kind = SequenceKind(its.policy_version, its.env_version, its.max_episode_length, its.exploration)
-            # The units of such a call begin where its workers do.
-            self.own.go_on(sequence.ledger.next_index, None if is_exact else kind)
+            sequence = self.call.sequence
+            is_exact, spec = isinstance(sequence.placement, PerWorker), sequence.spec
+            kind = SequenceKind(spec.policy_version, spec.env_version, spec.max_episode_length, spec.exploration)
+            # The units of an exact call begin where its workers do, so no other call continues them.
+            self.own.continue_at(sequence.ledger.next_index, None if is_exact else kind)
 
     def cancel(self, error: BaseException) -> None:
-        """See Settlement."""
+        """Drop the sequence; go on behind an episode that failed, or with another seed."""
         self.sequences.cancel(self.call.sequence, self.call.account.num_discarded_steps)
         if self.own is None:
             return
         if isinstance(error, EpisodeFailedError) and error.episode_index is not None:
-            self.own.go_on(error.episode_index + 1, None)  # no other call is to fail with it
-        else:  # who had it may go on with it, and by itself
+            self.own.continue_at(error.episode_index + 1, None)  # no other call should fail with it
+        else:  # the client may resume the call
             self.sequences.renew(self.own)
 
 
 @dataclass(frozen=True)
 class FragmentSettlement:
-    """Of a call for fragments: one that ends early has not happened."""
+    """Settles a fragment call."""
 
     row_sequences: RowSequences
     call: FragmentCall
 
     def complete(self) -> RowsMoved | None:
-        """See Settlement."""
-        return self.row_sequences.complete(self.call)
+        """Record where the rows stand now."""
+        return self.row_sequences.complete(self.call.sequence, self.call.reached())
 
     def cancel(self, error: BaseException) -> None:
-        """See Settlement."""
+        """Leave the sequence where it stood before the call."""
+        call = self.call
         # Rows that run into an error of an environment would do so again.
-        self.row_sequences.cancel(self.call, end=isinstance(error, EnvFailedError))
+        end = isinstance(error, EnvFailedError)
+        self.row_sequences.cancel(call.sequence, call.account, call.open_locations(), call.coming(), end=end)

@@ -1,1 +1,1 @@
-"""Requests to the pool and what it answers with, as plain values."""
+"""The pool's interface: requests for calls and updates, and what they yield, as plain values."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rollserve_server.pool.plan.plan import Ledger
+    from rollserve_server.pool.plan.ledger import Ledger
 
 __all__ = ["Duplicates"]
 

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from rollserve_server.pool.calls.stragglers import Pace
+from rollserve_server.pool.plan.pace import Pace
 
 __all__ = ["LengthEstimate", "LengthEstimates"]
 

@@ -8,55 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rollserve_server.pool.interface.targets import AtLeast, Exactly, InAll, Target
 from rollserve_server.pool.plan.duplicates import Duplicates
 from rollserve_server.pool.plan.placement import Anywhere, PerWorker, Placement, RoundRobin
 
 if TYPE_CHECKING:
     from rollserve_server.pool.accounts.env_failures import FailedEpisode
+    from rollserve_server.pool.plan.ledger import Ledger
     from rollserve_server.pool.plan.length_estimate import LengthEstimate
 
-__all__ = [
-    "AtLeast",
-    "Exactly",
-    "InAll",
-    "Ledger",
-    "Plan",
-    "PlannedClaim",
-    "Target",
-]
-
-
-@dataclass(frozen=True)
-class AtLeast:
-    """The fewest episodes, in the order of their indices, that have so many steps in all."""
-
-    num_steps: int
-
-
-@dataclass(frozen=True)
-class Exactly:
-    """So many episodes of each worker: the first ones belong to worker 0, the next to worker 1, and so on.
-
-    Attributes:
-        num_episodes_per_worker: how many.
-        num_skipped: how many at the beginning are not delivered.
-    """
-
-    num_episodes_per_worker: int
-    num_skipped: int = 0
-
-
-@dataclass(frozen=True)
-class InAll:
-    """So many episodes, in the order of their indices, wherever they run."""
-
-    num_episodes: int
-
-
-Target = AtLeast | Exactly | InAll
+__all__ = ["Plan", "PlannedClaim"]
 
 
 @dataclass(frozen=True)
@@ -74,25 +38,6 @@ class PlannedClaim:
     start: int
     stop: int
     num_bytes: int
-
-
-@dataclass
-class Ledger:
-    """A stream's episodes that were begun and not yet claimed.
-
-    Attributes:
-        next_index: the first index that is not claimed.
-        workers: of each such episode, where it is.
-        sizes: of each finished one, its steps and approximate bytes.
-        failed: those that were given up, because their environments failed; they are on no worker any more.
-        duplicates: of each that was begun a second time, and is awaited there, on which worker.
-    """
-
-    next_index: int
-    workers: dict[int, int] = field(default_factory=dict)
-    sizes: dict[int, tuple[int, int]] = field(default_factory=dict)
-    failed: dict[int, FailedEpisode] = field(default_factory=dict)
-    duplicates: dict[int, int] = field(default_factory=dict)
 
 
 class Plan:

@@ -1,1 +1,1 @@
-"""RowSequences of episodes from call to call: where each stands, and what workers still hold of it."""
+"""Sequences of episodes from call to call: where each stands, and what workers still hold of it."""

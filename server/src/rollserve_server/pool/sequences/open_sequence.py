@@ -1,4 +1,4 @@
-"""A stream from call to call: which of its episodes were begun, where they are, and what is on its way."""
+"""An open sequence: which of its episodes were begun, where they are, and what workers hold, from call to call."""
 
 from __future__ import annotations
 
@@ -6,46 +6,37 @@ import itertools
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from rollserve_server.pool.calls.stragglers import Cancellations
+from rollserve_server.pool.sequences.cancellations import Cancellations
 
 if TYPE_CHECKING:
-    import asyncio
-
-    from rollserve_server.pool.backends.backend import RemoteBuffer, WorkerHandle
+    from rollserve_server.pool.backends.backend import WorkerHandle
+    from rollserve_server.pool.plan.ledger import Ledger
     from rollserve_server.pool.plan.placement import Placement
-    from rollserve_server.pool.plan.plan import Ledger
+    from rollserve_server.pool.sequences.in_flight import InFlight
     from rollserve_server.pool.workers.workforce import Workforce
     from rollserve_server.sampling import Claim, Order, Report, SequenceSpec
 
-__all__ = ["InFlight", "OpenSequence"]
-
-
-class InFlight(NamedTuple):
-    """An order, and what is to come of it."""
-
-    order: Order
-    report: asyncio.Future[Report]
-    payload: RemoteBuffer
+__all__ = ["OpenSequence"]
 
 
 @dataclass(eq=False)
 class OpenSequence:
-    """A stream, and what is known of its episodes from call to call.
+    """A sequence whose episodes workers have begun.
 
     Attributes:
-        spec: its name and what its episodes are a function of.
-        placement: where its episodes run.
-        ledger: those that were begun and not claimed.
-        team: the workers that may run them.
-        handles: of each place in the team, the worker that has a part in the stream.
-        in_flight: of each worker, orders that have not been answered, with their answers to come.
-        held_steps: of each worker, steps that it made and that are not delivered.
-        releases: of each worker, claims of episodes that it keeps although they are taken, because it wrote them early.
-        cancellations: of each worker, episodes that it has although others have them, too, and were first.
+        spec: what its episodes are a function of, and the name of the workers' work on it.
+        placement: which worker an episode belongs to.
+        ledger: episodes that were begun and are not claimed.
+        workforce: workers that may run its episodes.
+        handles: for each slot, the worker that has work on it, or None.
+        in_flight: for each slot, orders that are not answered.
+        held_steps: for each slot, steps that were simulated and are not delivered.
+        releases: for each slot, claims that the worker keeps although they are delivered, because it wrote them early.
+        cancellations: for each slot, cancelled episodes that the worker may still have.
         claim_names: names for claims.
-        begun_at: of episodes that have not ended, when a worker was told to begin them.
+        begun_at: for each running episode, when a worker was told to begin it.
     """
 
     spec: SequenceSpec
@@ -53,7 +44,7 @@ class OpenSequence:
     ledger: Ledger
     workforce: Workforce
     handles: list[WorkerHandle | None]
-    in_flight: list[deque[InFlight]]
+    in_flight: list[deque[InFlight[Order, Report]]]
     held_steps: list[int]
     releases: list[list[Claim]]
     cancellations: list[Cancellations]
@@ -61,10 +52,10 @@ class OpenSequence:
     begun_at: dict[int, float] = field(default_factory=dict)
 
     @classmethod
-    def begin(cls, sequence: SequenceSpec, placement: Placement, ledger: Ledger, workforce: Workforce) -> OpenSequence:
-        """A stream that no worker has a part in yet."""
+    def begin(cls, spec: SequenceSpec, placement: Placement, ledger: Ledger, workforce: Workforce) -> OpenSequence:
+        """Return a sequence that no worker has work on."""
         return cls(
-            sequence,
+            spec,
             placement,
             ledger,
             workforce,
@@ -77,5 +68,5 @@ class OpenSequence:
 
     @property
     def num_held_steps(self) -> int:
-        """How many steps were made and not delivered."""
+        """Number of steps that were simulated and are not delivered."""
         return sum(self.held_steps)

@@ -1,4 +1,4 @@
-"""The sequences of episodes that rows run from call to call: where each stands, and which workers have its rows."""
+"""Row sequences: where the rows of each stand between fragment calls, and which workers have them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rollserve import Reason
 from rollserve_server.errors import NotReadyError
+from rollserve_server.pool.sequences.in_flight import num_steps_coming
 from rollserve_server.pool.sequences.root_seeds import derived_seed
-from rollserve_server.pool.state.sampler_state import SequenceState
+from rollserve_server.pool.state.row_sequence import RowSequenceKind, RowSequenceState, RowsMoved
 from rollserve_server.sampling import Worker
 
 if TYPE_CHECKING:
@@ -18,30 +19,14 @@ if TYPE_CHECKING:
 
     from rollserve_server.pool.accounts.account import Account
     from rollserve_server.pool.backends.backend import WorkerHandle
-    from rollserve_server.pool.calls.fragments import FragmentCall
     from rollserve_server.pool.state.checkpoints import Checkpoint
-    from rollserve_server.pool.state.sampler_state import RowsMoved
-    from rollserve_server.sampling import FragmentReport
+    from rollserve_server.sampling import FragmentReport, RowProgress
 
-__all__ = ["RowSequence", "RowSequenceKind", "RowSequences", "WorkLocation"]
-
-
-class RowSequenceKind(NamedTuple):
-    """What the episodes of a sequence are a function of, beside its seed, their indices and the policies that act.
-
-    Attributes:
-        env_version: which environment they run in.
-        max_episode_length: how many steps they may have, or None for what the environment allows.
-        soft_horizon: whether an episode that reaches that length ends without a reset of its environment.
-    """
-
-    env_version: int
-    max_episode_length: int | None
-    soft_horizon: bool
+__all__ = ["RowSequence", "RowSequences", "RowsReached", "WorkLocation"]
 
 
 class WorkLocation(NamedTuple):
-    """A worker that has its rows of a sequence, and what it calls them."""
+    """A worker that has its rows of a sequence, and the name of its work on them."""
 
     handle: WorkerHandle
     work_id: int
@@ -52,14 +37,14 @@ class RowSequence:
     """A sequence of episodes for each row.
 
     Attributes:
-        number: its name.
+        number: name of the sequence.
         seed: its root seed.
         kind: what else its episodes are a function of.
-        is_own: whether calls that name no seed go on with it.
+        is_own: whether calls that name no seed continue it.
         current: where its rows stand.
         previous: where they stood before the last call; None before there was one.
-        locations: of each worker, where its rows stand as they do now; None if they have to be made.
-        is_busy: whether a call is using it.
+        locations: for each worker, where its rows stand as they do now; None if they have to be made.
+        is_busy: whether a call uses the sequence.
         is_written: whether a journal knows where its rows stand.
     """
 
@@ -73,13 +58,13 @@ class RowSequence:
     is_busy: bool = False
     is_written: bool = False
 
-    def at(self, clock: int) -> Checkpoint | None:
-        """Where the rows stand or stood at that clock, if that is known."""
-        known = (self.current, self.previous)
-        return next((each for each in known if each is not None and each.clock == clock), None)
+    @property
+    def state(self) -> RowSequenceState:
+        """Where the rows stand and stood, as the journal keeps it."""
+        return RowSequenceState(self.seed, self.kind, self.current, self.previous)
 
     def copy(self, number: int) -> RowSequence:
-        """The same under another name, to go on by itself with rows that have to be made."""
+        """Return the same sequence under another name, whose rows have to be made."""
         previous = self.previous and self.previous.copy()
         locations: list[WorkLocation | None] = [None] * len(self.locations)
         return RowSequence(number, self.seed, self.kind, self.is_own, self.current.copy(), previous, locations)
@@ -89,16 +74,37 @@ class RowSequence:
         return (self.seed, self.kind, self.is_own) == (other.seed, other.kind, other.is_own)
 
 
+class RowsReached(NamedTuple):
+    """Where a completed call has brought the rows of a sequence.
+
+    Attributes:
+        start: where the rows stood before the call.
+        num_row_steps: number of steps that each row has made.
+        progress: for each worker, what it reported of its rows.
+        locations: for each worker, where its rows stand as they do now; None if they have to be made.
+        abandoned: where rows are of workers that did not stop in time.
+        reports: reports that these workers still owe.
+    """
+
+    start: Checkpoint
+    num_row_steps: int
+    progress: Sequence[Sequence[RowProgress]]
+    locations: list[WorkLocation | None]
+    abandoned: Sequence[WorkLocation]
+    reports: Sequence[asyncio.Future[FragmentReport]]
+
+
 class RowSequences:
-    """Keeps sequences from call to call. A call that ends early has not happened: its sequence stands where it did."""
+    """Row sequences, kept from call to call. A call that ends early leaves its sequence where it stood before."""
 
     def __init__(self, own_seed: int, max_kept: int, ids: Iterator[int]) -> None:
-        """Begins without sequences.
+        """Start without sequences.
 
         Args:
-            own_seed: what the seeds of those for calls without a seed derive from.
-            max_kept: how many there may be that no call uses, beside the one that calls without a seed go on with.
-            ids: names for streams.
+            own_seed: root seed that the seeds of sequences for calls without a seed derive from.
+            max_kept: number of sequences that are kept while no call uses them, beside the one that calls without a
+                seed continue.
+            ids: names for workers' work and for sequences.
         """
         self.ids = ids
         self._own_seed = own_seed
@@ -110,10 +116,10 @@ class RowSequences:
         self._closing: set[asyncio.Task[None]] = set()
 
     def begin_own(self, kind: RowSequenceKind, initial: Checkpoint) -> tuple[RowSequence, Checkpoint]:
-        """A sequence for a call that names no seed, and where it is to begin: where no other call is going on.
+        """Return a sequence for a call without a seed, and where the call begins: where no other call goes on.
 
         Args:
-            kind: of which kind.
+            kind: kind of the sequence.
             initial: where new rows stand.
         """
         for sequence in self._kept:
@@ -124,71 +130,82 @@ class RowSequences:
     def begin(
         self, seed: int, kind: RowSequenceKind, clock: int | None, initial: Checkpoint
     ) -> tuple[RowSequence, Checkpoint]:
-        """The sequence of a seed, and where a call is to begin in it.
+        """Return the sequence of a seed, and where a call begins in it.
 
         Args:
-            seed: its seed.
-            kind: of which kind.
-            clock: how many steps each row has made; None for the beginning, beside a sequence of calls without a seed.
+            seed: seed of the sequence.
+            kind: kind of the sequence.
+            clock: number of steps that each row has made; None for the beginning, beside a sequence of calls without a
+                seed.
             initial: where new rows stand.
 
         Raises:
             NotReadyError: the sequence does not stand there, and did not before its last call.
         """
-        there = [sequence for sequence in self._kept if (sequence.seed, sequence.kind) == (seed, kind)]
+        same = [sequence for sequence in self._kept if (sequence.seed, sequence.kind) == (seed, kind)]
         if clock is not None:
-            at_clock = [(sequence, start) for sequence in there if (start := sequence.at(clock)) is not None]
+            at_clock = [(sequence, start) for sequence in same if (start := sequence.state.at(clock)) is not None]
             for sequence, start in at_clock:
                 if not sequence.is_busy:
                     return self._take(sequence, start)
-            for sequence, _ in at_clock:  # of a call that its client may have left
+            for sequence, _ in at_clock:  # used by a call that its client may have left
                 copied = sequence.copy(next(self.ids))
-                start = copied.at(clock)
-                assert start is not None  # noqa: S101  # as of the original
+                copied_start = copied.state.at(clock)
+                assert copied_start is not None  # noqa: S101  # the original has one
                 self._kept.append(copied)
-                return self._take(copied, start)
+                return self._take(copied, copied_start)
             if clock:
-                raise self._not_there(clock, there)
-        for sequence in there:
+                raise self._unknown_clock(clock, same)
+        for sequence in same:
             if not (sequence.is_own or sequence.is_busy):
                 return self._take(sequence, initial)
         return self._new(seed, kind, initial, is_own=False)
 
-    def complete(self, call: FragmentCall) -> RowsMoved | None:
-        """Takes back the sequence of a call that is complete. Returns what is to be written of that, if anything."""
-        sequence = call.sequence
-        moved = call.moved(is_known=sequence.is_written)
+    def complete(self, sequence: RowSequence, reached: RowsReached) -> RowsMoved | None:
+        """Take back the sequence of a completed call; return what the journal has to know of it, if anything."""
+        start = reached.start.clock if sequence.is_written else reached.start
+        moved = RowsMoved(sequence.number, sequence.seed, sequence.kind, start, reached.num_row_steps, reached.progress)
         sequence.is_written = True
-        sequence.previous, sequence.current = call.start, call.reached()
-        sequence.locations = call.locations()
+        sequence.previous = reached.start
+        sequence.current = reached.start.after(reached.num_row_steps, reached.progress)
+        sequence.locations = reached.locations
         sequence.is_busy = False
-        locations, coming = call.left()
-        if locations:
-            self._close(locations, coming)
+        if reached.abandoned:
+            self._close(reached.abandoned, reached.reports)
         if sequence not in self._kept:  # it was dropped meanwhile
             self._give_up_rows(sequence)
             return None
         for other in list(self._kept):
             if other is not sequence and not other.is_busy and other.is_like(sequence):
                 self._forget(other)
-        # Behind those that were used before.
+        # The last one used is the last one to be forgotten.
         self._kept.remove(sequence)
         self._kept.append(sequence)
         self._limit()
         return moved
 
-    def cancel(self, call: FragmentCall, *, end: bool) -> None:
-        """Takes back the sequence of a call that has ended early: its workers stop, and forget what they did.
+    def cancel(
+        self,
+        sequence: RowSequence,
+        account: Account,
+        locations: Iterable[WorkLocation],
+        reports: Sequence[asyncio.Future[FragmentReport]],
+        *,
+        end: bool,
+    ) -> None:
+        """Take back the sequence of a call that ended early: its workers stop, and forget what they did.
 
         Args:
-            call: which call.
-            end: whether calls that name no seed are to begin another, because this one would fail again.
+            sequence: the sequence.
+            account: account of the call.
+            locations: where rows are that the call has used.
+            reports: reports that workers still owe.
+            end: whether calls without a seed are to begin another sequence, because this one would fail again.
         """
-        sequence, account = call.sequence, call.account
         self._num_cancelled_steps += account.num_simulated_steps - account.num_steps
-        # Those that it did not come to use are of the same names.
-        locations = {*call.open_locations(), *(location for location in sequence.locations if location is not None)}
-        self._close(locations, call.coming())
+        # Rows that the call did not come to use are still where the sequence has them.
+        unused = (location for location in sequence.locations if location is not None)
+        self._close({*locations, *unused}, reports)
         sequence.locations = [None] * len(sequence.locations)
         sequence.is_busy = False
         sequence.is_own &= not end
@@ -198,7 +215,7 @@ class RowSequences:
         self._limit()
 
     def end_own(self, env_version: int) -> None:
-        """Has calls that name no seed begin others than those of environments before this version."""
+        """Have calls without a seed begin other sequences than those of environments before this version."""
         for sequence in self._kept:
             if sequence.kind.env_version < env_version:
                 sequence.is_own = False
@@ -206,33 +223,29 @@ class RowSequences:
                     self._give_up_rows(sequence)
 
     def free_rows(self) -> None:
-        """Gives up rows that can be made again and that no call uses, so that their environments are free."""
+        """Give up rows that can be made again and that no call uses, so that their environments are free."""
         for sequence in self._kept:
             if not sequence.is_busy and sequence.current.is_restorable:
                 self._give_up_rows(sequence)
 
     def drop_all(self) -> None:
-        """Cancellations all that is kept, and what calls use once they end: there are other rows now."""
+        """Forget all sequences, and those that calls use once these end: the number of rows has changed."""
         for sequence in self._kept:
             if not sequence.is_busy:
                 self._give_up_rows(sequence)
         self._were_dropped |= bool(self._kept)
         self._kept.clear()
 
-    def states(self) -> dict[int, SequenceState]:
-        """By name, where those stand whose rows have made steps."""
-        return {
-            each.number: SequenceState(each.seed, each.kind, each.current, each.previous)
-            for each in self._kept
-            if each.current.clock
-        }
+    def states(self) -> dict[int, RowSequenceState]:
+        """Return by name where the rows stand that have made steps."""
+        return {each.number: each.state for each in self._kept if each.current.clock}
 
     def numbers(self) -> frozenset[int]:
-        """The names of all."""
+        """Return the names of all sequences."""
         return frozenset(each.number for each in self._kept)
 
-    def restore(self, states: Mapping[int, SequenceState]) -> None:
-        """Takes in sequences of an earlier server, which calls that name no seed do not go on with."""
+    def restore(self, states: Mapping[int, RowSequenceState]) -> None:
+        """Continue with the sequences of an earlier server; calls without a seed do not."""
         for number, state in states.items():
             locations: list[WorkLocation | None] = [None] * len(state.current.workers)
             sequence = RowSequence(
@@ -240,15 +253,15 @@ class RowSequences:
             )
             self._kept.append(sequence)
 
-    def take_dropped(self, account: Account) -> None:
-        """Enters what was dropped since this was last asked into an account."""
+    def report_dropped(self, account: Account) -> None:
+        """Add what was dropped since the last report to an account."""
         account.num_cancelled_steps += self._num_cancelled_steps
         account.num_carried_steps += self._num_cancelled_steps
         self._num_cancelled_steps = 0
 
     def _next_seed(self) -> int:
         self._num_seeds += 1
-        # Apart from those of sequences of whole episodes.
+        # The 0 keeps them apart from the seeds of sequences of whole episodes.
         return derived_seed(self._own_seed, (0, self._num_seeds))
 
     def _new(
@@ -266,15 +279,15 @@ class RowSequences:
         return sequence, start
 
     def _limit(self) -> None:
-        """Forgets those that are too many, beginning with the oldest, and those of calls without a seed last."""
+        """Forget sequences beyond the limit: the oldest first, those for calls without a seed last."""
         idle = [sequence for sequence in self._kept if not sequence.is_busy]
         own = [sequence for sequence in reversed(idle) if sequence.is_own]
-        # Calls with a seed can begin theirs anew; those without would never learn what follows.
+        # Calls with a seed can begin theirs again; calls without would never learn what follows.
         newest_own = max(own, key=lambda sequence: sequence.kind.env_version, default=None)
         others = [sequence for sequence in idle if sequence is not newest_own]
-        # The last one used is what a client is just going on with.
-        by_turn = sorted(others[:-1], key=lambda sequence: sequence.is_own) + others[-1:]
-        for sequence in by_turn[: max(len(others) - self._max_kept, 0)]:
+        # A client is just going on with the last one used.
+        in_order = sorted(others[:-1], key=lambda sequence: sequence.is_own) + others[-1:]
+        for sequence in in_order[: max(len(others) - self._max_kept, 0)]:
             self._forget(sequence)
 
     def _forget(self, sequence: RowSequence) -> None:
@@ -285,31 +298,28 @@ class RowSequences:
         self._close([location for location in sequence.locations if location is not None], ())
         sequence.locations = [None] * len(sequence.locations)
 
-    def _close(self, locations: Iterable[WorkLocation], coming: Sequence[asyncio.Future[FragmentReport]]) -> None:
-        # Begun here, so that workers hear of it before anything that comes after.
+    def _close(self, locations: Iterable[WorkLocation], reports: Sequence[asyncio.Future[FragmentReport]]) -> None:
+        # The calls are made here, so that workers hear of it before anything later.
         closing = []
         for handle, work_id in locations:
             handle.stop(work_id)
             closing.append(asyncio.ensure_future(handle.call(Worker.close_work, work_id)))
-        task = asyncio.create_task(self._finish_closing(closing, coming))
+        task = asyncio.create_task(self._count_closed(closing, reports))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    async def _finish_closing(
-        self, closing: Sequence[asyncio.Future[None]], coming: Sequence[asyncio.Future[FragmentReport]]
+    async def _count_closed(
+        self, closing: Sequence[asyncio.Future[None]], reports: Sequence[asyncio.Future[FragmentReport]]
     ) -> None:
-        """Counts what workers had still been doing until they heard of it."""
-        await asyncio.gather(*closing, return_exceptions=True)
-        for report in await asyncio.gather(*coming, return_exceptions=True):
-            if not isinstance(report, BaseException):
-                self._num_cancelled_steps += report.num_simulated_steps
+        """Count the steps that workers simulated until they closed their work."""
+        num_steps = await num_steps_coming(closing, reports)
+        self._num_cancelled_steps += num_steps
 
-    def _not_there(self, clock: int, row_sequences: Sequence[RowSequence]) -> NotReadyError:
-        known = {each.clock for sequence in row_sequences for each in (sequence.current, sequence.previous) if each}
-        stands = (
-            f"{' or '.join(map(str, sorted({0, *known})))} was expected" if known else "there is no such sequence now"
-        )
-        text = f"{clock} came, but {stands}: rows stand there or begin anew"
+    def _unknown_clock(self, clock: int, sequences: Sequence[RowSequence]) -> NotReadyError:
+        known = {each.clock for sequence in sequences for each in (sequence.current, sequence.previous) if each}
+        expected = " or ".join(map(str, sorted({0, *known}))) if known else "0, because there is no such sequence now"
+        hint = "rows stand there or begin again"
         if not known and self._were_dropped:
-            text = f"{text}; sequences of before the last change of the number of workers have ended with it"
-        return NotReadyError(text, reason=Reason.ROW_STEP_COUNT, field="fragments.row_step_count")
+            hint = f"{hint}; earlier sequences ended when the number of workers changed"
+        field, reason = "fragments.row_step_count", Reason.ROW_STEP_COUNT
+        return NotReadyError.of(field, expected=expected, got=clock, hint=hint, reason=reason)

@@ -1,158 +1,128 @@
-"""Updates of environments: what they make of the ones that are there, and which fields of a request they come from."""
+"""Updates of environments: checked, made on all workers, written to the journal, and then current."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
+import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from rollserve import EnvChange, EnvSpec, Reason
-from rollserve_server.envs import RowSpecs, WorkerSpecs, specs_of_rows
-from rollserve_server.errors import InvalidValueError, OverLimitError
+from rollserve import EnvSpec
+from rollserve_server.envs import WorkerSpecs, check_allowed, specs_of_rows
+from rollserve_server.errors import at_row, within
+from rollserve_server.pool.state.env_version import EnvVersion
+from rollserve_server.pool.versions.env_specs import EnvBudget, updated_specs
+from rollserve_server.pool.versions.fields import EnvFields, element_field
+from rollserve_server.pool.versions.spaces import check_alike, common_description
+from rollserve_server.sampling import EnvDescription, Worker
 
-__all__ = ["MOST_ENV_BYTES", "EnvRoom", "EnvUpdate", "RowUpdates", "field_in", "updated"]
+if TYPE_CHECKING:
+    from rollserve_server.pool.backends.backend import WorkerHandle
+    from rollserve_server.pool.interface.updates import EnvUpdate
+    from rollserve_server.pool.journal.journal import Journal
+    from rollserve_server.pool.versions.versions import Versions
+    from rollserve_server.pool.workers.workers import Workers
+    from rollserve_server.settings import AllowSettings
 
-MOST_ENV_BYTES = 2 << 20
-"""Of the environments of all rows of all workers, as text: each answer to GetSampler has all of it, and clients take
-messages of 4 MiB unless they are set otherwise."""
-
-
-@dataclass(frozen=True)
-class RowUpdates:
-    """Updates that differ between the rows of a worker.
-
-    Attributes:
-        updates: for each row a whole environment, a change of the one that is there, or None to leave that as it is.
-    """
-
-    updates: tuple[EnvSpec | EnvChange | None, ...]
+__all__ = ["EnvUpdates"]
 
 
-EnvUpdate = EnvSpec | EnvChange | RowUpdates
-"""A whole environment, or a change of the one that is there: for all rows of a worker, or one for each."""
+class EnvUpdates:
+    """Makes new versions of environments, for calls and for evaluations."""
 
+    def __init__(self, versions: Versions, workers: Workers, journal: Journal, allow: AllowSettings) -> None:
+        """Take what is there, where new versions are written, and what environments may name."""
+        self._versions = versions
+        self._workers = workers
+        self._journal = journal
+        self._allow = allow
 
-class EnvRoom:
-    """How much text the environments of all rows of all workers may still be: all of it is kept, and told of."""
+    async def update(self, updates: Sequence[EnvUpdate], *, per_worker: bool) -> tuple[int, EnvVersion]:
+        """Make a new version of the environments, as `Pool.update_env` does; return its number and content."""
+        versions = self._versions
+        async with versions.updating:
+            versions.check_count(updates, per_worker=per_worker)
+            fields = EnvFields(versions.spread(updates), per_worker=per_worker)
+            specs = await asyncio.to_thread(self._specs_after, updates, per_worker, fields)
+            number, spread = versions.envs.number + 1, versions.spread(specs)
 
-    def __init__(self, *, num_workers: int = 1, num_rows: int = 1) -> None:
-        """Begins with none.
+            async def add_env(index: int, worker: WorkerHandle) -> EnvDescription:
+                with fields.of(index):
+                    return await worker.call(Worker.add_env, number, spread[index])
+
+            with versions.installing("env", number):
+                is_first = versions.envs.current is None
+                descriptions = await self._workers.broadcast(
+                    add_env, wait_for_lost=len(specs) > 1, isolate_failures=is_first
+                )
+                check_alike(descriptions, per_worker=per_worker)
+                env = EnvVersion(list(specs), common_description(descriptions))
+                versions.accept("env", number, env)
+                await self._journal.write(env=(number, env))
+                versions.envs.add(env)
+        return number, env
+
+    def find_for_evaluation(self, specs: Sequence[WorkerSpecs]) -> int | None:
+        """Return the number, below 0, of environments for evaluations with these specs, if there are any."""
+        for number, env in self._versions.evaluation_envs.items():
+            # Values that are equal in Python, such as 1 and 1.0, may differ for an environment.
+            if repr(env.specs) == repr(list(specs)):
+                return -number
+        return None
+
+    async def add_for_evaluation(self, specs: Sequence[WorkerSpecs]) -> int:
+        """Make environments for evaluations on all workers, unless they are there; return their number, below 0.
 
         Args:
-            num_workers: how many workers each environment that comes counts for.
-            num_rows: how many rows one counts for that all rows of a worker have.
+            specs: one for all workers, or one for each.
+
+        Raises:
+            InvalidValueError, NotFoundError, NotAllowedError: as of `Pool.update_env`.
+            WorkerLostError: a worker is lost and could not be replaced.
         """
-        self._num_workers = num_workers
-        self._num_rows = num_rows
-        self._num_bytes = 0
-        # With the specs, so that none of them has the identity of an earlier one.
-        self._sizes: dict[int, tuple[EnvSpec, int]] = {}
+        versions = self._versions
+        async with versions.updating:
+            found = self.find_for_evaluation(specs)
+            if found is not None:  # made while this call waited
+                return found
+            number, spread = -versions.evaluation_envs.number - 1, versions.spread(specs)
+            for worker_specs in specs:
+                self._check_allowed(worker_specs)
+            with versions.installing("env", number):
+                descriptions = await self._workers.broadcast(
+                    lambda index, worker: worker.call(Worker.add_env, number, spread[index]),
+                    wait_for_lost=len(specs) > 1,
+                )
+                versions.evaluation_envs.add(EnvVersion(list(specs), common_description(descriptions)))
+        return number
 
-    @classmethod
-    def of_updates(
-        cls, held: Sequence[WorkerSpecs], updates: Sequence[EnvUpdate], num_rows: int, num_workers: int
-    ) -> EnvRoom:
-        """What there is for environments after updates.
+    def check_room(self, num_workers: int) -> None:
+        """Raise OverLimitError if this many workers, whose rows differ, would have too many environments."""
+        env = self._versions.envs.current
+        if env is not None and env.rows_differ:
+            with within("worker_count"):
+                EnvBudget(num_workers=num_workers).spend(env.specs[0])
 
-        Args:
-            held: the environments that are there, for each update.
-            updates: what is new, for all workers or for each.
-            num_rows: how many rows a worker has.
-            num_workers: how many workers there are.
-        """
-        if not any(map(_makes_rows_differ, held, updates)):
-            return cls()
-        return cls(num_workers=num_workers if len(updates) == 1 else 1, num_rows=num_rows)
-
-    def take(self, specs: WorkerSpecs) -> None:
-        """Counts a worker's environments; raises OverLimitError if there is no room for them."""
-        if isinstance(specs, RowSpecs):
-            for spec in specs.specs:
-                self.take_row(spec)
+    def _specs_after(self, updates: Sequence[EnvUpdate], per_worker: bool, fields: EnvFields) -> list[WorkerSpecs]:
+        """Return the environments after updates, all of them allowed: one for all workers, or one for each."""
+        specs: list[WorkerSpecs] = []
+        current = self._versions.envs.current
+        if current is None:  # a pool starts with a whole environment
+            specs += [update for update in updates if isinstance(update, EnvSpec)]
         else:
-            self._count(specs, self._num_rows)
+            held, num_rows = current.specs, current.description.num_rows
+            if len(held) > 1 and not all(isinstance(update, EnvSpec) for update in updates):
+                updates = self._versions.spread(updates)
+            held = self._versions.spread(held)[: len(updates)]
+            budget = EnvBudget.for_updates(held, updates, num_rows, len(self._workers))
+            for index, (worker_specs, update) in enumerate(zip(held, updates, strict=True)):
+                with within(element_field(index, per_worker=per_worker)):
+                    specs.append(updated_specs(worker_specs, update, num_rows, budget))
+        for index, worker_specs in enumerate(specs):
+            with fields.of(index):
+                self._check_allowed(worker_specs)
+        return specs
 
-    def take_row(self, spec: EnvSpec) -> None:
-        """The same of the environment of one row."""
-        self._count(spec, 1)
-
-    def _count(self, spec: EnvSpec, num_rows: int) -> None:
-        if id(spec) not in self._sizes:
-            self._sizes[id(spec)] = spec, _text_bytes(spec)
-        _, size = self._sizes[id(spec)]
-        self._num_bytes += size * num_rows * self._num_workers
-        if self._num_bytes > MOST_ENV_BYTES:
-            text = f"environments of all rows and workers of more than {MOST_ENV_BYTES} bytes, as text, came"
-            raise OverLimitError(f"{text}, which is the most", reason=Reason.ENVIRONMENTS_TOO_LARGE)
-
-
-def updated(specs: WorkerSpecs, update: EnvUpdate, num_rows: int, room: EnvRoom) -> WorkerSpecs:
-    """A worker's environments after the update.
-
-    Args:
-        specs: those that are there.
-        update: what is new.
-        num_rows: how many rows a worker has.
-        room: what there is for them.
-
-    Raises:
-        InvalidValueError: not one update for each row, or a row is to go on with an environment of EnvPool's.
-        OverLimitError: there is no room for them.
-    """
-    if isinstance(update, EnvSpec):
-        room.take(update)
-        return update
-    if isinstance(update, EnvChange) and isinstance(specs, EnvSpec):
-        changed = update.applied_to(specs)
-        room.take(changed)
-        return changed
-    updates = update.updates if isinstance(update, RowUpdates) else (update,) * num_rows
-    if len(updates) != num_rows:
-        expected = f"one for each of a worker's {num_rows} rows"
-        raise InvalidValueError.of("per_row.updates", expected=expected, got=f"{len(updates)} elements")
-    rows = []
-    for row, (spec, each) in enumerate(zip(specs_of_rows(specs, num_rows), updates, strict=True)):
-        rows.append(_updated_row(row, spec, each))
-        room.take_row(rows[-1])  # before there are more of them than there is room for
-    return RowSpecs(tuple(rows))
-
-
-def field_in(update: EnvUpdate, row: int | None) -> str:
-    """The field of an EnvironmentUpdate that a row's environment comes from."""
-    match update:
-        case EnvSpec():
-            return "environment"
-        case EnvChange():
-            return "change"
-    if row is None:
-        return "per_row"
-    element = update.updates[row]
-    field = f"per_row.updates[{row}]"
-    return field if element is None else f"{field}.{field_in(element, None)}"
-
-
-def _updated_row(row: int, spec: EnvSpec, update: EnvSpec | EnvChange | None) -> EnvSpec:
-    if isinstance(update, EnvSpec):
-        return update
-    if spec.vectorization == "envpool":
-        text = "a row of EnvPool's came, but rows that differ are stepped one by one: an environment was expected"
-        raise InvalidValueError(text, field=f"per_row.updates[{row}]")
-    # What it said holds for rows that are alike, and nobody has said it of these.
-    if spec.vectorization == "native":
-        spec = dataclasses.replace(spec, vectorization=None)
-    return spec if update is None else update.applied_to(spec)
-
-
-def _makes_rows_differ(specs: WorkerSpecs, update: EnvUpdate) -> bool:
-    """Whether rows of a worker may have environments of their own after an update."""
-    return isinstance(update, RowUpdates) or (isinstance(update, EnvChange) and isinstance(specs, RowSpecs))
-
-
-def _text_bytes(spec: EnvSpec) -> int:
-    """How long the names and arguments of an environment are as JSON."""
-    wrappers = [[wrapper.name, dict(wrapper.kwargs)] for wrapper in spec.wrappers]
-    task = spec.task and [spec.task.method, spec.task.argument]
-    parts = [spec.id, dict(spec.kwargs), wrappers, task, dict(spec.reset_options)]
-    # A program's own pool may have arguments that JSON has no place for.
-    return len(json.dumps(parts, default=repr, skipkeys=True))
+    def _check_allowed(self, specs: WorkerSpecs) -> None:
+        for row, spec in enumerate(specs_of_rows(specs, num_rows=1)):
+            with at_row(row):
+                check_allowed(spec, self._allow.allow_module, self._allow.allow_method)

@@ -1,16 +1,16 @@
-"""The last versions of something, by number."""
+"""The last versions of agents or environments, by number."""
 
 from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from typing import Generic, TypeVar, TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from rollserve_server.errors import NotReadyError
 
 if TYPE_CHECKING:
     from rollserve import Reason
-    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 __all__ = ["VersionHistory"]
 
@@ -18,19 +18,19 @@ _T = TypeVar("_T")
 
 
 class VersionHistory(Generic[_T]):
-    """Counts up with each value that is added, and keeps the last few, and those that are in use.
+    """Numbers each value that is added, and keeps the last few and those in use.
 
     Attributes:
-        number: of the current version; 0 before there is one.
+        number: number of the current version; 0 before there is one.
     """
 
     def __init__(self, num_kept: int, *, max_idle_bytes: int = 0, bytes_of: Callable[[_T], int] = lambda _: 0) -> None:
-        """Begins without a version.
+        """Start without a version.
 
         Args:
-            num_kept: how many to keep at a time, the current one among them.
-            max_idle_bytes: how much those may take that are neither current nor in use; the oldest go first.
-            bytes_of: how much one takes.
+            num_kept: number of versions to keep, including the current one.
+            max_idle_bytes: bytes of versions that are neither current nor in use; beyond that, the oldest are dropped.
+            bytes_of: returns the bytes of a version.
         """
         self._num_kept = num_kept
         self._max_idle_bytes = max_idle_bytes
@@ -43,20 +43,20 @@ class VersionHistory(Generic[_T]):
         return iter(self._values)
 
     def items(self) -> Iterable[tuple[int, _T]]:
-        """All versions with their numbers, in rising order."""
+        """Return all versions with their numbers, in rising order."""
         return self._values.items()
 
     @property
     def current(self) -> _T | None:
-        """The current version."""
+        """The current version, or None before there is one."""
         return self._values.get(self.number)
 
     def get(self, number: int) -> _T | None:
-        """A version, or None if it is not there, or not any more."""
+        """Return a version, or None if it is not kept."""
         return self._values.get(number)
 
     def is_in_use(self, number: int) -> bool:
-        """Whether somebody uses a version."""
+        """Whether a call uses a version."""
         return self._uses[number] > 0
 
     def choose(self, wanted: int | None, reason: Reason) -> int:
@@ -77,19 +77,19 @@ class VersionHistory(Generic[_T]):
         return wanted
 
     def add(self, value: _T) -> None:
-        """Makes a value the current version, one more than before."""
+        """Make a value the current version, numbered one higher than the last."""
         self.number += 1
         self._values[self.number] = value
         self._drop_old()
 
     def restore(self, values: Mapping[int, _T]) -> None:
-        """Takes versions in, with their numbers, before there are any."""
+        """Continue with the versions of an earlier server, by number, before any is added."""
         self._values = dict(sorted(values.items()))
         self.number = max(values, default=0)
 
     @contextlib.contextmanager
     def using(self, number: int) -> Iterator[None]:
-        """Keeps a version, which is there, for as long as the block."""
+        """Keep a version for the duration of the block."""
         self._uses[number] += 1
         try:
             yield

@@ -1,38 +1,52 @@
-"""Asks all workers the same, also while some are lost, missing or of another opinion, or all of them die of it."""
+"""A broadcast: asks all workers the same, also while some are lost, missing or disagree, or all of them die of it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from rollserve import Reason
 from rollserve_server.errors import DomainError, SamplerLostError, WorkerLostError
 
 if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import WorkerHandle
-    from rollserve_server.pool.workers.workers import Workers
+    from rollserve_server.pool.workers.slot import WorkerSlot
 
 __all__ = ["Broadcast"]
 
 _R = TypeVar("_R")
 
-_MOST_ATTEMPTS = 4
+_MAX_ATTEMPTS = 4
+
+
+class _Workers(Protocol):
+    """What a broadcast needs of the pool's workers."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> WorkerSlot: ...
+
+    async def ready(self, slot: WorkerSlot) -> WorkerHandle: ...
+
+    async def first_ready(self) -> None: ...
+
+    def lose(self, index: int, handle: WorkerHandle, error: WorkerLostError | None = None) -> None: ...
 
 
 class Broadcast(Generic[_R]):
-    """A question to all workers. Who is lost meanwhile is asked in its new shape."""
+    """One question to all workers. A worker that is lost meanwhile is asked again once it is replaced."""
 
     def __init__(
         self,
-        workers: Workers,
+        workers: _Workers,
         ask: Callable[[int, WorkerHandle], Awaitable[_R]],
         *,
         wait_for_lost: bool,
         isolate_failures: bool,
     ) -> None:
-        """Prepares to ask; see `Workers.broadcast`."""
+        """Prepare to ask; see `Workers.broadcast`."""
         self._workers = workers
         self._ask = ask
         self._wait_for_lost = wait_for_lost
@@ -43,50 +57,52 @@ class Broadcast(Generic[_R]):
         self._num_fatal_rounds = 0
 
     async def answers(self) -> dict[int, _R]:
-        """Asks until there is an answer of all workers that are in their places then; see `Workers.broadcast`."""
+        """Ask until all workers that are in their slots then have answered; see `Workers.broadcast`."""
         while True:
             missing = self._missing()
             if missing:
-                # What has cost a worker is tried with one, before it may cost all of them once more.
-                await self._ask_these(missing[:1] if self._num_fatal_rounds else missing)
+                # What has cost a worker is tried with one, before it may cost all of them again.
+                await self._ask_each(missing[:1] if self._num_fatal_rounds else missing)
             elif self._answers:
                 return {index: answer for index, (_, answer) in sorted(self._answers.items())}
             else:
                 await self._workers.first_ready()
 
     def _missing(self) -> list[int]:
-        """The workers that are to answer, and have not in the shape that they have now."""
+        """Return the indices of workers that have not answered; drop answers of workers that were replaced since."""
         present = {
-            index: slot.handle for index, slot in enumerate(self._workers) if self._wait_for_lost or slot.healthy
+            slot.index: slot.handle
+            for slot in map(self._workers.__getitem__, range(len(self._workers)))
+            if self._wait_for_lost or slot.healthy
         }
-        self._answers = {index: came for index, came in self._answers.items() if present.get(index) is came[0]}
+        self._answers = {index: given for index, given in self._answers.items() if present.get(index) is given[0]}
         return [index for index in present if index not in self._answers]
 
-    async def _ask_these(self, indices: Sequence[int]) -> None:
+    async def _ask_each(self, indices: Sequence[int]) -> None:
         self._loss = None
         results = await asyncio.gather(*map(self._ask_one, indices), return_exceptions=True)
         self._check_losses()
         for index, error in zip(indices, results, strict=True):
             if error is None:
                 continue
-            may_be_isolated = self._isolate_failures and self._answers and not isinstance(error, SamplerLostError)
-            if not (may_be_isolated and isinstance(error, DomainError)):
+            can_isolate = self._isolate_failures and self._answers and not isinstance(error, SamplerLostError)
+            if not (can_isolate and isinstance(error, DomainError)):
                 raise error
             failure = WorkerLostError(f"worker {index} failed: {error.message}", index)
             self._workers.lose(index, self._workers[index].handle, failure)
 
     def _check_losses(self) -> None:
-        """Raises the error of this round's loss, if there was one and others should not be asked any more."""
+        """Raise the error of this round's loss, if there was one and asking again would cost more workers."""
         error = self._loss
         if error is None:
             self._num_fatal_rounds = 0
             return
         self._num_fatal_rounds += 1
-        # What hangs there would do so again.
+        # What made one worker hang would make the others hang, too.
         if error.reason == Reason.WORKER_HUNG and (self._wait_for_lost or not self._answers):
             raise error
-        if max(self._num_fatal_rounds, self._num_losses[error.worker_index]) >= _MOST_ATTEMPTS:
-            raise error.again(f"one worker after the other is lost over it: {error.text}")
+        if max(self._num_fatal_rounds, self._num_losses[error.worker_index]) >= _MAX_ATTEMPTS:
+            raise error.again(f"one worker after the other is lost with it: {error.text}")
 
     async def _ask_one(self, index: int) -> None:
         slot = self._workers[index]

@@ -1,9 +1,8 @@
-"""Looks after workers: finds those that hang, and those that are gone before anybody needs them."""
+"""Liveness: finds workers that hang, and workers that are gone before anybody needs them."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollserve import Reason
@@ -13,78 +12,59 @@ from rollserve_server.errors import WorkerLostError
 if TYPE_CHECKING:
     from rollserve_server.activity import Heartbeat
     from rollserve_server.pool.backends.backend import WorkerHandle
+    from rollserve_server.settings import HealthSettings
 
-__all__ = ["TimeLimits", "wait_for_loss"]
+__all__ = ["wait_for_loss"]
 
 _LOOKS = 4
-"""In the time of the shortest limit: what hangs is found when that time and a quarter more are over."""
-_LONGEST_PAUSE_SECONDS = 15.0
+"""Looks within the shorter limit: a worker that hangs is found after at most 1.25 times its limit."""
+_MAX_PAUSE_SECONDS = 15.0
 
 
-@dataclass(frozen=True)
-class TimeLimits:
-    """How long pieces of a worker's work may take.
+async def wait_for_loss(index: int, worker: WorkerHandle, health: HealthSettings) -> WorkerLostError:
+    """Wait until a worker hangs or is gone; return the error that says which, and what it was doing.
 
-    Attributes:
-        step_seconds: a step of a row, or of all rows that are stepped at once; an action of an agent.
-        reset_seconds: everything else: a reset, making an environment or an agent, closing an environment.
-    """
-
-    step_seconds: float = 30.0
-    reset_seconds: float = 300.0
-
-    @property
-    def longest_seconds(self) -> float:
-        """The longest of them."""
-        return max(self.step_seconds, self.reset_seconds)
-
-    @property
-    def pause_seconds(self) -> float:
-        """How long to wait between two looks at a worker."""
-        return min(self.step_seconds / _LOOKS, self.reset_seconds / _LOOKS, _LONGEST_PAUSE_SECONDS)
-
-    def of(self, phase: Phase) -> float | None:
-        """How long a piece of work of this kind may take; None for as long as it likes."""
-        if phase is Phase.IDLE:
-            return None
-        return self.step_seconds if phase in (Phase.STEP, Phase.ACTION) else self.reset_seconds
-
-
-async def wait_for_loss(index: int, worker: WorkerHandle, limits: TimeLimits) -> WorkerLostError:
-    """Waits until a worker hangs or is gone; returns which, and what it was doing.
-
-    One that works on, however slowly, is left alone: its activity changes. Time is counted in looks, so that a worker is
-    not blamed for a time in which this process stood still itself.
+    A worker that makes progress, however slowly, is left alone: its heartbeats differ. Time is counted in looks, so
+    that a worker is not blamed for a time in which this process itself stood still.
 
     Args:
-        index: the worker's number.
+        index: index of the worker.
         worker: the worker, which has started.
-        limits: how long a piece of work may take. No answer at all, because the process is stopped or code that hangs
-            lets no other thread run, means that it hangs after the longest of them.
+        health: limits for a piece of work. A worker that does not answer at all, because its process is stopped or
+            native code lets no other thread run, hangs after the longest of them.
     """
-    pause, last, still_seconds = limits.pause_seconds, None, 0.0
+    max_seconds = max(health.step_seconds, health.reset_seconds)
+    pause = min(health.step_seconds / _LOOKS, health.reset_seconds / _LOOKS, _MAX_PAUSE_SECONDS)
+    last, still_seconds = None, 0.0
     while True:
         await asyncio.sleep(pause)
         try:
-            heartbeat, silent_seconds = await _look(worker, pause, limits.longest_seconds)
+            heartbeat, silent_seconds = await _look(worker, pause, max_seconds)
         except WorkerLostError as error:
             return error
         if heartbeat is None:
-            return _hung(index, f"it gave no sign of life for {limits.longest_seconds:g} s")
+            return _hung(index, f"it gave no sign of life for {max_seconds:g} s")
         still_seconds = still_seconds + pause + silent_seconds if heartbeat == last else 0.0
-        last, limit = heartbeat, limits.of(heartbeat.phase)
+        last, limit = heartbeat, _limit(health, heartbeat.phase)
         if limit is not None and still_seconds >= limit:
             return _hung(index, f"{heartbeat.text} took more than {limit:g} s")
 
 
-async def _look(worker: WorkerHandle, pause: float, most_seconds: float) -> tuple[Heartbeat | None, float]:
-    """What a worker is doing, or None if it does not tell for too long; and how long it took to tell."""
+def _limit(health: HealthSettings, phase: Phase) -> float | None:
+    """Return how long a piece of work of this kind may take; None for any time."""
+    if phase is Phase.IDLE:
+        return None
+    return health.step_seconds if phase in (Phase.STEP, Phase.ACTION) else health.reset_seconds
+
+
+async def _look(worker: WorkerHandle, pause: float, max_seconds: float) -> tuple[Heartbeat | None, float]:
+    """Return the worker's heartbeat, or None if it does not answer in time; and how long the answer took."""
     asked = asyncio.ensure_future(worker.heartbeat())
     seconds = 0.0
     try:
         while not (await asyncio.wait({asked}, timeout=pause))[0]:
             seconds += pause
-            if seconds >= most_seconds:
+            if seconds >= max_seconds:
                 return None, seconds
         return asked.result(), seconds
     finally:

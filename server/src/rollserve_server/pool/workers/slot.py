@@ -1,11 +1,11 @@
-"""A worker's place in the pool."""
+"""A slot: a position in the pool, and the worker in it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rollserve_server.pool.interface.status import WorkerTotals
+from rollserve_server.pool.accounts.counters import WorkerTotals
 from rollserve_server.sampling import WorkerIdentity
 
 if TYPE_CHECKING:
@@ -19,20 +19,20 @@ _NOWHERE = WorkerIdentity(0, "")
 
 @dataclass(eq=False)
 class WorkerSlot:
-    """A worker's place.
+    """A slot.
 
     Attributes:
-        index: its number, from 0.
-        handle: the worker, or the last one that was there.
-        restarts: of the place.
-        identity: where it runs, or has run.
-        healthy: whether it is there.
-        given_up: whether it is not there, and is not to be replaced for now, because it was lost too often.
-        last_failure: what the last one was lost for, or could not be started for; empty if that never happened.
-        num_broadcasts: how many things it is being asked that all are asked.
-        lost_in_broadcast: whether the last one was lost with such a question, which may have been the cause; false once another
-            is there.
-        num_simulated_steps: what it, and those before it in this place, have simulated.
+        index: index of the slot, from 0.
+        handle: the worker, or the last one that was in the slot.
+        restarts: attempts to replace the worker.
+        identity: where the worker runs, or the last one ran.
+        healthy: whether the slot has a worker.
+        given_up: whether the slot has no worker and gets none for now, because too many were lost.
+        last_failure: why the last worker was lost or could not be started; empty if that never happened.
+        num_broadcasts: number of broadcasts that the worker has not answered.
+        lost_in_broadcast: whether the previous worker died during a broadcast, which may have killed it. Cleared once a
+            replacement is up.
+        num_simulated_steps: steps that all workers of the slot have simulated.
     """
 
     index: int
@@ -48,5 +48,11 @@ class WorkerSlot:
 
     @property
     def totals(self) -> WorkerTotals:
-        """What is counted of it."""
+        """Totals of the workers that the slot has had."""
         return WorkerTotals(self.num_simulated_steps, self.restarts.count, self.last_failure)
+
+    def resume_totals(self, totals: WorkerTotals) -> None:
+        """Continue the totals of an earlier server."""
+        self.num_simulated_steps += totals.num_simulated_steps
+        self.restarts.count += totals.num_restarts
+        self.last_failure = self.last_failure or totals.last_failure

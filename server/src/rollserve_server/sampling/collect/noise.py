@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 __all__ = ["BlockNoise", "RowNoise"]
 
 _BLOCK_STEPS = 64
-"""FragmentAssignment of the contract of reproducibility: an agent that draws several kinds of numbers draws them block by block."""
+"""Part of the contract of reproducibility: an agent that draws several kinds of numbers draws them
+block by block."""
 
 
 class RowNoise:

@@ -10,20 +10,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rollserve._codec.columns import mask_name
+from rollserve._codec.protobuf import keys_of, length_delimited, size_of
 from rollserve.v1.episode_batch_pb2 import EpisodeBatch
 from rollserve.v1.sampler_service_pb2 import ObtainExactEpisodesResponse, ObtainSamplesResponse
 from rollserve_server.sampling.encode.compression import Compressor
 from rollserve_server.sampling.encode.fields import (
     CompressedRows,
-    FragmentAssignment,
     Gathered,
+    Part,
     Rows,
     array_field,
-    field_number,
     frame_stack_field,
-    message_field,
     named_tensor_field,
-    size_of,
     tensor_field,
 )
 from rollserve_server.sampling.encode.frame_stacks import frames_of, frames_of_table, may_be_stack
@@ -42,9 +40,9 @@ if TYPE_CHECKING:
 
 __all__ = ["EncodedMessage", "Encoder", "Encoding", "write_messages"]
 
-_FIELDS = {field.name: field.number for field in EpisodeBatch.DESCRIPTOR.fields}
-_BATCH = field_number(ObtainSamplesResponse.DESCRIPTOR, "batch")
-if field_number(ObtainExactEpisodesResponse.DESCRIPTOR, "batch") != _BATCH:
+_KEYS = keys_of(EpisodeBatch.DESCRIPTOR)
+_BATCH = keys_of(ObtainSamplesResponse.DESCRIPTOR)["batch"]
+if keys_of(ObtainExactEpisodesResponse.DESCRIPTOR)["batch"] != _BATCH:
     raise AssertionError("the responses of both sampling calls have the same fields")
 
 _MOST_GROWTH = 4
@@ -78,7 +76,7 @@ class EncodedMessage:
         num_episodes: how many episodes end in it.
     """
 
-    parts: Sequence[FragmentAssignment]
+    parts: Sequence[Part]
     num_bytes: int
     num_raw_bytes: int
     num_steps: int
@@ -154,7 +152,7 @@ class Encoder:
         batch = list(headers.fields(encoding))
         for column in columns:
             batch += self._field(column, encoding.columns.compression)
-        parts = message_field(_BATCH, batch)
+        parts = length_delimited(_BATCH, batch)
         num_bytes = sum(map(size_of, parts))
         num_raw_bytes = sum(column.num_raw_bytes for column in columns)
         self._growth = min(max(num_raw_bytes / num_bytes, 1.0), _MOST_GROWTH)
@@ -203,17 +201,17 @@ class Encoder:
             num_raw_bytes = rows.num_bytes + last.num_bytes
             yield _Column("frame_stacks", key.name, frames, num_raw_bytes, frame_count=key.shape[0])
 
-    def _field(self, column: _Column, compression: Compression.ValueType | None) -> list[FragmentAssignment]:
+    def _field(self, column: _Column, compression: Compression.ValueType | None) -> list[Part]:
         """The column as a field of the message, compressed if it may be and shrinks by it."""
         rows: Rows | Gathered | CompressedRows = column.rows
         if compression is not None:
             rows = self._compressor.compress((column.group, column.name), column.rows, compression)
-        number = _FIELDS[column.group]
+        key = _KEYS[column.group]
         if column.group == "rewards":
-            return tensor_field(number, rows)
+            return tensor_field(key, rows)
         if column.group == "frame_stacks":
-            return frame_stack_field(number, column.name, column.frame_count, rows)
-        return named_tensor_field(number, column.name, rows)
+            return frame_stack_field(key, column.name, column.frame_count, rows)
+        return named_tensor_field(key, column.name, rows)
 
 
 class _Column(NamedTuple):
@@ -259,7 +257,7 @@ class _Headers(NamedTuple):
     truncated: np.ndarray
     environment_seeds: np.ndarray
 
-    def fields(self, encoding: Encoding) -> Iterator[FragmentAssignment]:
+    def fields(self, encoding: Encoding) -> Iterator[Part]:
         """Them, and what is the same for all."""
         num_segments = len(self.lengths)
         columns = self._asdict()
@@ -267,7 +265,7 @@ class _Headers(NamedTuple):
         if encoding.worker_index is not None:
             columns["worker_indices"] = np.full(num_segments, encoding.worker_index, "<u4")
         for name, column in columns.items():
-            yield from array_field(_FIELDS[name], column)
+            yield from array_field(_KEYS[name], column)
 
 
 def _rows(pieces: Sequence[Piece], key: ColumnKey) -> Rows:

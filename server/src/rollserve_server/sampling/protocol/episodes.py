@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from rollserve import Reproducibility
     from rollserve.v1.tensor_pb2 import Compression
     from rollserve_server.agents import Exploration
-    from rollserve_server.envs import RowSettings
     from rollserve_server.errors import DomainError
 
 __all__ = [
@@ -32,7 +31,6 @@ __all__ = [
     "Report",
     "SequenceSpec",
     "WorkOrder",
-    "WorkerConfig",
     "WorkerIdentity",
 ]
 
@@ -41,28 +39,6 @@ R = TypeVar("R")
 
 class WorkOrder(Generic[R]):
     """What a worker is asked to do for a while, and answers with an R: the base of all kinds of orders."""
-
-
-@dataclass(frozen=True)
-class WorkerConfig:
-    """What a worker is made with.
-
-    Attributes:
-        rows: how the rows of environments are stepped, and how many there are for each stream.
-        buffer_bytes: how much finished, undelivered data of a stream it holds before it begins no more episodes.
-        max_episode_length: how many steps episodes may have if a call does not say; None for what the environment
-            allows.
-        holds_memory: whether a process that it has for itself keeps memory that it frees.
-        env_retries: how often an episode runs again whose environment raised an error.
-        check_observations: whether observations that are outside their space, or no numbers, are errors.
-    """
-
-    rows: RowSettings
-    buffer_bytes: int
-    max_episode_length: int | None = None
-    holds_memory: bool = False
-    env_retries: int = 0
-    check_observations: bool = False
 
 
 @dataclass(frozen=True)

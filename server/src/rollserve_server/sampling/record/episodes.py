@@ -1,4 +1,4 @@
-"""PerWorker of columns that rows write into step by step, and episodes as pieces of them."""
+"""Columns that rows write into step by step, and episodes as pieces of them."""
 
 from __future__ import annotations
 
@@ -227,7 +227,8 @@ class Recorder:
         num_open = sum(self._step - running.start for running in self._open.values())
         num_finished = sum(episode.pieces[-1].num_steps for episode in self._finished)
         most = _MOST_OF_A_BUFFER * self._num_rows * self._num_steps
-        # PerWorker are kept whole, and long episodes keep their pieces for long: of several rows, they must have the most.
+        # PerWorker are kept whole, and long episodes keep their pieces for long: of several rows, they must have the
+        # most.
         open_stay = num_open + (num_finished if self._num_rows == 1 else 0) >= most
         finished_stay = open_stay or num_finished >= most
         for row, running in self._open.items():

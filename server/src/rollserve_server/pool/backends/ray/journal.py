@@ -25,9 +25,10 @@ from rollserve_server.pool.journal.lease import Lease, Owner
 from rollserve_server.pool.state.sampler_state import Entry
 
 if TYPE_CHECKING:
-    from rollserve_server.pool.state.sampler_state import RowsMoved, SamplerState, Snapshot
-    from rollserve_server.pool.versions.agent_versions import AgentVersion
-    from rollserve_server.pool.versions.versions import EnvVersion
+    from rollserve_server.pool.state.agent_version import AgentVersion
+    from rollserve_server.pool.state.env_version import EnvVersion
+    from rollserve_server.pool.state.row_sequence import RowsMoved
+    from rollserve_server.pool.state.sampler_state import SamplerState, Snapshot
 
 __all__ = ["RayJournal"]
 
@@ -71,7 +72,7 @@ class _JournalActor:
         self._deciding = threading.Lock()  # between a server that comes and the end
         threading.Thread(target=self._watch, name="orphans", daemon=True).start()
 
-    def claim(self, owner: Owner, orphan_seconds: float, *, anew: bool) -> _Claim:
+    def claim(self, owner: Owner, orphan_seconds: float, *, discard: bool) -> _Claim:
         """Gives the sampler to a server, unless another has it; without its state if it is to be begun anew."""
         with self._deciding:
             before, num_renewals = self._lease.owner, self._lease.num_renewals
@@ -79,7 +80,7 @@ class _JournalActor:
             if epoch is None:
                 return _Claim(None, None, before, num_renewals)
             self._orphan_seconds = orphan_seconds
-        if anew:
+        if discard:
             self._state = None
         return _Claim(epoch, self._state, before, num_renewals)
 
@@ -149,12 +150,12 @@ class RayJournal:
         self._keeping = asyncio.create_task(self._keep())
 
     @classmethod
-    async def open(cls, orphan_seconds: float, *, anew: bool) -> RayJournal:
-        """The journal of the namespace, made unless it is there.
+    async def open(cls, orphan_seconds: float, *, discard: bool) -> RayJournal:
+        """Return the journal of the namespace; it is made if there is none.
 
         Args:
-            orphan_seconds: how long the sampler is to stay without a server.
-            anew: whether what the server before has left is to be forgotten.
+            orphan_seconds: how long the sampler stays without a server.
+            discard: whether to end the sampler that an earlier server left, and begin with an empty journal.
 
         Raises:
             SamplerLostError: another server has the sampler, and is alive; or Ray does not start the journal.
@@ -164,7 +165,7 @@ class RayJournal:
             try:
                 actor = await asyncio.to_thread(_actor)
                 async with asyncio.timeout(deadline - time.monotonic()):
-                    claim: _Claim = await actor.claim.remote(owner, orphan_seconds, anew=anew)
+                    claim: _Claim = await actor.claim.remote(owner, orphan_seconds, discard=discard)
             except (ray.exceptions.RayError, TimeoutError, ValueError):  # it is just ending, or beginning
                 await asyncio.sleep(_RENEW_SECONDS / 4)
                 continue

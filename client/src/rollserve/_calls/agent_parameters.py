@@ -1,0 +1,118 @@
+"""Call for the parameters of an agent, which arrive as a stream of parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from rollserve._checks import check_integer, check_names, check_type
+from rollserve._codec.tensors import dtype_from_proto
+from rollserve.errors import malformed_error, mismatch
+from rollserve.v1 import agent_versions_pb2 as pb
+
+__all__ = ["parameters_request", "read_parameters", "read_parameters_async"]
+
+
+def parameters_request(
+    sampler: str, version: int | None, worker: int | None, names: Sequence[str] | None, max_message_bytes: int | None
+) -> pb.GetAgentParametersRequest:
+    """Return the request for parameters; for the arguments, see `rollserve.Sampler.agent_parameters`.
+
+    Raises:
+        TypeError: an argument of the wrong type.
+        ValueError: version 0, or empty `names`.
+        InvalidArgumentError: a number out of range, or a name that UTF-8 cannot encode.
+    """
+    if version is not None:
+        check_integer("version", version, 64, signed=True)
+        if version == 0:  # on the wire, 0 stands for the current version
+            raise ValueError(f"version: {mismatch('a version, from 1 up, or None for the current one', 0)}")
+    if worker is not None:
+        check_integer("worker", worker, 32, signed=False)
+    if names is not None:
+        check_type("names", names, Sequence, "a sequence of names")
+        check_names("names", names)
+        if not len(names):
+            raise ValueError(f"names: {mismatch('at least one name, or None for all parameters', 'none')}")
+    return pb.GetAgentParametersRequest(
+        sampler=sampler,
+        policy_version=version or 0,
+        worker_index=worker or 0,
+        names=names,
+        max_message_bytes=max_message_bytes,
+    )
+
+
+def read_parameters(method: Callable[..., Any]) -> Callable[..., dict[str, np.ndarray]]:
+    """Wrap a method that streams parameters so that it returns them all; ServerError for a malformed stream."""
+
+    def read(*arguments: Any, **options: Any) -> dict[str, np.ndarray]:
+        assembler = _Assembler()
+        for response in method(*arguments, **options):
+            assembler.add(response)
+        return assembler.parameters()
+
+    return read
+
+
+def read_parameters_async(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a method for asyncio that streams parameters so that it returns them all; see `read_parameters`."""
+
+    async def read(*arguments: Any, **options: Any) -> dict[str, np.ndarray]:
+        assembler = _Assembler()
+        async for response in method(*arguments, **options):
+            assembler.add(response)
+        return assembler.parameters()
+
+    return read
+
+
+class _Assembler:
+    """Parameters of a stream, assembled from parts that arrive in order."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, np.ndarray] = {}
+        # The bytes of the parameter that is incomplete, and how many of them have been received.
+        self._bytes = np.empty(0, np.uint8)
+        self._num_received = 0
+
+    def add(self, response: pb.GetAgentParametersResponse) -> None:
+        """Add the parts of a message.
+
+        Raises:
+            ServerError: a part that is malformed or out of order.
+        """
+        for part in response.parts:
+            if self._num_received == len(self._bytes):
+                self._begin(part)
+            end = self._num_received + len(part.data)
+            name = next(reversed(self._arrays))
+            if (part.name, part.offset_bytes) != (name, self._num_received):
+                text = mismatch(f"byte {self._num_received} of {name!r}", f"byte {part.offset_bytes}")
+                raise malformed_error(f"{part.name!r}: {text}")
+            if end > len(self._bytes):
+                raise malformed_error(f"{part.name!r}: {mismatch(f'{len(self._bytes)} bytes', 'more')}")
+            self._bytes[self._num_received : end] = np.frombuffer(part.data, np.uint8)
+            self._num_received = end
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        """Return the parameters, after the end of the stream.
+
+        Raises:
+            ServerError: an incomplete parameter.
+        """
+        if self._num_received < len(self._bytes):
+            raise malformed_error("the stream ended within a parameter")
+        return self._arrays
+
+    def _begin(self, part: pb.ParameterPart) -> None:
+        if part.name in self._arrays:
+            raise malformed_error(f"{part.name!r}: {mismatch('unique names', 'this name twice')}")
+        try:
+            array = np.empty(tuple(part.shape), dtype_from_proto(part.data_type))
+        except ValueError as error:
+            raise malformed_error(f"{part.name!r}: {error}") from error
+        self._arrays[part.name] = array
+        self._bytes, self._num_received = array.reshape(-1).view(np.uint8), 0

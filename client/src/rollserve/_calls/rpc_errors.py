@@ -1,0 +1,77 @@
+"""Conversion of gRPC's errors to the client's."""
+
+from __future__ import annotations
+
+import grpc
+
+from rollserve._codec.protobuf import LENGTH_DELIMITED, UnusualError, fields, key_of
+from rollserve.errors import (
+    CancelledError,
+    DeadlineError,
+    InvalidArgumentError,
+    LimitError,
+    PreconditionError,
+    RollserveError,
+    ServerError,
+    UnavailableError,
+)
+from rollserve.reasons import Reason
+
+__all__ = ["error_from_rpc", "reason_of"]
+
+_CLASSES: dict[grpc.StatusCode, type[RollserveError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidArgumentError,
+    grpc.StatusCode.NOT_FOUND: InvalidArgumentError,
+    grpc.StatusCode.ALREADY_EXISTS: InvalidArgumentError,
+    grpc.StatusCode.OUT_OF_RANGE: InvalidArgumentError,
+    grpc.StatusCode.PERMISSION_DENIED: InvalidArgumentError,
+    grpc.StatusCode.UNAUTHENTICATED: InvalidArgumentError,
+    grpc.StatusCode.UNIMPLEMENTED: InvalidArgumentError,
+    grpc.StatusCode.FAILED_PRECONDITION: PreconditionError,
+    grpc.StatusCode.ABORTED: PreconditionError,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: LimitError,
+    grpc.StatusCode.UNAVAILABLE: UnavailableError,
+    grpc.StatusCode.CANCELLED: CancelledError,
+    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineError,
+}
+
+# Field numbers of google.rpc.Status, google.protobuf.Any, google.rpc.BadRequest and its FieldViolation.
+_STATUS_DETAILS, _ANY_TYPE, _ANY_VALUE, _VIOLATIONS, _VIOLATION_FIELD = 3, 1, 2, 1, 1
+_BAD_REQUEST = b"type.googleapis.com/google.rpc.BadRequest"
+
+
+def error_from_rpc(error: grpc.RpcError) -> RollserveError:
+    """Return the client's error for an error of gRPC; its class follows from the status."""
+    code = error.code()
+    details = error.details() or code.name
+    kind = _CLASSES.get(code, ServerError)
+    return kind(details, code=code, reason=reason_of(error), field=_field_of(error))
+
+
+def reason_of(error: grpc.RpcError) -> str:
+    """Return the server's reason: a member of `Reason` if this client knows it, else plain text; empty for none."""
+    reason = str(_trailing_metadata(error).get("rollserve-reason", ""))
+    return Reason.__members__.get(reason, reason)
+
+
+def _field_of(error: grpc.RpcError) -> str:
+    """Return the field that `google.rpc.BadRequest` in the status's details names, or an empty text."""
+    status = _trailing_metadata(error).get("grpc-status-details-bin", b"")
+    try:
+        for detail in _values(status, _STATUS_DETAILS) if isinstance(status, bytes) else ():
+            if _BAD_REQUEST in _values(detail, _ANY_TYPE):
+                (violation,) = _values(_values(detail, _ANY_VALUE)[0], _VIOLATIONS)
+                return _values(violation, _VIOLATION_FIELD)[0].decode()
+    except (UnusualError, IndexError, ValueError):  # details that some other server has made
+        pass
+    return ""
+
+
+def _values(data: bytes, number: int) -> list[bytes]:
+    """Return the values of a length-delimited field of a serialized message."""
+    expected = key_of(number, LENGTH_DELIMITED)
+    return [data[start:stop] for key, _, start, stop in fields(data, 0, len(data)) if key == expected]
+
+
+def _trailing_metadata(error: grpc.RpcError) -> dict[str, str | bytes]:
+    return dict(error.trailing_metadata() or ())  # type: ignore[arg-type]

@@ -1,0 +1,153 @@
+"""Options of calls that sample and of calls that evaluate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, TypedDict, get_args
+
+from rollserve._checks import check_choice, check_type
+from rollserve._codec.compression import CODECS, import_codec
+from rollserve.environments import EnvSpec  # noqa: TC001  # so that `typing.get_type_hints` finds it
+
+if TYPE_CHECKING:
+    from rollserve.v1 import tensor_pb2
+
+__all__ = ["Compression", "EvaluationOptions", "SamplingOptions", "compressions_to_proto"]
+
+Compression = Literal["lz4", "zstd"]
+"""Lossless codec for columns: lz4 is faster, zstd compresses better."""
+
+
+class SamplingOptions(TypedDict, total=False):
+    """Keyword arguments of every call that samples. Without a key, or with None for it, its default holds.
+
+    >>> options: rollserve.SamplingOptions = {"seed": 7, "deterministic": True}  # doctest: +SKIP
+    >>> batch = sampler.obtain_samples(10_000, **options)  # doctest: +SKIP
+
+    Keys:
+        seed: root seed of the episodes, from 0 to 2**64 - 1. The same seed, first episode index, policy and environment
+            give the same episodes. By default, the sampler continues its own sequence, in which no episode occurs
+            twice.
+        first_episode_index: index of the first episode in the sequence of `seed`; 0 by default. Not for fragments.
+        max_episode_length: number of steps after which an episode is truncated, counted over all of its fragments. By
+            default the server's setting, or if it has none, only the environment's own limit holds.
+        expected_policy_version: version that the current policy must have; otherwise the call fails with a
+            PreconditionError.
+        min_policy_version: oldest version that may act; the call fails with a PreconditionError if the version that
+            would act is older.
+        policy_version: version that acts, one of the last few that the server keeps; the current one by default.
+        env_version: version of the environment, one of the last few that the server keeps; the current one by default.
+        expected_num_workers: number of workers that the sampler must have; otherwise, such as after a `resize`, the
+            call fails with a PreconditionError.
+        timeout: seconds without progress after which the call ends with a DeadlineError; by default the timeout given
+            to `connect`.
+        deadline: seconds in total after which the call ends with a DeadlineError; no limit by default.
+        compression: "lz4", "zstd" or a sequence of them, best first: codecs that the server may use for columns that
+            they make smaller. By default the codecs given to `connect`; an empty sequence allows none.
+        deterministic: whether the agent acts without randomness: the most likely action, or the mean. False by default.
+        temperature: divisor of the logits of actions, from 1e-6 to 1e6. For a sequence of n numbers, at most 1024, the
+            episode of index i has the number at position i modulo n. The same holds for the next two keys.
+        noise_scale: factor of the standard deviations of actions, from 1e-6 to 1e6.
+        epsilon: probability of random actions of an epsilon-greedy agent, from 0 to 1; it replaces the agent's own.
+        frames_once: whether each frame of observations that are stacks of frames is sent once. The client restores the
+            stacks, which are the same bit for bit. True by default.
+        prefetch: whether workers continue after this call with what the same call would deliver next, until another
+            call or an update arrives. Prefetching changes when results are ready, not what they are; the account counts
+            what an update discards. Not with a seed, and not for fragments. False by default.
+        return_states: whether agent_infos hold the recurrent state before each step, as `state/NAME` for each state of
+            the agent. The states before the first step of each segment are always in `initial_states`. False by
+            default.
+        blackhole: whether to discard what is sampled, to measure sampling alone. Only for streams: they deliver no
+            batch, and the account counts what was discarded. False by default.
+        skip_failed_episodes: whether to leave out episodes whose environments raise errors in every attempt, instead of
+            failing the call. The indices of these episodes stay empty, and `account.num_failed_episodes` counts them.
+            Not for fragments. False by default.
+    """
+
+    seed: int | None
+    first_episode_index: int | None
+    max_episode_length: int | None
+    expected_policy_version: int | None
+    min_policy_version: int | None
+    policy_version: int | None
+    env_version: int | None
+    expected_num_workers: int | None
+    timeout: float | None
+    deadline: float | None
+    compression: Compression | Sequence[Compression] | None
+    frames_once: bool | None
+    prefetch: bool | None
+    blackhole: bool | None
+    deterministic: bool | None
+    temperature: float | Sequence[float] | None
+    noise_scale: float | Sequence[float] | None
+    epsilon: float | Sequence[float] | None
+    return_states: bool | None
+    skip_failed_episodes: bool | None
+
+
+class EvaluationOptions(TypedDict, total=False):
+    """Keyword arguments of calls that evaluate. Without a key, or with None for it, its default holds.
+
+    >>> result = sampler.evaluate(100, deterministic=True, env="CartPole-v1")  # doctest: +SKIP
+
+    Keys:
+        policy_version: version to evaluate, one of the last few that the server keeps; the current one by default.
+        expected_policy_version: version that the current policy must have; otherwise the call fails with a
+            PreconditionError.
+        min_policy_version: oldest version that may act; the call fails with a PreconditionError if the version that
+            would act is older.
+        env: id or specification of another environment to act in, such as the sampler's own without wrappers that
+            change rewards. The sampler's own environment stays as it is.
+        env_version: version of the sampler's environment to act in; the current one by default. Not together with
+            `env`.
+        seed: root seed of the episodes, from 0 to 2**64 - 1. The default is the same for every evaluation, so that all
+            versions are measured with the same episodes.
+        first_episode_index: index of the first episode in the sequence of the seed; 0 by default.
+        max_episode_length: number of steps after which an episode is truncated; the server's setting by default.
+        timeout: seconds without progress after which the call ends with a DeadlineError; by default the timeout given
+            to `connect`.
+        deadline: seconds in total after which the call ends with a DeadlineError; no limit by default.
+        deterministic: whether the agent acts without randomness: the most likely action, or the mean. False by default.
+        temperature: divisor of the logits of actions, from 1e-6 to 1e6. For a sequence of n numbers, at most 1024, the
+            episode of index i has the number at position i modulo n. The same holds for the next two keys.
+        noise_scale: factor of the standard deviations of actions, from 1e-6 to 1e6.
+        epsilon: probability of random actions of an epsilon-greedy agent, from 0 to 1; it replaces the agent's own.
+        skip_failed_episodes: whether to leave out episodes whose environments raise errors in every attempt, instead of
+            failing the call; `account.num_failed_episodes` counts them. Not for populations. False by default.
+    """
+
+    policy_version: int | None
+    expected_policy_version: int | None
+    min_policy_version: int | None
+    env: str | EnvSpec | None
+    env_version: int | None
+    seed: int | None
+    first_episode_index: int | None
+    max_episode_length: int | None
+    timeout: float | None
+    deadline: float | None
+    deterministic: bool | None
+    temperature: float | Sequence[float] | None
+    noise_scale: float | Sequence[float] | None
+    epsilon: float | Sequence[float] | None
+    skip_failed_episodes: bool | None
+
+
+def compressions_to_proto(
+    compression: Compression | Sequence[Compression] | None,
+) -> list[tensor_pb2.Compression.ValueType]:
+    """Return the codecs that a caller accepts as the wire names them, in the same order.
+
+    Raises:
+        TypeError: neither a name nor a sequence of names.
+        InvalidArgumentError: an unknown name.
+        ModuleNotFoundError: a codec whose package is not installed; the message says how to install it.
+    """
+    names = [compression] if isinstance(compression, str) else compression or ()
+    check_type("compression", names, Sequence, "a name or a sequence of names")
+    for name in names:
+        check_type("compression", name, str, "a name or a sequence of names")
+        check_choice("compression", name, get_args(Compression))
+        import_codec(name)
+    return [CODECS[name] for name in names]

@@ -1,0 +1,73 @@
+"""The command `rollserve-server`: reads settings and runs a server."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pydantic
+
+from rollserve_server import __version__
+from rollserve_server.check_env.command import check_env_command
+from rollserve_server.cli.config_file import read_config
+from rollserve_server.cli.explanations import explain
+from rollserve_server.cli.options import PREFIX, option
+from rollserve_server.settings import Settings
+
+__all__ = ["main"]
+
+_HELP = f"""Sample episodes of a policy acting in environments, for trainers in any language, over gRPC.
+
+    \b
+    rollserve-server --env CartPole-v1 --workers 2
+    rollserve-server --env ALE/Pong-v5 --listen 0.0.0.0:50051
+    rollserve-server --config rollserve.yaml
+    rollserve-server check-env CartPole-v1
+
+Each option can also be set by an environment variable, named like it with {PREFIX} in front ({PREFIX}ENV_KWARGS), or
+by a key of a YAML file (env_kwargs: …); both have underscores where the option has hyphens. A flag goes before the
+variable, the variable before the file.
+"""
+
+
+def _run(context: click.Context, /, **options: Any) -> None:
+    if context.invoked_subcommand is not None:
+        return
+    try:
+        settings = Settings.from_flat({name: value for name, value in options.items() if value not in (None, ())})
+    except pydantic.ValidationError as error:
+        raise click.ClickException("\nError: ".join(explain(context, each) for each in error.errors())) from None
+    # Imported late: Ray and gymnasium take a second, which --help and a wrong option need not.
+    from rollserve_server.serving.process import run
+
+    sys.exit(run(settings))
+
+
+_CONFIG = click.Option(
+    ["--config"],
+    help="A YAML file with any of these settings.",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    envvar=f"{PREFIX}CONFIG",
+    is_eager=True,
+    expose_value=False,
+    callback=read_config,
+)
+
+main = click.Group(
+    "rollserve-server",
+    commands=[check_env_command],
+    invoke_without_command=True,
+    subcommand_metavar="[check-env …]",
+    callback=click.pass_context(_run),
+    params=[
+        *(option(field) for field in Settings.flat_fields() if field.info.description is not None),
+        _CONFIG,
+        *click.version_option(__version__)(click.Command("")).params,
+    ],
+    help=_HELP,
+    context_settings={"max_content_width": 110},
+)
+"""The entry point."""

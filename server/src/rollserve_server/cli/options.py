@@ -1,0 +1,80 @@
+"""Options of the command line, one for each setting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args, get_origin
+
+import click
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+    from rollserve_server.settings import FlatField
+
+__all__ = ["LISTS", "PREFIX", "flag_of", "option"]
+
+PREFIX = "ROLLSERVE_"
+"""Beginning of the names of environment variables that hold settings."""
+LISTS = ("allow_module", "allow_method", "allow_path", "onnx_providers")
+"""Settings whose option can be given more than once."""
+
+_METAVARS = {
+    "env": "ID",
+    "listen": "HOST:PORT",
+    "ray_address": "ADDRESS",
+    "ray_namespace": "NAME",
+    "allow_path": "PATH",
+}
+
+
+class _CommaList(click.types.UnprocessedParamType):
+    """An element of a list, whose elements an environment variable separates by commas."""
+
+    envvar_list_splitter = ","
+
+
+_COMMA_LIST = _CommaList()
+
+
+def flag_of(name: str) -> str:
+    """Return the flag that sets a setting."""
+    return f"--{name.replace('_', '-')}"
+
+
+def option(field: FlatField) -> click.Option:
+    """Return the option for a setting. Its value is checked later, with the values of all others."""
+    name, info, flag = field.name, field.info, flag_of(field.name)
+    is_flag, default = info.annotation is bool, _shown_default(info)
+    return click.Option(
+        [f"{flag}/--no{flag[1:]}" if is_flag else flag, name],
+        help=(info.description or "") + (f"  [default: {default}]" if default else ""),
+        metavar=_metavar(name, info),
+        type=click.BOOL if is_flag else _COMMA_LIST if name in LISTS else click.UNPROCESSED,
+        default=None,
+        multiple=name in LISTS,
+        envvar=PREFIX + name.upper(),
+        required=False,
+    )
+
+
+def _shown_default(info: FieldInfo) -> str:
+    default = info.default
+    if info.is_required() or default is None or default is False:
+        return ""
+    return ",".join(map(str, default)) if isinstance(default, (tuple, dict)) else str(default)
+
+
+def _metavar(name: str, info: FieldInfo) -> str | None:
+    if info.annotation is bool:
+        return None
+    if choices := [arg for arg in get_args(info.annotation) if isinstance(arg, str)]:
+        return "|".join(choices)
+    if name in _METAVARS:
+        return _METAVARS[name]
+    if name in LISTS:
+        return "NAME"
+    if get_origin(info.annotation) in (dict, tuple):
+        return "JSON"
+    kinds = {int: "N", float: "X", Path: "FILE"}
+    return next(label for kind, label in kinds.items() if kind in (info.annotation, *get_args(info.annotation)))

@@ -1,0 +1,42 @@
+"""Options of gRPC's server: limits of connections, and how gRPC notices that a client is gone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rollserve_server.settings import GatewaySettings
+
+__all__ = ["channel_options"]
+
+_FOREVER = 2**31 - 1
+"""Number of milliseconds that gRPC takes for no limit."""
+_MIN_PING_SECONDS = 5.0
+"""Least time between the pings of a client; gRPC closes the connection of a client that pings more often."""
+
+
+def channel_options(settings: GatewaySettings) -> list[tuple[str, int]]:
+    """Return the options of gRPC's server, by gRPC's names."""
+    limits = settings.clients
+    return [
+        ("grpc.max_receive_message_length", settings.max_request_bytes),
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_allowed_incoming_connections", limits.max_connections),
+        ("grpc.max_concurrent_streams", limits.max_connection_rpcs),
+        ("grpc.keepalive_time_ms", _milliseconds(limits.keepalive_seconds)),
+        ("grpc.keepalive_timeout_ms", _milliseconds(limits.keepalive_timeout_seconds)),
+        ("grpc.http2.ping_timeout_ms", _milliseconds(limits.keepalive_timeout_seconds)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", _milliseconds(_MIN_PING_SECONDS)),
+        # Off: with the probe, a connection moves megabytes of requests into memory before anything reads them.
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.max_connection_idle_ms", _milliseconds(limits.max_connection_idle_seconds)),
+        ("grpc.max_connection_age_ms", _milliseconds(limits.max_connection_age_seconds)),
+        ("grpc.max_connection_age_grace_ms", _milliseconds(limits.max_connection_age_grace_seconds)),
+    ]
+
+
+def _milliseconds(seconds: float) -> int:
+    """Return a limit in milliseconds; 0 seconds mean no limit."""
+    return min(round(seconds * 1000), _FOREVER) or _FOREVER

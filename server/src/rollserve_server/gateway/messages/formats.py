@@ -1,0 +1,59 @@
+"""Formats in which episodes are delivered."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from rollserve.v1 import tensor_pb2
+from rollserve_server.errors import InvalidValueError
+from rollserve_server.gateway.messages.fields import in_range
+from rollserve_server.pool import MessageFormat
+from rollserve_server.sampling import COMPRESSIONS, ColumnFormat
+
+if TYPE_CHECKING:
+    from rollserve.v1 import agent_versions_pb2, evaluation_pb2
+    from rollserve.v1 import sampler_service_pb2 as pb
+
+__all__ = ["evaluation_format_from_proto", "message_limit_from_proto", "sample_format_from_proto"]
+
+_DEFAULT_MESSAGE_BYTES = (4 << 20) - (4 << 10)
+"""Just below the size that gRPC's clients accept by default."""
+_MIN_MESSAGE_BYTES, _MAX_MESSAGE_BYTES = 4 << 10, 256 << 20
+
+
+def sample_format_from_proto(options: pb.SamplingOptions) -> MessageFormat:
+    """Return the format of the messages of a sampling call.
+
+    Raises:
+        InvalidValueError: a size is out of range, or a compression is not set.
+    """
+    limit, columns = message_limit_from_proto(options), _columns_from_proto(options)
+    columns = dataclasses.replace(columns, all_states=options.return_states)
+    return MessageFormat(limit, None if options.blackhole else columns)
+
+
+def evaluation_format_from_proto(delivery: evaluation_pb2.EpisodeDelivery) -> MessageFormat:
+    """Return the format of the messages of an evaluation that delivers its episodes; raises as for samples."""
+    return MessageFormat(message_limit_from_proto(delivery), _columns_from_proto(delivery))
+
+
+def message_limit_from_proto(
+    message: pb.SamplingOptions | evaluation_pb2.EpisodeDelivery | agent_versions_pb2.GetAgentParametersRequest,
+) -> int:
+    """Return the size in bytes that no message of a stream may exceed.
+
+    Raises:
+        InvalidValueError: the size is out of range.
+    """
+    if not message.HasField("max_message_bytes"):
+        return _DEFAULT_MESSAGE_BYTES
+    return in_range("max_message_bytes", message.max_message_bytes, _MIN_MESSAGE_BYTES, _MAX_MESSAGE_BYTES)
+
+
+def _columns_from_proto(options: pb.SamplingOptions | evaluation_pb2.EpisodeDelivery) -> ColumnFormat:
+    if tensor_pb2.COMPRESSION_UNSPECIFIED in options.accept_compression:
+        raise InvalidValueError.of("accept_compression", expected="a value of Compression", got="one that is not set")
+    # Compressions that this server does not know may be known to other servers.
+    known = (compression for compression in options.accept_compression if compression in COMPRESSIONS)
+    return ColumnFormat(next(known, None), options.accept_frame_stacks)

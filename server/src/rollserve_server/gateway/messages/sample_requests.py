@@ -1,0 +1,77 @@
+"""Requests for episodes and fragments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.errors import InvalidValueError
+from rollserve_server.gateway.messages.fields import MAX_FIRST_INDEX, MAX_STEPS, in_field, in_range, optional
+from rollserve_server.gateway.messages.formats import sample_format_from_proto
+from rollserve_server.gateway.messages.sampling_options import sampling_options_from_proto
+from rollserve_server.pool import AtLeast, Exactly, Fragments, SampleRequest
+
+if TYPE_CHECKING:
+    from rollserve_server.pool import Target
+
+__all__ = ["sample_request_from_proto"]
+
+_MAX_EPISODES = 1 << 40
+"""Largest number of episodes of a worker. Indices stay below 2**63 with it, the limit of integers in many languages."""
+
+
+def sample_request_from_proto(request: pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest) -> SampleRequest:
+    """Return the request for episodes or fragments.
+
+    Raises:
+        InvalidValueError: a field is out of range, or does not fit the others.
+    """
+    target, options = _target_from_proto(request), request.options
+    with in_field("options"):
+        messages = sample_format_from_proto(options)
+        _check_sequence(options, target)
+        sampling_options = sampling_options_from_proto(options)
+    return SampleRequest(
+        target,
+        messages,
+        sampling_options,
+        num_workers=optional(options, "worker_count"),
+        prefetch=options.prefetch,
+    )
+
+
+def _target_from_proto(request: pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest) -> Target | Fragments:
+    if isinstance(request, pb.ObtainExactEpisodesRequest):
+        count = in_range("episode_count_per_worker", request.episode_count_per_worker, 1, _MAX_EPISODES)
+        return Exactly(count, request.skip_episode_count)
+    num_steps = in_range("step_count", request.step_count, 1, MAX_STEPS)
+    return _fragments_from_proto(request, num_steps) if request.HasField("fragments") else AtLeast(num_steps)
+
+
+def _fragments_from_proto(request: pb.ObtainSamplesRequest, num_steps: int) -> Fragments:
+    fragments, options = request.fragments, request.options
+    if options.HasField("first_episode_index"):
+        expected = "none beside fragments, whose rows begin with episodes of their own"
+        raise InvalidValueError.of("options.first_episode_index", expected=expected, got=options.first_episode_index)
+    with in_field("fragments"):
+        in_range("row_step_count", fragments.row_step_count, 0, MAX_FIRST_INDEX)
+        fraction = fragments.fraction_of_workers if fragments.HasField("fraction_of_workers") else 1.0
+        if not 0 < fraction <= 1:
+            raise InvalidValueError.of("fraction_of_workers", expected="a number over 0 and up to 1", got=fraction)
+    return Fragments(
+        num_steps=num_steps,
+        num_skipped_steps=fragments.skip_step_count,
+        soft_horizon=fragments.soft_horizon,
+        row_step_count=optional(fragments, "row_step_count"),
+        fraction_of_workers=fraction,
+    )
+
+
+def _check_sequence(options: pb.SamplingOptions, target: Target | Fragments) -> None:
+    """Raise InvalidValueError for a first index without a seed, or for a prefetch that the sequence does not allow."""
+    if options.HasField("first_episode_index") and not options.HasField("seed"):
+        expected, got = "options.seed beside it", "an index without a seed"
+        raise InvalidValueError.of("first_episode_index", expected=expected, got=got)
+    if options.prefetch and (options.HasField("seed") or isinstance(target, Fragments)):
+        expected = "whole episodes of the sampler's own sequence"
+        raise InvalidValueError.of("prefetch", expected=expected, got="a seed or fragments")

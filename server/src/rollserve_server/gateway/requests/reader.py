@@ -1,0 +1,192 @@
+"""Reads requests: finds the pool that a request is for, and what the pool has to do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from rollserve import Reason
+from rollserve._codec.parameter_updates import read_parameters_update
+from rollserve.v1 import agent_versions_pb2
+from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.errors import NotFoundError
+from rollserve_server.gateway.messages.agents import agent_updates_from_proto
+from rollserve_server.gateway.messages.environments import env_updates_from_proto
+from rollserve_server.gateway.messages.evaluations import evaluation_request_from_proto, population_request_from_proto
+from rollserve_server.gateway.messages.fields import MAX_WORKERS, in_range
+from rollserve_server.gateway.messages.formats import message_limit_from_proto
+from rollserve_server.gateway.messages.sample_requests import sample_request_from_proto
+from rollserve_server.gateway.requests.limits import check_fields
+from rollserve_server.gateway.requests.parsing import parse, parse_unchecked
+
+if TYPE_CHECKING:
+    from rollserve_server.pool import (
+        AgentUpdate,
+        EnvUpdate,
+        EvaluationRequest,
+        Pool,
+        PopulationRequest,
+        SampleRequest,
+    )
+
+__all__ = [
+    "DEFAULT_SAMPLER",
+    "AgentUpdateRequest",
+    "EnvUpdateRequest",
+    "ParametersRequest",
+    "RequestReader",
+    "SamplingRequest",
+]
+
+DEFAULT_SAMPLER = "default"
+"""Name of the sampler that requests without a name are for."""
+
+_MAX_INLINE_BYTES = 1 << 15
+"""Largest size of a request that is read in the event loop: that takes a tenth of a second at most."""
+
+_T = TypeVar("_T")
+
+
+class AgentUpdateRequest(NamedTuple):
+    """A request for an update of agents: one update for all workers, or one for each."""
+
+    pool: Pool
+    updates: Sequence[AgentUpdate]
+    per_worker: bool
+    skip_if_identical: bool
+
+
+class EnvUpdateRequest(NamedTuple):
+    """A request for an update of environments: one update for all workers, or one for each."""
+
+    pool: Pool
+    updates: Sequence[EnvUpdate]
+    per_worker: bool
+
+
+class SamplingRequest(NamedTuple):
+    """A request for episodes or fragments, which may be delivered through shared memory."""
+
+    pool: Pool
+    request: SampleRequest
+    accepts_shared_memory: bool
+
+
+class ParametersRequest(NamedTuple):
+    """A request for the parameters of an agent, with the fields of `GetAgentParametersRequest`."""
+
+    pool: Pool
+    policy_version: int | None
+    worker_index: int
+    names: Sequence[str]
+    max_message_bytes: int
+
+
+class RequestReader:
+    """Reads requests: finds the pool that a request is for, and what the pool has to do.
+
+    Requests that may be large are read in a thread, so that others are answered meanwhile. Every method raises
+    NotFoundError for an unknown sampler, InvalidValueError for a missing, malformed or invalid field, and
+    OverLimitError for too many fields or too long a text. Requests with environments or Python agents can also raise
+    NotAllowedError.
+    """
+
+    def __init__(self, pools: Mapping[str, Pool], allowed_paths: Collection[Path]) -> None:
+        """Read requests for these pools.
+
+        Args:
+            pools: the pools by the names of their samplers.
+            allowed_paths: files and folders that arguments of environments and agents may name.
+        """
+        self._pools = pools
+        self._allowed_paths = allowed_paths
+
+    async def agent_update(self, data: bytes) -> AgentUpdateRequest:
+        """Read the request of `UpdateAgent`."""
+        return await _read(self._agent_update, data)
+
+    async def env_update(self, data: bytes) -> EnvUpdateRequest:
+        """Read the request of `UpdateEnv`."""
+        return await _read(self._env_update, data)
+
+    async def evaluation(self, data: bytes) -> tuple[Pool, EvaluationRequest]:
+        """Read the request of `Evaluate`."""
+        return await _read(self._evaluation, data)
+
+    async def population_evaluation(self, data: bytes) -> tuple[Pool, PopulationRequest]:
+        """Read the request of `EvaluatePopulation`."""
+        return await _read(self._population_evaluation, data)
+
+    def samples(
+        self, kind: type[pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest], data: bytes
+    ) -> SamplingRequest:
+        """Read the request of `ObtainSamples` or `ObtainExactEpisodes`, which the class tells apart."""
+        request = parse(kind, data)
+        pool = self._pool(request.sampler)
+        return SamplingRequest(pool, sample_request_from_proto(request), request.options.accept_shared_memory)
+
+    def resize(self, data: bytes) -> tuple[Pool, int]:
+        """Read the request of `ResizePool`: the pool, and its new number of workers."""
+        request = parse(pb.ResizePoolRequest, data)
+        pool = self._pool(request.sampler)
+        return pool, in_range("worker_count", request.worker_count, 1, MAX_WORKERS)
+
+    def sampler(self, data: bytes) -> tuple[str, Pool]:
+        """Read the request of `GetSampler`: the sampler's name, and its pool."""
+        request = parse(pb.GetSamplerRequest, data)
+        return request.sampler or DEFAULT_SAMPLER, self._pool(request.sampler)
+
+    def agent_versions(self, data: bytes) -> Pool:
+        """Read the request of `ListAgentVersions`."""
+        return self._pool(parse(agent_versions_pb2.ListAgentVersionsRequest, data).sampler)
+
+    def agent_parameters(self, data: bytes) -> ParametersRequest:
+        """Read the request of `GetAgentParameters`."""
+        request = parse(agent_versions_pb2.GetAgentParametersRequest, data)
+        return ParametersRequest(
+            self._pool(request.sampler),
+            request.policy_version or None,
+            request.worker_index,
+            request.names,
+            message_limit_from_proto(request),
+        )
+
+    def _agent_update(self, data: bytes) -> AgentUpdateRequest:
+        check_fields(pb.UpdateAgentRequest, data)
+        parameters_update = read_parameters_update(data)
+        if parameters_update is not None:
+            sampler, parameters, skip_if_identical = parameters_update
+            return AgentUpdateRequest(self._pool(sampler), [parameters], False, skip_if_identical)
+        request = parse_unchecked(pb.UpdateAgentRequest, data)
+        pool = self._pool(request.sampler)
+        updates, per_worker = agent_updates_from_proto(request, self._allowed_paths)
+        return AgentUpdateRequest(pool, updates, per_worker, request.skip_if_identical)
+
+    def _env_update(self, data: bytes) -> EnvUpdateRequest:
+        request = parse(pb.UpdateEnvRequest, data)
+        pool = self._pool(request.sampler)
+        return EnvUpdateRequest(pool, *env_updates_from_proto(request, self._allowed_paths))
+
+    def _evaluation(self, data: bytes) -> tuple[Pool, EvaluationRequest]:
+        request = parse(pb.EvaluateRequest, data)
+        pool = self._pool(request.sampler)
+        return pool, evaluation_request_from_proto(request, self._allowed_paths)
+
+    def _population_evaluation(self, data: bytes) -> tuple[Pool, PopulationRequest]:
+        request = parse(pb.EvaluatePopulationRequest, data)
+        pool = self._pool(request.sampler)
+        return pool, population_request_from_proto(request, self._allowed_paths)
+
+    def _pool(self, sampler: str) -> Pool:
+        pool = self._pools.get(sampler or DEFAULT_SAMPLER)
+        if pool is None:
+            expected = f"one of {', '.join(map(repr, self._pools))}"
+            raise NotFoundError.of("sampler", expected=expected, got=repr(sampler), reason=Reason.SAMPLER_NOT_FOUND)
+        return pool
+
+
+async def _read(read: Callable[[bytes], _T], data: bytes) -> _T:
+    """Return the content of a request; a large one is read in a thread."""
+    return read(data) if len(data) <= _MAX_INLINE_BYTES else await asyncio.to_thread(read, data)

@@ -1,0 +1,1 @@
+"""RPCs: handlers that gRPC calls, RPCs that are open, and errors as statuses."""

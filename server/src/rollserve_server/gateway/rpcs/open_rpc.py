@@ -1,0 +1,124 @@
+"""An open RPC: reads, writes, and an end from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Awaitable, Generator
+from typing import Any
+
+import grpc.aio
+
+from rollserve_server.errors import ClientStalledError, DomainError
+from rollserve_server.futures import ignore_result
+
+__all__ = ["Context", "OpenRpc"]
+
+Context = Any
+"""The RPC as gRPC passes it to handlers. `grpc.aio.ServicerContext` is generic in its stubs only."""
+
+_CANCEL_SECONDS = 5.0
+"""How long gRPC may take to cancel the RPC of a client that has left, after an operation failed because of that."""
+
+
+class OpenRpc:
+    """An RPC that is being answered. Its client is a receiver, as far as admission is concerned.
+
+    Attributes:
+        peer: the client's connection, as gRPC names it.
+        stalled_since: when the RPC began to wait for its client (`time.monotonic`), or None while it does not wait.
+        num_unread_bytes: size of the message that the client has not read yet.
+    """
+
+    def __init__(self, context: Context, stall_seconds: float) -> None:
+        """Open an RPC.
+
+        Args:
+            context: the RPC as gRPC has it.
+            stall_seconds: how long the RPC may wait for its client at a time.
+        """
+        self.peer: str = context.peer()
+        self.stalled_since: float | None = None
+        self.num_unread_bytes = 0
+        self._context = context
+        self._stall_seconds = stall_seconds
+        self._scope = asyncio.timeout(None)
+        self._is_open = False
+        self._initial_metadata: asyncio.Future[None] | None = None
+        self._error: DomainError | None = None
+
+    @contextlib.asynccontextmanager
+    async def endable(self) -> AsyncGenerator[None, None]:
+        """End the block when `end` is called, or when the client has stalled for too long.
+
+        Raises:
+            DomainError: the error that the RPC was ended with.
+        """
+        try:
+            async with self._scope:
+                self._is_open = True
+                try:
+                    yield
+                finally:
+                    self._is_open = False
+        except TimeoutError:
+            if not self._scope.expired():
+                raise
+            text = f"the client did not read what was ready, or send what it began to, for {self._stall_seconds:g} s"
+            raise self._error or ClientStalledError(text) from None
+
+    def end(self, error: DomainError) -> None:
+        """End the RPC with an error, unless it has ended. May be called more than once."""
+        if self._is_open and self._error is None and not self._scope.expired():
+            self._error = error
+            self._scope.reschedule(asyncio.get_running_loop().time())
+
+    @contextlib.contextmanager
+    def waiting_for_client(self) -> Generator[None, None, None]:
+        """Count the time of the block as time in which the client stalls, and bound it."""
+        self.stalled_since = time.monotonic()
+        self._end_after(self._stall_seconds)
+        try:
+            yield
+        finally:
+            self.stalled_since = None
+            self._end_after(None)
+
+    async def read(self) -> Any:
+        """Return the next request as bytes, or `grpc.aio.EOF` after the last one."""
+        with self.waiting_for_client():
+            return await _finished(self._context.read())
+
+    async def write(self, message: bytes) -> None:
+        """Send a message as soon as the client has room for it."""
+        self.num_unread_bytes = len(message)
+        with self.waiting_for_client():
+            if self._initial_metadata is None:
+                self._initial_metadata = asyncio.ensure_future(self._context.send_initial_metadata(()))
+                self._initial_metadata.add_done_callback(ignore_result)  # nobody awaits it after the client has left
+            await _finished(asyncio.shield(self._initial_metadata))
+            await _finished(self._context.write(message))
+        self.num_unread_bytes = 0
+
+    async def initial_metadata_sent(self) -> None:
+        """Wait until the initial metadata is sent, if the first message has begun to send it.
+
+        Otherwise gRPC would send the initial metadata a second time, with the status of an RPC that is ended, and fail.
+        """
+        if self._initial_metadata is not None:
+            await asyncio.wait({self._initial_metadata})
+
+    def _end_after(self, seconds: float | None) -> None:
+        """Bound the time until the client reads or sends something; None for no bound."""
+        if self._error is None and self._is_open and not self._scope.expired():
+            self._scope.reschedule(None if seconds is None else asyncio.get_running_loop().time() + seconds)
+
+
+async def _finished(operation: Awaitable[Any]) -> Any:
+    """Return the result of an operation of gRPC. If the client has left, wait for gRPC to cancel the RPC."""
+    try:
+        return await operation
+    except grpc.aio.InternalError:
+        await asyncio.sleep(_CANCEL_SECONDS)
+        raise

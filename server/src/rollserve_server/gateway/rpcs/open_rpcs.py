@@ -1,0 +1,90 @@
+"""Registry of open RPCs, and the bound on messages of ended RPCs that clients have not read."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import time
+from collections.abc import AsyncGenerator, Generator
+
+from rollserve import Reason
+from rollserve_server.errors import DomainError, OverLimitError
+from rollserve_server.gateway.rpcs.open_rpc import Context, OpenRpc
+from rollserve_server.gateway.rpcs.statuses import abort
+
+__all__ = ["OpenRpcs"]
+
+_MAX_UNREAD_BYTES = 256 << 20
+"""Largest size of messages of ended RPCs that clients have not read. If a client never reads its message, gRPC frees it
+only with the connection."""
+
+
+class OpenRpcs:
+    """Registry of the RPCs that are being answered."""
+
+    def __init__(self, stall_seconds: float) -> None:
+        """Start without RPCs.
+
+        Args:
+            stall_seconds: how long an RPC may wait for its client at a time.
+        """
+        self._stall_seconds = stall_seconds
+        self._awaited: set[OpenRpc] = set()
+        self._none_left = asyncio.Event()
+        self._num_unread_bytes = 0
+
+    @contextlib.asynccontextmanager
+    async def open(self, context: Context, *, is_awaited: bool = True) -> AsyncGenerator[OpenRpc, None]:
+        """Open an RPC for as long as the block. Errors of the block become the RPC's status.
+
+        Args:
+            context: the RPC as gRPC has it.
+            is_awaited: whether a server that stops waits for the RPC, and ends it after the grace period.
+        """
+        rpc = OpenRpc(context, self._stall_seconds)
+        if is_awaited:
+            self._awaited.add(rpc)
+        try:
+            async with rpc.endable():
+                yield rpc
+        except Exception as error:  # nothing unforeseen may reach the client
+            with self._counting_unread(rpc):
+                await rpc.initial_metadata_sent()
+                await abort(context, error)
+        finally:
+            self._awaited.discard(rpc)
+            if not self._awaited:
+                self._none_left.set()
+
+    def end(self, error: DomainError) -> None:
+        """End all awaited RPCs with an error."""
+        for rpc in list(self._awaited):
+            rpc.end(copy.copy(error))
+
+    async def wait_until_none(self, seconds: float) -> None:
+        """Wait until no awaited RPC is open, or for so many seconds."""
+        deadline = time.monotonic() + seconds
+        while self._awaited:
+            self._none_left.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._none_left.wait(), max(deadline - time.monotonic(), 0))
+            if time.monotonic() >= deadline:
+                return
+
+    def check_unread(self) -> None:
+        """Raise OverLimitError if clients have left too much of ended RPCs unread for another stream to begin."""
+        if self._num_unread_bytes > _MAX_UNREAD_BYTES:
+            expected = f"at most {_MAX_UNREAD_BYTES} bytes of ended calls that clients have not read"
+            got = f"{self._num_unread_bytes} bytes"
+            hint = "read each stream to its end, or close the connection"
+            raise OverLimitError.of("", expected=expected, got=got, hint=hint, reason=Reason.TOO_MANY_STALLED_CALLS)
+
+    @contextlib.contextmanager
+    def _counting_unread(self, rpc: OpenRpc) -> Generator[None, None, None]:
+        """Count the RPC's unread message while gRPC keeps it: until the client knows of the RPC's end."""
+        self._num_unread_bytes += rpc.num_unread_bytes
+        try:
+            yield
+        finally:
+            self._num_unread_bytes -= rpc.num_unread_bytes

@@ -1,0 +1,118 @@
+"""Errors as gRPC statuses: the one place that knows the status of each."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import logging
+import traceback
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+import grpc
+from google.rpc import error_details_pb2, status_pb2
+
+from rollserve import Reason
+from rollserve_server.errors import (
+    AgentFailedError,
+    ClientStalledError,
+    DomainError,
+    EnvFailedError,
+    InvalidValueError,
+    NotAllowedError,
+    NotFoundError,
+    NotReadyError,
+    OverLimitError,
+    SamplerLostError,
+    StoppingError,
+    TooFewWorkersError,
+    WorkerLostError,
+)
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    from rollserve_server.gateway.rpcs.open_rpc import Context
+
+__all__ = ["abort"]
+
+_log = logging.getLogger(__name__)
+
+_CODES: dict[type[DomainError], grpc.StatusCode] = {
+    InvalidValueError: grpc.StatusCode.INVALID_ARGUMENT,
+    NotFoundError: grpc.StatusCode.NOT_FOUND,
+    NotAllowedError: grpc.StatusCode.PERMISSION_DENIED,
+    NotReadyError: grpc.StatusCode.FAILED_PRECONDITION,
+    OverLimitError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    WorkerLostError: grpc.StatusCode.UNAVAILABLE,
+    ClientStalledError: grpc.StatusCode.UNAVAILABLE,
+    StoppingError: grpc.StatusCode.UNAVAILABLE,
+    TooFewWorkersError: grpc.StatusCode.UNAVAILABLE,
+    SamplerLostError: grpc.StatusCode.UNAVAILABLE,
+    EnvFailedError: grpc.StatusCode.INTERNAL,
+    AgentFailedError: grpc.StatusCode.FAILED_PRECONDITION,
+}
+
+_MAX_FIELD_BYTES, _MAX_TEXT_BYTES = 200, 800
+"""Largest sizes of a field and of a text, percent-encoded. They travel up to three times in headers, whose size gRPC
+limits to 8 KiB."""
+
+
+async def abort(context: Context, error: Exception) -> NoReturn:
+    """End an RPC with the status, message and reason of an error.
+
+    An error that is no `DomainError` is a fault of the server: the log has the details, the client gets none of them.
+    """
+    if isinstance(error, DomainError):
+        await _refuse(context, error)
+    else:
+        _log.error("call failed", exc_info=error)
+        _free_frames(error)
+        message = "internal error of the server: its log has the details"
+        await _end(context, grpc.StatusCode.INTERNAL, message, Reason.INTERNAL, [])
+
+
+async def _refuse(context: Context, error: DomainError) -> NoReturn:
+    # Errors of third-party code may be subclasses of these.
+    code = next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), grpc.StatusCode.INTERNAL)
+    field, message = _shortened(error.field, _MAX_FIELD_BYTES), _shortened(error.text, _MAX_TEXT_BYTES)
+    details: list[Message] = []
+    if field:
+        violation = error_details_pb2.BadRequest.FieldViolation(field=field, description=message)
+        details.append(error_details_pb2.BadRequest(field_violations=[violation]))
+        message = f"{field}: {message}"
+    _log.info("call refused", extra={"code": code.name, "reason": error.reason, "error": message})
+    _free_frames(error)
+    await _end(context, code, message, error.reason, details)
+
+
+async def _end(
+    context: Context, code: grpc.StatusCode, message: str, reason: str, details: Sequence[Message]
+) -> NoReturn:
+    number, _ = code.value
+    status = status_pb2.Status(code=number, message=message)
+    for detail in (error_details_pb2.ErrorInfo(reason=reason, domain="rollserve"), *details):
+        status.details.add().Pack(detail)
+    metadata = (("rollserve-reason", reason), ("grpc-status-details-bin", status.SerializeToString()))
+    await context.abort(code, message, metadata)
+    raise AssertionError("abort raises")
+
+
+def _free_frames(error: Exception) -> None:
+    """Free the local variables of the functions that raised an error, such as the request.
+
+    gRPC keeps the errors of ended RPCs for a while.
+    """
+    traceback.clear_frames(error.__traceback__)
+
+
+def _shortened(text: str, max_bytes: int) -> str:
+    """Return the text, or as much of its beginning as fits, with an ellipsis."""
+    ends = list(itertools.accumulate(_encoded_sizes(text[: max_bytes + 1])))
+    num_fitting = bisect.bisect_right(ends, max_bytes)
+    return text if num_fitting == len(text) else f"{text[:num_fitting]}…"
+
+
+def _encoded_sizes(text: str) -> Iterator[int]:
+    """Yield the size of each character in a header: 1 byte for printable ASCII but %, else 3 for each byte of UTF-8."""
+    return (1 if " " <= character <= "~" and character != "%" else 3 * len(character.encode()) for character in text)

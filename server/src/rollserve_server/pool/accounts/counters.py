@@ -1,0 +1,58 @@
+"""Totals over the life of a sampler: of its calls, and of its workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rollserve_server.pool.accounts.account import Account
+
+__all__ = ["Counters", "WorkerTotals"]
+
+
+@dataclass(frozen=True)
+class WorkerTotals:
+    """Totals of the workers that one slot has had, or of several slots together.
+
+    Attributes:
+        num_simulated_steps: number of steps simulated.
+        num_restarts: number of attempts to replace a worker.
+        last_failure: why the last worker was lost or could not be started; empty if that never happened.
+    """
+
+    num_simulated_steps: int = 0
+    num_restarts: int = 0
+    last_failure: str = ""
+
+    def plus(self, *others: WorkerTotals) -> WorkerTotals:
+        """Return the sums, without failures."""
+        totals = (self, *others)
+        return WorkerTotals(sum(each.num_simulated_steps for each in totals), sum(each.num_restarts for each in totals))
+
+
+@dataclass
+class Counters:
+    """What a sampler's calls have delivered, how they ended, and what went wrong on the way."""
+
+    num_completed_calls: int = 0
+    num_failed_calls: int = 0
+    num_cancelled_calls: int = 0
+    num_steps: int = 0
+    num_episodes: int = 0
+    message_bytes: int = 0
+    num_env_failures: int = 0
+    num_retried_episodes: int = 0
+    num_failed_episodes: int = 0
+
+    def count_delivered(self, account: Account) -> None:
+        """Add what an ended call has delivered."""
+        self.num_steps += account.num_steps
+        self.num_episodes += account.num_episodes
+        self.message_bytes += account.message_bytes
+
+    def count_faults(self, account: Account) -> None:
+        """Add what went wrong in an ended call."""
+        self.num_env_failures += account.env_failures.num_failures
+        self.num_retried_episodes += account.num_retried_episodes
+        self.num_failed_episodes += account.env_failures.num_skipped

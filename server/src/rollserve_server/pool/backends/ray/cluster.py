@@ -1,0 +1,125 @@
+"""Connecting to a cluster of Ray, or starting one on this machine."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+# Ray reads these when it is imported: it reports to nobody, leaves the way that Python was started alone, does not
+# explain how it counts the cores of a container, does not log errors that the pool gets and logs itself, and does not
+# start a cluster of its own when it has lost this one.
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+os.environ.setdefault("RAY_DISABLE_DOCKER_CPU_WARNING", "1")
+os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
+os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
+
+import ray
+import ray._private.worker
+
+from rollserve_server.pool.backends.ray.preflight import check_room, hint_of, small_store
+
+if TYPE_CHECKING:
+    from rollserve_server.settings import RaySettings
+
+__all__ = ["check_store", "connect", "default_num_workers"]
+
+_log = logging.getLogger(__name__)
+
+_SYSTEM_CONFIG = {"free_objects_period_milliseconds": 10}
+"""Period after which Ray frees objects. With its default of a second, bulk data always goes into memory that nothing
+has touched yet, which costs as much as copying it, and counts for every process that touches it."""
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def connect(settings: RaySettings, num_workers: int | None) -> None:
+    """Connect to the cluster of the settings, or start one on this machine that ends with this process.
+
+    Args:
+        settings: the cluster, and what each worker takes of it.
+        num_workers: number of workers that a cluster of our own has room for, whatever the number of cores; None for as
+            many as there are cores.
+
+    Raises:
+        OSError: there is no cluster at the address, or Ray does not start.
+    """
+    _quieten()
+    address = settings.ray_address
+    if address is None:
+        check_room()
+    try:
+        if address is None:
+            _start(settings, num_workers)
+        else:
+            ray.init(
+                address=address, namespace=settings.ray_namespace, log_to_driver=True, logging_level=logging.WARNING
+            )
+    except Exception as error:
+        ray.shutdown()
+        _log.debug("Ray does not start", exc_info=error)
+        what = "Ray cannot be started" if address is None else f"ray_address: cannot connect to Ray at {address}"
+        hint = hint_of(error) if address is None else " (does it ask for a token? See RAY_AUTH_MODE)"
+        raise OSError(f"{what}: {' '.join(str(error).split())}{hint}") from error
+
+
+def default_num_workers(settings: RaySettings) -> int:
+    """Return how many workers the cluster has cores for."""
+    cores = ray.cluster_resources().get("CPU", 1.0)  # type: ignore[no-untyped-call]
+    return max(int(cores / settings.worker_num_cpus), 1) if settings.worker_num_cpus else int(cores)
+
+
+def check_store(results_bytes: int) -> None:
+    """Warn if results on their way to clients, this many bytes at a time, may not fit into the object store."""
+    resources = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    small = small_store(int(resources.get("object_store_memory", 0)), results_bytes)
+    if small is not None:
+        _log.warning("results may not fit into the object store: slow clients make it write to the disk", extra=small)
+
+
+def _start(settings: RaySettings, num_workers: int | None) -> None:
+    # Whoever can talk to the cluster can run code in it: only this process and its children know the token.
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # it warns although all is well
+    # Without a number of workers, Ray counts the cores: it knows how many a container may use.
+    num_cpus = None if num_workers is None else math.ceil(settings.worker_num_cpus * num_workers) or 1
+    max_workers = num_workers or len(os.sched_getaffinity(0))
+    resources: dict[str, float] = {
+        name: math.ceil(amount * max_workers) for name, amount in settings.worker_resources.items()
+    }
+    ray.init(
+        address="local",
+        num_cpus=num_cpus,
+        resources=resources or None,
+        object_store_memory=settings.object_store_bytes,
+        include_dashboard=False,
+        log_to_driver=True,
+        logging_level=logging.WARNING,
+        _node_ip_address="127.0.0.1",
+        _system_config=_SYSTEM_CONFIG,
+    )
+
+
+def _quieten() -> None:
+    """Turn what Ray prints and logs into log events without colours, and leave signals to the server."""
+    ray._private.worker.print_to_stdstream = _log_output
+    own = logging.getLogger("ray")
+    own.handlers.clear()
+    own.propagate = True
+    logger = logging.getLogger("ray._private.worker")
+    logger.addFilter(lambda record: "SIGTERM handler is not set" not in record.getMessage())
+
+
+def _log_output(data: Mapping[str, Any], ignore_prefix: bool) -> None:
+    """Log what a process of the cluster has printed: an environment in a worker, or Ray itself."""
+    source = str(data["pid"])
+    for line in data["lines"]:
+        text = _COLOURS.sub("", line).strip()
+        if source.isdecimal():
+            _log.info("worker output", extra={"pid": source, "text": text})
+        elif source == "raylet":
+            _log.warning("message of Ray", extra={"text": text})

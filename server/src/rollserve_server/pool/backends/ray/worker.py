@@ -1,0 +1,191 @@
+"""Workers as actors of Ray: the actor, and the handle that the pool talks to it by."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import dataclasses
+import logging
+import pickle
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+import ray
+import ray.exceptions
+
+from rollserve import give_back_memory, hold_on_to_memory
+from rollserve_server.errors import DomainError, SamplerLostError, WorkerLostError, portable
+from rollserve_server.pool.backends.ray.losses import KernelKills, domain_error, putting
+from rollserve_server.sampling import Worker
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from rollserve_server.activity import Heartbeat
+    from rollserve_server.pool.backends.ray.journal import RayJournal
+    from rollserve_server.sampling import WorkOrder
+    from rollserve_server.settings import WorkerSettings
+
+__all__ = ["CONTROL", "RayWorker", "WorkerActor"]
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+_log = logging.getLogger(__name__)
+
+CONTROL = "control"
+"""Concurrency group for what has to reach a worker while it works."""
+_INLINE_BYTES = 64 << 10
+"""Up to this size, a buffer comes with its report: waiting for another object of Ray costs more than copying it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Failure:
+    error: Exception
+
+
+class WorkerActor(Worker):
+    """A worker in a process of Ray. Errors are values: Ray ends the process when it cannot turn one into text.
+
+    It does nothing for a server of an earlier epoch than its own.
+    """
+
+    def __init__(self, worker_index: int, settings: WorkerSettings, epoch: int = 0) -> None:
+        (hold_on_to_memory if settings.hold_memory else give_back_memory)()
+        self._epoch = epoch
+        super().__init__(worker_index, settings)
+
+    def fence(self, epoch: int) -> None:
+        """Belong to the server of that epoch from now on. May be called while it works: its work ends soon."""
+        self._epoch = max(epoch, self._epoch)
+        self.stop_all()
+
+    def ask(self, epoch: int, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Return what the worker's method returns, or its failure."""
+        if epoch < self._epoch:
+            return _Failure(SamplerLostError("another server has the sampler"))
+        try:
+            with self.activity.at_work():
+                return getattr(self, method)(*args, **kwargs)
+        # Nothing that ends the process comes here: signals go to the main thread, and this is another one.
+        except BaseException as error:
+            return _Failure(portable(error))
+
+    def ask_work(self, order: bytes) -> tuple[bytes, NDArray[np.uint8] | None]:
+        """Work on a pickled order; return the pickled report or failure, and the buffer.
+
+        A small buffer travels within the pickled report.
+        """
+        outcome = self.ask(*pickle.loads(order))  # noqa: S301  # it comes from the pool
+        report, buffer = (outcome, None) if isinstance(outcome, _Failure) else outcome
+        if buffer is None or buffer.nbytes <= _INLINE_BYTES:
+            return pickle.dumps((report, buffer)), None
+        return pickle.dumps((report, None)), buffer
+
+
+class RayWorker:
+    """A handle of a worker actor.
+
+    Attributes:
+        index: index of the worker.
+        on_end: called once, when the worker is killed.
+    """
+
+    def __init__(self, worker_index: int, actor: Any, kills: KernelKills, journal: RayJournal | None = None) -> None:
+        self.on_end: Callable[[], None] | None = None
+        self.index = worker_index
+        self._kills = kills
+        self._actor = actor
+        self._journal = journal
+        self._epoch = journal.epoch if journal else 0
+        self._ask_work = actor.ask_work.options(num_returns=2)
+        self._lost: WorkerLostError | None = None
+
+    async def call(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        """Call a method of the worker."""
+        with putting():
+            reference = self._actor.ask.remote(self._epoch, method.__name__, *args, **kwargs)
+        result: _R | _Failure = await self.fetch(reference)
+        return _succeeded(result)
+
+    def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], _RayBuffer]:
+        """Send an order to the worker."""
+        # Ray sends bytes as they are; anything else goes through its own serializer, which is Python code.
+        with putting():
+            report, buffer = self._ask_work.remote(pickle.dumps((self._epoch, "work", order)))
+        remote_buffer = _RayBuffer(self, buffer)
+        return asyncio.ensure_future(self._report(report, remote_buffer)), remote_buffer
+
+    def stop(self, work_id: int) -> None:
+        """Stop some work at once."""
+        self._actor.stop.options(concurrency_group=CONTROL).remote(work_id)
+
+    async def heartbeat(self) -> Heartbeat:
+        """Return what the worker is doing now."""
+        heartbeat: Heartbeat = await self.fetch(self._actor.heartbeat.options(concurrency_group=CONTROL).remote())
+        return heartbeat
+
+    def kill(self, error: WorkerLostError | None = None) -> None:
+        """End the worker without asking it."""
+        self._lost = self._lost or error
+        if self._journal is None:
+            _kill(self._actor)
+        else:  # it may be another server's by now
+            self._journal.when_held(lambda: _kill(self._actor))
+        if self.on_end is not None:
+            self.on_end()
+            self.on_end = None
+
+    async def take_over(self, max_seconds: float) -> bool:
+        """Have the worker end all that it does for an earlier server; kill it if it does not answer in that time."""
+        with contextlib.suppress(DomainError, TimeoutError):
+            async with asyncio.timeout(max_seconds):
+                await self.fetch(self._actor.fence.options(concurrency_group=CONTROL).remote(self._epoch))
+                await self.call(Worker.close_all_work)
+                return True
+        _log.warning("worker not taken over", extra={"worker": self.index})
+        self.kill()
+        return False
+
+    async def fetch(self, reference: Any) -> Any:
+        """Return what a task of the worker has returned; errors as of `WorkerHandle.call`."""
+        try:
+            return await reference
+        except ray.exceptions.RayError as error:
+            raise copy.copy(self._lost) or domain_error(error, self.index, self._kills) from error
+
+    async def _report(self, reference: Any, remote_buffer: _RayBuffer) -> Any:
+        report, remote_buffer.inline = pickle.loads(await self.fetch(reference))  # noqa: S301  # from our own code
+        return _succeeded(report)
+
+
+class _RayBuffer:
+    """A buffer in Ray's object store, or one that came with its report.
+
+    Attributes:
+        inline: the buffer that came with the report, if one did.
+    """
+
+    def __init__(self, worker: RayWorker, reference: Any) -> None:
+        self.inline: NDArray[np.uint8] | None = None
+        self._worker = worker
+        self._reference = reference
+
+    async def get(self) -> NDArray[np.uint8]:
+        if self.inline is not None:
+            return self.inline
+        buffer: NDArray[np.uint8] = await self._worker.fetch(self._reference)
+        return buffer
+
+
+def _kill(actor: Any) -> None:
+    with contextlib.suppress(ray.exceptions.RaySystemError):  # Ray is gone, and so is the actor
+        ray.kill(actor)
+
+
+def _succeeded(outcome: _R | _Failure) -> _R:
+    if isinstance(outcome, _Failure):
+        raise outcome.error
+    return outcome

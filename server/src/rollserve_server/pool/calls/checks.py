@@ -1,0 +1,60 @@
+"""Checks of a call's request against the pool as it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rollserve import Reason
+from rollserve_server.errors import InvalidValueError, NotReadyError
+
+if TYPE_CHECKING:
+    from rollserve_server.pool.interface.requests import SamplingOptions
+    from rollserve_server.pool.interface.targets import Fragments
+
+__all__ = ["check_fragments", "check_num_workers", "check_run"]
+
+
+def check_run(expected: str | None, run: str) -> None:
+    """Raise NotReadyError if a request is about another run of the sampler than the present one."""
+    if expected not in (None, run):
+        got = f"{run!r}, because the sampler has started again since and its versions are gone"
+        field, reason = "options.sampler_run", Reason.SAMPLER_RUN
+        raise NotReadyError.of(field, expected=repr(expected), got=got, reason=reason)
+
+
+def check_num_workers(expected: int | None, num_workers: int) -> None:
+    """Raise NotReadyError if a request expects another number of workers."""
+    if expected not in (None, num_workers):
+        field, reason = "options.worker_count", Reason.WORKER_COUNT
+        raise NotReadyError.of(field, expected=expected, got=f"{num_workers} workers", reason=reason)
+
+
+def check_fragments(target: Fragments, options: SamplingOptions, num_rows: int, max_episode_length: int | None) -> None:
+    """Raise InvalidValueError unless a pool can deliver these fragments.
+
+    Args:
+        target: the fragments.
+        options: the other options of the request.
+        num_rows: number of rows of all workers.
+        max_episode_length: limit of episodes where the request does not say.
+    """
+    num_steps = target.num_steps
+    if num_steps % num_rows:
+        below = num_steps // num_rows * num_rows
+        nearest = f"{below} or {below + num_rows}" if below else f"{num_rows}"
+        expected = f"a multiple of {num_rows}, the number of rows of all workers, such as {nearest}"
+        raise InvalidValueError.of("step_count", expected=expected, got=num_steps)
+    if target.num_skipped_steps > num_steps:
+        expected = f"at most {num_steps}, the number of all steps"
+        raise InvalidValueError.of("fragments.skip_step_count", expected=expected, got=target.num_skipped_steps)
+    if target.num_skipped_steps and target.fraction_of_workers < 1:
+        expected = "none beside fragments.fraction_of_workers, with which no call can be repeated"
+        raise InvalidValueError.of("fragments.skip_step_count", expected=expected, got=target.num_skipped_steps)
+    if target.soft_horizon and (options.max_episode_length or max_episode_length) is None:
+        expected = "options.max_episode_length beside it, or a server with a limit"
+        raise InvalidValueError.of("fragments.soft_horizon", expected=expected, got="neither")
+    if options.skip_failed:
+        expected = "false for fragments, whose rows go on from call to call"
+        raise InvalidValueError.of("options.skip_failed_episodes", expected=expected, got="true")
+    if target.row_step_count is not None and options.seed is None:
+        raise InvalidValueError.of("fragments.row_step_count", expected="options.seed beside it", got="none")

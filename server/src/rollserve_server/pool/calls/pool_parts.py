@@ -1,0 +1,70 @@
+"""The parts of a pool that calls work with."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rollserve_server.pool.accounts.counters import Counters
+from rollserve_server.pool.calls.driver import CallContext
+
+if TYPE_CHECKING:
+    from rollserve_server.pool.interface.requests import MessageFormat, SamplingOptions
+    from rollserve_server.pool.journal.journal import Journal
+    from rollserve_server.pool.versions.env_updates import EnvUpdates
+    from rollserve_server.pool.versions.eviction import Eviction
+    from rollserve_server.pool.versions.selection import Selection
+    from rollserve_server.pool.versions.versions import Versions
+    from rollserve_server.pool.workers.workers import Workers
+    from rollserve_server.settings import PoolSettings
+
+__all__ = ["PoolParts"]
+
+
+@dataclass
+class PoolParts:
+    """The parts of a pool that calls work with.
+
+    Attributes:
+        settings: what the pool was made with.
+        run: name of the sampler's run.
+        seed: root seed that all seeds of calls without a seed derive from.
+        ids: names for workers' work; none comes twice in the life of a sampler.
+        workers: the workers.
+        versions: versions that all workers hold.
+        selection: chooses versions for calls.
+        env_updates: makes environments, also for evaluations.
+        eviction: has workers forget versions.
+        journal: keeps what outlives the server.
+        counters: totals of calls.
+        num_calls: number of calls that run now, evaluations included.
+    """
+
+    settings: PoolSettings
+    run: str
+    seed: int
+    ids: Iterator[int]
+    workers: Workers
+    versions: Versions
+    selection: Selection
+    env_updates: EnvUpdates
+    eviction: Eviction
+    journal: Journal
+    counters: Counters = field(default_factory=Counters)
+    num_calls: int = 0
+
+    @contextlib.contextmanager
+    def counting_calls(self) -> Iterator[None]:
+        """Count a call for the duration of the block."""
+        self.num_calls += 1
+        try:
+            yield
+        finally:
+            self.num_calls -= 1
+
+    def context(self, options: SamplingOptions, messages: MessageFormat) -> CallContext:
+        """Return the context of a call with these options."""
+        settings = self.settings
+        return CallContext(options, messages, settings.calls, settings.worker.env_retries, lambda: self.num_calls)

@@ -1,0 +1,121 @@
+"""Requests for calls that sample or evaluate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rollserve_server.agents import AS_THE_AGENT_SAYS
+from rollserve_server.sampling import PLAIN
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from rollserve import EnvSpec
+    from rollserve_server.agents import Exploration
+    from rollserve_server.pool.interface.targets import Fragments, Target
+    from rollserve_server.sampling import ColumnFormat
+
+__all__ = ["DISCARD", "EvaluationRequest", "MessageFormat", "PopulationRequest", "SampleRequest", "SamplingOptions"]
+
+
+@dataclass(frozen=True)
+class SamplingOptions:
+    """Which episodes a call samples, and with which agent.
+
+    Attributes:
+        policy_version: version of the agent that acts; None for the current one.
+        expected_policy_version: the call fails if another version is current; None for any.
+        min_policy_version: the call fails if the version that would act is older; None for any.
+        env_version: version of the environment to act in; None for the current one.
+        seed: root seed of the episodes; None for an own sequence, or the seed that all evaluations share.
+        first_index: index of the first episode in the sequence of the seed.
+        max_episode_length: number of steps after which an episode is truncated; None for the pool's limit.
+        run: name of the sampler's run that versions and seed belong to; None for the present one.
+        exploration: how freely the agent acts.
+        skip_failed: whether the call goes on without episodes whose environments fail in every attempt.
+    """
+
+    policy_version: int | None = None
+    expected_policy_version: int | None = None
+    min_policy_version: int | None = None
+    env_version: int | None = None
+    seed: int | None = None
+    first_index: int = 0
+    max_episode_length: int | None = None
+    run: str | None = None
+    exploration: Exploration = AS_THE_AGENT_SAYS
+    skip_failed: bool = False
+
+
+@dataclass(frozen=True)
+class MessageFormat:
+    """How episodes are written.
+
+    Attributes:
+        max_message_bytes: size that no message may exceed.
+        columns: how columns may be written; None to discard what is sampled.
+    """
+
+    max_message_bytes: int
+    columns: ColumnFormat | None = PLAIN
+
+
+DISCARD = MessageFormat(0, None)
+"""For calls that deliver no episodes."""
+
+
+@dataclass(frozen=True)
+class SampleRequest:
+    """A request for episodes, or for fragments.
+
+    Attributes:
+        target: what to deliver.
+        messages: how to write it.
+        options: which episodes, and with which agent.
+        num_workers: the call fails if there are more or fewer workers; None for any number.
+        prefetch: whether workers go on after the call with what the same request would ask for next.
+    """
+
+    target: Target | Fragments
+    messages: MessageFormat
+    options: SamplingOptions = field(default_factory=SamplingOptions)
+    num_workers: int | None = None
+    prefetch: bool = False
+
+
+@dataclass(frozen=True)
+class EvaluationRequest:
+    """A request for returns and lengths of episodes.
+
+    Attributes:
+        num_episodes: number of episodes.
+        options: which episodes, and with which agent.
+        env: environment to act in instead of the pool's own; None for the pool's.
+        messages: how to write the episodes, if they are delivered, too; `DISCARD` if not.
+    """
+
+    num_episodes: int
+    options: SamplingOptions = field(default_factory=SamplingOptions)
+    env: EnvSpec | None = None
+    messages: MessageFormat = DISCARD
+
+
+@dataclass(frozen=True, eq=False)
+class PopulationRequest:
+    """A request for returns and lengths of episodes of many parameter sets.
+
+    Attributes:
+        parameters: by name (K, *shape), the parameters of K members.
+        num_episodes: number of episodes of each member.
+        options: which episodes, and with which agent.
+        env: environment to act in instead of the pool's own; None for the pool's.
+        shares_episodes: whether all members have the same episodes.
+    """
+
+    parameters: Mapping[str, np.ndarray]
+    num_episodes: int
+    options: SamplingOptions = field(default_factory=SamplingOptions)
+    env: EnvSpec | None = None
+    shares_episodes: bool = True

@@ -1,0 +1,77 @@
+"""What a call yields: its beginning, deliveries and progress, and the account or evaluation at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from rollserve import Reproducibility
+    from rollserve_server.pool.accounts.account import Account
+    from rollserve_server.sampling import Message, Outcome
+
+__all__ = ["Beginning", "Delivery", "Evaluation", "Progress"]
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a call's episodes are a function of, so that the call can be repeated, or resumed after an interruption.
+
+    Attributes:
+        seed: root seed of the episodes.
+        first_episode_index: index of the first episode in the sequence of the seed.
+        policy_version: version of the agent that acts.
+        env_version: version of the environment that it acts in; 0 for one that the request brought.
+        reproducibility: which unit of work the same seed gives again.
+        run: name of the sampler's run.
+        num_rows: of fragments, the number of rows of all workers; 0 else.
+        row_step_count: of fragments, the number of steps that each row had made before.
+        num_workers: number of workers, on which exact episodes and fragments depend; others are the same with any
+            number.
+    """
+
+    seed: int
+    first_episode_index: int
+    policy_version: int
+    env_version: int
+    reproducibility: Reproducibility
+    run: str
+    num_rows: int = 0
+    row_step_count: int = 0
+    num_workers: int = 0
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """Messages on their way to the client, in order, and the buffer that holds them."""
+
+    buffer: NDArray[np.uint8]
+    messages: Sequence[Message]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A sign of life: the number of steps simulated for the call so far."""
+
+    num_simulated_steps: int
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Returns and lengths of episodes.
+
+    Attributes:
+        outcomes: one for each episode, in the order of the indices; of a population, in the order of its units.
+        account: what was simulated for it.
+        reproducibility: which unit of work the same seed gives again.
+        num_members: number of members of a population; 1 else.
+    """
+
+    outcomes: Sequence[Outcome]
+    account: Account
+    reproducibility: Reproducibility
+    num_members: int = 1

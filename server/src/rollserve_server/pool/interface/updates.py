@@ -1,0 +1,50 @@
+"""Updates of agents and environments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rollserve import EnvChange, EnvSpec
+from rollserve_server.agents import AgentSource
+
+if TYPE_CHECKING:
+    from rollserve_server.sampling import EnvDescription
+
+__all__ = ["AgentUpdate", "EnvUpdate", "EnvUpdated", "RowUpdates"]
+
+AgentUpdate = AgentSource | Mapping[str, np.ndarray]
+"""A whole agent, or parameters for the current one."""
+
+
+@dataclass(frozen=True)
+class RowUpdates:
+    """Updates that differ between the rows of a worker.
+
+    Attributes:
+        updates: for each row a whole environment, a change of the current one, or None to leave it as it is.
+    """
+
+    updates: tuple[EnvSpec | EnvChange | None, ...]
+
+
+EnvUpdate = EnvSpec | EnvChange | RowUpdates
+"""A whole environment or a change of the current one, for all rows of a worker; or one update for each row."""
+
+
+@dataclass(frozen=True)
+class EnvUpdated:
+    """The workers' new environments.
+
+    Attributes:
+        version: their version.
+        specs: one for all, one for each worker, or one for each row of each worker.
+        description: their spaces, and how rows are stepped.
+    """
+
+    version: int
+    specs: Sequence[EnvSpec]
+    description: EnvDescription

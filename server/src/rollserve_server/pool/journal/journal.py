@@ -1,0 +1,86 @@
+"""The journal: keeps a sampler's state where it outlives the server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rollserve_server.pool.state.agent_version import AgentVersion
+    from rollserve_server.pool.state.env_version import EnvVersion
+    from rollserve_server.pool.state.row_sequence import RowsMoved
+    from rollserve_server.pool.state.sampler_state import SamplerState, Snapshot
+
+__all__ = ["Journal", "NoJournal"]
+
+
+class Journal(Protocol):
+    """Keeps a sampler's state where its workers are. One server at a time has it.
+
+    Attributes:
+        epoch: number of servers that have had it, including this one.
+        state: what the previous server left; None if there was none.
+    """
+
+    epoch: int
+    state: SamplerState | None
+
+    async def begin(self, state: Callable[[], SamplerState], snapshot: Callable[[], Snapshot]) -> None:
+        """Start to keep the state. Earlier changes are not written.
+
+        Args:
+            state: returns all of the state; called now, and whenever the journal itself was lost.
+            snapshot: returns the small part of the state; called for each entry, and periodically.
+        """
+        ...
+
+    async def write(
+        self,
+        *,
+        agents: tuple[int, AgentVersion] | None = None,
+        env: tuple[int, EnvVersion] | None = None,
+        moved: RowsMoved | None = None,
+    ) -> None:
+        """Write an entry with a snapshot and these changes. The next server knows what was written.
+
+        Raises:
+            SamplerLostError: another server has the sampler now, or the journal cannot be reached.
+        """
+        ...
+
+    async def lost(self) -> str:
+        """Wait until another server has the sampler; return a text that says so."""
+        ...
+
+    async def close(self, *, keep: bool) -> None:
+        """Leave the sampler to the next server if it is to be kept; else end the journal."""
+        ...
+
+
+class NoJournal:
+    """The journal of a sampler whose workers end with their server: it keeps nothing."""
+
+    def __init__(self) -> None:
+        self.epoch = 1
+        self.state: SamplerState | None = None
+
+    async def begin(self, state: Callable[[], SamplerState], snapshot: Callable[[], Snapshot]) -> None:
+        """Keep nothing."""
+
+    async def write(
+        self,
+        *,
+        agents: tuple[int, AgentVersion] | None = None,
+        env: tuple[int, EnvVersion] | None = None,
+        moved: RowsMoved | None = None,
+    ) -> None:
+        """Write nothing."""
+
+    async def lost(self) -> str:
+        """Wait for ever: no other server can have the sampler."""
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("nobody sets the result")
+
+    async def close(self, *, keep: bool) -> None:
+        """End nothing."""

@@ -1,0 +1,52 @@
+"""A version of the agents."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import overload
+
+from rollserve_server.agents import AgentSpec, content_bytes, content_hash, kind_of, parameters_bytes
+
+__all__ = ["AgentSummary", "AgentVersion"]
+
+
+@dataclass(frozen=True)
+class AgentSummary:
+    """An agent's kind, the bytes of its parameters, and a hash of its content."""
+
+    kind: str
+    parameter_bytes: int
+    content_hash: str
+
+
+class AgentVersion(Sequence[AgentSpec]):
+    """The agents of one version: one for all workers, or one for each.
+
+    Attributes:
+        updated_seconds: when the version was accepted, in seconds since 1970.
+        num_bytes: bytes of memory it takes. Arrays that other versions share count in full, because workers hold each
+            version separately.
+    """
+
+    def __init__(self, agents: Sequence[AgentSpec]) -> None:
+        self._agents = tuple(agents)
+        self.updated_seconds = time.time()
+        self.num_bytes = sum(map(content_bytes, self._agents))
+
+    def __len__(self) -> int:
+        return len(self._agents)
+
+    @overload
+    def __getitem__(self, index: int) -> AgentSpec: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[AgentSpec]: ...
+    def __getitem__(self, index: int | slice) -> AgentSpec | Sequence[AgentSpec]:
+        return self._agents[index]
+
+    @functools.cached_property
+    def summaries(self) -> Sequence[AgentSummary]:
+        """A summary of each agent. The first access takes some seconds per gigabyte, for the hashes."""
+        return [AgentSummary(kind_of(agent), parameters_bytes(agent), content_hash(agent)) for agent in self._agents]

@@ -1,0 +1,62 @@
+"""A row sequence between two calls, as the journal keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from rollserve_server.pool.state.checkpoints import Checkpoint
+    from rollserve_server.sampling import RowProgress
+
+__all__ = ["RowSequenceKind", "RowSequenceState", "RowsMoved"]
+
+
+class RowSequenceKind(NamedTuple):
+    """What the episodes of a row sequence are a function of, beside its seed, their indices and the acting policies.
+
+    Attributes:
+        env_version: version of the environment.
+        max_episode_length: number of steps after which an episode is truncated; None for the environment's limit.
+        soft_horizon: whether a truncated episode ends without a reset of its environment.
+    """
+
+    env_version: int
+    max_episode_length: int | None
+    soft_horizon: bool
+
+
+@dataclass(frozen=True)
+class RowSequenceState:
+    """Where the rows of a sequence stand, and where they stood before its last call."""
+
+    seed: int
+    kind: RowSequenceKind
+    current: Checkpoint
+    previous: Checkpoint | None
+
+    def at(self, clock: int) -> Checkpoint | None:
+        """Return where the rows stand or stood at that clock, if it is known."""
+        return next((each for each in (self.current, self.previous) if each and each.clock == clock), None)
+
+
+@dataclass(frozen=True)
+class RowsMoved:
+    """A fragment call that moved the rows of a sequence.
+
+    Attributes:
+        number: name of the sequence.
+        seed: its root seed.
+        kind: what else its episodes are a function of.
+        start: where the rows stood, or only the clock if the journal knows the sequence.
+        num_row_steps: number of steps that each row has made.
+        progress: for each worker, what it reported of its rows.
+    """
+
+    number: int
+    seed: int
+    kind: RowSequenceKind
+    start: Checkpoint | int
+    num_row_steps: int
+    progress: Sequence[Sequence[RowProgress]]

@@ -1,0 +1,81 @@
+"""Queries about agents: which versions are kept, and their parameters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rollserve import Reason
+from rollserve_server.agents import parameters_of
+from rollserve_server.errors import InvalidValueError, NotReadyError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from rollserve_server.pool.state.agent_version import AgentSummary
+    from rollserve_server.pool.versions.versions import Versions
+    from rollserve_server.pool.workers.workers import Workers
+
+__all__ = ["AgentQueries", "AgentVersionStatus"]
+
+
+@dataclass(frozen=True)
+class AgentVersionStatus:
+    """A version of the agents that is kept.
+
+    Attributes:
+        number: number of the version.
+        agents: a summary for all workers, or one for each.
+        updated_seconds: when the version was accepted, in seconds since 1970.
+        is_current: whether it is the current version.
+        in_use: whether a call samples with it.
+    """
+
+    number: int
+    agents: Sequence[AgentSummary]
+    updated_seconds: float
+    is_current: bool
+    in_use: bool
+
+
+class AgentQueries:
+    """Answers queries about the agents that are kept."""
+
+    def __init__(self, versions: Versions, workers: Workers) -> None:
+        self._versions = versions
+        self._workers = workers
+
+    async def listed(self) -> Sequence[AgentVersionStatus]:
+        """Return all versions that are kept, in rising order."""
+        agents = self._versions.agents
+        current, found = agents.number, [(number, each, agents.is_in_use(number)) for number, each in agents.items()]
+        summaries = await asyncio.to_thread(lambda: [version.summaries for _, version, _ in found])
+        return [
+            AgentVersionStatus(number, each, version.updated_seconds, number == current, in_use)
+            for (number, version, in_use), each in zip(found, summaries, strict=True)
+        ]
+
+    def parameters(self, number: int | None, worker_index: int) -> tuple[int, Mapping[str, np.ndarray]]:
+        """Return the number of a version, and the parameters of a worker's agent by name.
+
+        Args:
+            number: number of the version; None for the current one.
+            worker_index: index of the worker.
+
+        Raises:
+            NotReadyError: there is no agent, or the version is not kept.
+            InvalidValueError: there is no worker of that index.
+        """
+        versions, num_workers = self._versions.agents, len(self._workers)
+        if not versions.number:
+            raise NotReadyError("there is no agent yet: call UpdateAgent first", reason=Reason.NO_AGENT)
+        number = versions.choose(number, Reason.POLICY_VERSION)
+        agents = versions.get(number) or ()
+        if len(agents) > 1:  # the number of workers may have changed since
+            num_workers = len(agents)
+        if not 0 <= worker_index < num_workers:
+            expected = f"a number from 0 to {num_workers - 1}"
+            raise InvalidValueError.of("worker_index", expected=expected, got=worker_index)
+        return number, parameters_of(agents[worker_index if len(agents) > 1 else 0])

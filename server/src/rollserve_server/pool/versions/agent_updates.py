@@ -1,0 +1,125 @@
+"""Updates of agents: checked against the spaces, given to all workers, written to the journal, and then current."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rollserve import Reason
+from rollserve_server.agents import (
+    AgentSource,
+    AgentSpec,
+    content_bytes,
+    is_same,
+    kind_of,
+    prepare_agent,
+    with_parameters,
+)
+from rollserve_server.errors import NotReadyError, within
+from rollserve_server.pool.state.agent_version import AgentVersion
+from rollserve_server.pool.versions.fields import element_field
+from rollserve_server.sampling import Worker
+
+if TYPE_CHECKING:
+    from rollserve_server.pool.backends.backend import WorkerHandle
+    from rollserve_server.pool.interface.updates import AgentUpdate
+    from rollserve_server.pool.journal.journal import Journal
+    from rollserve_server.pool.versions.selection import Selection
+    from rollserve_server.pool.versions.versions import Versions
+    from rollserve_server.pool.workers.workers import Workers
+    from rollserve_server.settings import AgentSettings
+
+__all__ = ["SHARED_BYTES", "AgentUpdates"]
+
+SHARED_BYTES = 1 << 18
+"""From this size on, an agent is copied once for all workers; a smaller one is sent to each sooner."""
+
+
+class AgentUpdates:
+    """Makes new versions of agents."""
+
+    def __init__(
+        self, versions: Versions, selection: Selection, workers: Workers, journal: Journal, settings: AgentSettings
+    ) -> None:
+        """Take what is there, where new versions are written, and which agents are accepted."""
+        self._versions = versions
+        self._selection = selection
+        self._workers = workers
+        self._journal = journal
+        self._settings = settings
+
+    async def update(self, updates: Sequence[AgentUpdate], *, per_worker: bool) -> int:
+        """Make a new version of the agents, as `Pool.update_agent` does; return its number."""
+        versions = self._versions
+        async with versions.updating:
+            versions.check_count(updates, per_worker=per_worker)
+            agents, fields = await self._prepared(updates, per_worker)
+            number = versions.agents.number + 1
+            spread, spread_fields = versions.spread(agents), versions.spread(fields)
+            if len(agents) == 1 and content_bytes(agents[0]) >= SHARED_BYTES:
+                spread = versions.spread([await self._workers.share(agents[0])])
+
+            async def add_agent(index: int, worker: WorkerHandle) -> None:
+                with within(spread_fields[index]):
+                    await worker.call(Worker.add_agent, number, spread[index])
+
+            with versions.installing("agent", number):
+                await self._workers.broadcast(add_agent, wait_for_lost=len(agents) > 1)
+                version = AgentVersion(agents)
+                versions.accept("agent", number, version)
+                await self._journal.write(agents=(number, version))
+                versions.agents.add(version)
+            self._selection.remember_fit(number, versions.envs.number)
+        return number
+
+    async def current_if_same(self, updates: Sequence[AgentUpdate], *, per_worker: bool) -> int | None:
+        """Return the current version if updates would change nothing, else None.
+
+        Agents that do not fit the current environment any more count as changed: `update` raises the error. Errors as
+        of `update`, which finds more of them.
+        """
+        async with self._versions.updating:
+            self._versions.check_count(updates, per_worker=per_worker)
+            held: Sequence[AgentSpec] = self._versions.agents.current or ()
+            wanted: Sequence[AgentSource] = self._resolve(updates, per_worker)
+            if len(held) != len(wanted):
+                held, wanted = self._versions.spread(held), self._versions.spread(wanted)
+            if not await asyncio.to_thread(lambda: len(held) == len(wanted) and all(map(is_same, held, wanted))):
+                return None
+            number = self._versions.agents.number
+            return number if await self._selection.fits(number, self._versions.envs.number) else None
+
+    async def _prepared(
+        self, updates: Sequence[AgentUpdate], per_worker: bool
+    ) -> tuple[Sequence[AgentSpec], Sequence[str]]:
+        """Return the agents after updates, checked, and the field of the request that each comes from."""
+        agents, fields = [], []
+        description = self._versions.description
+        for index, (update, agent) in enumerate(
+            zip(self._versions.spread(updates), self._resolve(updates, per_worker), strict=False)
+        ):
+            element = element_field(index, per_worker=per_worker)
+            fields.append(element if isinstance(update, Mapping) else f"{element}.agent.{kind_of(agent)}")
+            with within(fields[-1]):
+                spaces = description.observation_space, description.action_space
+                agents.append(await asyncio.to_thread(prepare_agent, agent, *spaces, self._settings))
+        return agents, fields
+
+    def _resolve(self, updates: Sequence[AgentUpdate], per_worker: bool) -> list[AgentSource]:
+        """Return the whole agents that updates ask for: one for all workers, or one for each."""
+        held = self._versions.agents.current or ()
+        if any(isinstance(update, Mapping) for update in updates):
+            if not held:
+                text = "expected a whole agent, because there is none yet to take parameters, got parameters alone"
+                raise NotReadyError(text, reason=Reason.NO_AGENT)
+            if len(held) > 1:
+                updates = self._versions.spread(updates)
+        agents: list[AgentSource] = []
+        for index, update in enumerate(updates):
+            with within(element_field(index, per_worker=per_worker)):
+                if isinstance(update, Mapping):
+                    agents.append(with_parameters(self._versions.spread(held)[index], update))
+                else:
+                    agents.append(update)
+        return agents

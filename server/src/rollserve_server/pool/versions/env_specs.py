@@ -1,0 +1,129 @@
+"""What updates make of environment specs, within the text that `GetSampler` can answer with."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+
+from rollserve import EnvChange, EnvSpec, Reason
+from rollserve_server.envs import RowSpecs, WorkerSpecs, specs_of_rows
+from rollserve_server.errors import InvalidValueError, OverLimitError
+from rollserve_server.pool.interface.updates import EnvUpdate, RowUpdates
+
+__all__ = ["MAX_ENV_BYTES", "EnvBudget", "updated_specs"]
+
+MAX_ENV_BYTES = 2 << 20
+"""JSON bytes of the environments of all rows of all workers: each answer to GetSampler holds all of it, and clients
+accept messages of 4 MiB by default."""
+
+
+class EnvBudget:
+    """How much text the environments of all rows of all workers may still take."""
+
+    def __init__(self, *, num_workers: int = 1, num_rows: int = 1) -> None:
+        """Start with nothing spent.
+
+        Args:
+            num_workers: number of workers that each environment counts for.
+            num_rows: number of rows that an environment of all rows of a worker counts for.
+        """
+        self._num_workers = num_workers
+        self._num_rows = num_rows
+        self._num_bytes = 0
+        # Sizes by identity; the specs stay referenced so that no other one gets the same identity.
+        self._sizes: dict[int, tuple[EnvSpec, int]] = {}
+
+    @classmethod
+    def for_updates(
+        cls, current: Sequence[WorkerSpecs], updates: Sequence[EnvUpdate], num_rows: int, num_workers: int
+    ) -> EnvBudget:
+        """Return the budget for the environments after updates.
+
+        Args:
+            current: for each update, the environments that it changes.
+            updates: one update for all workers, or one for each.
+            num_rows: number of rows of a worker.
+            num_workers: number of workers.
+        """
+        if not any(map(_makes_rows_differ, current, updates)):
+            return cls()
+        return cls(num_workers=num_workers if len(updates) == 1 else 1, num_rows=num_rows)
+
+    def spend(self, specs: WorkerSpecs) -> None:
+        """Count a worker's environments; raise OverLimitError if they exceed the budget."""
+        if isinstance(specs, RowSpecs):
+            for spec in specs.specs:
+                self.spend_row(spec)
+        else:
+            self._count(specs, self._num_rows)
+
+    def spend_row(self, spec: EnvSpec) -> None:
+        """Count the environment of one row; raise OverLimitError if it exceeds the budget."""
+        self._count(spec, 1)
+
+    def _count(self, spec: EnvSpec, num_rows: int) -> None:
+        if id(spec) not in self._sizes:
+            self._sizes[id(spec)] = spec, _text_bytes(spec)
+        _, size = self._sizes[id(spec)]
+        self._num_bytes += size * num_rows * self._num_workers
+        if self._num_bytes > MAX_ENV_BYTES:
+            text = f"expected environments of all rows and workers of at most {MAX_ENV_BYTES} bytes as JSON, got more"
+            raise OverLimitError(text, reason=Reason.ENVIRONMENTS_TOO_LARGE)
+
+
+def updated_specs(specs: WorkerSpecs, update: EnvUpdate, num_rows: int, budget: EnvBudget) -> WorkerSpecs:
+    """Return a worker's environments after an update.
+
+    Args:
+        specs: the environments before it.
+        update: the update.
+        num_rows: number of rows of a worker.
+        budget: how much text all environments may take.
+
+    Raises:
+        InvalidValueError: there is not one update for each row, or an EnvPool environment would become a single row.
+        OverLimitError: the environments exceed the budget.
+    """
+    if isinstance(update, EnvSpec):
+        budget.spend(update)
+        return update
+    if isinstance(update, EnvChange) and isinstance(specs, EnvSpec):
+        changed = update.applied_to(specs)
+        budget.spend(changed)
+        return changed
+    updates = update.updates if isinstance(update, RowUpdates) else (update,) * num_rows
+    if len(updates) != num_rows:
+        expected = f"{num_rows} elements, one for each row of a worker"
+        raise InvalidValueError.of("per_row.updates", expected=expected, got=len(updates))
+    rows = []
+    for row, (spec, each) in enumerate(zip(specs_of_rows(specs, num_rows), updates, strict=True)):
+        rows.append(_updated_row(row, spec, each))
+        budget.spend_row(rows[-1])  # at once, so that no more are made than the budget allows
+    return RowSpecs(tuple(rows))
+
+
+def _updated_row(row: int, spec: EnvSpec, update: EnvSpec | EnvChange | None) -> EnvSpec:
+    if isinstance(update, EnvSpec):
+        return update
+    if spec.vectorization == "envpool":
+        text = "expected an environment, because rows that differ step one by one, got a change of EnvPool's"
+        raise InvalidValueError(text, field=f"per_row.updates[{row}]")
+    # The choice of native code was made for rows that are alike.
+    if spec.vectorization == "native":
+        spec = dataclasses.replace(spec, vectorization=None)
+    return spec if update is None else update.applied_to(spec)
+
+
+def _makes_rows_differ(specs: WorkerSpecs, update: EnvUpdate) -> bool:
+    """Whether the rows of a worker may have environments of their own after an update."""
+    return isinstance(update, RowUpdates) or (isinstance(update, EnvChange) and isinstance(specs, RowSpecs))
+
+
+def _text_bytes(spec: EnvSpec) -> int:
+    """Return the length of an environment's names and arguments as JSON."""
+    wrappers = [[wrapper.name, dict(wrapper.kwargs)] for wrapper in spec.wrappers]
+    task = spec.task and [spec.task.method, spec.task.argument]
+    parts = [spec.id, dict(spec.kwargs), wrappers, task, dict(spec.reset_options)]
+    # A pool that is used without a gateway may have arguments that JSON cannot hold.
+    return len(json.dumps(parts, default=repr, skipkeys=True))

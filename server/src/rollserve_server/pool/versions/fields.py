@@ -1,0 +1,54 @@
+"""Fields of update requests, for the paths in errors."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rollserve import EnvChange, EnvSpec
+from rollserve_server.errors import DomainError
+
+if TYPE_CHECKING:
+    from rollserve_server.pool.interface.updates import EnvUpdate
+
+__all__ = ["EnvFields", "element_field"]
+
+
+def element_field(index: int, *, per_worker: bool) -> str:
+    """Return the field of a request that a worker's update comes from."""
+    return f"per_worker.updates[{index}]" if per_worker else "all_workers"
+
+
+class EnvFields:
+    """The fields of an UpdateEnv request that workers' environments come from."""
+
+    def __init__(self, updates: Sequence[EnvUpdate], *, per_worker: bool) -> None:
+        """Take the update of each worker, and whether the request has one for each."""
+        self._updates = updates
+        self._per_worker = per_worker
+
+    @contextlib.contextmanager
+    def of(self, worker: int) -> Iterator[None]:
+        """Prefix the fields of errors about a worker's environments with the path in the request."""
+        try:
+            yield
+        except DomainError as error:
+            element = element_field(worker, per_worker=self._per_worker)
+            field = f"{element}.{_field_in(self._updates[worker], error.row)}"
+            error.field = f"{field}.{error.field}" if error.field else field
+            raise
+
+
+def _field_in(update: EnvUpdate, row: int | None) -> str:
+    """Return the field of an EnvironmentUpdate that a row's environment comes from."""
+    match update:
+        case EnvSpec():
+            return "environment"
+        case EnvChange():
+            return "change"
+    if row is None:
+        return "per_row"
+    element = update.updates[row]
+    field = f"per_row.updates[{row}]"
+    return field if element is None else f"{field}.{_field_in(element, None)}"

@@ -1,0 +1,125 @@
+"""Which versions a call uses, whether they fit each other, and where its episodes belong."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from rollserve import Reason
+from rollserve_server.agents import check_exploration, kind_of, prepare_agent
+from rollserve_server.errors import DomainError, NotReadyError, within
+from rollserve_server.pool.plan.placement import Anywhere, Placement, RoundRobin
+
+if TYPE_CHECKING:
+    from rollserve_server.agents import Exploration
+    from rollserve_server.pool.interface.requests import SamplingOptions
+    from rollserve_server.pool.versions.versions import Versions
+    from rollserve_server.settings import AgentSettings
+
+__all__ = ["Selection"]
+
+
+class Selection:
+    """Chooses versions for calls, and remembers which agents fit which environments."""
+
+    def __init__(self, versions: Versions, settings: AgentSettings) -> None:
+        self._versions = versions
+        self._settings = settings
+        self._misfits: dict[tuple[int, int], DomainError | None] = {}
+
+    def choose_policy(self, options: SamplingOptions) -> int:
+        """Return the version of the agents that a call acts with.
+
+        Raises:
+            NotReadyError: there is no agent, its version is not the expected one or too old, or it is not kept.
+        """
+        agents = self._versions.agents
+        if not agents.number:
+            raise NotReadyError("there is no agent yet: call UpdateAgent first", reason=Reason.NO_AGENT)
+        with within("options"):
+            reason, expected = Reason.POLICY_VERSION, options.expected_policy_version
+            if expected not in (None, agents.number):
+                got = f"{agents.number}, the current version"
+                raise NotReadyError.of("expected_policy_version", expected=expected, got=got, reason=reason)
+            version = agents.choose(options.policy_version, reason)
+            if options.min_policy_version is not None and version < options.min_policy_version:
+                got = f"{version}, the version that would act"
+                wanted = f"at least {options.min_policy_version}"
+                raise NotReadyError.of("min_policy_version", expected=wanted, got=got, reason=reason)
+        return version
+
+    def choose_env(self, options: SamplingOptions) -> int:
+        """Return the version of the environments that a call acts in.
+
+        Raises:
+            NotReadyError: the version is not kept.
+        """
+        with within("options"):
+            return self._versions.envs.choose(options.env_version, Reason.ENVIRONMENT_VERSION)
+
+    def check_exploration(self, policy_version: int, exploration: Exploration) -> None:
+        """Raise InvalidValueError if the agents of a version cannot act like that."""
+        with within("options.exploration"):
+            for agent in self._versions.agents.get(policy_version) or ():
+                check_exploration(agent, exploration)
+
+    async def check_fit(self, policy_version: int, env_number: int) -> None:
+        """Raise NotReadyError if the agents of a version do not fit environments; both are kept."""
+        misfit = await self._misfit(policy_version, env_number)
+        if misfit is not None:
+            text = f"the agent does not fit the environment: {misfit.message}"
+            raise NotReadyError(text, reason=Reason.AGENT_MISFIT)
+
+    async def fits(self, policy_version: int, env_number: int) -> bool:
+        """Whether the agents of a version fit environments; both are kept."""
+        return await self._misfit(policy_version, env_number) is None
+
+    def remember_fit(self, policy_version: int, env_number: int) -> None:
+        """Record that the agents of a version fit environments, because they were checked against them."""
+        self._remember((policy_version, env_number), None)
+
+    def check_num_workers(self, policy_version: int, env_number: int, num_workers: int) -> None:
+        """Raise NotReadyError if versions came for each worker when there were more or fewer."""
+        agents, env = self._versions.agents.get(policy_version), self._versions.env(env_number)
+        values = {"policy_version": agents or (), "environment_version": env.specs if env else ()}
+        for name, each in values.items():
+            if len(each) not in (0, 1, num_workers):
+                expected = f"a version for {num_workers} workers"
+                got = f"one for each of {len(each)}"
+                raise NotReadyError.of(f"options.{name}", expected=expected, got=got, reason=Reason.WORKER_COUNT)
+
+    def placement(self, policy_version: int, env_number: int, num_workers: int) -> Placement:
+        """Return which worker an episode belongs to where the call does not say; both versions are kept."""
+        env, agents = self._versions.env_in_use(env_number), self._versions.agents.get(policy_version)
+        if env.rows_differ or len(agents or ()) > 1 or len(env.specs) > 1:
+            by_rows = env.rows_differ or env.rows.num_episodes_per_row is not None
+            return RoundRobin(num_workers, env.rows.num_rows if by_rows else 1)
+        return Anywhere()
+
+    async def _misfit(self, policy_version: int, env_number: int) -> DomainError | None:
+        """Return why the agents of a version do not fit environments, or None if they do."""
+        pair = policy_version, env_number
+        if pair not in self._misfits:
+            self._remember(pair, await asyncio.to_thread(self._find_misfit, *pair))
+        return self._misfits[pair]
+
+    def _remember(self, pair: tuple[int, int], misfit: DomainError | None) -> None:
+        """Record a result, and forget results for versions that are not kept any more."""
+        self._misfits = {
+            (policy, env): value
+            for (policy, env), value in self._misfits.items()
+            if policy in self._versions.agents and self._versions.env(env) is not None
+        }
+        self._misfits[pair] = misfit
+
+    def _find_misfit(self, policy_version: int, env_number: int) -> DomainError | None:
+        env = self._versions.env(env_number)
+        try:
+            for agent in self._versions.agents.get(policy_version) or ():
+                with within(kind_of(agent)):
+                    if env is not None:
+                        spaces = env.description.observation_space, env.description.action_space
+                        prepare_agent(agent, *spaces, self._settings)
+        except DomainError as error:
+            return error
+        return None

@@ -1,0 +1,52 @@
+"""Whether the environments of all workers have the same spaces and step alike."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rollserve import Reproducibility
+from rollserve_server.errors import InvalidValueError, within
+from rollserve_server.pool.versions.fields import element_field
+
+if TYPE_CHECKING:
+    from rollserve_server.sampling import EnvDescription
+
+__all__ = ["check_alike", "check_same", "common_description"]
+
+
+def common_description(descriptions: Mapping[int, EnvDescription]) -> EnvDescription:
+    """Return the description of all workers' environments, which have the same spaces, from the description of each."""
+    first, *_ = descriptions.values()
+    classes = [each.reproducibility for each in descriptions.values()]
+    reproducibility = Reproducibility.WORKER if Reproducibility.WORKER in classes else classes[0]
+    return dataclasses.replace(first, reproducibility=reproducibility)
+
+
+def check_alike(descriptions: Mapping[int, EnvDescription], *, per_worker: bool) -> None:
+    """Raise InvalidValueError unless all workers' environments have the same spaces and step alike."""
+    first, *_ = descriptions.values()
+    for index, description in descriptions.items():
+        with within(element_field(index, per_worker=per_worker)):
+            check_same(description, first)
+
+
+def check_same(description: EnvDescription, first: EnvDescription) -> None:
+    """Raise InvalidValueError unless a worker's environments have the spaces of another's and step alike."""
+    expected = _compared(first)
+    for name, got in _compared(description).items():
+        if got != expected[name]:
+            text = f"expected the first worker's {name}, {expected[name]}, got {got}"
+            raise InvalidValueError(text)
+
+
+def _compared(description: EnvDescription) -> Mapping[str, object]:
+    """Return what the environments of all workers must have in common, by the wire's names."""
+    return {
+        "observation_space": description.observation_space,
+        "action_space": description.action_space,
+        "vectorization": "rows" if description.num_episodes_per_row is None else "native or envpool",
+        "row_count": description.num_rows,
+        "episodes_per_row": description.num_episodes_per_row,
+    }

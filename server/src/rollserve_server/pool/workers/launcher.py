@@ -1,0 +1,123 @@
+"""Starting workers: a process, its identity, and everything that the other workers hold."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from rollserve_server.errors import DomainError, SamplerLostError, WorkerLostError
+from rollserve_server.pool.workers.liveness import wait_for_loss
+from rollserve_server.pool.workers.restarts import Restarts
+from rollserve_server.pool.workers.slot import WorkerSlot
+from rollserve_server.sampling import Worker, WorkerIdentity
+
+if TYPE_CHECKING:
+    from rollserve_server.pool.backends.backend import Backend, WorkerHandle
+    from rollserve_server.settings import HealthSettings, WorkerSettings
+
+__all__ = ["Launcher", "close_worker"]
+
+_CLOSE_SECONDS = 2.0
+
+
+class Launcher:
+    """Starts workers, and watches each from then on."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        settings: WorkerSettings,
+        health: HealthSettings,
+        prepare: Callable[[int, WorkerHandle], Awaitable[object]],
+        on_loss: Callable[[int, WorkerHandle, WorkerLostError], None],
+    ) -> None:
+        """Start no worker yet.
+
+        Args:
+            backend: creates workers.
+            settings: what each worker is made with.
+            health: limits for their work.
+            prepare: gives a new worker its agents and environments.
+            on_loss: called when a started worker hangs or is gone.
+        """
+        self._backend = backend
+        self._settings = settings
+        self._health = health
+        self._prepare = prepare
+        self._on_loss = on_loss
+        self._watches: set[asyncio.Task[None]] = set()
+
+    def new_slot(self, index: int, handle: WorkerHandle | None = None) -> WorkerSlot:
+        """Return a slot with this worker, or with a new one that may not have started yet."""
+        handle = handle or self._backend.create_worker(index, self._settings)
+        return WorkerSlot(index, handle, Restarts(self._health.worker_restarts_per_hour))
+
+    def find_worker(self, index: int) -> WorkerHandle | None:
+        """Return the worker that an earlier server left for a slot, if there is one."""
+        return self._backend.find_worker(index)
+
+    async def identify(self, index: int, handle: WorkerHandle) -> WorkerIdentity:
+        """Wait until a worker has started, and watch it from then on. It is killed if it does not start.
+
+        Raises:
+            WorkerLostError: the worker does not start, or not in time.
+        """
+        max_seconds = self._health.start_seconds
+        try:
+            async with asyncio.timeout(max_seconds):
+                identity = await handle.call(Worker.identity)
+        except TimeoutError as error:
+            handle.kill()
+            message = f"worker {index} did not start within {max_seconds:g} s: is there room for it?"
+            raise WorkerLostError(message, index) from error
+        except BaseException:
+            handle.kill()
+            raise
+        watch = asyncio.create_task(self._watch(index, handle))
+        self._watches.add(watch)
+        watch.add_done_callback(self._watches.discard)
+        return identity
+
+    async def start(self, slot: WorkerSlot) -> None:
+        """Wait for the slot's worker to start, and give it all that the others hold. It is killed if that fails.
+
+        Raises:
+            WorkerLostError: the worker did not start in time, or cannot be given what the others hold.
+            SamplerLostError: the sampler belongs to another server.
+        """
+        try:
+            identity = await self.identify(slot.index, slot.handle)
+            await self._prepare(slot.index, slot.handle)
+        except BaseException as error:
+            slot.handle.kill()
+            if not isinstance(error, DomainError) or isinstance(error, (WorkerLostError, SamplerLostError)):
+                raise
+            text = f"worker {slot.index} cannot be given what the others hold: {error.message}"
+            raise WorkerLostError(text, slot.index) from error
+        slot.identity, slot.healthy, slot.lost_in_broadcast = identity, True, False
+
+    async def restart(self, slot: WorkerSlot) -> None:
+        """Put a new worker into a slot; errors as of `start`."""
+        slot.handle = self._backend.create_worker(slot.index, self._settings)
+        await self.start(slot)
+
+    def stop_watching(self) -> None:
+        """Watch no worker any more."""
+        for watch in self._watches:
+            watch.cancel()
+
+    async def _watch(self, index: int, handle: WorkerHandle) -> None:
+        """Report the worker's loss, whether it is in its slot by then or still being prepared."""
+        error = await wait_for_loss(index, handle, self._health)
+        self._on_loss(index, handle, error)
+        handle.kill(error)
+
+
+async def close_worker(handle: WorkerHandle) -> None:
+    """Close a worker's environments, for up to 2 s, and end it."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_CLOSE_SECONDS):
+            await asyncio.gather(handle.call(Worker.close), return_exceptions=True)
+    handle.kill()

@@ -1,0 +1,68 @@
+"""Calls: how many run at a time, how much they hold, and how often lost work runs again."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from rollserve_server.settings.groups import Group
+
+__all__ = ["MAX_EVALUATIONS", "CallSettings"]
+
+MAX_EVALUATIONS = 2
+"""Evaluations that run at a time; as many again may be stalled. Each has environments of its own on every worker, and a
+second one lets a call proceed while another goes wrong."""
+
+
+class CallSettings(Group):
+    """How calls share the workers, and when they give up."""
+
+    max_calls: int = Field(
+        default=4,
+        ge=1,
+        le=64,
+        description="Number of calls that sample at the same time; the others queue. Each has environments of its own.",
+    )
+    max_stalled_calls: int = Field(
+        default=4,
+        ge=0,
+        le=64,
+        description="Number of further calls whose clients may be stalled, which means that they do not read what is "
+        "ready. A stalled call does not count as running while others queue. When one more is needed, the call that "
+        "has stalled longest is ended.",
+    )
+    max_waiting_calls: int = Field(
+        default=64, ge=0, le=100_000, description="Number of calls that may queue; further ones are refused."
+    )
+    call_window_bytes: int = Field(
+        default=64 << 20,
+        ge=1,
+        description="Bytes of a call's result that may be on their way from the workers to the client.",
+    )
+    gateway_buffer_bytes: int = Field(
+        default=1 << 30,
+        ge=1,
+        description="Bytes of all calls' results together that may be on their way from the workers to clients; each "
+        "call has at most an equal share.",
+    )
+    unit_retries: int = Field(
+        default=3,
+        ge=0,
+        le=1000,
+        description="How often an episode, or a block, runs again because its worker was lost or hung, before it is "
+        "taken to be the cause and the call fails.",
+    )
+    straggler_factor: float = Field(
+        default=3.0,
+        ge=0,
+        description="An episode that takes this many times as long as most others, and at least a second, is begun a "
+        "second time on a worker that would be idle; the first run to finish counts, and both are equal. Only where "
+        "any worker may run any episode. With 0, calls wait however long it takes.",
+    )
+    progress_seconds: float = 2.0
+    """How often a call that delivers nothing reports progress."""
+
+    @property
+    def window_bytes(self) -> int:
+        """Bytes of one call that may be on their way, so that all calls together keep to `gateway_buffer_bytes`."""
+        max_calls = self.max_calls + self.max_stalled_calls + 2 * MAX_EVALUATIONS
+        return max(min(self.call_window_bytes, self.gateway_buffer_bytes // max_calls), 1)

@@ -1,0 +1,61 @@
+"""The environment that the server starts with, and what requests may name instead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from rollserve_server.settings.groups import Group, JsonObject, Names, parse_json
+
+__all__ = ["AllowSettings", "EnvironmentSettings", "WrapperSetting"]
+
+
+class WrapperSetting(BaseModel):
+    """A wrapper around the environment."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    kwargs: JsonObject = {}
+
+
+class EnvironmentSettings(Group):
+    """The environment that the server starts with."""
+
+    env: str = Field(
+        description="Environment to start with: an id registered with gymnasium, such as CartPole-v1, or module:Id or "
+        "module:Class. Clients can replace it."
+    )
+    env_kwargs: Annotated[JsonObject, BeforeValidator(parse_json)] = Field(
+        default={}, description="Keyword arguments of the environment, as a JSON object."
+    )
+    wrappers: Annotated[tuple[WrapperSetting, ...], BeforeValidator(parse_json)] = Field(
+        default=(),
+        max_length=64,
+        description="Wrappers of gymnasium around the environment, innermost first, as JSON: "
+        '[{"name": "…", "kwargs": {…}}, …].',
+    )
+
+
+class AllowSettings(Group):
+    """What requests may name in environments and agents."""
+
+    allow_module: Annotated[tuple[str, ...], Names] = Field(
+        default=(),
+        description="A Python module whose environments clients may name, beside the module in --env. The server "
+        "imports the module, which runs its code. Can be given more than once; in the environment variable, separated "
+        "by commas.",
+    )
+    allow_method: Annotated[tuple[str, ...], Names] = Field(
+        default=("set_task",),
+        description="A method of environments with which clients may set tasks. Can be given more than once; in the "
+        "environment variable, separated by commas.",
+    )
+    allow_path: Annotated[tuple[Path, ...], Names] = Field(
+        default=(),
+        description="A file or folder that clients may name in arguments of environments. Other paths on the server "
+        "are refused in requests, because an environment may show what a file holds; paths in --env-kwargs and "
+        "--wrappers are allowed. Can be given more than once; in the environment variable, separated by commas.",
+    )

@@ -1,0 +1,109 @@
+"""The gateway: where it listens, and what clients may take of it."""
+
+from __future__ import annotations
+
+from pydantic import Field, field_validator
+
+from rollserve_server.settings.groups import Group
+
+__all__ = ["ClientLimits", "GatewaySettings"]
+
+
+class ClientLimits(Group):
+    """What clients may take of the gateway, and how it notices that they are gone."""
+
+    max_rpcs: int = Field(
+        default=1000,
+        ge=1,
+        le=100_000,
+        description="Number of RPCs of all kinds that may run at the same time, health checks included; further ones "
+        "are refused.",
+    )
+    max_connections: int = Field(
+        default=1000,
+        ge=1,
+        le=1_000_000,
+        description="Number of connections that clients may have; further ones are closed.",
+    )
+    max_connection_rpcs: int = Field(
+        default=256,
+        ge=1,
+        le=100_000,
+        description="Number of RPCs that may run at the same time over one connection; further ones wait in the "
+        "client.",
+    )
+    max_pending_request_bytes: int = Field(
+        default=1536 << 20,
+        ge=1,
+        description="Bytes of requests with agents or environments: a third for those being received, a third for "
+        "updates in progress, where further ones wait, and a third for running evaluations, where further ones are "
+        "refused. Each third has room for the largest request, whatever is set.",
+    )
+    client_stall_seconds: float = Field(
+        default=600.0,
+        gt=0,
+        le=1e6,
+        description="How long a client may leave data unread, or not send what it began to, before its call is ended.",
+    )
+    keepalive_seconds: float = Field(
+        default=20.0,
+        ge=0,
+        le=1e6,
+        description="Silence on a connection after which the client is pinged. With 0, never.",
+    )
+    keepalive_timeout_seconds: float = Field(
+        default=10.0,
+        gt=0,
+        le=1e6,
+        description="How long the answer to a ping may take before the connection is closed and its calls are ended.",
+    )
+    max_connection_idle_seconds: float = Field(
+        default=3600.0,
+        ge=0,
+        le=1e6,
+        description="How long a connection may have no RPC before it is closed. With 0, for ever.",
+    )
+    max_connection_age_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        le=1e6,
+        description="How long a connection accepts new RPCs; then clients connect again, and may reach another server. "
+        "Running RPCs go on. With 0, for ever.",
+    )
+    max_connection_age_grace_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        le=1e6,
+        description="How long RPCs may go on over a connection that accepts no new ones. With 0, for ever.",
+    )
+
+
+class GatewaySettings(Group):
+    """Where the gateway listens, and how large requests may be."""
+
+    listen: str = Field(
+        default="127.0.0.1:50051",
+        description="Where to listen, as HOST:PORT. Port 0 takes a free one. Connections are not encrypted and "
+        "callers are not authenticated: listen beyond this machine only in a network that you trust.",
+    )
+    max_request_bytes: int = Field(
+        default=256 << 20, ge=4096, lt=2**31, description="Size of the largest request that is accepted."
+    )
+    shared_memory_bytes: int = Field(
+        default=0,
+        ge=0,
+        description="Memory through which results may go to clients of the same user on this machine that ask for it: "
+        "32 MiB for each running call, as far as it reaches; other calls are answered as usual. Only on Linux.",
+    )
+    grace_seconds: float = Field(
+        default=10.0, ge=0, description="How long running calls may go on after SIGTERM or Ctrl-C."
+    )
+    clients: ClientLimits = ClientLimits()
+
+    @field_validator("listen")
+    @classmethod
+    def _check_listen(cls, value: str) -> str:
+        host, colon, port = value.rpartition(":")
+        if not (colon and host and port.isdecimal() and int(port) < 1 << 16):
+            raise ValueError("expected HOST:PORT, such as 127.0.0.1:50051")
+        return value

@@ -1,0 +1,99 @@
+"""Groups of settings: nested for the code that takes them, flat for flags, environment variables and files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
+
+from rollserve._codec.json_arguments import kwargs_from_json
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+__all__ = ["FlatField", "Group", "JsonObject", "Names", "parse_json"]
+
+
+def parse_json(value: Any) -> Any:
+    """Return the value of a JSON text; anything but text is returned as it is.
+
+    Raises:
+        ValueError: the text is not JSON.
+    """
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"expected JSON: {error}") from None
+
+
+def _check_json(value: dict[str, Any]) -> dict[str, Any]:
+    # YAML has values that JSON lacks, such as dates; the server could not report them to clients.
+    try:
+        return kwargs_from_json(json.dumps(value))
+    except (TypeError, ValueError, RecursionError):
+        raise ValueError("expected values that JSON can hold, at most 64 levels deep") from None
+
+
+def _stripped(value: Any) -> Any:
+    return [
+        part.strip() if isinstance(part, str) else part for part in value if not isinstance(part, str) or part.strip()
+    ]
+
+
+JsonObject = Annotated[dict[str, Any], AfterValidator(_check_json)]
+"""Keyword arguments that JSON can hold."""
+
+Names = BeforeValidator(_stripped)
+"""Validator of lists whose elements may have blanks around them; empty ones are dropped."""
+
+
+class FlatField(NamedTuple):
+    """A setting by its flat name.
+
+    Attributes:
+        name: name of the flag (with hyphens), of the environment variable (in capitals) and of the file's key.
+        path: names of the groups around the setting, from the outermost.
+        info: pydantic's description of it.
+    """
+
+    name: str
+    path: tuple[str, ...]
+    info: FieldInfo
+
+
+class Group(BaseModel):
+    """A frozen group of settings, which may hold other groups."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @classmethod
+    def flat_fields(cls) -> Iterator[FlatField]:
+        """Yield all settings of the group and of the groups within it. Those without a description are internal."""
+        for name, info in cls.model_fields.items():
+            kind = info.annotation
+            if isinstance(kind, type) and issubclass(kind, Group) and info.description is None:
+                yield from (field._replace(path=(name, *field.path)) for field in kind.flat_fields())
+            else:
+                yield FlatField(name, (), info)
+
+    @classmethod
+    def from_flat(cls, values: Mapping[str, Any]) -> Self:
+        """Return the group with settings by their flat names; what is not named has its default.
+
+        Raises:
+            pydantic.ValidationError: a value is invalid, or missing although it has no default.
+        """
+        nested: dict[str, Any] = {}
+        paths = {field.name: field.path for field in cls.flat_fields()}
+        # Each group is there, even if empty, so that a missing value is reported by its own name.
+        for name in (*paths, *values.keys() - paths.keys()):
+            group = nested
+            for part in paths.get(name, ()):
+                group = group.setdefault(part, {})
+            if name in values:
+                group[name] = values[name]
+        return cls.model_validate(nested)

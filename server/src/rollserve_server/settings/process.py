@@ -1,0 +1,34 @@
+"""The server process and its log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from rollserve_server.settings.groups import Group
+
+__all__ = ["ProcessSettings"]
+
+
+class ProcessSettings(Group):
+    """The server process and its log."""
+
+    backend: Literal["ray", "in-process"] = Field(
+        default="ray",
+        description="What runs the workers: processes of Ray, or threads of the server itself, which share one core.",
+    )
+    port_file: Path | None = Field(
+        default=None, description="A file to write the port to once the server is ready; removed when the server ends."
+    )
+    end_with_parent: int | None = Field(
+        default=None,
+        ge=1,
+        description="Id of the process that starts the server: when that process has ended, the server stops as on "
+        "SIGTERM.",
+    )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        default="INFO", description="The least important events to log."
+    )
+    log_json: bool = Field(default=False, description="Log each event as a JSON object.")

@@ -1,0 +1,22 @@
+"""All settings of a server."""
+
+from __future__ import annotations
+
+from rollserve_server.settings.environment import EnvironmentSettings
+from rollserve_server.settings.gateway import GatewaySettings
+from rollserve_server.settings.groups import Group
+from rollserve_server.settings.pool import PoolSettings
+from rollserve_server.settings.process import ProcessSettings
+from rollserve_server.settings.ray import RaySettings
+
+__all__ = ["Settings"]
+
+
+class Settings(Group):
+    """All settings of a server."""
+
+    environment: EnvironmentSettings
+    gateway: GatewaySettings = GatewaySettings()
+    pool: PoolSettings = PoolSettings()
+    ray: RaySettings = RaySettings()
+    process: ProcessSettings = ProcessSettings()
