@@ -103,7 +103,7 @@ def test_steps_delivered_twice_are_found() -> None:
     first, second = call_with(list(segments_of(batch()))), call_with(list(segments_of(batch(first=3))))
     assert not list(delivered_twice([first, second]))
     (text,) = delivered_twice([first, call_with(first.segments[:1])])
-    assert "step 0 came 2 times" in text
+    assert "step 0 was delivered 2 times" in text
     # A failed fragment call moves no rows.
     fragments = [call_with(first.segments, "fragments", outcome) for outcome in ("UNAVAILABLE", "ok")]
     assert not list(delivered_twice(fragments))
@@ -117,7 +117,7 @@ def test_wrong_ends_and_accounts_are_found() -> None:
     call.end = {"account": {**ACCOUNT, "num_simulated_steps": 8}, "num_steps": 8}
     assert "does not add up" in next(iter(wrong_ends(call)))
     call.end = {"account": ACCOUNT, "num_steps": 7}
-    assert "8 steps, 7 came" in next(iter(wrong_ends(call)))
+    assert "8 steps, the messages 7" in next(iter(wrong_ends(call)))
     for outcome in ("INTERNAL", "DEADLINE_EXCEEDED", "DATA_LOSS", "INVALID_VALUE"):
         assert list(wrong_ends(call_with((), outcome=outcome)))
 
