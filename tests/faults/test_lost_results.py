@@ -37,7 +37,7 @@ async def check_calls(
     backends: Sequence[InProcessBackend], env: rollserve.EnvSpec, target: Target | Fragments, **options: Any
 ) -> None:
     """Check that calls deliver the same as without losses, that accounts add up, and that something was retried."""
-    async with pool_of(InProcessBackend(), env, workers=options["num_workers"]) as pool:
+    async with pool_of(InProcessBackend(), env, workers=options["workers"]) as pool:
         await pool.update_agent([RandomSpec()])
         expected = [await sample(pool, target, max_message_bytes=1000) for _ in range(_CALLS)]
     num_retried = 0
@@ -72,7 +72,7 @@ async def test_lost_results_are_sampled_again(
     env: rollserve.EnvSpec, target: Target | Fragments, options: dict[str, Any], num_workers: int
 ) -> None:
     backends = [ForgetfulBackend(seed, num_losses=4) for seed in range(3)]
-    await check_calls(backends, env, target, num_workers=num_workers, unit_retries=10, **options)
+    await check_calls(backends, env, target, workers=num_workers, unit_retries=10, **options)
 
 
 def test_lost_steps_are_charged_to_the_worker_that_wrote_them() -> None:
@@ -102,4 +102,4 @@ async def test_results_lost_with_their_workers_are_sampled_again(
     env: rollserve.EnvSpec, target: Target | Fragments
 ) -> None:
     backends = [MortalBackend(seed, num_deaths=6, with_machines=True) for seed in range(6)]
-    await check_calls(backends, env, target, num_workers=3, unit_retries=20, **FULL)
+    await check_calls(backends, env, target, workers=3, unit_retries=20, **FULL)
