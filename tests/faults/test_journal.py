@@ -426,26 +426,26 @@ def test_lease_has_one_owner_at_a_time() -> None:
     now = 0.0
     lease, first, second = Lease(5, lambda: now), Owner("here", 1), Owner("there", 2)
     assert lease.idle_seconds < 0
-    assert lease.claim(first) == 1
+    assert lease.acquire(first) == 1
     now = 4
-    assert lease.claim(second) is None
+    assert lease.acquire(second) is None
     assert lease.renew(1)
     now = 8
-    assert lease.claim(second) is None
+    assert lease.acquire(second) is None
     assert lease.idle_seconds == -1
     now = 10
     assert lease.renew(1)  # late, but nobody else has claimed it
     now = 16
-    assert (lease.claim(second), lease.owner) == (2, second)
+    assert (lease.acquire(second), lease.owner) == (2, second)
     assert not lease.renew(1)
     lease.release(1)  # an owner that has lost it
-    assert lease.claim(first) is None
+    assert lease.acquire(first) is None
     lease.release(2)
-    assert lease.claim(first) == 3
+    assert lease.acquire(first) == 3
     fresh = Lease(5, lambda: now)  # in a journal that replaces a lost one
-    assert fresh.claim(first, 3) == 3
-    assert fresh.claim(second) is None
-    assert fresh.claim(first, 3) == 3  # the owner claims it again
-    assert fresh.claim(second, 2) is None
-    assert fresh.claim(second, 4) == 4  # a later epoch
+    assert fresh.acquire(first, 3) == 3
+    assert fresh.acquire(second) is None
+    assert fresh.acquire(first, 3) == 3  # the owner claims it again
+    assert fresh.acquire(second, 2) is None
+    assert fresh.acquire(second, 4) == 4  # a later epoch
     assert not fresh.renew(3)

@@ -1,6 +1,6 @@
 """Rollserve's server: a gRPC service in front of a pool of sampler workers.
 
-Imports point down only: `gateway -> pool -> sampling -> {envs, agents} -> rollserve`.
+`docs/architecture.md` describes its packages, and which of them may import which.
 """
 
 __version__ = "0.2.0"

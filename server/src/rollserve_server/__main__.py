@@ -1,4 +1,4 @@
-"""`python -m rollserve_server`: the same as `rollserve-server`."""
+"""The command `python -m rollserve_server`, which is the same as `rollserve-server`."""
 
 from rollserve_server.cli import main
 

@@ -1,4 +1,7 @@
-"""What a worker is doing, in attributes that others read while it works: a worker that hangs tells nothing else."""
+"""The activity of a worker, for the pool, which looks at it to find workers that hang.
+
+`envs`, `agents` and `sampling` write it where they step, act, reset and make things; `pool.workers.liveness` reads it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ __all__ = ["Activity", "Heartbeat", "Phase", "current_activity"]
 
 
 class Phase(enum.Enum):
-    """A kind of work. Its value says what takes its time, for people."""
+    """A kind of work. The value names it in error messages."""
 
     IDLE = "nothing"
     WORKING = "an order"
@@ -25,13 +28,13 @@ class Phase(enum.Enum):
 
 
 class Heartbeat(NamedTuple):
-    """A look at a activity. Two that are equal show the same piece of work: nothing has ended between them.
+    """A look at an activity. Two equal heartbeats show the same piece of work: none has ended between them.
 
     Attributes:
-        phase: what is being done.
-        number: how many pieces of work were begun.
-        row: of the worker's vector environment, where that piece is.
-        text: what takes its time, such as `a step of episode 17`.
+        phase: kind of the present piece of work.
+        number: number of pieces of work that have begun.
+        row: index of the row, within the worker, that the piece of work is for.
+        text: description of the piece of work, such as `a step of episode 17`.
     """
 
     phase: Phase
@@ -41,15 +44,15 @@ class Heartbeat(NamedTuple):
 
 
 class Activity:
-    """Changes with every piece of work that may hang: a row's step or reset, an action, an environment that is made.
+    """The present piece of work of one worker, such as a row's step or reset, an action, or making an environment.
 
-    One thread changes it, others may look.
+    One thread writes the attributes; others may read them.
 
     Attributes:
-        phase: what is being done.
-        count: how many pieces of work were begun.
-        row: of the worker's vector environment, where that piece is.
-        episode_of: the index of the episode that a row runs, or None.
+        phase: kind of the present piece of work.
+        count: number of pieces of work that have begun.
+        row: index of the row, within the worker, that the piece of work is for.
+        episode_of: returns the index of the episode that a row runs, or None.
     """
 
     def __init__(self) -> None:
@@ -59,14 +62,14 @@ class Activity:
         self.episode_of: Callable[[int], int | None] = _unknown
 
     def begin(self, phase: Phase, row: int = 0) -> None:
-        """Tells of a piece of work that begins. What is done for each step sets the attributes instead."""
+        """Record the start of a piece of work. Code that runs for each step sets the attributes itself, for speed."""
         self.count += 1
         self.row = row
         self.phase = phase
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
-        """Has this thread do the worker's work for as long as the block."""
+        """Make this the activity of the present thread for the duration of the block."""
         _local.activity = self
         self.begin(Phase.WORKING)
         try:
@@ -76,11 +79,11 @@ class Activity:
             self.phase = Phase.IDLE
 
     def look(self) -> Heartbeat:
-        """What is being done now."""
+        """Return a heartbeat of the present piece of work."""
         phase, count, row = self.phase, self.count, self.row
         episode = None
         if phase in (Phase.STEP, Phase.RESET):
-            with contextlib.suppress(Exception):  # it may change while it is looked at
+            with contextlib.suppress(Exception):  # the rows may change at the same time
                 episode = self.episode_of(row)
         return Heartbeat(phase, count, row, phase.value if episode is None else f"{phase.value} of episode {episode}")
 
@@ -89,7 +92,7 @@ _local = threading.local()
 
 
 def current_activity() -> Activity:
-    """The activity of the worker whose work this thread does; of none, one that nobody looks at."""
+    """Return the activity of the worker that this thread works for; outside workers, one that nobody looks at."""
     try:
         activity: Activity = _local.activity
     except AttributeError:

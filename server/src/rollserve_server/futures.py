@@ -1,4 +1,4 @@
-"""Futures that nobody waits for."""
+"""Futures that nobody waits for, in `pool` and `gateway`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server in a process of its own on this machine, for as long as a block: for demonstrations and tests."""
+"""A server on this machine for the duration of a block: for demonstrations, benchmarks and tests."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = ["LocalServer", "local_server"]
 
 _START_SECONDS = 180.0
 _STOP_SECONDS = 30.0
-_SHOWN_OF_LOG = 2000
-"""Characters."""
+_MAX_LOG_CHARACTERS = 2000
+"""Limit of the log's end in an error."""
 
 
 class LocalServer:
@@ -25,7 +25,7 @@ class LocalServer:
 
     Attributes:
         address: `host:port`, for `rollserve.connect`.
-        process: its process.
+        process: the server's process.
     """
 
     def __init__(self, address: str, process: subprocess.Popen[bytes]) -> None:
@@ -33,10 +33,13 @@ class LocalServer:
         self.process = process
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Sends it a signal, and returns its exit status once it has ended.
+        """Send a signal to the server; return its exit status once it has ended.
+
+        Args:
+            number: number of the signal.
 
         Raises:
-            subprocess.TimeoutExpired: it has not; it is killed then.
+            subprocess.TimeoutExpired: the server did not end within 30 s, and was killed.
         """
         self.process.send_signal(number)
         try:
@@ -50,17 +53,15 @@ class LocalServer:
 def local_server(
     *options: str, log: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> Iterator[LocalServer]:
-    """Starts a server on a free port of this machine, and ends it at the end of the block.
-
-    It ends by itself when this process is killed.
+    """Start a server on a free port of this machine, and end it after the block, or when this process is killed.
 
     Args:
-        options: of `rollserve-server`, such as `--env`, `CartPole-v1`.
-        log: where its log goes; to this process's standard error unless given.
-        environment: environment variables for it, beside those of this process.
+        options: options of `rollserve-server`, such as `--env`, `CartPole-v1`.
+        log: file for the server's log; None for this process's standard error.
+        environment: environment variables for the server, beside the present ones.
 
     Raises:
-        RuntimeError: it did not start; with the end of its log if that is a file.
+        RuntimeError: the server did not start within 180 s. The text quotes the end of the log if it is a file.
     """
     with tempfile.TemporaryDirectory(prefix="rollserve-") as folder, contextlib.ExitStack() as stack:
         port_file = Path(folder, "port")
@@ -93,4 +94,4 @@ def _wait_for_port(process: subprocess.Popen[bytes], port_file: Path, log: Path 
 
 
 def _end_of(log: Path | None) -> str:
-    return f"; its log ends with\n{log.read_text(errors='replace')[-_SHOWN_OF_LOG:]}" if log else ""
+    return f"; its log ends with\n{log.read_text(errors='replace')[-_MAX_LOG_CHARACTERS:]}" if log else ""

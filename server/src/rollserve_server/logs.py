@@ -1,4 +1,4 @@
-"""What the log looks like: a line for each event, for people or as JSON."""
+"""The form of the server's log, set up by `serving.process`: one line for each event, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STANDARD_FIELDS = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "
 
 
 class _LineFormatter(logging.Formatter):
-    """`time level event key=value …`."""
+    """A format of lines such as `2025-01-01 12:00:00 INFO    serving workers=2`."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%Y-%m-%d %H:%M:%S")
@@ -29,10 +29,10 @@ class _LineFormatter(logging.Formatter):
 
 
 def configure_logging(level: str, as_json: bool) -> None:
-    """Has everything logged to stderr.
+    """Send all log events to stderr.
 
     Args:
-        level: the least important level to be shown, such as `INFO`.
+        level: least important level of the server's own events, such as `INFO`; other packages log from `WARNING` on.
         as_json: whether each line is a JSON object.
     """
     handler = logging.StreamHandler(sys.stderr)

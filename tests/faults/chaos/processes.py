@@ -51,13 +51,13 @@ def name_of(process: psutil.Process, gateway_pid: int) -> str:
 
 
 def actor_class(process: psutil.Process) -> str:
-    """Return the class of an actor's process without leading underscores, or an empty text for other processes.
+    """Return the class of an actor's process, or an empty text for processes that do not belong to Ray's workers.
 
     Ray names the process of an actor `ray::<class>`, or `ray::<class>.<method>` while it runs a method.
     """
     command = process.cmdline()
     name = command[0] if command else ""
-    return name.removeprefix("ray::").partition(".")[0].strip().lstrip("_") if name.startswith("ray::") else ""
+    return name.removeprefix("ray::").partition(".")[0].strip() if name.startswith("ray::") else ""
 
 
 def usage_of(processes: Sequence[psutil.Process], gateway_pid: int) -> dict[int, Usage]:

@@ -50,7 +50,8 @@ _log = logging.getLogger(__name__)
 _DEFAULT_FACTOR = 4
 """Workers per core that clients may ask for by default: more would fill a machine that has no cores for them."""
 _EPOCH_BITS = 40
-"""Names of work in one epoch, in bits, so that the names of several servers differ."""
+"""Bits of the numbers that name work; the epoch stands above them, so that servers of one sampler use different
+names."""
 _SEED_BITS = 53
 """Bits of a random root seed: as many as an integer has in JavaScript."""
 
@@ -252,7 +253,7 @@ class Pool:
             NotReadyError: there is no agent, it does not fit, its version is not the expected one, a version is not
                 kept any more, or rows do not stand where they are to go on.
             SamplerLostError: another server has the sampler now.
-            EnvFailedError, AgentFailedError, OverLimitError, WorkerLostError: as of `CallDriver.running`. A full queue
+            EnvFailedError, AgentFailedError, OverLimitError, WorkerLostError: as of `Call.running`. A full queue
                 is an OverLimitError, too.
             TooFewWorkersError: fewer workers are healthy than the pool requires.
         """

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 _KEY = (0, 0)
 """Key by which the seeds of later servers derive from the pool's, with their epoch behind it; no others do."""
-_HINT = "as the sampler has that is there; --no-adopt ends it and starts a new one"
+_HINT = "the sampler in the cluster has this value; --no-adopt ends it and starts a new one"
 
 
 def reconcile(settings: PoolSettings, env: EnvSpec, state: SamplerState) -> PoolSettings:
@@ -58,7 +58,7 @@ def own_seed(seed: int, epoch: int) -> int:
 
 def _check(field: str, value: object, expected: object) -> None:
     if value != expected:
-        raise InvalidValueError.of(field, expected=f"{expected}, {_HINT}", got=value)
+        raise InvalidValueError.of(field, expected=expected, got=value, hint=_HINT)
 
 
 def _describe(env: EnvSpec) -> str:

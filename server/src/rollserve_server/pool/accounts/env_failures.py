@@ -28,7 +28,7 @@ class FailedEpisode:
     """An episode whose environment raised an error, or the first of several that run as one.
 
     Attributes:
-        index: the episode's index; of a population, the unit.
+        index: index of the episode; in a population, number of the work unit.
         worker: index of the worker that ran it.
         num_attempts: number of attempts that failed.
         text: the last error, in full.

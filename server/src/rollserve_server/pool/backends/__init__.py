@@ -1,1 +1,1 @@
-"""Backends: what runs the workers."""
+"""Backends: what runs the workers, with one interface."""

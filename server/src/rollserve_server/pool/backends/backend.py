@@ -1,4 +1,4 @@
-"""What the pool needs of whatever runs its workers."""
+"""The interface between the pool and whatever runs its workers."""
 
 from __future__ import annotations
 
@@ -27,37 +27,43 @@ class RemoteBuffer(Protocol):
     """A buffer of messages, wherever it is."""
 
     async def get(self) -> NDArray[np.uint8]:
-        """The buffer, not to be written to.
+        """Fetch the buffer, which is read-only.
 
         Raises:
-            WorkerLostError: it went with its worker.
+            WorkerLostError: the buffer was lost with its worker.
         """
         ...
 
 
 class WorkerHandle(Protocol):
-    """A worker elsewhere. What it is asked is done in that order, one at a time, but for `stop` and `heartbeat`."""
+    """A handle of one worker. The worker runs calls and orders one after the other, in the order they were made.
+
+    `stop` and `heartbeat` do not wait for them.
+    """
 
     async def call(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        """Calls a method of the worker.
+        """Call a method of the worker; return its result.
 
         Raises:
-            DomainError: as the method does.
-            OverLimitError: there is no room for the arguments or for what the method returns.
+            DomainError: the method raised it.
+            OverLimitError: there is no room for the arguments or for the result.
             WorkerLostError: the worker's process is gone.
         """
         ...
 
     def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], RemoteBuffer]:
-        """Asks for `Worker.work`. The report can be awaited without its payload. Errors as of `call`."""
+        """Send an order to `Worker.work`; return its report and its buffer, which are awaited separately.
+
+        The report raises the same errors as `call`.
+        """
         ...
 
     def stop(self, work_id: int) -> None:
-        """Calls `Worker.stop` at once, beside what is being done, without waiting for it."""
+        """Call `Worker.stop` at once, without waiting for the result."""
         ...
 
     async def heartbeat(self) -> Heartbeat:
-        """Calls `Worker.heartbeat` at once, beside what is being done.
+        """Call `Worker.heartbeat` at once; return its result.
 
         Raises:
             WorkerLostError: the worker's process is gone.
@@ -65,52 +71,53 @@ class WorkerHandle(Protocol):
         ...
 
     def kill(self, error: WorkerLostError | None = None) -> None:
-        """Ends the worker without asking it. All that it has not answered fails, with the error if there is one."""
+        """End the worker at once. Its unanswered calls and orders fail, with this error if there is one."""
         ...
 
 
 class Backend(Protocol):
-    """Makes workers."""
+    """A maker of workers."""
 
     def create_worker(self, worker_index: int, settings: WorkerSettings) -> WorkerHandle:
-        """A new worker, perhaps not started yet."""
+        """Return a new worker, which may start in the background."""
         ...
 
     async def open_journal(self) -> Journal:
-        """What is to outlive this server of the pool that its workers are for, before any of them are made.
+        """Return the journal of the sampler, open for this server. To be called before workers are created.
 
         Raises:
-            SamplerLostError: another server has the sampler.
+            SamplerLostError: another server has the sampler, or the journal does not start.
+            InvalidValueError: this server cannot read the journal that an earlier one left.
         """
         ...
 
     def find_worker(self, worker_index: int) -> WorkerHandle | None:
-        """A worker that an earlier server has left, which does nothing now; None if there is none."""
+        """Return a worker that an earlier server left, and that is idle now; None if there is none."""
         ...
 
     def share(self, value: _R) -> _R:
-        """What stands for a value that several workers are to get, so that it is copied once for all of them.
+        """Return a stand-in for a value that several workers get, so that it is copied once for all of them.
 
-        It is of use as an argument of `WorkerHandle.call` only. Waits for the copy.
+        Only arguments of `WorkerHandle.call` may be stand-ins. Blocks until the value is copied.
 
         Raises:
-            OverLimitError: there is no room for it.
+            OverLimitError: there is no room for the value.
         """
         ...
 
     def default_num_workers(self) -> int:
-        """As many workers as there are cores for."""
+        """Return the number of workers that have a core each."""
         ...
 
     def watch(self, on_lost: Callable[[str], None]) -> None:
-        """Begins to look whether workers can still be had.
+        """Start to watch whether the backend can still run workers.
 
         Args:
-            on_lost: called once, from any thread, with the reason, when they cannot: only a new backend helps then,
-                and calls of this one may wait for ever.
+            on_lost: called once, from any thread, with the reason why it cannot. Only a new backend helps then; calls
+                of this one may wait for ever.
         """
         ...
 
     def close(self) -> None:
-        """Ends what the backend itself has started. Its workers are to be ended before."""
+        """End what the backend itself has started. Its workers have to be ended before."""
         ...

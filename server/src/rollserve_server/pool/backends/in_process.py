@@ -1,4 +1,4 @@
-"""Workers as threads of this process: for tests, and for a machine where nothing else may be started."""
+"""The in-process backend: workers as threads of the server, for tests and where no other process may be started."""
 
 from __future__ import annotations
 
@@ -31,44 +31,44 @@ _R = TypeVar("_R")
 
 
 class InProcessBackend:
-    """See Backend. Threads cannot be killed: one that hangs is left alone, and ends when it wakes up."""
+    """A maker of workers that are threads. A thread cannot be killed: one that hangs ends when it wakes up."""
 
     def create_worker(self, worker_index: int, settings: WorkerSettings) -> _ThreadWorker:
-        """See Backend."""
+        """Return a new worker, which starts in its thread."""
         return _ThreadWorker(worker_index, settings)
 
     async def open_journal(self) -> NoJournal:
-        """See Backend."""
+        """Return a journal that keeps nothing."""
         return NoJournal()
 
     def find_worker(self, worker_index: int) -> None:
-        """See Backend."""
+        """Return None: no worker outlives its server."""
 
     def share(self, value: _R) -> _R:
-        """See Backend."""
+        """Return the value itself, which workers share."""
         return value
 
     def default_num_workers(self) -> int:
-        """See Backend."""
+        """Return the number of cores that this process may use."""
         return len(os.sched_getaffinity(0))
 
     def watch(self, on_lost: Callable[[str], None]) -> None:
-        """See Backend."""
+        """Watch nothing: threads can always be started."""
 
     def close(self) -> None:
-        """See Backend."""
+        """End nothing."""
 
 
 class _ThreadWorker:
     def __init__(self, worker_index: int, settings: WorkerSettings) -> None:
         self._index = worker_index
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._unanswered: set[Future[Any]] = set()
         self._lost: WorkerLostError | None = None
-        # An executor's thread that hangs would hold up the end of the process.
+        # Not a thread of an executor: one that hangs would keep the process from ending.
         name = f"worker-{worker_index}"
-        threading.Thread(target=_do_jobs, args=(self._jobs,), name=name, daemon=True).start()
-        self._worker = self._ask(lambda: Worker(worker_index, settings))
+        threading.Thread(target=_run_queue, args=(self._queue,), name=name, daemon=True).start()
+        self._worker = self._enqueue(lambda: Worker(worker_index, settings))
 
     async def call(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         return await asyncio.wrap_future(self._submit(method, *args, **kwargs))
@@ -88,29 +88,29 @@ class _ThreadWorker:
     def kill(self, error: WorkerLostError | None = None) -> None:
         if self._lost is None:
             self._lost = error or WorkerLostError(f"worker {self._index} is lost", self._index)
-            self._jobs.put(None)
-        for answer in list(self._unanswered):
-            with contextlib.suppress(InvalidStateError):  # it comes just now
-                answer.set_exception(copy.copy(self._lost))
+            self._queue.put(None)
+        for future in list(self._unanswered):
+            with contextlib.suppress(InvalidStateError):  # the thread has just set the result
+                future.set_exception(copy.copy(self._lost))
 
     def _submit(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> Future[_R]:
-        def answer() -> _R:
+        def run() -> _R:
             worker = self._worker.result()
             with worker.activity.at_work():
                 return method(worker, *args, **kwargs)
 
-        return self._ask(answer)
+        return self._enqueue(run)
 
-    def _ask(self, ask: Callable[[], _R]) -> Future[_R]:
-        """What comes of a job that is done after those before it."""
-        answer: Future[_R] = Future()
+    def _enqueue(self, function: Callable[[], _R]) -> Future[_R]:
+        """Return the future result of a function, which the thread runs after those before it."""
+        future: Future[_R] = Future()
         if self._lost is not None:
-            answer.set_exception(copy.copy(self._lost))
-            return answer
-        self._unanswered.add(answer)
-        answer.add_done_callback(self._unanswered.discard)
-        self._jobs.put(lambda: _answer(answer, ask))
-        return answer
+            future.set_exception(copy.copy(self._lost))
+            return future
+        self._unanswered.add(future)
+        future.add_done_callback(self._unanswered.discard)
+        self._queue.put(lambda: _run(function, future))
+        return future
 
 
 class _FutureBuffer:
@@ -127,21 +127,21 @@ async def _report(future: Future[tuple[_R, NDArray[np.uint8]]]) -> _R:
     return report
 
 
-def _do_jobs(jobs: queue.SimpleQueue[Callable[[], None] | None]) -> None:
-    """Does jobs one after the other, until there is None."""
-    while (job := jobs.get()) is not None:
-        job()
-        del job  # it holds what has come of it
+def _run_queue(functions: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+    """Run functions one after the other, until there is None."""
+    while (function := functions.get()) is not None:
+        function()
+        del function  # it holds its result, which may be large
 
 
-def _answer(answer: Future[_R], ask: Callable[[], _R]) -> None:
-    """Does a job, unless nobody wants to know any more."""
-    with contextlib.suppress(InvalidStateError):  # the worker was given up meanwhile
-        if answer.done() or not answer.set_running_or_notify_cancel():
+def _run(function: Callable[[], _R], future: Future[_R]) -> None:
+    """Run a function and set its result, unless the future is done already."""
+    with contextlib.suppress(InvalidStateError):  # the worker was killed meanwhile
+        if future.done() or not future.set_running_or_notify_cancel():
             return
         try:
-            result = ask()
+            result = function()
         except BaseException as error:
-            answer.set_exception(portable(error))
+            future.set_exception(portable(error))
         else:
-            answer.set_result(result)
+            future.set_result(result)

@@ -11,7 +11,7 @@ from rollserve_server.sampling import Claim
 
 if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import RemoteBuffer
-    from rollserve_server.pool.plan.plan import PlannedClaim
+    from rollserve_server.pool.plan.claiming import PlannedClaim
     from rollserve_server.sampling import Parcel
 
 __all__ = ["Cancellation", "Claims", "PendingDelivery"]

@@ -11,8 +11,8 @@ from rollserve import Reproducibility
 from rollserve_server.errors import EnvFailedError, WorkerLostError
 from rollserve_server.pool.accounts.account import Account, WorkerAccount
 from rollserve_server.pool.accounts.env_failures import FailedEpisode
+from rollserve_server.pool.calls.call import Call, CallContext
 from rollserve_server.pool.calls.claims import Cancellation, Claims, PendingDelivery
-from rollserve_server.pool.calls.driver import CallContext, CallDriver
 from rollserve_server.pool.calls.stragglers import Stragglers
 from rollserve_server.pool.plan.placement import Anywhere, PerWorker
 from rollserve_server.pool.plan.plan import Plan
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["EpisodeCall"]
 
 
-class EpisodeCall(CallDriver["Order", "Report"]):
+class EpisodeCall(Call["Order", "Report"]):
     """A call for whole episodes, which has its sequence for itself.
 
     A lost worker costs time only: its episodes run again, on any worker that may run them, and are the same. A

@@ -13,7 +13,7 @@ from rollserve_server.errors import DomainError, EnvFailedError, NotReadyError, 
 from rollserve_server.futures import ignore_result
 from rollserve_server.pool.accounts.account import ENVIRONMENT_FAILED, Account, WorkerAccount
 from rollserve_server.pool.accounts.env_failures import FailedEpisode
-from rollserve_server.pool.calls.driver import CallContext, CallDriver
+from rollserve_server.pool.calls.call import Call, CallContext
 from rollserve_server.pool.calls.fragment_worker import FragmentWorker, PendingMessages
 from rollserve_server.pool.sequences.row_sequences import RowsReached, WorkLocation
 from rollserve_server.sampling import FragmentAssignment, FragmentOrder, RowSequenceSpec, Worker
@@ -34,7 +34,7 @@ _STOP_SECONDS = 1.0
 """How long a worker that is to stop may take to answer, if it has written nothing yet."""
 
 
-class FragmentCall(CallDriver["FragmentOrder", "FragmentReport"]):
+class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
     """A fragment call, which has its row sequence for itself.
 
     A lost worker costs time only: its rows are brought back to where they stood, and make the same steps again. If a

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rollserve_server.pool.accounts.counters import Counters
-from rollserve_server.pool.calls.driver import CallContext
+from rollserve_server.pool.calls.call import CallContext
 
 if TYPE_CHECKING:
     from rollserve_server.pool.interface.requests import MessageFormat, SamplingOptions

@@ -11,7 +11,7 @@ from rollserve import Reproducibility
 from rollserve_server.errors import EnvFailedError, WorkerLostError
 from rollserve_server.pool.accounts.account import Account, WorkerAccount
 from rollserve_server.pool.accounts.env_failures import FailedEpisode
-from rollserve_server.pool.calls.driver import CallContext, CallDriver
+from rollserve_server.pool.calls.call import Call, CallContext
 from rollserve_server.pool.plan.pace import Pace
 from rollserve_server.pool.plan.units import Units
 from rollserve_server.sampling import Population, PopulationOrder, PopulationReport, Worker
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["PopulationCall"]
 
 
-class PopulationCall(CallDriver[PopulationOrder, PopulationReport]):
+class PopulationCall(Call[PopulationOrder, PopulationReport]):
     """An evaluation of a population. A worker that is lost, or far slower than others, costs time only.
 
     Attributes:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from rollserve_server.pool.accounts.account import Account
-    from rollserve_server.pool.calls.driver import CallContext
+    from rollserve_server.pool.calls.call import CallContext
     from rollserve_server.pool.calls.pool_parts import PoolParts
     from rollserve_server.pool.interface.requests import SampleRequest
     from rollserve_server.pool.sequences.own_sequence import OwnSequence

@@ -1,4 +1,4 @@
-"""Which server a sampler belongs to: one at a time, for as long as it says so again and again. Pure."""
+"""The lease of a sampler: the exclusive right of one server to it, which has to be renewed."""
 
 from __future__ import annotations
 
@@ -7,32 +7,37 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Lease", "Owner"]
+__all__ = ["LEASE_SECONDS", "RENEW_SECONDS", "Lease", "Owner"]
+
+LEASE_SECONDS = 5.0
+"""Time after a renewal in which no other server may take the sampler."""
+RENEW_SECONDS = 1.0
+"""Period of renewals."""
 
 
 @dataclass(frozen=True)
 class Owner:
-    """A server: the machine that it runs on, and its process there."""
+    """A server, by its machine and its process there."""
 
     host: str
     process_id: int
 
 
 class Lease:
-    """Belongs to one owner at a time, and can be taken by another once it has not been renewed for a while.
+    """A lease of one owner at a time. Another owner can acquire it once it was not renewed for a while.
 
     Attributes:
-        epoch: one more with each owner; 0 before the first.
-        owner: who had it last.
-        num_renewals: how often it was renewed: whoever sees that rise knows that the owner is alive.
+        epoch: number of owners so far, including the present one.
+        owner: the last owner.
+        num_renewals: number of renewals; as long as it rises, the owner is alive.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begins without an owner.
+        """Start without an owner.
 
         Args:
-            seconds: how long it holds after each renewal.
-            clock: tells seconds.
+            seconds: time that the lease lasts after each renewal.
+            clock: returns the time, in seconds.
         """
         self.epoch = 0
         self.owner: Owner | None = None
@@ -41,25 +46,29 @@ class Lease:
         self._clock = clock
         self._ends_at = clock()
 
-    def claim(self, owner: Owner, epoch: int = 0) -> int | None:
-        """Gives it to an owner, unless another has it.
+    def acquire(self, owner: Owner, epoch: int = 0) -> int | None:
+        """Give the lease to an owner, unless another has it.
 
         Args:
-            owner: who wants it.
-            epoch: that which it has had it in already, if this lease may know nothing of that: only a later one goes
-                before it.
+            owner: the new owner.
+            epoch: epoch that the owner has had already, if this lease replaces one that was lost. Only an owner with a
+                later epoch precedes it. 0 for a new epoch.
 
         Returns:
-            The epoch that it has it in, or None.
+            The epoch of the owner, or None if another owner has the lease.
         """
-        if epoch < self.epoch if epoch else self._clock() < self._ends_at:
+        has_other_owner = epoch < self.epoch if epoch else self._clock() < self._ends_at
+        if has_other_owner:
             return None
         self.epoch, self.owner = epoch or self.epoch + 1, owner
         self.renew(self.epoch)
         return self.epoch
 
     def renew(self, epoch: int) -> bool:
-        """Goes on for its owner, also if it has ended and nobody has taken it; False if another has it."""
+        """Renew the lease of an epoch; return False if a later owner has it.
+
+        A lease that has run out can be renewed as long as nobody else has acquired it.
+        """
         if epoch != self.epoch:
             return False
         self.num_renewals += 1
@@ -67,11 +76,11 @@ class Lease:
         return True
 
     def release(self, epoch: int) -> None:
-        """Ends it, if it is the owner who says so."""
+        """End the lease of an epoch now, unless a later owner has it."""
         if epoch == self.epoch:
             self._ends_at = self._clock()
 
     @property
     def idle_seconds(self) -> float:
-        """How long nobody has had it; below 0 while somebody has."""
+        """Seconds since the lease ended; below 0 while somebody has it, and before the first owner."""
         return self._clock() - self._ends_at if self.epoch else -math.inf

@@ -1,4 +1,4 @@
-"""Episodes that were begun a second time, on another worker. Pure, as the plan that they are of."""
+"""Duplicates: second runs of stragglers, on another worker than the first."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ __all__ = ["Duplicates"]
 
 
 class Duplicates:
-    """Those of a ledger. Of each episode there is one at a time, and the one of the two that ends first counts.
+    """Duplicates of a ledger's episodes: at most one of each at a time. The run that ends first counts.
 
     Attributes:
-        redundant: workers, and an episode that each of them has in vain.
+        redundant: workers, each with an episode that it has although the other run counts. The caller removes them.
     """
 
     def __init__(self, ledger: Ledger, num_open: list[int]) -> None:
-        """Takes what it keeps up to date: the ledger, and how many episodes each worker has that have not ended."""
+        """Continue with the duplicates that the ledger has.
+
+        Args:
+            ledger: the ledger; kept up to date here.
+            num_open: for each worker, the number of runs that have not ended; kept up to date here.
+        """
         self._ledger = ledger
         self._num_open = num_open
         self.redundant: list[tuple[int, int]] = []
@@ -32,14 +37,14 @@ class Duplicates:
         room: int,
         unit_of: Callable[[int], range],
     ) -> list[range]:
-        """Episodes to begin a second time on a worker; see `Plan.begin_duplicates`.
+        """Return episodes that a worker begins a second time; see `Plan.begin_duplicates`.
 
         Args:
-            worker: which one.
-            awaited: episodes that run, in their order.
-            is_late: says of one of those whether it is late.
-            room: how many there may be.
-            unit_of: says which episodes run together with one.
+            worker: index of the worker.
+            awaited: running episodes, in the order in which the call waits for them.
+            is_late: returns whether a running episode is late.
+            room: maximum number of episodes, apart from the rest of a work unit.
+            unit_of: returns the work unit of an episode.
         """
         ledger = self._ledger
         ranges: list[range] = []
@@ -59,14 +64,14 @@ class Duplicates:
         return ranges
 
     def give_up(self, index: int, worker: int) -> None:
-        """Takes in that a worker gave up an episode that was begun twice: it is the other's alone now."""
+        """Record that a worker gave up an episode with a duplicate: only the other worker has the episode now."""
         ledger = self._ledger
         duplicate = ledger.duplicates.pop(index)
         if worker != duplicate:
             ledger.workers[index] = duplicate
 
     def settle(self, index: int, worker: int | None) -> bool:
-        """Takes in where an episode has ended that was begun twice; returns whether it is the first of the two."""
+        """Record where an episode with a duplicate has ended; return whether that run is the first to end."""
         ledger = self._ledger
         owner, duplicate = ledger.workers[index], ledger.duplicates.pop(index)
         if worker != duplicate or index in ledger.sizes:

@@ -13,14 +13,14 @@ __all__ = ["Ledger"]
 
 @dataclass
 class Ledger:
-    """A stream's episodes that were begun and not yet claimed.
+    """Episodes of a sequence that were begun and are not claimed yet. It lasts from call to call.
 
     Attributes:
-        next_index: the first index that is not claimed.
-        workers: of each such episode, where it is.
-        sizes: of each finished one, its steps and approximate bytes.
-        failed: those that were given up, because their environments failed; they are on no worker any more.
-        duplicates: of each that was begun a second time, and is awaited there, on which worker.
+        next_index: first index that is not claimed.
+        workers: for each of the episodes, the worker that has it.
+        sizes: for each finished episode, its steps and approximate bytes.
+        failed: episodes that were given up because their environments failed; no worker has them any more.
+        duplicates: for each episode that runs a second time, the worker of that run.
     """
 
     next_index: int
@@ -28,3 +28,22 @@ class Ledger:
     sizes: dict[int, tuple[int, int]] = field(default_factory=dict)
     failed: dict[int, FailedEpisode] = field(default_factory=dict)
     duplicates: dict[int, int] = field(default_factory=dict)
+
+    def lose(self, worker: int) -> tuple[list[int], dict[int, int]]:
+        """Remove the episodes of a worker that is gone. An episode with a duplicate moves to the other worker.
+
+        Returns:
+            The episodes that no other worker has, in order; and the steps of each finished episode that is gone.
+        """
+        held = sorted(index for index, owner in self.workers.items() if owner == worker)
+        self.duplicates = {index: other for index, other in self.duplicates.items() if other != worker}
+        lost, finished = [], {}
+        for index in held:
+            del self.workers[index]
+            if index in self.duplicates:
+                self.workers[index] = self.duplicates.pop(index)
+            else:
+                lost.append(index)
+            if index in self.sizes:
+                finished[index], _ = self.sizes.pop(index)
+        return lost, finished

@@ -1,4 +1,4 @@
-"""How long workers take for episodes, and after how long one is a straggler."""
+"""Pace: how long workers take for episodes, and when an episode is a straggler."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections import deque
 __all__ = ["Pace"]
 
 _MIN_SECONDS = 1.0
-"""No episode is late before that, however fast others are: a busy machine may pause a process as long."""
+"""Time before which no episode is late, however fast others are: a busy machine may pause a process as long."""
 _QUANTILE = 0.75
-"""Part of the episodes that are at most as slow as the usual one."""
+"""Quantile of the durations that is the usual one."""
 
 
 class Pace:

@@ -1,4 +1,4 @@
-"""Units of a population: which worker runs which. Pure: no clock, no I/O."""
+"""Work units of a population: which worker runs which."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ __all__ = ["Units"]
 
 
 class Units:
-    """Units of work that any worker may run; the lowest are begun first."""
+    """Work units that any worker may run: lost ones begin first, then the lowest."""
 
     def __init__(self, num_units: int, num_workers: int) -> None:
         self._next, self._stop = 0, num_units
-        self._to_begin_again: list[int] = []
+        self._lost: list[int] = []
         self._running: list[set[int]] = [set() for _ in range(num_workers)]
         self._duplicated: set[int] = set()
         self._absent: set[int] = set()
 
     @property
     def num_open(self) -> Sequence[int]:
-        """For each worker, the number of units that it runs."""
+        """Number of units that each worker runs."""
         return [len(units) for units in self._running]
 
     def begin(self, worker: int, room: int) -> list[range]:
-        """Return the units that a worker begins now: up to `room` together with those it runs, and up to its share."""
+        """Return the units that a worker begins now: with those it runs, up to `room` and up to its share of all."""
         num_open = self.num_open
-        num_left = self._stop - self._next + len(self._to_begin_again)
+        num_left = self._stop - self._next + len(self._lost)
         num_present = len(self._running) - len(self._absent)
         share = math.ceil((sum(num_open) + num_left) / num_present)
         count = max(min(room, share) - num_open[worker], 0)
-        again, self._to_begin_again = self._to_begin_again[:count], self._to_begin_again[count:]
+        again, self._lost = self._lost[:count], self._lost[count:]
         stop = min(self._next + count - len(again), self._stop)
         ranges = [*(range(unit, unit + 1) for unit in again), range(self._next, stop)]
         self._next = stop
@@ -57,13 +57,13 @@ class Units:
                 units.discard(unit)
 
     def lose(self, worker: int) -> list[int]:
-        """Record that a worker is gone; return the units that only it was running, which begin again."""
+        """Record that a worker is gone; return the units that no other worker runs, which begin again."""
         self._absent.add(worker)
         lost = sorted(self._running[worker] - self._duplicated)
         self._duplicated -= self._running[worker]
         self._running[worker].clear()
         for unit in lost:
-            bisect.insort(self._to_begin_again, unit)
+            bisect.insort(self._lost, unit)
         return lost
 
     def regain(self, worker: int) -> None:

@@ -1,4 +1,4 @@
-"""Where the rows of a sequence stand between two calls, and what it takes to bring them there again. Pure."""
+"""Checkpoints: where the rows of a row sequence stand between two calls, and the actions that lead there."""
 
 from __future__ import annotations
 
@@ -12,53 +12,62 @@ from rollserve_server.sampling import RecurrentState, RowProgress, RowState
 
 __all__ = ["ActionLog", "Checkpoint", "RowPoint"]
 
-_MOST_LOG_BYTES = 64 << 20
-"""How much the actions of the rows of one worker may take."""
+_MAX_LOG_BYTES = 64 << 20
+"""Limit of the memory for the actions of one worker's rows."""
 
 
 class ActionLog:
-    """What a row's environment was given since its reset. It can go on from any of its steps."""
+    """The actions of a row's environment since its reset. Later actions may overwrite its end."""
 
     def __init__(self, columns: Sequence[np.ndarray]) -> None:
-        """Takes the actions so far, for each leaf of the action space (steps, *A), and copies them."""
+        """Copy the first actions: for each leaf of the action space, a column (steps, *A)."""
         self._columns = [column.copy() for column in columns]
 
     def __reduce__(self) -> tuple[type[ActionLog], tuple[Sequence[np.ndarray]]]:
-        # What is read from Ray's object store cannot be written to: the constructor copies it.
+        # Arrays from Ray's object store are read-only, so the constructor copies them.
         return ActionLog, (self._columns,)
 
     @property
     def num_bytes(self) -> int:
-        """How much memory it takes."""
+        """Memory of the columns."""
         return sum(column.nbytes for column in self._columns)
 
     def first(self, num_steps: int) -> list[np.ndarray]:
-        """The first so many actions, as views."""
+        """Return the first actions: for each leaf of the action space, a view (num_steps, *A)."""
         return [column[:num_steps] for column in self._columns]
 
     def go_on(self, start: int, columns: Sequence[np.ndarray]) -> None:
-        """Puts actions behind the first `start` ones, in the place of any that are there."""
+        """Write actions behind the first ones, over any that follow these.
+
+        Args:
+            start: number of first actions that stay.
+            columns: new actions: for each leaf of the action space, a column (steps, *A).
+        """
         for position, new in enumerate(columns):
             column, stop = self._columns[position], start + len(new)
             if stop > len(column):
-                # Twice as much, so that each action is copied only a few times.
+                # Twice the size, so that each action is copied only a few times.
                 larger = np.empty((max(stop, 2 * len(column)), *column.shape[1:]), column.dtype)
                 larger[:start] = column[:start]
                 column = self._columns[position] = larger
             column[start:stop] = new
 
     def copy(self) -> ActionLog:
-        """Another one that goes on by itself."""
+        """Return an independent copy."""
         return ActionLog(self._columns)
 
 
 @dataclass(frozen=True)
 class RowPoint:
-    """Where a row stands.
+    """The state of one row, as `RowState`, with its actions in a log.
 
     Attributes:
-        reset_index, episode_index, first_step, num_steps, memory: see RowState.
-        log: the actions since the environment's reset, its first `num_steps` ones; None if they are not known.
+        reset_index: index of the episode that the environment was reset for, or will be if it has made no steps.
+        episode_index: index of the episode that the row runs; differs from `reset_index` only after a soft horizon.
+        first_step: number of steps that the environment made between its reset and the start of that episode.
+        num_steps: number of steps that the environment has made since its reset.
+        log: actions since the reset; only the first `num_steps` count. None if they are not known.
+        recurrent_state: recurrent state of the agent.
     """
 
     reset_index: int
@@ -70,17 +79,17 @@ class RowPoint:
 
     @property
     def is_restorable(self) -> bool:
-        """Whether there is a way back to where it stands."""
+        """Whether the row can be brought back to this state."""
         return not self.num_steps or self.log is not None
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where all rows stand after so many steps of each.
+    """The states of all rows of a row sequence between two calls.
 
     Attributes:
-        clock: how many; of calls that some rows stopped in early, as many as were asked for.
-        workers: of each worker, its rows.
+        clock: number of steps that each row has made; for rows that stopped early in a call, as if they had not.
+        workers: for each worker, the states of its rows.
     """
 
     clock: int
@@ -88,26 +97,27 @@ class Checkpoint:
 
     @classmethod
     def initial(cls, num_workers: int, num_rows: int) -> Checkpoint:
-        """Before the first step: each row is to begin the episode that has its number."""
+        """Return the states before the first step: each row begins the episode whose index is the row's number."""
         firsts = range(0, num_workers * num_rows, num_rows)
         return cls(0, [[RowPoint(index, index) for index in range(first, first + num_rows)] for first in firsts])
 
     @property
     def stride(self) -> int:
-        """How many rows there are: what the index of a row's next episode is greater by."""
+        """Number of rows of all workers, which is the distance between the indices of a row's episodes."""
         return sum(map(len, self.workers))
 
     @property
     def is_restorable(self) -> bool:
-        """Whether there is a way back to where all rows stand."""
+        """Whether all rows can be brought back to these states."""
         return all(point.is_restorable for points in self.workers for point in points)
 
     def states(self, worker: int) -> tuple[list[RowState], int]:
-        """What a worker's rows can be made from.
+        """Return states that a worker can bring its rows to.
+
+        A row that cannot be brought back to its state begins its next episode.
 
         Returns:
-            The states, and how many of them are those of next episodes, because there is no way back to where the row
-            stands.
+            The states, and the number of rows that begin their next episodes.
         """
         states, num_broken_off = [], 0
         for point in self.workers[worker]:
@@ -122,20 +132,20 @@ class Checkpoint:
         return states, num_broken_off
 
     def after(self, num_row_steps: int, progress: Sequence[Sequence[RowProgress]]) -> Checkpoint:
-        """Where they stand after a call of so many steps of each, given what each worker told of its rows.
+        """Return the states after a call. The logs are shared: at most one call may continue a checkpoint.
 
-        Rows of which nothing is told stand where they stood; and others may have stopped before. The count is a name.
-
-        Checkpoints that came of another call after this one are of no use any more.
+        Args:
+            num_row_steps: number of steps of each row that the call was for; some rows may have stopped before.
+            progress: for each worker, what it reported of its rows; empty for a worker whose rows have not moved.
         """
         workers = [
-            _within_limit([_moved(*pair) for pair in zip(points, told, strict=True)]) if told else points
-            for points, told in zip(self.workers, progress, strict=True)
+            _within_limit([_moved(*pair) for pair in zip(points, reported, strict=True)]) if reported else points
+            for points, reported in zip(self.workers, progress, strict=True)
         ]
         return Checkpoint(self.clock + num_row_steps, workers)
 
     def copy(self) -> Checkpoint:
-        """The same for a sequence that goes on by itself."""
+        """Return an independent copy, for another sequence."""
         workers = [
             [dataclasses.replace(point, log=point.log and point.log.copy()) for point in points]
             for points in self.workers
@@ -156,11 +166,11 @@ def _moved(point: RowPoint, progress: RowProgress) -> RowPoint:
 
 
 def _within_limit(points: Sequence[RowPoint]) -> list[RowPoint]:
-    """The rows without the longest logs, where all of them take too much."""
+    """Return the states without the longest logs, if all logs together exceed the limit."""
     kept = list(points)
     sizes = [point.log.num_bytes if point.log else 0 for point in points]
     total = sum(sizes)
-    while total > _MOST_LOG_BYTES:
+    while total > _MAX_LOG_BYTES:
         longest = max(range(len(sizes)), key=sizes.__getitem__)
         kept[longest] = dataclasses.replace(kept[longest], log=None)
         total -= sizes[longest]

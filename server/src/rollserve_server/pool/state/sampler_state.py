@@ -63,6 +63,9 @@ class Entry:
 class SamplerState:
     """All of a sampler's state that outlives its server.
 
+    The journal keeps it, and the next server may be of another version: a change of the layout of this class, or of any
+    class within it, needs another journal format (`JOURNAL_FORMAT` in `backends/ray/names.py`).
+
     Attributes:
         software: version of the software that the sampler's workers run.
         run: name of the sampler's run.

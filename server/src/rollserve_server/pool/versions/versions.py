@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from rollserve import Reason
 from rollserve_server.envs import specs_of_rows
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["KeptVersions", "Versions"]
 
 _T = TypeVar("_T")
+_Kind = Literal["agent", "env"]
+"""Kinds of versions. Beside its kind, a version has a number; environments of evaluations have numbers below 0."""
 
 _KEPT_EVALUATION_ENVS = 2
 """Environments of evaluations that are kept beside those in use: a trainer may evaluate in two by turns."""
@@ -111,7 +113,7 @@ class Versions:
                 raise NotReadyError(text, reason=Reason.WORKERS_DIFFER)
 
     @contextlib.contextmanager
-    def installing(self, kind: str, number: int) -> Iterator[None]:
+    def installing(self, kind: _Kind, number: int) -> Iterator[None]:
         """Have workers keep the pending version that they are being given in the block."""
         self._pending[kind, number] = None
         try:
@@ -119,7 +121,7 @@ class Versions:
         finally:
             del self._pending[kind, number]
 
-    def accept(self, kind: str, number: int, version: AgentVersion | EnvVersion) -> None:
+    def accept(self, kind: _Kind, number: int, version: AgentVersion | EnvVersion) -> None:
         """Record that all workers hold the pending version, so that replaced workers get it, too."""
         self._pending[kind, number] = version
 

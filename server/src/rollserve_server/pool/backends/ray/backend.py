@@ -1,4 +1,4 @@
-"""Ray as a backend: workers are actors, on a cluster of our own or an existing one."""
+"""The Ray backend: workers are actors, on a cluster of the server's own or an existing one."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ import ray
 import ray._private.worker
 
 if TYPE_CHECKING:
+    from rollserve_server.pool.journal.held_lease import HeldLease
     from rollserve_server.pool.journal.journal import Journal
     from rollserve_server.settings import RaySettings, WorkerSettings
 
@@ -30,11 +31,11 @@ __all__ = ["RayBackend"]
 _R = TypeVar("_R")
 
 _TAKEOVER_SECONDS = 30.0
-"""How long a worker of an earlier server may take to end what it does for that server."""
+"""Limit of the time in which a worker ends its work for an earlier server."""
 
 
 class RayBackend:
-    """Workers as actors of Ray. On an existing cluster, they outlive this process, with a journal beside them."""
+    """A maker of workers that are Ray actors. On an existing cluster, they and a journal outlive this process."""
 
     def __init__(
         self, settings: RaySettings, *, num_workers: int | None = None, takeover_seconds: float = _TAKEOVER_SECONDS
@@ -43,22 +44,21 @@ class RayBackend:
 
         Args:
             settings: the cluster, and what each worker takes of it.
-            num_workers: number of workers that a cluster of our own has room for, whatever the number of cores; None
-                for as many as there are cores.
-            takeover_seconds: how long a worker of an earlier server may take to end what it does for that server; at
-                most 30 s.
+            num_workers: number of workers that a cluster of the server's own has room for, whatever the number of
+                cores; None for as many as there are cores.
+            takeover_seconds: time in which a worker has to end its work for an earlier server; at most 30 s.
 
         Raises:
             OSError: there is no cluster at the address, or Ray does not start.
         """
         self._settings = settings
         self._takeover_seconds = min(takeover_seconds, _TAKEOVER_SECONDS)
-        # In a cluster of our own, cores and custom resources are what we say: as many workers as it was made for take
-        # some, and further ones run without. What the machine really has, GPUs and memory, all of them take.
+        # The server decides which cores and custom resources its own cluster has: as many workers as the cluster was
+        # made for reserve them, and further workers run without. All workers reserve GPUs and memory, which are real.
         self._num_free: int | None = None
         self._kills = KernelKills()
         self._watch: ClusterWatch | None = None
-        self._journal: RayJournal | None = None
+        self._lease: HeldLease | None = None
         self._names = WorkerNames()
         self._found: dict[int, RayWorker] = {}
         cluster.connect(settings, num_workers)
@@ -70,12 +70,16 @@ class RayBackend:
         cluster.check_store(results_bytes)
 
     def create_worker(self, worker_index: int, settings: WorkerSettings) -> RayWorker:
-        """Create a worker, which starts in the background."""
-        journal, lasting, epoch = self._journal, {}, 0
-        if journal is not None:
-            if not journal.is_held:
+        """Return a new worker, which starts in the background.
+
+        Raises:
+            SamplerLostError: another server may have the sampler by now.
+        """
+        lease, lasting, epoch = self._lease, {}, 0
+        if lease is not None:
+            if not lease.is_held:
                 raise SamplerLostError("another server may have the sampler by now")
-            epoch = journal.epoch
+            epoch = lease.epoch
             lasting = {"name": self._names.new(worker_index, epoch), "lifetime": "detached"}
         remote: Any = ray.remote(concurrency_groups={CONTROL: 1})  # type: ignore[call-overload]
         has_room = self._num_free != 0
@@ -84,35 +88,41 @@ class RayBackend:
             num_gpus=self._settings.worker_num_gpus,
             memory=self._settings.worker_memory_bytes,
             resources=dict(self._settings.worker_resources) if has_room else {},
-            enable_task_events=False,  # nobody asks Ray for them
+            enable_task_events=False,  # nobody reads them
             **lasting,
         )
-        worker = RayWorker(worker_index, actor.remote(worker_index, settings, epoch), self._kills, journal)
+        worker = RayWorker(worker_index, actor.remote(worker_index, settings, epoch), self._kills, lease)
         if has_room and self._num_free is not None:
             self._num_free -= 1
             worker.on_end = self._free
         return worker
 
     async def open_journal(self) -> Journal:
-        """Open the journal; end or take over the workers of earlier servers."""
+        """Open the journal; end or take over the workers of earlier servers.
+
+        Raises:
+            SamplerLostError: another server has the sampler, or Ray does not start the journal.
+            InvalidValueError: an earlier server left a journal of another format.
+        """
         if self._settings.ray_address is None:
             return NoJournal()
-        self._journal = journal = await RayJournal.open(self._settings.orphan_seconds, discard=not self._settings.adopt)
+        journal = await RayJournal.open(self._settings.orphan_seconds, discard=not self._settings.adopt)
+        self._lease = journal.lease
         state = journal.state
         num_workers = len(state.snapshot.workers) if state else 0
         found, others = await asyncio.to_thread(self._names.find, num_workers)
         await asyncio.to_thread(end_actors, others)
-        workers = [RayWorker(index, actor, self._kills, journal) for index, actor in found.items()]
+        workers = [RayWorker(index, actor, self._kills, journal.lease) for index, actor in found.items()]
         taken = await asyncio.gather(*(worker.take_over(self._takeover_seconds) for worker in workers))
         self._found = {worker.index: worker for worker, is_taken in zip(workers, taken, strict=True) if is_taken}
         return journal
 
     def find_worker(self, worker_index: int) -> RayWorker | None:
-        """Return a worker that an earlier server left, if there is one."""
+        """Return a worker that an earlier server left, and that is idle now; None if there is none."""
         return self._found.pop(worker_index, None)
 
     def share(self, value: _R) -> _R:
-        """Put a value into the object store; return the reference, which an actor gets as the value itself."""
+        """Put a value into the object store; return its reference, which Ray replaces by the value for an actor."""
         with putting():
             reference: Any = ray.put(value)
         return reference  # type: ignore[no-any-return]
@@ -122,18 +132,18 @@ class RayBackend:
         return cluster.default_num_workers(self._settings)
 
     def watch(self, on_lost: Callable[[str], None]) -> None:
-        """Watch the cluster's head and this machine's part of it."""
+        """Watch the cluster's head and its raylet on this machine."""
         node: Any = ray._private.worker._global_node
         if node is not None:  # else this process is a client of the cluster, not a part of it
             self._watch = ClusterWatch(node.gcs_address, node.raylet_socket_name, on_lost)
 
     def close(self) -> None:
-        """Leave the cluster, or end our own."""
+        """Leave the cluster, or end it if it is the server's own."""
         if self._watch is not None:
             self._watch.close()
         ray.shutdown()
 
     def _free(self) -> None:
-        """Record that a worker is gone that took its part of our own cluster."""
+        """Record that a worker no longer reserves its part of the server's own cluster."""
         assert self._num_free is not None  # noqa: S101
         self._num_free += 1

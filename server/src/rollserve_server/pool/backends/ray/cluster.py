@@ -1,4 +1,4 @@
-"""Connecting to a cluster of Ray, or starting one on this machine."""
+"""Connecting to a Ray cluster, or starting one on this machine."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-# Ray reads these when it is imported: it reports to nobody, leaves the way that Python was started alone, does not
-# explain how it counts the cores of a container, does not log errors that the pool gets and logs itself, and does not
-# start a cluster of its own when it has lost this one.
+# Ray reads these variables when it is imported. It then sends no usage statistics, does not start workers by `uv run`,
+# does not explain how it counts the cores of a container, does not log errors that the pool logs itself, and does not
+# start another cluster when it has lost this one.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
 os.environ.setdefault("RAY_DISABLE_DOCKER_CPU_WARNING", "1")
@@ -32,8 +32,8 @@ __all__ = ["check_store", "connect", "default_num_workers"]
 _log = logging.getLogger(__name__)
 
 _SYSTEM_CONFIG = {"free_objects_period_milliseconds": 10}
-"""Period after which Ray frees objects. With its default of a second, bulk data always goes into memory that nothing
-has touched yet, which costs as much as copying it, and counts for every process that touches it."""
+"""Period in which Ray frees objects, 10 ms. With the default of 1 s, bulk data always goes into memory that was never
+touched, which costs as much as copying the data, and counts as memory of every process that touches it."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -42,8 +42,8 @@ def connect(settings: RaySettings, num_workers: int | None) -> None:
 
     Args:
         settings: the cluster, and what each worker takes of it.
-        num_workers: number of workers that a cluster of our own has room for, whatever the number of cores; None for as
-            many as there are cores.
+        num_workers: number of workers that a cluster of the server's own has room for, whatever the number of cores;
+            None for as many as there are cores.
 
     Raises:
         OSError: there is no cluster at the address, or Ray does not start.
@@ -62,9 +62,9 @@ def connect(settings: RaySettings, num_workers: int | None) -> None:
     except Exception as error:
         ray.shutdown()
         _log.debug("Ray does not start", exc_info=error)
-        what = "Ray cannot be started" if address is None else f"ray_address: cannot connect to Ray at {address}"
+        failed = "Ray cannot be started" if address is None else f"ray_address: cannot connect to Ray at {address}"
         hint = hint_of(error) if address is None else " (does it ask for a token? See RAY_AUTH_MODE)"
-        raise OSError(f"{what}: {' '.join(str(error).split())}{hint}") from error
+        raise OSError(f"{failed}: {' '.join(str(error).split())}{hint}") from error
 
 
 def default_num_workers(settings: RaySettings) -> int:
@@ -74,18 +74,22 @@ def default_num_workers(settings: RaySettings) -> int:
 
 
 def check_store(results_bytes: int) -> None:
-    """Warn if results on their way to clients, this many bytes at a time, may not fit into the object store."""
+    """Warn if results on their way to clients may not fit into the object store.
+
+    Args:
+        results_bytes: bytes of all calls that may be on their way at a time.
+    """
     resources = ray.cluster_resources()  # type: ignore[no-untyped-call]
     small = small_store(int(resources.get("object_store_memory", 0)), results_bytes)
     if small is not None:
-        _log.warning("results may not fit into the object store: slow clients make it write to the disk", extra=small)
+        _log.warning("results may not fit into the object store: with slow clients, it spills to the disk", extra=small)
 
 
 def _start(settings: RaySettings, num_workers: int | None) -> None:
-    # Whoever can talk to the cluster can run code in it: only this process and its children know the token.
+    # Whoever can connect to the cluster can run code in it, so only this process and its children know the token.
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # it warns although all is well
-    # Without a number of workers, Ray counts the cores: it knows how many a container may use.
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # it warns of a token that is set
+    # Without a number of workers, Ray counts the cores, because it knows how many a container may use.
     num_cpus = None if num_workers is None else math.ceil(settings.worker_num_cpus * num_workers) or 1
     max_workers = num_workers or len(os.sched_getaffinity(0))
     resources: dict[str, float] = {
@@ -105,21 +109,22 @@ def _start(settings: RaySettings, num_workers: int | None) -> None:
 
 
 def _quieten() -> None:
-    """Turn what Ray prints and logs into log events without colours, and leave signals to the server."""
+    """Turn what Ray prints and logs into log events without colours."""
     ray._private.worker.print_to_stdstream = _log_output
     own = logging.getLogger("ray")
     own.handlers.clear()
     own.propagate = True
+    # The server handles SIGTERM, and starts Ray in another thread, which cannot set a handler.
     logger = logging.getLogger("ray._private.worker")
     logger.addFilter(lambda record: "SIGTERM handler is not set" not in record.getMessage())
 
 
 def _log_output(data: Mapping[str, Any], ignore_prefix: bool) -> None:
-    """Log what a process of the cluster has printed: an environment in a worker, or Ray itself."""
+    """Log lines that a process of the cluster has printed: an environment in a worker, or Ray itself."""
     source = str(data["pid"])
     for line in data["lines"]:
         text = _COLOURS.sub("", line).strip()
         if source.isdecimal():
             _log.info("worker output", extra={"pid": source, "text": text})
         elif source == "raylet":
-            _log.warning("message of Ray", extra={"text": text})
+            _log.warning("Ray message", extra={"text": text})

@@ -1,6 +1,7 @@
-"""Whether the cluster of Ray is still there.
+"""A watch over the Ray cluster.
 
-When it is not, Ray waits for it for a minute, within calls that block whoever has made them, and then ends the process.
+When the cluster is lost, Ray waits for it for a minute, within calls that block their callers, and then ends the
+process. The watch finds the loss within seconds.
 """
 
 from __future__ import annotations
@@ -15,41 +16,41 @@ __all__ = ["ClusterWatch"]
 _PERIOD_SECONDS = 0.5
 _CONNECT_SECONDS = 2.0
 _HEAD_SECONDS = 5.0
-"""How long the head may be away: one that keeps its state elsewhere comes back, and Ray goes on with it."""
+"""Limit of the head's absence: a head that keeps its state elsewhere comes back, and Ray goes on with it."""
 _RAYLET_SECONDS = 1.0
-"""The same of what runs on this machine, which does not come back."""
+"""Limit of the absence of this machine's raylet: a lost raylet does not come back."""
 
 
 class ClusterWatch:
-    """Looks after the cluster's head, and the part of it on this machine, from a thread of its own."""
+    """A thread that watches the cluster's head and its raylet on this machine."""
 
     def __init__(self, head: str, raylet_socket: str, on_lost: Callable[[str], None]) -> None:
-        """Begins to look.
+        """Start to watch.
 
         Args:
-            head: where the head listens, as `host:port`.
-            raylet_socket: the Unix socket of this machine's raylet.
-            on_lost: called once, from the thread, with what is lost.
+            head: address of the head, as `host:port`.
+            raylet_socket: path of the Unix socket of this machine's raylet.
+            on_lost: called once, from the thread, with a text that says what is lost.
         """
         self._head = head
         self._raylet_socket = raylet_socket
         self._on_lost = on_lost
         self._closed = threading.Event()
-        threading.Thread(target=self._look, name="cluster-watch", daemon=True).start()
+        threading.Thread(target=self._watch, name="cluster-watch", daemon=True).start()
 
     def close(self) -> None:
-        """Ends looking."""
+        """Stop watching."""
         self._closed.set()
 
-    def _look(self) -> None:
+    def _watch(self) -> None:
         raylet = None
         head_seen = raylet_seen = time.monotonic()
         while not self._closed.wait(_PERIOD_SECONDS):
-            if self._is_head_there():
+            if self._accepts_connections():
                 head_seen = time.monotonic()
-            # Raylets write into their logs when connections come and go: this one stays.
+            # One lasting connection: raylets log connections that come and go.
             if raylet is None or _is_closed(raylet):
-                raylet = self._connected_to_raylet()
+                raylet = self._connect_to_raylet()
             if raylet is not None:
                 raylet_seen = time.monotonic()
             missing, now = "", time.monotonic()
@@ -58,11 +59,11 @@ class ClusterWatch:
             elif now - head_seen > _HEAD_SECONDS:
                 missing = f"its head at {self._head}"
             if missing and not self._closed.is_set():
-                self._on_lost(f"the cluster of Ray is lost: {missing} takes no connections any more")
+                self._on_lost(f"the Ray cluster is lost: {missing} accepts no connections any more")
                 return
 
-    def _is_head_there(self) -> bool:
-        """Whether it takes a connection: a new one each time tells of the network, too."""
+    def _accepts_connections(self) -> bool:
+        """Return whether the head accepts a new connection, which tests the network, too."""
         host, _, port = self._head.rpartition(":")
         try:
             socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
@@ -70,7 +71,7 @@ class ClusterWatch:
             return False
         return True
 
-    def _connected_to_raylet(self) -> socket.socket | None:
+    def _connect_to_raylet(self) -> socket.socket | None:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.connect(self._raylet_socket)
@@ -82,7 +83,7 @@ class ClusterWatch:
 
 
 def _is_closed(connection: socket.socket) -> bool:
-    """Whether the other side has closed a connection that nothing comes from; closes it then."""
+    """Return whether the other side, which sends nothing, has closed a connection; close it then."""
     try:
         if connection.recv(1):
             return False

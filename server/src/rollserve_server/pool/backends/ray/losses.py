@@ -1,4 +1,4 @@
-"""What errors of Ray tell of: why a worker is lost, or what is full. Knows Ray, as `ray_backend` does."""
+"""Errors of Ray, translated: why a worker is lost, or that the object store is full."""
 
 from __future__ import annotations
 
@@ -19,20 +19,24 @@ _STORE_FULL = (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskErro
 _MACHINE_LOST = re.compile(r"node (?:has )?(?:died|was terminated|is dead)|node.{0,80}marked dead", re.IGNORECASE)
 _USED = re.compile(r"was (\S+ used) / (\S+ limit)")
 _RECENT_SECONDS = 10.0
-"""A worker that is lost so soon after the kernel was seen to end a process is taken to be that process."""
+"""Time after the kernel ended a process in which a lost worker is assumed to be that process."""
 
 
 class KernelKills:
-    """How many processes of this machine the kernel has ended because memory was short: nobody else tells of it."""
+    """The kernel's count of processes that it ended because memory was short. Ray does not report these."""
 
     def __init__(self, path: Path = Path("/proc/vmstat")) -> None:
-        """Begins to count."""
+        """Start to count.
+
+        Args:
+            path: the kernel's statistics of virtual memory.
+        """
         self._path = path
         self._num_kills = self._count()
         self._seen: float | None = None
 
     def is_recent(self) -> bool:
-        """Whether there was one since this was last asked, or a moment before that."""
+        """Return whether the kernel ended a process since the last call of this method, or within the last 10 s."""
         num_kills, now = self._count(), time.monotonic()
         if num_kills > self._num_kills:
             self._num_kills, self._seen = num_kills, now
@@ -41,17 +45,17 @@ class KernelKills:
     def _count(self) -> int:
         try:
             text = self._path.read_text()
-        except OSError:  # not on every system
+        except OSError:  # only Linux has the file
             return 0
         return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill ")), 0)
 
 
 @contextlib.contextmanager
 def putting() -> Iterator[None]:
-    """Wherever something may be put into the object store.
+    """Translate errors of a full object store that are raised in the block.
 
     Raises:
-        OverLimitError: it is full.
+        OverLimitError: the object store is full.
     """
     try:
         yield
@@ -60,7 +64,13 @@ def putting() -> Iterator[None]:
 
 
 def domain_error(error: ray.exceptions.RayError, worker_index: int, kills: KernelKills) -> DomainError:
-    """The error that says what an error of Ray says about what a worker was asked."""
+    """Return the error for a call of a worker that failed with an error of Ray.
+
+    Args:
+        error: Ray's error.
+        worker_index: index of the worker.
+        kills: the kernel's count on this machine.
+    """
     cause = getattr(error, "cause", error)
     if isinstance(cause, _STORE_FULL) or isinstance(error, _STORE_FULL):
         return _store_full()
@@ -68,17 +78,17 @@ def domain_error(error: ray.exceptions.RayError, worker_index: int, kills: Kerne
 
 
 def _store_full() -> OverLimitError:
-    return OverLimitError(
-        "Ray's object store is full, and so is the disk that it puts the rest on: the server needs a larger "
-        "--object-store-bytes, a smaller --call-window-bytes or --max-calls, or room on the disk of Ray's folder",
-        reason=Reason.OBJECT_STORE_FULL,
+    text = (
+        "Ray's object store is full, and so is the disk that it spills to: the server needs a larger "
+        "--object-store-bytes, a smaller --call-window-bytes or --max-calls, or room on the disk of Ray's folder"
     )
+    return OverLimitError(text, reason=Reason.OBJECT_STORE_FULL)
 
 
 def _why(error: ray.exceptions.RayError, kills: KernelKills) -> str:
     if isinstance(error, ray.exceptions.OutOfMemoryError):
         found = _USED.search(str(error))
-        used = f", of which it saw {found[1]} of its {found[2]}" if found else ""
+        used = f" ({found[1]}, {found[2]})" if found else ""
         return f"Ray ended it because its machine was short of memory{used}"
     if isinstance(error, ray.exceptions.NodeDiedError) or _MACHINE_LOST.search(str(error)):
         return "its machine is out of Ray's reach"

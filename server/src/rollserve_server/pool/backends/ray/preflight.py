@@ -1,4 +1,4 @@
-"""Whether this machine has room for a cluster of Ray: what Ray says of it comes late, and names no cause."""
+"""Checks of this machine before Ray starts: Ray itself reports a lack of room late, and without the cause."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import errno
 import os
 from pathlib import Path
 
+from rollserve.errors import mismatch
+
 __all__ = ["check_room", "hint_of", "small_store"]
 
-_LEAST_FREE_BYTES = 16 << 20
-"""Ray writes logs, and does not start without them."""
-_SPILLED_FROM = 0.8
-"""The part of the object store from which on Ray writes what is there to the disk."""
+_MIN_FREE_BYTES = 16 << 20
+"""Room for Ray's logs, without which it does not start."""
+_SPILL_FRACTION = 0.8
+"""Part of the object store that is in use when Ray begins to write objects to the disk."""
 _HINTS = {
     errno.EAGAIN: "is there a limit on processes and threads, such as pids of the container or ulimit -u?",
     errno.EMFILE: "is there a limit on open files, such as ulimit -n?",
@@ -21,12 +23,12 @@ _HINTS = {
 
 
 def check_room() -> None:
-    """Looks at the folder that Ray is going to write to.
+    """Check the folder that Ray writes to.
 
     Raises:
-        OSError: it cannot be written to, or has hardly any room.
+        OSError: the folder cannot be written to, or has less than 16 MiB of room.
     """
-    # As Ray looks for it.
+    # Ray chooses the folder in the same way.
     folder = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", "ray")  # noqa: S108
     advice = "make room there, or name another folder by the environment variable RAY_TMPDIR"
     try:
@@ -37,24 +39,29 @@ def check_room() -> None:
     except OSError as error:
         raise OSError(f"Ray's folder {folder} cannot be written to: {error.strerror}: {advice}") from None
     free_bytes = room.f_bavail * room.f_frsize
-    if free_bytes < _LEAST_FREE_BYTES or (room.f_files and not room.f_favail):
-        what = f"{free_bytes} bytes" if free_bytes < _LEAST_FREE_BYTES else "room for no file"
-        raise OSError(f"Ray's folder {folder} has {what}, at least {_LEAST_FREE_BYTES} bytes were expected: {advice}")
+    if free_bytes < _MIN_FREE_BYTES:
+        raise _mismatch(folder, f"at least {_MIN_FREE_BYTES} free bytes", str(free_bytes), advice)
+    if room.f_files and not room.f_favail:
+        raise _mismatch(folder, "room for more files", "none", advice)
 
 
 def hint_of(error: Exception) -> str:
-    """What may be behind an error of Ray's start, in parentheses; empty if nothing is known."""
+    """Return the likely cause of an error at Ray's start, in parentheses; empty if none is known."""
     hint = _HINTS.get(getattr(error, "errno", None) or 0)
     return f" ({hint})" if hint else ""
 
 
 def small_store(store_bytes: int, results_bytes: int) -> dict[str, int] | None:
-    """What to warn of if results may not fit into the object store; None if they do.
+    """Return the figures for a warning if results may not fit into the object store; None if they do.
 
     Args:
-        store_bytes: the size of the store.
-        results_bytes: how much of all calls may be on its way at a time.
+        store_bytes: size of the store.
+        results_bytes: bytes of all calls that may be on their way at a time.
     """
-    if results_bytes <= _SPILLED_FROM * store_bytes:
+    if results_bytes <= _SPILL_FRACTION * store_bytes:
         return None
     return {"object_store_bytes": store_bytes, "results_bytes": results_bytes}
+
+
+def _mismatch(folder: Path, expected: str, got: str, advice: str) -> OSError:
+    return OSError(f"Ray's folder {folder}: {mismatch(expected, got, advice)}")

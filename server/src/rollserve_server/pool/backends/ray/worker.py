@@ -1,4 +1,4 @@
-"""Workers as actors of Ray: the actor, and the handle that the pool talks to it by."""
+"""Workers as Ray actors: the actor, and the pool's handle of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rollserve_server.activity import Heartbeat
-    from rollserve_server.pool.backends.ray.journal import RayJournal
+    from rollserve_server.pool.journal.held_lease import HeldLease
     from rollserve_server.sampling import WorkOrder
     from rollserve_server.settings import WorkerSettings
 
@@ -36,9 +36,9 @@ _R = TypeVar("_R")
 _log = logging.getLogger(__name__)
 
 CONTROL = "control"
-"""Concurrency group for what has to reach a worker while it works."""
+"""Concurrency group of methods that run while the worker works."""
 _INLINE_BYTES = 64 << 10
-"""Up to this size, a buffer comes with its report: waiting for another object of Ray costs more than copying it."""
+"""Size up to which a buffer travels in its report: waiting for another Ray object costs more than copying it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,9 +47,9 @@ class _Failure:
 
 
 class WorkerActor(Worker):
-    """A worker in a process of Ray. Errors are values: Ray ends the process when it cannot turn one into text.
+    """A worker in a Ray process. It refuses servers of an earlier epoch than its own.
 
-    It does nothing for a server of an earlier epoch than its own.
+    Methods return errors as values, because Ray ends the process if it cannot turn an error into text.
     """
 
     def __init__(self, worker_index: int, settings: WorkerSettings, epoch: int = 0) -> None:
@@ -58,18 +58,18 @@ class WorkerActor(Worker):
         super().__init__(worker_index, settings)
 
     def fence(self, epoch: int) -> None:
-        """Belong to the server of that epoch from now on. May be called while it works: its work ends soon."""
+        """Belong to the server of an epoch from now on, and stop all work. May be called while the worker works."""
         self._epoch = max(epoch, self._epoch)
         self.stop_all()
 
     def ask(self, epoch: int, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Return what the worker's method returns, or its failure."""
+        """Call a method of the worker; return its result or its failure."""
         if epoch < self._epoch:
             return _Failure(SamplerLostError("another server has the sampler"))
         try:
             with self.activity.at_work():
                 return getattr(self, method)(*args, **kwargs)
-        # Nothing that ends the process comes here: signals go to the main thread, and this is another one.
+        # Also SystemExit and KeyboardInterrupt: signals go to the main thread, so that these come from the method.
         except BaseException as error:
             return _Failure(portable(error))
 
@@ -78,7 +78,7 @@ class WorkerActor(Worker):
 
         A small buffer travels within the pickled report.
         """
-        outcome = self.ask(*pickle.loads(order))  # noqa: S301  # it comes from the pool
+        outcome = self.ask(*pickle.loads(order))  # noqa: S301  # from the pool
         report, buffer = (outcome, None) if isinstance(outcome, _Failure) else outcome
         if buffer is None or buffer.nbytes <= _INLINE_BYTES:
             return pickle.dumps((report, buffer)), None
@@ -86,32 +86,32 @@ class WorkerActor(Worker):
 
 
 class RayWorker:
-    """A handle of a worker actor.
+    """The handle of a worker's actor.
 
     Attributes:
         index: index of the worker.
         on_end: called once, when the worker is killed.
     """
 
-    def __init__(self, worker_index: int, actor: Any, kills: KernelKills, journal: RayJournal | None = None) -> None:
+    def __init__(self, worker_index: int, actor: Any, kills: KernelKills, lease: HeldLease | None = None) -> None:
         self.on_end: Callable[[], None] | None = None
         self.index = worker_index
         self._kills = kills
         self._actor = actor
-        self._journal = journal
-        self._epoch = journal.epoch if journal else 0
+        self._lease = lease
+        self._epoch = lease.epoch if lease else 0
         self._ask_work = actor.ask_work.options(num_returns=2)
         self._lost: WorkerLostError | None = None
 
     async def call(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        """Call a method of the worker."""
+        """Call a method of the worker; return its result."""
         with putting():
             reference = self._actor.ask.remote(self._epoch, method.__name__, *args, **kwargs)
         result: _R | _Failure = await self.fetch(reference)
         return _succeeded(result)
 
     def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], _RayBuffer]:
-        """Send an order to the worker."""
+        """Send an order to the worker; return its report and its buffer."""
         # Ray sends bytes as they are; anything else goes through its own serializer, which is Python code.
         with putting():
             report, buffer = self._ask_work.remote(pickle.dumps((self._epoch, "work", order)))
@@ -119,27 +119,31 @@ class RayWorker:
         return asyncio.ensure_future(self._report(report, remote_buffer)), remote_buffer
 
     def stop(self, work_id: int) -> None:
-        """Stop some work at once."""
+        """Stop the work of this name at once."""
         self._actor.stop.options(concurrency_group=CONTROL).remote(work_id)
 
     async def heartbeat(self) -> Heartbeat:
-        """Return what the worker is doing now."""
+        """Return the worker's activity now."""
         heartbeat: Heartbeat = await self.fetch(self._actor.heartbeat.options(concurrency_group=CONTROL).remote())
         return heartbeat
 
     def kill(self, error: WorkerLostError | None = None) -> None:
-        """End the worker without asking it."""
+        """End the worker at once, or as soon as it is sure to be this server's."""
         self._lost = self._lost or error
-        if self._journal is None:
+        if self._lease is None:
             _kill(self._actor)
-        else:  # it may be another server's by now
-            self._journal.when_held(lambda: _kill(self._actor))
+        else:
+            self._lease.when_held(lambda: _kill(self._actor))
         if self.on_end is not None:
             self.on_end()
             self.on_end = None
 
     async def take_over(self, max_seconds: float) -> bool:
-        """Have the worker end all that it does for an earlier server; kill it if it does not answer in that time."""
+        """Have the worker end its work for an earlier server; return whether it has, else kill it.
+
+        Args:
+            max_seconds: time in which the worker has to answer.
+        """
         with contextlib.suppress(DomainError, TimeoutError):
             async with asyncio.timeout(max_seconds):
                 await self.fetch(self._actor.fence.options(concurrency_group=CONTROL).remote(self._epoch))
@@ -150,22 +154,22 @@ class RayWorker:
         return False
 
     async def fetch(self, reference: Any) -> Any:
-        """Return what a task of the worker has returned; errors as of `WorkerHandle.call`."""
+        """Return the value of a Ray reference from the worker; errors as of `WorkerHandle.call`."""
         try:
             return await reference
         except ray.exceptions.RayError as error:
             raise copy.copy(self._lost) or domain_error(error, self.index, self._kills) from error
 
     async def _report(self, reference: Any, remote_buffer: _RayBuffer) -> Any:
-        report, remote_buffer.inline = pickle.loads(await self.fetch(reference))  # noqa: S301  # from our own code
+        report, remote_buffer.inline = pickle.loads(await self.fetch(reference))  # noqa: S301  # from the worker
         return _succeeded(report)
 
 
 class _RayBuffer:
-    """A buffer in Ray's object store, or one that came with its report.
+    """A buffer in Ray's object store, or in the report.
 
     Attributes:
-        inline: the buffer that came with the report, if one did.
+        inline: the buffer if it was in the report, else None.
     """
 
     def __init__(self, worker: RayWorker, reference: Any) -> None:
@@ -181,7 +185,7 @@ class _RayBuffer:
 
 
 def _kill(actor: Any) -> None:
-    with contextlib.suppress(ray.exceptions.RaySystemError):  # Ray is gone, and so is the actor
+    with contextlib.suppress(ray.exceptions.RaySystemError):  # Ray has ended, and the actor with it
         ray.kill(actor)
 
 

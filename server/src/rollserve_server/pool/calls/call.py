@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rollserve_server.sampling import Message
     from rollserve_server.settings import CallSettings
 
-__all__ = ["CallContext", "CallDriver"]
+__all__ = ["Call", "CallContext"]
 
 _O = TypeVar("_O")
 _R = TypeVar("_R")
@@ -59,7 +59,7 @@ class CallContext:
     num_calls: Callable[[], int]
 
 
-class CallDriver(ABC, Generic[_O, _R]):
+class Call(ABC, Generic[_O, _R]):
     """One call: a driver for each worker, and the deliveries in order.
 
     Attributes:

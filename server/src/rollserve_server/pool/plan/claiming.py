@@ -1,0 +1,174 @@
+"""Claiming: which finished episodes a call delivers next, and which failed ones it goes on without."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rollserve_server.pool.interface.targets import AtLeast, Exactly, Target
+
+if TYPE_CHECKING:
+    from rollserve_server.pool.accounts.env_failures import FailedEpisode
+    from rollserve_server.pool.plan.duplicates import Duplicates
+    from rollserve_server.pool.plan.ledger import Ledger
+
+__all__ = ["Claiming", "PlannedClaim"]
+
+_CLAIM_BYTES = 1 << 20
+"""Size from which on a claim takes no further episode."""
+_MAX_SKIPPED_IN_A_ROW = 256
+"""Limit of consecutive skipped episodes: without it, a call for steps would never end if every episode failed."""
+
+
+@dataclass(frozen=True)
+class PlannedClaim:
+    """Consecutive finished episodes on one worker that are delivered next.
+
+    Attributes:
+        worker: index of the worker.
+        start: index of the first episode.
+        stop: index behind the last episode.
+        num_bytes: approximate bytes of the episodes.
+    """
+
+    worker: int
+    start: int
+    stop: int
+    num_bytes: int
+
+
+class Claiming:
+    """The claims of one call, in the order of the episodes.
+
+    Attributes:
+        complete: whether everything that the call delivers is claimed.
+        obstacle: a failed episode that ends the call: it may not be skipped, or nothing would be left to deliver, or
+            all 256 episodes before it were skipped, too. None if there is none.
+        num_skipped_in_a_row: number of skipped episodes just before the next one.
+        next_index: index of the next episode to claim or skip; those from the ledger's next index to it are gathered
+            for the next claim.
+        num_steps: steps of the claimed and gathered episodes.
+    """
+
+    def __init__(
+        self, target: Target, ledger: Ledger, duplicates: Duplicates, stop_index: int | None, *, skip_failed: bool
+    ) -> None:
+        """Begin at the ledger's next index.
+
+        Args:
+            target: what the call has to deliver.
+            ledger: ledger of the sequence; claimed and skipped episodes are removed from it.
+            duplicates: duplicates of the ledger's episodes.
+            stop_index: index behind the last episode of the call; None if only the number of steps is known.
+            skip_failed: whether the call goes on without failed episodes.
+        """
+        self._target = target
+        self._ledger = ledger
+        self._duplicates = duplicates
+        self._stop_index = stop_index
+        self._skip_failed = skip_failed
+        self._is_rest = isinstance(target, Exactly) and target.num_skipped > 0
+        self._skipped: dict[int, FailedEpisode] = {}
+        self.num_skipped_in_a_row = 0
+        self.obstacle: FailedEpisode | None = None
+        self.complete = ledger.next_index == stop_index
+        self.next_index = ledger.next_index
+        self.num_steps = 0
+        # The worker of the gathered episodes, and their bytes: 0 if there are none, because every episode has some.
+        self._worker = 0
+        self._num_bytes = 0
+
+    def claim(self, *, flush: bool) -> list[PlannedClaim]:
+        """Return what can be delivered next, in order.
+
+        Consecutive episodes on one worker are gathered into one claim, so that they share messages, until they have
+        1 MiB or the next episode is elsewhere.
+
+        Args:
+            flush: whether to claim at once what is gathered.
+        """
+        claims = []
+        ledger = self._ledger
+        while not self.complete:
+            if self.next_index in ledger.failed:
+                if self._num_bytes:
+                    claims.append(self._close())
+                if not self._skip():
+                    break
+                continue
+            worker = ledger.workers.get(self.next_index)
+            is_elsewhere = worker is not None and worker != self._worker
+            if self._num_bytes and (self._num_bytes >= _CLAIM_BYTES or is_elsewhere):
+                claims.append(self._close())
+            if worker is None or self.next_index not in ledger.sizes:
+                break
+            self._gather(worker, *ledger.sizes[self.next_index])
+            if self._is_reached():
+                claims.append(self._close())
+                self.complete = True
+        if flush and self._num_bytes:
+            claims.append(self._close())
+        return claims
+
+    def take_skipped(self) -> dict[int, FailedEpisode]:
+        """Return the episodes that were skipped since the last such call, by index."""
+        skipped, self._skipped = self._skipped, {}
+        return skipped
+
+    def needs(self, index: int) -> bool:
+        """Whether it is known that the call cannot complete without an episode."""
+        return not self._skip_failed and self._stop_index is not None and index < self._stop_index
+
+    def lose(self, worker: int, finished: Mapping[int, int]) -> None:
+        """Record that a worker is gone. If the gathered episodes were there, gather from the first one again.
+
+        Args:
+            worker: index of the worker.
+            finished: for each finished episode that is gone, its steps.
+        """
+        self.num_steps -= sum(num_steps for index, num_steps in finished.items() if index < self.next_index)
+        if self._num_bytes and self._worker == worker:
+            self.next_index = self._ledger.next_index
+            self._num_bytes = 0
+
+    def _gather(self, worker: int, num_steps: int, num_bytes: int) -> None:
+        """Add the next episode to the claim that is being gathered."""
+        self.next_index += 1
+        self.num_steps += num_steps
+        self.num_skipped_in_a_row = 0
+        self._worker = worker
+        self._num_bytes += num_bytes
+
+    def _close(self) -> PlannedClaim:
+        """Return the gathered claim; its episodes leave the ledger."""
+        ledger = self._ledger
+        claim = PlannedClaim(self._worker, ledger.next_index, self.next_index, self._num_bytes)
+        for index in range(claim.start, claim.stop):
+            if index in ledger.duplicates:
+                self._duplicates.settle(index, claim.worker)
+            del ledger.workers[index], ledger.sizes[index]
+        ledger.next_index = claim.stop
+        self._num_bytes = 0
+        return claim
+
+    def _skip(self) -> bool:
+        """Skip the next episode, which has failed; return False if it is an obstacle instead."""
+        ledger, index = self._ledger, self.next_index
+        is_endless = self._stop_index is None and self.num_skipped_in_a_row >= _MAX_SKIPPED_IN_A_ROW
+        # The rest of a repeated call may be empty: its client has the episodes before.
+        is_empty = index + 1 == self._stop_index and not (self.num_steps or self._is_rest)
+        if not self._skip_failed or is_endless or is_empty:
+            self.obstacle = ledger.failed[index]
+            return False
+        self.num_skipped_in_a_row += 1
+        self._skipped[index] = ledger.failed.pop(index)
+        self.next_index = ledger.next_index = index + 1
+        self.complete = self._is_reached()
+        return True
+
+    def _is_reached(self) -> bool:
+        """Whether the episodes before the next index make the target."""
+        if isinstance(self._target, AtLeast):
+            return self.num_steps >= self._target.num_steps
+        return self.next_index == self._stop_index

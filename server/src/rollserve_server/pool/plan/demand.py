@@ -1,0 +1,130 @@
+"""Demand: how many episodes a call needs, as far as the lengths of earlier episodes tell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rollserve_server.pool.interface.targets import AtLeast, Target
+
+if TYPE_CHECKING:
+    from rollserve_server.pool.plan.claiming import Claiming
+    from rollserve_server.pool.plan.ledger import Ledger
+    from rollserve_server.pool.plan.length_estimate import LengthEstimate
+
+__all__ = ["Demand"]
+
+
+class Demand:
+    """The number of episodes that a call needs beside those that it has begun."""
+
+    def __init__(
+        self,
+        target: Target,
+        ledger: Ledger,
+        claiming: Claiming,
+        estimate: LengthEstimate,
+        stop_index: int | None,
+        *,
+        num_partial_steps: int,
+        max_unknown: int,
+    ) -> None:
+        """Count what the ledger has as begun.
+
+        Args:
+            target: what the call has to deliver.
+            ledger: ledger of the sequence; it is only read here.
+            claiming: claims of the call.
+            estimate: estimate of the lengths of the sequence's episodes.
+            stop_index: index behind the last episode of the call; None if only the number of steps is known.
+            num_partial_steps: steps of the ledger's unfinished episodes.
+            max_unknown: maximum number of episodes that run while their lengths are unknown.
+        """
+        self._target = target
+        self._ledger = ledger
+        self._claiming = claiming
+        self._estimate = estimate
+        self._stop_index = stop_index
+        self._max_unknown = max_unknown
+        self._first_index = ledger.next_index
+        self._num_begun = len(ledger.workers.keys() | ledger.failed.keys())
+        self._num_partial_steps = num_partial_steps
+        self._num_finished_steps = sum(num_steps for num_steps, _ in ledger.sizes.values())
+
+    def num_more(self, num_running: int) -> int:
+        """Return how many more episodes the call needs; below 0 if more run than it needs.
+
+        Args:
+            num_running: number of episodes that have begun and not ended.
+        """
+        if not isinstance(self._target, AtLeast):
+            assert self._stop_index is not None  # noqa: S101
+            return self._stop_index - self._first_index - self._num_begun
+        num_missing_steps = self._target.num_steps - self._num_finished_steps
+        # The expected length of an episode that has made s steps lies between the mean, if all lengths are equal, and
+        # the mean plus s, if it may end at any time.
+        if num_running:
+            num_missing_steps -= round(self._estimate.spread * self._num_partial_steps)
+        mean = self._estimate.mean
+        if mean is None:
+            return min(num_missing_steps, self._max_unknown) - num_running
+        return math.ceil(num_missing_steps / mean) - num_running
+
+    def stop_index(self, num_more: int) -> int:
+        """Return the index before which episodes may begin, if the call needs that many more.
+
+        Where episodes belong to workers, an earlier episode of one worker may begin after later ones of others, which
+        it blocks: so the index is never below the number of episodes that have begun.
+        """
+        stop = self._first_index + self._num_begun + max(num_more, 0)
+        return stop if self._stop_index is None else min(stop, self._stop_index)
+
+    def needed_before(self) -> int | None:
+        """Return the index before which all needed episodes are; None if that is not known."""
+        mean = self._estimate.mean
+        if not isinstance(self._target, AtLeast) or mean is None:
+            return self._stop_index
+        num_missing_steps = self._target.num_steps - self._claiming.num_steps
+        return self._claiming.next_index + max(math.ceil(num_missing_steps / mean), 1)
+
+    def awaited(self) -> Iterator[int]:
+        """Yield running episodes that the call needs, in their order."""
+        ledger, index = self._ledger, self._claiming.next_index
+        num_steps = float(self._claiming.num_steps)
+        while (index in ledger.workers or index in ledger.failed) and index != self._stop_index:
+            if index in ledger.sizes:
+                num_steps += ledger.sizes[index][0]
+            elif index in ledger.workers:
+                yield index
+                num_steps += self._estimate.mean or 1
+            index += 1
+            if isinstance(self._target, AtLeast) and num_steps >= self._target.num_steps:
+                break
+
+    def begin(self, num_episodes: int) -> None:
+        """Record that episodes have begun."""
+        self._num_begun += num_episodes
+
+    def simulate(self, num_steps: int) -> None:
+        """Record steps of running episodes; below 0 if more were thrown away."""
+        self._num_partial_steps = max(self._num_partial_steps + num_steps, 0)
+
+    def finish(self, num_steps: int) -> None:
+        """Record the end of an episode with that many steps."""
+        self._num_partial_steps = max(self._num_partial_steps - num_steps, 0)
+        self._num_finished_steps += num_steps
+
+    def lose(self, num_lost: int, num_finished_steps: int, num_open: int, num_all_open: int) -> None:
+        """Record that a worker is gone.
+
+        Args:
+            num_lost: number of its episodes that begin again.
+            num_finished_steps: steps of its finished episodes.
+            num_open: number of its runs that had not ended.
+            num_all_open: the same number for all workers, including this one.
+        """
+        self._num_begun -= num_lost
+        self._num_finished_steps -= num_finished_steps
+        if num_open:  # the steps of single runs are not known: assume that all have the same number
+            self._num_partial_steps -= self._num_partial_steps * num_open // num_all_open
