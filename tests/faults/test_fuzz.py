@@ -17,7 +17,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from rollserve_server.local import local_server
 
-_NUM_INPUTS = 1000
+_NUM_INPUTS = 500
 
 
 def test_fuzzed_requests_get_answers_of_the_contract(tmp_path: Path) -> None:

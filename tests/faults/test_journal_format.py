@@ -90,7 +90,7 @@ def test_server_leaves_the_sampler_of_another_version_that_serves(cluster: RayCl
         try:
             _, worker = process_ids(old)
             with (
-                pytest.raises(RuntimeError, match="cannot serve error=.* another version"),
+                pytest.raises(RuntimeError, match=r"cannot serve error=.* another version"),
                 cluster_server(cluster, tmp_path, *OPTIONS, "--no-adopt"),
             ):
                 pass
