@@ -1,4 +1,4 @@
-"""A TCP proxy that cuts connections after random numbers of bytes, or holds data back."""
+"""A proxy whose connections to a server break or stall."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 
 class CuttingProxy:
-    """A proxy that cuts each of the first few connections after a random number of bytes from the server.
+    """A proxy that cuts each of its first connections after a random number of bytes from the server.
 
     Attributes:
-        address: address to connect to.
-        num_cuts: number of connections cut so far.
-        flows: event to clear while data from the server is to be held back.
+        address: address to connect to, `host:port`.
+        num_cuts: number of connections cut after their number of bytes.
+        flows: cleared to hold back what the server sends.
     """
 
     def __init__(self, target: str, num_cuts: int, max_bytes: int, seed: int) -> None:
@@ -55,10 +55,10 @@ class CuttingProxy:
             if self._cuts_left:
                 self._cuts_left -= 1
                 limit = self._random.randrange(1, self._max_bytes)
-            for way in ((client, server, always, None), (server, client, self.flows, limit)):
-                threading.Thread(target=self._pass_on, args=way, daemon=True).start()
+            for direction in ((client, server, always, None), (server, client, self.flows, limit)):
+                threading.Thread(target=self._forward, args=direction, daemon=True).start()
 
-    def _pass_on(
+    def _forward(
         self, source: socket.socket, sink: socket.socket, flows: threading.Event, cut_after: int | None
     ) -> None:
         num_bytes = 0

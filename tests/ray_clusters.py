@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from faults.chaos.processes import family
+from faults.chaos.processes import actor_class, family
 from support import server_environment
 
 _START_SECONDS = 180.0
@@ -43,12 +43,10 @@ class RayCluster:
 
     def actors(self, *kinds: str) -> set[int]:
         """Return the process ids of a sampler's actors, or only of the actors of some classes."""
-        titles = tuple(f"ray::{kind}" for kind in kinds or ("WorkerActor", "JournalActor"))
         found = set()
         for each in self.process.children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                command = each.cmdline()
-                if command and command[0].startswith(titles):
+                if actor_class(each) in (kinds or ("WorkerActor", "JournalActor")):
                     found.add(each.pid)
         return found
 
@@ -97,7 +95,7 @@ def _started_cluster(num_cpus: int) -> Iterator[RayCluster]:
 
 @dataclass
 class ClusterServer:
-    """A server on a cluster.
+    """A server whose workers run on a cluster.
 
     Attributes:
         process: process of the server.
@@ -145,7 +143,7 @@ def free_port() -> int:
 def _check_is_alive(log: Path, process: subprocess.Popen[bytes]) -> None:
     """Wait for Ray's check of the processes it has started, which it does each second."""
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(3)
+        process.wait(2)
         raise RuntimeError(f"Ray exited after its start:\n{log.read_text()}")
 
 

@@ -41,9 +41,9 @@ class SilencingProxy:
                 server = socket.create_connection(self._target)
                 self._sockets += [client, server]
                 for source, sink in ((client, server), (server, client)):
-                    threading.Thread(target=self._pass_on, args=(source, sink), daemon=True).start()
+                    threading.Thread(target=self._forward, args=(source, sink), daemon=True).start()
 
-    def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
+    def _forward(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
                 if sink not in self._silenced:

@@ -1,8 +1,9 @@
-"""What clients may take of a server is bounded: over a bound they are refused, and everything else goes on."""
+"""Bounds on what clients use of a server: over a bound they are rejected, and everybody else is served."""
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import dataclasses
 import json
@@ -25,19 +26,28 @@ from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import OverLimitError, StoppingError
 from rollserve_server.gateway.messages.status import status_to_proto
 from rollserve_server.gateway.rpcs import open_rpcs
+from rollserve_server.local import LocalServer
 from rollserve_server.pool import InProcessBackend, RowUpdates
 
 ENDLESS = pb.ObtainSamplesRequest(step_count=FOREVER)
+Serving = tuple[LocalServer, rollserve.Sampler]
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """A server for the tests that need no limits of their own."""
+    with serving(tmp_path_factory.mktemp("server"), *BIG) as both:
+        yield both
 
 
 def padded(request: pb.ObtainSamplesRequest | pb.EvaluateRequest, num_bytes: int) -> bytes:
-    """A request with so many bytes in a field, number 1000, that nobody knows."""
+    """A request with an unknown field, number 1000, of this size."""
     length = bytes([*(num_bytes >> shift & 127 | 128 for shift in (0, 7, 14)), num_bytes >> 21])
     return request.SerializeToString() + b"\xc2\x3e" + length + bytes(num_bytes)
 
 
 def refusal(channel: grpc.Channel, name: str, request: pb.ObtainSamplesRequest | bytes) -> tuple[grpc.StatusCode, str]:
-    """The status and reason of a stream that does not begin."""
+    """The status and reason of a rejected stream."""
     with pytest.raises(grpc.RpcError) as caught:
         begin(channel, name, request).cancel()
     error = caught.value
@@ -46,21 +56,22 @@ def refusal(channel: grpc.Channel, name: str, request: pb.ObtainSamplesRequest |
 
 def answers(sampler: rollserve.Sampler) -> bool:
     with contextlib.suppress(rollserve.LimitError, rollserve.UnavailableError):
-        return sampler.status().policy_version == 1
+        return sampler.status().policy_version >= 1
     return False
 
 
-def test_rpcs_of_all_kinds(tmp_path: Path) -> None:
+def test_rpcs_are_rejected_over_their_limit(tmp_path: Path) -> None:
     with serving(tmp_path, *BIG, "--max-rpcs", "3") as (server, sampler), careless(server) as channel:
         calls = [begin(channel, "ObtainSamples", ENDLESS) for _ in range(3)]
-        with pytest.raises(rollserve.LimitError):
+        with raises(rollserve.LimitError) as caught:
             sampler.status()
+        assert caught.value.reason == ""  # gRPC's own
         for call in calls:
             call.cancel()
         assert soon(lambda: answers(sampler))
 
 
-def test_connections(tmp_path: Path) -> None:
+def test_connections_are_rejected_over_their_limit(tmp_path: Path) -> None:
     with serving(tmp_path, *BIG, "--max-connections", "2") as (server, sampler):
         with careless(server) as channel, careless(server) as another:
             begin(channel, "ObtainSamples", ENDLESS)
@@ -70,37 +81,40 @@ def test_connections(tmp_path: Path) -> None:
             assert soon(lambda: answers(other))
 
 
-def test_requests_that_need_not_be_large(tmp_path: Path) -> None:
-    with serving(tmp_path, *BIG) as (server, sampler), careless(server) as channel:
+def test_sampling_request_is_rejected_over_4_mib(running: Serving) -> None:
+    server, sampler = running
+    with careless(server) as channel:
         begin(channel, "ObtainSamples", padded(ENDLESS, 3 << 20)).cancel()
         expected = grpc.StatusCode.RESOURCE_EXHAUSTED, "REQUEST_TOO_LARGE"
         assert refusal(channel, "ObtainSamples", padded(ENDLESS, 5 << 20)) == expected
         assert answers(sampler)
 
 
-def test_requests_that_do_not_come(tmp_path: Path) -> None:
-    """They hold up what comes through the same connection, and nobody else."""
+def test_unsent_requests_block_no_other_connection(running: Serving) -> None:
+    server, sampler = running
     never = threading.Event()
 
     def nothing() -> Iterator[bytes]:
         never.wait()
         yield from ()
 
-    with serving(tmp_path, *BIG) as (server, sampler), careless(server) as channel:
+    before = sampler.status().policy_version
+    with careless(server) as channel:
         names = ["ObtainSamples"] * 12 + ["UpdateAgent"] * 12
         calls = [channel.stream_stream(f"{SERVICE}/{name}")(nothing()) for name in names]
         try:
-            time.sleep(0.5)  # for them to come
-            assert sampler.status(timeout=4).policy_version == 1
-            assert sampler.update_agent(rollserve.RandomAgent(), timeout=20) == 2
+            time.sleep(0.5)  # time for them to arrive
+            assert sampler.status(timeout=4).policy_version == before
+            assert sampler.update_agent(rollserve.RandomAgent(), timeout=20) == before + 1
         finally:
             never.set()
             for call in calls:
                 call.cancel()
 
 
-def test_requests_with_too_much_in_them(tmp_path: Path) -> None:
-    with serving(tmp_path, *BIG) as (server, sampler), careless(server) as channel:
+def test_updates_are_rejected_with_too_many_fields_or_too_long_a_text(running: Serving) -> None:
+    server, sampler = running
+    with careless(server) as channel:
         agents = pb.UpdateAgentRequest()
         agents.per_worker.updates.add().agent.random.SetInParent()
         agents.per_worker.updates.extend([agents.per_worker.updates[0]] * 100_000)
@@ -114,8 +128,8 @@ def test_requests_with_too_much_in_them(tmp_path: Path) -> None:
         assert answers(sampler)
 
 
-async def test_environments_of_many_rows() -> None:
-    """What all of them are is kept and told of: what one row takes counts for each row of each worker."""
+async def test_env_updates_are_rejected_over_2_mib_of_all_rows() -> None:
+    """The size of an environment counts once for each row of each worker."""
     env = rollserve.EnvSpec("CartPole-v1", vectorization="rows", num_rows=64)
     half = {"half": "x" * (9 << 10)}
     async with pool_of(InProcessBackend(), env, workers=2) as pool:
@@ -137,7 +151,7 @@ async def test_environments_of_many_rows() -> None:
         assert pool.status().env_version == before.env_version + 2
 
 
-async def test_environments_of_rows_of_one_worker_make_all_be_told_of_by_row() -> None:
+async def test_env_update_by_row_on_one_worker_counts_the_rows_of_all_workers() -> None:
     env = rollserve.EnvSpec("CartPole-v1", vectorization="rows", num_rows=64)
     large = dataclasses.replace(env, reset_options={"large": "x" * (100 << 10)})
     async with pool_of(InProcessBackend(), env, workers=2) as pool:
@@ -147,7 +161,7 @@ async def test_environments_of_rows_of_one_worker_make_all_be_told_of_by_row() -
         await pool.update_env([RowUpdates((None,) * 64), env], per_worker=True)
 
 
-def test_environments_of_workers_that_come(tmp_path: Path) -> None:
+def test_resize_is_rejected_over_2_mib_of_environments(tmp_path: Path) -> None:
     env = rollserve.EnvSpec("CartPole-v1", reset_options={"large": "x" * (600 << 10)})
     with serving(tmp_path, *BIG, "--max-workers", "4") as (_, sampler):
         sampler.update_env([env, env])
@@ -155,11 +169,11 @@ def test_environments_of_workers_that_come(tmp_path: Path) -> None:
             sampler.resize(2)
         status = sampler.status()
         assert (status.num_workers, len(status.envs)) == (1, 2)
-        sampler.update_env(env)  # the same for all rows is told of once
+        sampler.update_env(env)  # an environment of all rows is listed once
         assert sampler.resize(4) == 1
 
 
-async def test_what_is_told_of_lost_workers() -> None:
+async def test_status_truncates_the_last_failure_of_a_worker() -> None:
     async with pool_of(InProcessBackend()) as pool:
         status = pool.status()
         worker = dataclasses.replace(status.workers[0], last_failure="x" * 100_000)
@@ -167,34 +181,41 @@ async def test_what_is_told_of_lost_workers() -> None:
         assert message.workers[0].last_failure == "x" * 999 + "…"
 
 
-def test_states_of_samplers_that_nobody_takes(tmp_path: Path) -> None:
-    """Of those that are there until their clients take them, there are a few; calls of others have theirs."""
+def test_unread_sampler_statuses_take_bounded_memory(running: Serving) -> None:
+    """A connection has 2 answers in flight and 64 waiting calls; an answer unread for 5 s makes room for the next."""
+    server, sampler = running
     env = rollserve.EnvSpec("CartPole-v1", reset_options={"large": "x" * (1000 << 10)})
-    with serving(tmp_path, *BIG) as (server, sampler), contextlib.ExitStack() as stack:
-        sampler.update_env([env, env])
-        sampler.status()
-        process = psutil.Process(server.process.pid)
-        before = process.memory_info().rss
-        calls = []
-        for _ in range(4):
-            channel = stack.enter_context(careless(server, takes_nothing=True))
-            calls += [channel.unary_stream(f"{SERVICE}/GetSampler")(b"") for _ in range(100)]
-        most, deadline = 0, time.monotonic() + 10
-        while time.monotonic() < deadline:
-            most = max(most, process.memory_info().rss - before)
-            time.sleep(0.1)
-        assert len(sampler.status(timeout=60).envs) == 2
-        assert most < 150 << 20
-        ends = {end_of(call) for call in calls}
-    assert ends <= {
+    sampler.update_env([env, env])
+    sampler.status()
+    process = psutil.Process(server.process.pid)
+    with contextlib.ExitStack() as stack:
+        before = most = process.memory_info().rss
+        channels = [stack.enter_context(careless(server, takes_nothing=True)) for _ in range(4)]
+        calls = [channel.unary_stream(f"{SERVICE}/GetSampler")(b"") for channel in channels for _ in range(80)]
+        with concurrent.futures.ThreadPoolExecutor(len(calls)) as executor:
+            waiting = executor.submit(soon, lambda: waits_for_room(sampler))
+            while not waiting.done():
+                most = max(most, process.memory_info().rss)
+                time.sleep(0.1)
+            assert waiting.result()
+            assert most - before < 150 << 20  # all answers together have 640 MB
+            ends = set(executor.map(end_of, calls))
+    assert ends == {
         (grpc.StatusCode.OK, ""),
         (grpc.StatusCode.UNAVAILABLE, "CLIENT_STALLED"),
         (grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_CALLS"),
     }
-    assert len(ends) == 3
+    sampler.update_env(dataclasses.replace(env, reset_options={}))
 
 
-def test_requests_of_evaluations_that_run(tmp_path: Path) -> None:
+def waits_for_room(sampler: rollserve.Sampler) -> bool:
+    """Whether the sampler's status comes only after another answer has made room."""
+    began = time.monotonic()
+    assert len(sampler.status(timeout=60).envs) == 2
+    return time.monotonic() - began > 2
+
+
+def test_evaluations_are_rejected_over_the_bytes_of_running_requests(tmp_path: Path) -> None:
     limits = ("--max-request-bytes", str(8 << 20), "--max-pending-request-bytes", "1")
     request = padded(pb.EvaluateRequest(episode_count=10**5), 5 << 20)
     with serving(tmp_path, *BIG, *limits) as (server, sampler), careless(server) as channel:
@@ -207,10 +228,10 @@ def test_requests_of_evaluations_that_run(tmp_path: Path) -> None:
 
 
 class _Context:
-    """A call whose client takes nothing before it is told to."""
+    """gRPC's side of a call whose client reads nothing until `reads` is set."""
 
     def __init__(self) -> None:
-        self.takes = asyncio.Event()
+        self.reads = asyncio.Event()
         self.codes: list[object] = []
 
     def peer(self) -> str:
@@ -219,16 +240,16 @@ class _Context:
     async def send_initial_metadata(self, _: object) -> None: ...
 
     async def write(self, _: bytes) -> None:
-        await self.takes.wait()
+        await self.reads.wait()
 
     async def abort(self, code: object, *_: object, **__: object) -> None:
         self.codes.append(code)
-        await self.takes.wait()
+        await self.reads.wait()
         raise grpc.aio.AbortError
 
 
-async def test_messages_that_wait_for_clients_whose_calls_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """gRPC lets go of them when the client takes them, or goes."""
+async def test_streams_are_rejected_over_the_unread_bytes_of_ended_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gRPC frees these bytes when the client reads them, or disconnects."""
     monkeypatch.setattr(open_rpcs, "_MAX_UNREAD_BYTES", 100)
     rpcs, context = open_rpcs.OpenRpcs(stall_seconds=0.01), _Context()
 
@@ -242,14 +263,14 @@ async def test_messages_that_wait_for_clients_whose_calls_have_ended(monkeypatch
     await asyncio.sleep(0.2)
     with raises(OverLimitError, reason=Reason.TOO_MANY_STALLED_CALLS, match=r"\b120\b"):
         rpcs.check_unread()
-    context.takes.set()
+    context.reads.set()
     await asyncio.gather(*calls)
     rpcs.check_unread()
 
 
-async def test_a_call_that_is_just_being_ended_is_ended_again() -> None:
+async def test_rpc_can_be_ended_while_it_ends() -> None:
     rpcs, context = open_rpcs.OpenRpcs(stall_seconds=0.01), _Context()
-    context.takes.set()
+    context.reads.set()
     with contextlib.suppress(grpc.aio.AbortError):
         async with rpcs.open(context) as rpc:
             try:

@@ -1,4 +1,4 @@
-"""Everything fails now and then: all that comes is what should come, and nothing is left behind."""
+"""A run of chaos: all delivered data is compared with references, and no process is left behind."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from faults.chaos.run import Options, run
 from faults.chaos.schedule import DEFAULT_KINDS, schedule
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_minute_of_chaos(tmp_path: Path) -> None:
+def test_chaos_run_finds_nothing_wrong(tmp_path: Path) -> None:
     outcome = run(Options(tmp_path / "run", seed=10, seconds=45.0))
-    print_report(outcome.story, outcome.verdict, outcome.growths, outcome.wrong)  # shown if it fails
+    print_report(outcome.story, outcome.verdict, outcome.growths, outcome.wrong)  # pytest shows it on failure
     assert not outcome.wrong
     assert outcome.verdict.num_compared_steps > 1000
     assert {"worker killed", "gateway killed", "client killed"} <= longest_waits(outcome.story).keys()
 
 
-def test_the_schedule_is_a_function_of_its_seed() -> None:
+def test_chaos_schedule_depends_on_its_seed_alone() -> None:
     faults = schedule(5, 60.0)
     assert faults == schedule(5, 60.0)
     assert faults != schedule(6, 60.0)

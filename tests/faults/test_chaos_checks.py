@@ -1,4 +1,4 @@
-"""What the chaos run would say of a service that does something wrong."""
+"""Checks of the chaos run: each kind of wrong result is found."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from faults.chaos.chains import chains_of
 from faults.chaos.checks import delivered_twice, differences, wrong_ends
 from faults.chaos.digests import Segment, segments_of
 from faults.chaos.processes import Usage
-from faults.chaos.story import Beginning, ToldCall
+from faults.chaos.story import Beginning, RecordedCall
 from faults.soak.watching import Track
 
 import rollserve
@@ -26,7 +26,7 @@ ACCOUNT = {
 
 
 def batch(first: int = 0, **changes: np.ndarray) -> rollserve.EpisodeBatch:
-    """Three episodes."""
+    """A batch of three episodes."""
     num_steps = sum(LENGTHS)
     columns = {
         "observations": np.arange(2.0 * num_steps).reshape(num_steps, 2),
@@ -41,23 +41,23 @@ def batch(first: int = 0, **changes: np.ndarray) -> rollserve.EpisodeBatch:
     return rollserve.EpisodeBatch(**{**columns, **changes})
 
 
-def told(segments: Sequence[Segment], kind: str = "samples", outcome: str = "ok", at: int = 0) -> ToldCall:
+def call_with(segments: Sequence[Segment], kind: str = "samples", outcome: str = "ok", at: int = 0) -> RecordedCall:
     request = {"kind": kind, "number": 8, "seed": None, "options": {}}
-    return ToldCall("client", request, Beginning("run", 1, 0, 1, 1, at, 2), list(segments), outcome=outcome)
+    return RecordedCall("client", request, Beginning("run", 1, 0, 1, 1, at, 2), list(segments), outcome=outcome)
 
 
 @pytest.mark.parametrize("num_steps", range(9))
-def test_any_cut_of_what_should_come_is_right(num_steps: int) -> None:
-    """A message, and the rest, from which the first steps were left out."""
+def test_any_split_of_the_reference_has_no_differences(num_steps: int) -> None:
+    """The first message ends after `num_steps`, and the second begins there."""
     head = [_first_steps(batch(), num_steps)] if num_steps else []
     parts = [*head, batch().without_first_steps(num_steps)]
     segments = [segment for part in parts for segment in segments_of(part)]
-    assert not list(differences(told(segments), batch(), is_whole=True))
-    assert not list(differences(told(segments[:1]), batch(), is_whole=False))
+    assert not list(differences(call_with(segments), batch(), is_whole=True))
+    assert not list(differences(call_with(segments[:1]), batch(), is_whole=False))
 
 
 def _first_steps(whole: rollserve.EpisodeBatch, num_steps: int) -> rollserve.EpisodeBatch:
-    """The beginning of a batch, as of a message that ends there."""
+    """Cut a batch after its first steps, as a message of a stream would be."""
     ends = np.cumsum(whole.lengths)
     count = int(np.searchsorted(ends, num_steps)) + 1
     lengths = whole.lengths[:count].copy()
@@ -95,43 +95,45 @@ WRONG: dict[str, Callable[[], Sequence[Segment]]] = {
 
 
 @pytest.mark.parametrize("segments", WRONG.values(), ids=WRONG.keys())
-def test_what_should_not_have_come_is_found(segments: Callable[[], Sequence[Segment]]) -> None:
-    assert list(differences(told(segments()), batch(), is_whole=True))
+def test_wrong_segments_are_found(segments: Callable[[], Sequence[Segment]]) -> None:
+    assert list(differences(call_with(segments()), batch(), is_whole=True))
 
 
-def test_steps_that_come_twice_are_found() -> None:
-    first, second = told(list(segments_of(batch()))), told(list(segments_of(batch(first=3))))
+def test_steps_delivered_twice_are_found() -> None:
+    first, second = call_with(list(segments_of(batch()))), call_with(list(segments_of(batch(first=3))))
     assert not list(delivered_twice([first, second]))
-    (text,) = delivered_twice([first, told(first.segments[:1])])
-    assert "step 0 came 2 times" in text
-    # A call for fragments that failed has not happened.
-    fragments = [told(first.segments, "fragments", outcome) for outcome in ("UNAVAILABLE", "ok")]
+    (text,) = delivered_twice([first, call_with(first.segments[:1])])
+    assert "step 0 was delivered 2 times" in text
+    # A failed fragment call moves no rows.
+    fragments = [call_with(first.segments, "fragments", outcome) for outcome in ("UNAVAILABLE", "ok")]
     assert not list(delivered_twice(fragments))
     assert list(delivered_twice(fragments[1:] * 2))
 
 
-def test_ends_and_accounts_that_are_wrong_are_found() -> None:
-    call = told(())
+def test_wrong_ends_and_accounts_are_found() -> None:
+    call = call_with(())
     call.end = {"account": ACCOUNT, "num_steps": 8}
     assert not list(wrong_ends(call))
     call.end = {"account": {**ACCOUNT, "num_simulated_steps": 8}, "num_steps": 8}
     assert "does not add up" in next(iter(wrong_ends(call)))
     call.end = {"account": ACCOUNT, "num_steps": 7}
-    assert "8 steps, 7 came" in next(iter(wrong_ends(call)))
+    assert "8 steps, the messages 7" in next(iter(wrong_ends(call)))
     for outcome in ("INTERNAL", "DEADLINE_EXCEEDED", "DATA_LOSS", "INVALID_VALUE"):
-        assert list(wrong_ends(told((), outcome=outcome)))
+        assert list(wrong_ends(call_with((), outcome=outcome)))
 
 
-def test_fragments_are_put_in_the_order_in_which_they_moved_the_rows_on() -> None:
-    """Of one call its client never saw the end; another has failed, and was made again."""
-    calls = [told((), "fragments", outcome, at) for outcome, at in (("ok", 2), ("UNAVAILABLE", 0), ("ok", 0), ("", 1))]
-    (chain,) = chains_of(calls)  # of eight rows: each call moves them on by one step
+def test_fragment_calls_are_ordered_by_the_steps_of_their_rows() -> None:
+    """The client of one call was killed, and another call failed and was repeated."""
+    calls = [
+        call_with((), "fragments", outcome, at) for outcome, at in (("ok", 2), ("UNAVAILABLE", 0), ("ok", 0), ("", 1))
+    ]
+    (chain,) = chains_of(calls)  # 8 rows, which each call advances by one step
     assert [calls.index(call) for call in chain.calls] == [1, 2, 3, 0]
     (chain,) = chains_of([call for call in calls if call.outcome])
     assert [calls.index(call) for call in chain.unknown] == [0]
 
 
-def test_what_processes_have_at_rest_is_compared() -> None:
+def test_growth_of_processes_is_measured_at_rest() -> None:
     def track(values: Sequence[int]) -> Track:
         usages = [Usage("worker", value << 20, value << 20, 10, 10) for value in values]
         seconds = [float(number) for number in range(len(values))]

@@ -1,4 +1,4 @@
-"""Environments that raise: their episodes run again and are the same, or are left out, and the account tells of it."""
+"""Environments that raise: their episodes run again with the same results, or are skipped, and accounts report it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from charges import lay
 from cutting_proxy import cutting_proxy
+from faults.backends import SLOW_ON_RAY
 from fragment_calls import box
 from odd_errors import TEXTS, raise_odd
 from pools import adds_up, evaluate, evaluate_population, kill_one, pool_of, sample
@@ -51,20 +52,20 @@ def mlp(num_inputs: int, num_actions: int = 2) -> MlpSpec:
 
 
 def episodes(batch: rollserve.EpisodeBatch, which: np.ndarray) -> rollserve.EpisodeBatch:
-    """Those of the batch that are named by a mask or by their positions."""
+    """Select episodes of a batch by a mask or by their positions."""
     parts = batch.split()
     return rollserve.EpisodeBatch.concatenate(*[parts[position] for position in np.arange(len(batch))[which].tolist()])
 
 
 async def reference(env: rollserve.EnvSpec, target: Target | Fragments, **options: Any) -> rollserve.EpisodeBatch:
-    """What comes of environments that do not raise."""
+    """Sample environments that do not raise."""
     async with pool_of(InProcessBackend(), env, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         return await sample(pool, target, **options)
 
 
 def failing(batch: rollserve.EpisodeBatch, one_in: int = 4) -> np.ndarray:
-    """Which segments are of seeds whose episodes raise."""
+    """A mask of the segments whose seeds make their episodes raise."""
     return np.asarray(batch.env_seeds % one_in == 0)
 
 
@@ -81,13 +82,15 @@ def check_account(batch: rollserve.EpisodeBatch) -> rollserve.Account:
 @pytest.mark.parametrize(
     ("at", "times", "refusals"),
     [("step", 1, 0), ("step", 3, 0), ("reset", 2, 0), ("close", 2, 0), ("step", 1, 2)],
-    ids=["a step", "a step, often", "a reset", "the end, too", "the next ones cannot be made"],
+    ids=["step", "step, 3 times", "reset", "close", "step, then construction"],
 )
-async def test_episodes_run_again(tmp_path: Path, target: Target, at: str, times: int, refusals: int) -> None:
+async def test_failed_episodes_run_again_with_the_same_results(
+    tmp_path: Path, target: Target, at: str, times: int, refusals: int
+) -> None:
     await check_retries(InProcessBackend(), tmp_path, target, at, times, refusals)
 
 
-async def test_episodes_run_again_wherever_they_run(ray_backend: RayBackend, tmp_path: Path) -> None:
+async def test_failed_episodes_run_again_on_ray(ray_backend: RayBackend, tmp_path: Path) -> None:
     await check_retries(ray_backend, tmp_path, AtLeast(400), "step", 2, 1)
 
 
@@ -104,18 +107,18 @@ async def check_retries(backend: Backend, tmp_path: Path, target: Target, at: st
         assert account.num_retried_episodes >= num_failing * times + refusals
         assert account.num_lost_steps > 0 or at in ("reset", "close")
         assert account.num_failed_episodes == 0
-        told = {failure.episode_index: failure for failure in account.episode_failures}
+        reported = {failure.episode_index: failure for failure in account.episode_failures}
         for index in batch.episode_indices[failing(batch)].tolist():
-            assert times <= told[index].num_attempts <= times + refusals
-            assert not told[index].skipped
-            assert f"episode {index} (environment seed " in told[index].text
+            assert times <= reported[index].num_attempts <= times + refusals
+            assert not reported[index].skipped
+            assert f"episode {index} (environment seed " in reported[index].text
         assert counters.num_env_failures == counters.num_retried_episodes == account.num_retried_episodes
-        # What has gone well once does so again.
+        # No failure is left for a second call.
         assert equal(await sample(pool, target, seed=3), expected)
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_environments_that_raise_at_random(seed: int) -> None:
+async def test_results_are_the_same_with_random_failures(seed: int) -> None:
     env = flaky(at="anywhere", one_in=25)
     async with pool_of(InProcessBackend(), env, env_retries=30, workers=2, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
@@ -131,31 +134,31 @@ async def test_environments_that_raise_at_random(seed: int) -> None:
         assert adds_up(result.account)
 
 
-async def test_evaluations_count_no_episode_that_they_are_without() -> None:
-    """Not even one that has ended well on a worker that was lost, and raises where it runs again."""
+async def test_evaluations_count_no_skipped_episodes() -> None:
+    """An episode may end on a worker that is lost, and raise where it runs again."""
     num_whole = 0
-    for seed in range(30):
+    for seed in range(15):
         backend, env = MortalBackend(seed, 12, with_machines=True), flaky(at="anywhere", one_in=25)
         async with pool_of(backend, env, env_retries=0, unit_retries=1000, workers=3, **MODULES) as pool:
             await pool.update_agent([RandomSpec()])
             try:
                 result = await evaluate(pool, 100, seed=seed, skip_failed=True)
-            except EnvFailedError:  # of one that was to be written together with others
+            except EnvFailedError:  # an episode that shares a message with others
                 continue
         num_whole += 1
         failures, num_there = result.account.env_failures, len(result.outcomes)
         assert num_there + failures.num_skipped == 100
         assert num_there == result.account.num_discarded_episodes
         assert sum(outcome.length for outcome in result.outcomes) == result.account.num_discarded_steps
-        skipped = {failed.index for failed in failures.told.values() if failed.is_skipped}
+        skipped = {failed.index for failed in failures.reported.values() if failed.is_skipped}
         assert skipped.isdisjoint(outcome.episode_index for outcome in result.outcomes)
-    assert num_whole > 5
+    assert num_whole > 2
 
 
-async def test_in_whatever_order_answers_come() -> None:
+async def test_results_are_the_same_in_any_order_of_answers() -> None:
     expected = [await reference(STEADY, target, seed=5) for target in (AtLeast(300), Exactly(20))]
     for seed in range(10):
-        options = {"num_workers": 3, "worker_buffer_bytes": 4000, "call_window_bytes": 3000, "env_retries": 30}
+        options = {"workers": 3, "worker_buffer_bytes": 4000, "call_window_bytes": 3000, "env_retries": 30}
         env = flaky(at="anywhere", one_in=20)
         async with pool_of(ShuffledBackend(seed), env, **options, **MODULES) as pool:
             await pool.update_agent([RandomSpec()])
@@ -165,7 +168,8 @@ async def test_in_whatever_order_answers_come() -> None:
             assert equal(await sample(pool, Exactly(20), seed=5), expected[1])
 
 
-async def test_an_episode_that_always_raises_fails_the_call_that_needs_it(backend: Backend) -> None:
+@SLOW_ON_RAY
+async def test_call_fails_if_an_episode_raises_in_every_attempt(backend: Backend) -> None:
     whole = await reference(STEADY, AtLeast(400), seed=3)
     first = int(np.flatnonzero(failing(whole))[0])
     num_steps = int(whole.lengths[:first].sum())
@@ -177,7 +181,7 @@ async def test_an_episode_that_always_raises_fails_the_call_that_needs_it(backen
             ) as info:
                 await sample(pool, AtLeast(400), seed=3)
             assert info.value.episode_index == first
-            # Workers run it ahead, too, but nothing depends on that.
+            # Workers run the failing episode ahead, but a call that does not need it succeeds.
             batch = await sample(pool, AtLeast(num_steps), seed=3)
             assert equal(batch, await reference(STEADY, AtLeast(num_steps), seed=3))
         with raises(EnvFailedError, reason=Reason.ENV_FAILED, match="broken by design"):
@@ -186,11 +190,12 @@ async def test_an_episode_that_always_raises_fails_the_call_that_needs_it(backen
 
 
 @pytest.mark.parametrize("retries", [0, 2])
-async def test_calls_go_on_without_episodes_that_always_raise(retries: int) -> None:
+async def test_calls_skip_failed_episodes(retries: int) -> None:
     await check_gaps(InProcessBackend(), retries)
 
 
-async def test_calls_go_on_without_them_wherever_they_run(ray_backend: RayBackend) -> None:
+@pytest.mark.slow
+async def test_calls_skip_failed_episodes_on_ray(ray_backend: RayBackend) -> None:
     await check_gaps(ray_backend, 1)
 
 
@@ -200,7 +205,7 @@ async def check_gaps(backend: Backend, retries: int) -> None:
     async with pool_of(backend, flaky(times=-1), env_retries=retries, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         position = first = 0
-        for num_steps in (1, 700, 20, 400):  # what is kept between calls has gaps, too
+        for num_steps in (1, 700, 20, 400):  # what workers keep between calls has gaps, too
             batch = await sample(pool, AtLeast(num_steps), seed=3, first_index=first, skip_failed=True)
             account = check_account(batch)
             assert equal(batch, episodes(kept, np.arange(position, position + len(batch))))
@@ -224,7 +229,7 @@ async def check_gaps(backend: Backend, retries: int) -> None:
         assert adds_up(result.account)
 
 
-async def test_own_sequence_with_prefetch_and_gaps() -> None:
+async def test_own_sequence_with_prefetch_skips_failed_episodes() -> None:
     async with pool_of(InProcessBackend(), flaky(times=-1), **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         batches = []
@@ -239,7 +244,7 @@ async def test_own_sequence_with_prefetch_and_gaps() -> None:
         assert sum(account.num_failed_episodes for account in accounts) == last + 1 - len(joined)
 
 
-async def test_where_nothing_would_be_left(caplog: pytest.LogCaptureFixture) -> None:
+async def test_call_fails_if_all_episodes_fail(caplog: pytest.LogCaptureFixture) -> None:
     async with pool_of(InProcessBackend(), flaky(times=-1, one_in=1), **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         with raises(EnvFailedError, reason=Reason.ENV_FAILED, match=r"\b256 episodes"):
@@ -252,7 +257,7 @@ async def test_where_nothing_would_be_left(caplog: pytest.LogCaptureFixture) -> 
         assert 0 < len(lines) < pool.status().counters.num_env_failures / 4
 
 
-async def test_rows_and_members_are_not_left_out() -> None:
+async def test_skipping_is_rejected_for_fragments_and_populations() -> None:
     async with pool_of(InProcessBackend(), STEADY, workers=1, rows=2, **MODULES) as pool:
         await pool.update_agent([mlp(3)])
         with raises(InvalidValueError, field="options.skip_failed_episodes", reason=Reason.INVALID_VALUE):
@@ -262,7 +267,7 @@ async def test_rows_and_members_are_not_left_out() -> None:
 
 
 @pytest.mark.parametrize("at", ["step", "reset"])
-async def test_blocks_run_again(tmp_path: Path, at: str) -> None:
+async def test_failed_blocks_run_again_with_the_same_results(tmp_path: Path, at: str) -> None:
     for target in (AtLeast(1500), Exactly(40)):
         expected = await reference(coins(), target, seed=3)
         folder = tmp_path / type(target).__name__
@@ -281,8 +286,7 @@ async def test_blocks_run_again(tmp_path: Path, at: str) -> None:
 
 
 @pytest.mark.parametrize("target", [AtLeast(1500), Exactly(60)], ids=["at least", "exactly"])
-async def test_what_is_left_of_blocks(target: Target) -> None:
-    """Of a block that raises, what ended before is delivered, and nothing else."""
+async def test_skipped_blocks_deliver_the_episodes_that_ended_before_the_error(target: Target) -> None:
     async with pool_of(InProcessBackend(), coins(times=-1), **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         batch = await sample(pool, target, seed=3, skip_failed=True)
@@ -296,10 +300,10 @@ async def test_what_is_left_of_blocks(target: Target) -> None:
         assert equal(await sample(pool, target, seed=3, skip_failed=True), batch)
 
 
-async def test_workers_that_are_lost_beside_environments_that_raise(ray_backend: RayBackend) -> None:
+async def test_calls_skip_the_same_episodes_when_workers_die(ray_backend: RayBackend) -> None:
     async with pool_of(ray_backend, flaky(times=-1, length=200), workers=3, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
-        targets = (AtLeast(30_000), Exactly(100))
+        targets = (AtLeast(20_000), Exactly(80))
         expected = [await sample(pool, target, seed=4, skip_failed=True) for target in targets]
         source, num_lost = random.Random(1), 0
         for target, batch in zip(targets, expected, strict=True):
@@ -313,7 +317,7 @@ async def test_workers_that_are_lost_beside_environments_that_raise(ray_backend:
 
 
 async def in_calls(pool: Pool, num_steps: int, num_calls: int) -> list[rollserve.EpisodeBatch]:
-    """Fragments of calls that follow each other."""
+    """Sample fragments in consecutive calls."""
     targets = [Fragments(8 * num_steps, row_step_count=call * num_steps) for call in range(num_calls)]
     return [await sample(pool, target, seed=6) for target in targets]
 
@@ -326,11 +330,12 @@ FRAGMENTS: dict[str, tuple[Callable[..., rollserve.EpisodeBatch], dict[str, Any]
 
 @pytest.mark.parametrize("kind", FRAGMENTS)
 @pytest.mark.parametrize("at", ["step", "reset", "anywhere"])
-async def test_rows_are_brought_to_where_they_stood(tmp_path: Path, kind: str, at: str) -> None:
+async def test_failed_rows_are_restored(tmp_path: Path, kind: str, at: str) -> None:
     await check_fragments(InProcessBackend(), tmp_path, kind, at)
 
 
-async def test_rows_are_brought_there_wherever_they_are(ray_backend: RayBackend, tmp_path: Path) -> None:
+@pytest.mark.slow
+async def test_failed_rows_are_restored_on_ray(ray_backend: RayBackend, tmp_path: Path) -> None:
     await check_fragments(ray_backend, tmp_path, "rows", "step")
 
 
@@ -341,23 +346,23 @@ async def check_fragments(backend: Backend, tmp_path: Path, kind: str, at: str) 
         await pool.update_agent([RandomSpec()])
         expected = await in_calls(pool, 25, 6)
     if at == "anywhere":
-        env, options = make(**{**kwargs, "at": at, "one_in": 60}), {"env_retries": 1000}
+        env, options = make(**{**kwargs, "at": at, "one_in": 60}), {"env_retries": 100}
     else:
         env, options = make(tmp_path, at=at, times=2, **kwargs), {}
     async with pool_of(backend, env, **options, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         batches = await in_calls(pool, 25, 6)
-        for batch, wanted in zip(batches, expected, strict=True):
-            assert equal(batch, wanted)
+        for batch, undisturbed in zip(batches, expected, strict=True):
+            assert equal(batch, undisturbed)
             assert check_account(batch).num_broken_off_episodes == 0
         accounts = [check_account(batch) for batch in batches]
-        # Where it is left to chance, there may be none.
+        # Random failures may all miss these calls.
         assert at == "anywhere" or sum(account.retry_reasons.get("environment_failed", 0) for account in accounts) > 0
         assert at != "step" or sum(account.num_lost_steps for account in accounts) > 0
 
 
 @pytest.mark.parametrize("kind", FRAGMENTS)
-async def test_rows_that_always_raise_fail_the_call(kind: str) -> None:
+async def test_fragment_call_fails_if_a_row_raises_in_every_attempt(kind: str) -> None:
     make: Any
     make, kwargs = FRAGMENTS[kind]
     async with pool_of(InProcessBackend(), make(times=-1, **kwargs), env_retries=2, **MODULES) as pool:
@@ -366,8 +371,7 @@ async def test_rows_that_always_raise_fail_the_call(kind: str) -> None:
             await in_calls(pool, 50, 4)
 
 
-async def test_rows_that_raise_once_in_a_while_go_on_for_ever(tmp_path: Path) -> None:
-    """Each error is the first one since an episode has ended."""
+async def test_retries_of_rows_are_counted_from_their_last_episode_end(tmp_path: Path) -> None:
     env = rollserve.EnvSpec("sample_envs:RaisingRows-v0", {"folder": str(tmp_path)}, **{**BLOCKS, "num_rows": 2})
     async with pool_of(InProcessBackend(), env, workers=1, env_retries=1, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
@@ -378,7 +382,9 @@ async def test_rows_that_raise_once_in_a_while_go_on_for_ever(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("target", [AtLeast(100), Fragments(100)])
-async def test_native_code_with_a_limit_is_made_with_retries(tmp_path: Path, target: Target | Fragments) -> None:
+async def test_vector_environment_with_a_length_limit_is_made_with_retries(
+    tmp_path: Path, target: Target | Fragments
+) -> None:
     env = rollserve.EnvSpec("sample_envs:RaisingRows-v0", {"folder": str(tmp_path)}, **{**BLOCKS, "num_rows": 2})
     async with pool_of(InProcessBackend(), env, workers=1, env_retries=2, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
@@ -394,7 +400,7 @@ async def test_native_code_with_a_limit_is_made_with_retries(tmp_path: Path, tar
             await sample(pool, target, max_episode_length=4)
 
 
-def test_actions_of_calls_that_ended_early_are_known() -> None:
+def test_action_history_spans_calls_that_ended_early() -> None:
     history = ActionHistory([SimpleNamespace(actions=[])])  # type: ignore[list-item]
     first, second = np.arange(10).reshape(10, 1), np.arange(20, 30).reshape(10, 1)
     history.begin_call([first])
@@ -405,7 +411,7 @@ def test_actions_of_calls_that_ended_early_are_known() -> None:
     assert since.tolist() == [2, 3, 4, 20, 21, 22]
 
 
-async def test_steps_that_give_too_few_values_fail_their_episodes() -> None:
+async def test_step_with_too_few_values_fails_its_episode() -> None:
     env = rollserve.EnvSpec("sample_envs:FourValues", {"length": 5})
     async with pool_of(InProcessBackend(), env, env_retries=1, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
@@ -415,8 +421,9 @@ async def test_steps_that_give_too_few_values_fail_their_episodes() -> None:
         assert account.num_failed_episodes > 0
 
 
-async def test_rows_that_cannot_be_brought_back_begin_anew(backend: Backend) -> None:
-    """What they would have made is lost with their environments, and accounted for; calls bring all their steps."""
+@SLOW_ON_RAY
+async def test_rows_that_cannot_be_restored_begin_other_episodes(backend: Backend) -> None:
+    """The account counts the broken off episodes, and calls deliver all their steps."""
     env = flaky(at="anywhere", one_in=300, length=60, pure=False)
     async with pool_of(backend, env, workers=1, env_retries=50, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
@@ -431,7 +438,7 @@ async def test_rows_that_cannot_be_brought_back_begin_anew(backend: Backend) -> 
         assert num_broken_off > 0
 
 
-async def test_members_of_populations(tmp_path: Path) -> None:
+async def test_population_retries_failed_members(tmp_path: Path) -> None:
     agent = mlp(3)
     members = {name: np.stack([value, 2 * value, -value]) for name, value in agent.parameters.items()}
     async with pool_of(InProcessBackend(), flaky(tmp_path, times=2), **MODULES) as pool:
@@ -447,7 +454,9 @@ async def test_members_of_populations(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["at least", "exactly"])
 @pytest.mark.parametrize("seed", range(2))
-def test_streams_go_on_over_gaps(sampler: rollserve.Sampler, server: LocalServer, kind: str, seed: int) -> None:
+def test_streams_resume_across_skipped_episodes(
+    sampler: rollserve.Sampler, server: LocalServer, kind: str, seed: int
+) -> None:
     def call(sampler: rollserve.Sampler) -> rollserve.EpisodeBatch:
         if kind == "at least":
             return sampler.obtain_samples(12_000, seed=3, first_episode_index=5, skip_failed_episodes=True)
@@ -474,8 +483,7 @@ def test_streams_go_on_over_gaps(sampler: rollserve.Sampler, server: LocalServer
 
 
 @pytest.mark.parametrize("skip_failed", [False, True])
-async def test_observations_outside_their_space(skip_failed: bool) -> None:
-    """They are passed through, or errors of their environments."""
+async def test_observations_outside_their_space_fail_their_episodes_only_if_checked(skip_failed: bool) -> None:
     env = rollserve.EnvSpec("sample_envs:NoNumbers", {"after": 3})
     async with pool_of(InProcessBackend(), env, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
@@ -495,7 +503,7 @@ async def test_observations_outside_their_space(skip_failed: bool) -> None:
         assert equal(await sample(pool, AtLeast(500), seed=1), await reference(coins(), AtLeast(500), seed=1))
 
 
-def test_on_the_command_line(
+def test_command_line_skips_failed_episodes(
     sampler: rollserve.Sampler, server: LocalServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sampler.update_env("sample_envs:Flaky", kwargs={"times": -1})
@@ -509,7 +517,7 @@ def test_on_the_command_line(
     assert "errors of environments" in capsys.readouterr().out
 
 
-async def test_for_asyncio_too(sampler: rollserve.Sampler, server: LocalServer) -> None:
+async def test_asyncio_client_skips_failed_episodes(sampler: rollserve.Sampler, server: LocalServer) -> None:
     sampler.update_env("sample_envs:Flaky", kwargs={"times": -1})
     sampler.update_agent(rollserve.RandomAgent())
     expected = sampler.obtain_samples(500, seed=3, skip_failed_episodes=True)
@@ -520,7 +528,8 @@ async def test_for_asyncio_too(sampler: rollserve.Sampler, server: LocalServer) 
     assert {failure.num_attempts for failure in result.account.episode_failures} == {4}
 
 
-async def test_an_agent_that_fails_leaves_everything_else_alone(backend: Backend) -> None:
+@SLOW_ON_RAY
+async def test_failing_agent_disturbs_no_other_call(backend: Backend) -> None:
     broken = rollserve.EnvSpec("sample_envs:NoNumbers")
     async with pool_of(backend, broken, **MODULES) as pool:
         await pool.update_agent([mlp(2, 8)])
@@ -536,7 +545,7 @@ async def test_an_agent_that_fails_leaves_everything_else_alone(backend: Backend
         assert all(worker.healthy for worker in pool.status().workers)
 
 
-# Whatever they raise.
+# Unusual exceptions
 
 
 ODD_ROWS = "sample_envs:OddRows-v0"
@@ -545,7 +554,7 @@ KWARGS = "all_workers.environment.kwargs_json"
 
 @pytest.fixture(scope="module")
 def thread_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
-    """A server whose workers are its threads."""
+    """A server whose workers are threads."""
     log = tmp_path_factory.mktemp("threads") / "server.log"
     options = ("--env", "CartPole-v1", "--workers", "2", "--backend", "in-process", "--allow-module", "sample_envs")
     with local_server(*options, log=log, environment=server_environment()) as running:
@@ -556,7 +565,7 @@ def thread_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSer
 
 @pytest.fixture(params=["ray", "in-process"])
 def either(request: pytest.FixtureRequest) -> Iterator[rollserve.Sampler]:
-    """The sampler of a server with workers of either kind, which has the same ones after the test."""
+    """The sampler of a server on each backend; checks that the test loses no worker."""
     name = "server" if request.param == "ray" else "thread_server"
     running: LocalServer = request.getfixturevalue(name)
     with rollserve.connect(running.address) as sampler:
@@ -574,18 +583,17 @@ def workers_of(sampler: rollserve.Sampler) -> list[tuple[int, int, bool]]:
 
 
 @pytest.mark.parametrize("at", ["step", "reset", "step infos", "reset infos"])
-def test_environments_raise_whatever_they_like(either: rollserve.Sampler, at: str) -> None:
+def test_environments_may_raise_any_exception(either: rollserve.Sampler, at: str) -> None:
     for error, text in TEXTS.items():
         either.update_env("sample_envs:Odd", kwargs={"error": error, "at": at})
         with raises(rollserve.ServerError, reason=Reason.ENV_FAILED, match="^episode 0 ") as info:
             either.obtain_samples(1, seed=3, timeout=60)
         assert f"{at.removesuffix(' infos')}: {text}" in info.value.message
-        (told, *_) = either.status().workers
-        assert told.healthy
+        assert either.status().workers[0].healthy
 
 
 @pytest.mark.parametrize("at", ["step", "reset"])
-def test_rows_that_are_stepped_together_do_so_too(either: rollserve.Sampler, at: str) -> None:
+def test_vector_environments_may_raise_any_exception(either: rollserve.Sampler, at: str) -> None:
     for error, text in TEXTS.items():
         kwargs = {"error": error, "at": at}
         either.update_env(rollserve.EnvSpec(ODD_ROWS, kwargs, **BLOCKS))
@@ -595,7 +603,7 @@ def test_rows_that_are_stepped_together_do_so_too(either: rollserve.Sampler, at:
 
 
 @pytest.mark.parametrize("name", ["sample_envs:Odd", ODD_ROWS])
-def test_environments_that_refuse_in_odd_ways(either: rollserve.Sampler, name: str) -> None:
+def test_environments_may_refuse_with_any_exception(either: rollserve.Sampler, name: str) -> None:
     version = either.status().env_version
     for error, text in TEXTS.items():
         kwargs = {"error": error, "at": "construction"}
@@ -607,7 +615,7 @@ def test_environments_that_refuse_in_odd_ways(either: rollserve.Sampler, name: s
 
 
 @pytest.mark.parametrize("error", ["exit", "cancelled", "wordless"])
-def test_what_environments_raise_at_their_end_hides_nothing(either: rollserve.Sampler, error: str) -> None:
+def test_exceptions_from_close_hide_no_other_error(either: rollserve.Sampler, error: str) -> None:
     kwargs = {"error": error, "at": "close"}
     for env in (rollserve.EnvSpec("sample_envs:Odd", kwargs), rollserve.EnvSpec(ODD_ROWS, kwargs, **BLOCKS)):
         either.update_env(env)
@@ -628,7 +636,7 @@ def test_what_environments_raise_at_their_end_hides_nothing(either: rollserve.Sa
         either.update_env(disabled, timeout=60)
 
 
-async def test_environments_are_closed_whatever_others_raise_at_their_end(backend: Backend, tmp_path: Path) -> None:
+async def test_exceptions_from_close_stop_no_other_close(backend: Backend, tmp_path: Path) -> None:
     odd = rollserve.EnvSpec("sample_envs:Odd", {"error": "exit", "at": "close", "folder": str(tmp_path)})
     async with pool_of(backend, odd, workers=1, rows=3, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
@@ -641,7 +649,8 @@ async def test_environments_are_closed_whatever_others_raise_at_their_end(backen
     assert (tmp_path / "closed").stat().st_size == 3
 
 
-async def test_modules_that_end_programs(backend: Backend) -> None:
+@SLOW_ON_RAY
+async def test_module_that_exits_when_imported_is_rejected(backend: Backend) -> None:
     env = rollserve.EnvSpec("leaving_envs:Some")
     with raises(NotFoundError, reason=Reason.MODULE_NOT_FOUND, match="'leaving_envs'.* SystemExit: 0"):
         async with pool_of(backend, env, allow_module=("leaving_envs",), workers=1):
@@ -649,14 +658,14 @@ async def test_modules_that_end_programs(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("error", ["exit", "interrupt", "cancelled", "stop", "huge", "unpicklable"])
-def test_infos_within_infos_that_cannot_be_read_are_dropped(either: rollserve.Sampler, error: str) -> None:
+def test_unreadable_nested_infos_are_dropped(either: rollserve.Sampler, error: str) -> None:
     either.update_env("sample_envs:Odd", kwargs={"error": error, "at": "nested"})
     batch = either.obtain_samples(2, seed=3, timeout=60)
     assert batch.account.dropped_infos == {"(unreadable)": batch.num_steps}
 
 
 @pytest.mark.parametrize("error", TEXTS)
-def test_errors_that_nobody_expects_can_be_sent_anywhere(error: str) -> None:
+def test_any_exception_can_be_pickled_as_portable(error: str) -> None:
     try:
         raise_odd(error)
     except BaseException as raised:

@@ -1,4 +1,4 @@
-"""Plans that go on without episodes, or not: whatever workers do, what is claimed depends on the episodes alone."""
+"""Plans with failed episodes: the claims depend on the episodes alone, whatever the workers do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rollserve_server.pool.plan.plan import Plan, PlannedClaim
 
 
 class FailingWorkers(Workers):
-    """Of which some episodes fail at their ends, always the same ones."""
+    """Workers on which some episodes fail at their ends: `fails` says which, in every attempt."""
 
     def __init__(self, num_workers: int, num_rows: int, fails: Callable[[int], bool], seed: int, deaths: int) -> None:
         super().__init__(num_workers, num_rows, mixed_lengths, seed, deaths)
@@ -30,7 +30,7 @@ class FailingWorkers(Workers):
         return [index for index in ended if not self._fails(index)], num_steps
 
     def run(self, plan: Plan, estimate: LengthEstimate, *, skip_failed: bool) -> list[PlannedClaim] | None:
-        """What is claimed, or None if there is an obstacle."""
+        """Return the claims, or None if the plan meets an obstacle."""
         self.plan, self.skip_failed = plan, skip_failed
         try:
             return self.serve(plan, estimate)
@@ -48,8 +48,10 @@ class _ObstacleError(Exception):
     pass
 
 
-def wanted(target: Target, first: int, num_workers: int, fails: Callable[[int], bool]) -> tuple[list[int], int]:
-    """The episodes that are to be claimed, and where the next call begins."""
+def expected_indices(
+    target: Target, first: int, num_workers: int, fails: Callable[[int], bool]
+) -> tuple[list[int], int]:
+    """The indices of the episodes that a call delivers, and the first index of the next call."""
     if isinstance(target, AtLeast):
         indices, num_steps, index = [], 0, first
         while num_steps < target.num_steps:
@@ -72,7 +74,7 @@ def wanted(target: Target, first: int, num_workers: int, fails: Callable[[int], 
     deaths=st.integers(0, 3),
     seed=st.integers(0, 1000),
 )
-def test_what_is_claimed_with_gaps(
+def test_plan_claims_all_but_the_failed_episodes_when_they_are_skipped(
     pattern: list[bool],
     num_workers: int,
     num_rows: int,
@@ -96,7 +98,7 @@ def test_what_is_claimed_with_gaps(
             placement, target = PerWorker(first, 1 + size // 10), Exactly(1 + size // 10)
         elif kind == "in all":
             target = InAll(1 + size // 10)
-        indices, following = wanted(target, first, num_workers, fails)
+        indices, following = expected_indices(target, first, num_workers, fails)
         if not indices:
             return
         plan = Plan(target, placement, ledger, estimate, num_workers, skip_failed=True)
@@ -116,14 +118,14 @@ def test_what_is_claimed_with_gaps(
     deaths=st.integers(0, 2),
     seed=st.integers(0, 1000),
 )
-def test_only_what_is_needed_is_an_obstacle(
+def test_failed_episode_is_an_obstacle_only_if_the_call_needs_it(
     failing: int, num_workers: int, num_steps: int, deaths: int, seed: int
 ) -> None:
     workers = FailingWorkers(num_workers, 4, lambda index: index == failing, seed, deaths)
     estimate = LengthEstimate(None)
     plan = Plan(AtLeast(num_steps), Anywhere(), Ledger(0), estimate, num_workers)
     claims = workers.run(plan, estimate, skip_failed=False)
-    indices, following = wanted(AtLeast(num_steps), 0, num_workers, lambda index: False)
+    indices, following = expected_indices(AtLeast(num_steps), 0, num_workers, lambda index: False)
     if failing < following:
         assert claims is None
         assert plan.obstacle is not None

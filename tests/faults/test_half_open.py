@@ -1,4 +1,4 @@
-"""Peers that vanish without a word, and connections that come of age."""
+"""Peers that vanish without closing their connections, and connections that reach their age limit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from raw_calls import FOREVER, serving
+from raw_calls import FOREVER, serving, soon
 from silencing_proxy import silencing_proxy
 from support import equal, raises
 
@@ -30,27 +30,25 @@ SLOW = (
     "1",
     "--seed",
     "3",
+    "--grace-seconds",
+    "0",
 )
-"""Where a call takes as long as it is to."""
+"""A server whose calls take 50 ms for each step."""
 KEEPALIVE = ("--keepalive-seconds", "1", "--keepalive-timeout-seconds", "1")
 
 
-def wait_for_cancelled(sampler: rollserve.Sampler, num_calls: int, seconds: float) -> None:
-    """Waits until the server has given up so many calls."""
-    deadline = time.monotonic() + seconds
-    while sampler.status().counters.num_cancelled_calls < num_calls:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+def has_cancelled(sampler: rollserve.Sampler) -> bool:
+    return sampler.status().counters.num_cancelled_calls >= 1
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients that soon ask for a sign of life."""
-    monkeypatch.setattr("rollserve._calls.channel._KEEPALIVE_MILLISECONDS", 5000)
+def short_keepalive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that send their first keepalive ping after 2 s."""
+    monkeypatch.setattr("rollserve._calls.channel._KEEPALIVE_MILLISECONDS", 2000)
     monkeypatch.setattr("rollserve._calls.channel._KEEPALIVE_TIMEOUT_MILLISECONDS", 1000)
 
 
-def test_a_client_that_vanishes_frees_what_it_had(tmp_path: Path) -> None:
+def test_vanished_client_frees_its_place(tmp_path: Path) -> None:
     with (
         serving(tmp_path, *SLOW, *KEEPALIVE, "--max-calls", "1", "--max-stalled-calls", "0") as (server, sampler),
         silencing_proxy(server.address) as proxy,
@@ -58,22 +56,22 @@ def test_a_client_that_vanishes_frees_what_it_had(tmp_path: Path) -> None:
         client.stream_samples(FOREVER, blackhole=True),
     ):
         waiting = client.stream_samples(FOREVER, blackhole=True)
-        sampler.evaluate(1)  # they have come meanwhile
+        sampler.evaluate(1)  # both calls have arrived meanwhile
         proxy.silence()
-        wait_for_cancelled(sampler, 1, seconds=15)
-        assert sampler.obtain_samples(1, timeout=15).num_steps >= 1
+        assert soon(lambda: has_cancelled(sampler))
+        assert sampler.obtain_samples(1, timeout=30).num_steps >= 1
         waiting.close()
 
 
-def test_a_client_that_is_only_quiet_stays(tmp_path: Path) -> None:
-    """It answers when it is asked."""
+def test_quiet_client_stays_connected(tmp_path: Path) -> None:
+    """The client's gRPC library answers keepalive pings."""
     with serving(tmp_path, *SLOW, *KEEPALIVE) as (_, sampler):
-        stream = sampler.stream_samples(60)
-        time.sleep(5)
+        stream = sampler.stream_samples(80)
+        time.sleep(3)  # longer than both keepalive times together
         assert stream.join().account.num_resumptions == 0
 
 
-def test_a_server_that_vanishes_is_noticed(tmp_path: Path) -> None:
+def test_vanished_server_ends_calls_by_timeout(tmp_path: Path) -> None:
     with (
         serving(tmp_path, *SLOW) as (server, _),
         silencing_proxy(server.address) as proxy,
@@ -87,50 +85,51 @@ def test_a_server_that_vanishes_is_noticed(tmp_path: Path) -> None:
             list(stream)
         with raises(rollserve.DeadlineError, match=r"\b1 s\b"):
             client.status(timeout=1)
-        assert time.monotonic() - began < 15
+        assert time.monotonic() - began < 60
 
 
-@pytest.mark.usefixtures("impatient")
-def test_a_stream_goes_on_over_another_connection(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("short_keepalive")
+def test_stream_resumes_over_another_connection(tmp_path: Path) -> None:
     with (
         serving(tmp_path, *SLOW) as (server, sampler),
         silencing_proxy(server.address) as proxy,
         rollserve.connect(proxy.address) as client,
     ):
-        expected = sampler.obtain_samples(40, seed=1)
-        with client.stream_samples(40, seed=1, timeout=30) as stream:
-            time.sleep(0.5)
+        expected = sampler.obtain_samples(20, seed=1)
+        with client.stream_samples(20, seed=1, timeout=30) as stream:
+            time.sleep(0.3)
             proxy.silence()
             batch = stream.join()
         assert equal(batch, expected)
         assert batch.account is not None
         assert batch.account.num_resumptions == 1
-        assert client.status(timeout=5).policy_version == 1
+        assert client.status(timeout=30).policy_version == 1
 
 
 @pytest.mark.parametrize("grace", [0, 1])
-def test_connections_that_come_of_age(tmp_path: Path, grace: int) -> None:
-    """Without a limit to their grace what runs over them is not disturbed; with one it goes on over the next."""
+def test_connection_age_interrupts_streams_only_with_a_limited_grace(tmp_path: Path, grace: int) -> None:
+    """Streams end on their connection if the grace is 0, which means unlimited; otherwise they resume over the next."""
     options = ("--max-connection-age-seconds", "1", "--max-connection-age-grace-seconds", str(grace))
     with serving(tmp_path, *SLOW, *options) as (_, sampler):
         began = time.monotonic()
-        batch = sampler.obtain_samples(80, seed=1)
-        assert time.monotonic() - began > 2.5  # else it was no test
+        batch = sampler.obtain_samples(60, seed=1)
+        assert time.monotonic() - began > 2.5  # longer than age and grace together
         assert batch.account is not None
         assert (batch.account.num_resumptions > 0) == (grace > 0)
-        assert equal(batch, sampler.obtain_samples(80, seed=1))
+        first = rollserve.EpisodeBatch.concatenate(*batch.split()[:2])
+        assert equal(first, sampler.obtain_samples(20, seed=1))
 
 
-def test_an_idle_connection_is_closed_and_made_anew(tmp_path: Path) -> None:
+def test_idle_connection_is_closed_and_replaced(tmp_path: Path) -> None:
     with serving(tmp_path, *SLOW, "--max-connection-idle-seconds", "1") as (_, sampler):
-        for _ in range(3):
+        for _ in range(2):
             assert sampler.status().policy_version == 1
             time.sleep(1.5)
 
 
 @contextlib.contextmanager
 def namespace() -> Iterator[str]:
-    """A network namespace whose other end is here; skips the test where none can be made."""
+    """A network namespace that a veth pair connects to this one; skips the test where namespaces cannot be made."""
     name, ours, theirs = (f"rs{kind}{os.getpid()}" for kind in "noi")
 
     def ip(*arguments: str) -> None:
@@ -152,12 +151,12 @@ def namespace() -> Iterator[str]:
             ):
                 ip("-n", name, *arguments)
         except (OSError, subprocess.CalledProcessError) as error:
-            pytest.skip(f"network namespaces cannot be made here: {getattr(error, 'stderr', None) or error}")
+            pytest.skip(f"network namespaces need root: {getattr(error, 'stderr', None) or error}")
         yield name
 
 
-def test_a_cable_that_is_pulled(tmp_path: Path) -> None:
-    """Packets are lost, and nobody is told."""
+def test_client_behind_a_dead_link_is_cancelled(tmp_path: Path) -> None:
+    """Packets are lost, and neither side gets an error."""
     with serving(tmp_path, *SLOW, *KEEPALIVE, "--listen", "0.0.0.0:0") as (server, sampler), namespace() as name:
         port = server.address.rpartition(":")[2]
         code = f"import rollserve; stream = rollserve.connect('10.251.7.1:{port}').stream_samples({FOREVER})"
@@ -167,7 +166,7 @@ def test_a_cable_that_is_pulled(tmp_path: Path) -> None:
         try:
             assert client.stdout.readline()
             subprocess.run(["ip", "-n", name, "link", "set", f"rsi{os.getpid()}", "down"], check=True)
-            wait_for_cancelled(sampler, 1, seconds=20)
+            assert soon(lambda: has_cancelled(sampler))
             assert client.poll() is None
         finally:
             client.kill()

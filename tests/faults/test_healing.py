@@ -1,9 +1,8 @@
-"""Pools heal: lost workers come back within a budget, and those that are there deliver meanwhile."""
+"""Replacement of lost workers within a budget of restarts, while the healthy workers deliver."""
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
 import random
 import signal
@@ -16,7 +15,9 @@ import grpc
 import numpy as np
 import pytest
 from charges import lay
-from pools import CARTPOLE, adds_up, evaluate, kill_one, lose_worker, num_running, pool_of, sample, slot_of, until
+from faults.backends import SLOW_ON_RAY
+from faults.killable import NOTICE_SECONDS, KillableBackend, kill_worker
+from pools import CARTPOLE, adds_up, evaluate, kill_one, pool_of, sample, until
 from support import equal, raises, server_environment
 from unreliable import Places
 
@@ -42,7 +43,7 @@ def licensed(folder: Path, length: int = 3) -> rollserve.EnvSpec:
 
 @asynccontextmanager
 async def short_of_one(backend: Backend, folder: Path, **changes: Any) -> AsyncIterator[Pool]:
-    """A pool of two workers, of which one cannot have its environments before another license lies there."""
+    """A pool of two workers with one license: one of them cannot make its environments until a test adds another."""
     lay(folder, "license")
     async with pool_of(backend, licensed(folder), **{"start_seconds": 30.0, **MODULES, **changes}) as pool:
         assert pool.status().env_version == 1
@@ -68,7 +69,7 @@ def test_restarts_are_delayed_and_limited() -> None:
     assert restarts.pause_seconds(now + 300) == 0
 
 
-async def test_an_idle_worker_that_is_killed_is_replaced_unasked(ray_backend: RayBackend) -> None:
+async def test_killed_idle_worker_is_replaced(ray_backend: RayBackend) -> None:
     async with pool_of(ray_backend, step_seconds=0.4) as pool:
         before = pool.status().workers[0].identity
         os.kill(before.process_id, signal.SIGKILL)
@@ -80,7 +81,7 @@ async def test_an_idle_worker_that_is_killed_is_replaced_unasked(ray_backend: Ra
         assert worker.last_failure.startswith("worker 0 ")
 
 
-async def test_a_storm_of_kills(ray_backend: RayBackend) -> None:
+async def test_call_delivers_the_same_while_workers_are_killed(ray_backend: RayBackend) -> None:
     async with pool_of(ray_backend, workers=3, unit_retries=1000) as pool:
         await pool.update_agent([RandomSpec()])
         expected = await sample(pool, AtLeast(60_000), seed=1)
@@ -101,17 +102,14 @@ async def test_a_storm_of_kills(ray_backend: RayBackend) -> None:
         assert 0 < sum(worker.num_restarts for worker in pool.status().workers) <= num_kills
 
 
-async def test_a_worker_that_is_lost_too_often_is_given_up_for_an_hour(
-    ray_backend: RayBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with pool_of(ray_backend, step_seconds=0.4, worker_restarts_per_hour=1) as pool:
+async def test_worker_is_given_up_when_its_restarts_are_used_up() -> None:
+    backend = KillableBackend()
+    async with pool_of(backend, worker_restarts_per_hour=1, **NOTICE_SECONDS) as pool:
         await pool.update_agent([RandomSpec()])
         expected = await sample(pool, AtLeast(2000), seed=1)
-        for health in (2, 1):
-            os.kill(pool.status().workers[1].identity.process_id, signal.SIGKILL)
-            await until(lambda: num_healthy(pool) == 1)
-            await until(lambda health=health: num_healthy(pool) == health)
-        await until(lambda: pool.status().workers[1].given_up)
+        for _ in range(2):
+            await kill_worker(pool, backend, 1)
+        assert pool.status().workers[1].given_up
         assert equal(await sample(pool, AtLeast(2000), seed=1), expected)
         await pool.update_agent([RandomSpec()])
         with raises(WorkerLostError, reason=Reason.WORKER_LOST, match="worker 1 "):
@@ -119,22 +117,24 @@ async def test_a_worker_that_is_lost_too_often_is_given_up_for_an_hour(
         assert num_healthy(pool) == 1
 
 
-async def test_a_worker_that_was_given_up_comes_back(ray_backend: RayBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restarts_module, "_HOUR_SECONDS", 8.0)
-    async with pool_of(ray_backend, step_seconds=0.4, worker_restarts_per_hour=1, workers=1) as pool:
+async def test_given_up_worker_is_replaced_after_the_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restarts_module, "_HOUR_SECONDS", 4.0)
+    backend = KillableBackend()
+    async with pool_of(backend, worker_restarts_per_hour=1, workers=1, **NOTICE_SECONDS) as pool:
         await pool.update_agent([RandomSpec()])
         for _ in range(2):
-            os.kill(pool.status().workers[0].identity.process_id, signal.SIGKILL)
-            await until(lambda: num_healthy(pool) == 0)
-            await until(lambda: num_healthy(pool) == 1 or pool.status().workers[0].given_up)
+            await kill_worker(pool, backend, 0)
         assert pool.status().workers[0].given_up
         await until(lambda: num_healthy(pool) == 1)
         assert len(await sample(pool, Exactly(2), seed=1)) == 2
         assert not pool.status().workers[0].given_up
 
 
-async def test_an_environment_that_cannot_be_made_on_one_worker(backend: Backend, tmp_path: Path) -> None:
-    """The others deliver, have updates, and the same bytes come; it has all of that once it can be had."""
+@SLOW_ON_RAY
+async def test_pool_delivers_the_same_while_one_worker_cannot_make_its_environment(
+    backend: Backend, tmp_path: Path
+) -> None:
+    """The other worker takes updates meanwhile, and the missing one gets them when its environment can be made."""
     async with short_of_one(backend, tmp_path) as pool:
         await pool.update_agent([RandomSpec()])
         (missing,) = (worker for worker in pool.status().workers if not worker.healthy)
@@ -154,15 +154,14 @@ async def test_an_environment_that_cannot_be_made_on_one_worker(backend: Backend
         assert equal(await sample(pool, AtLeast(500), seed=1, env_version=1, policy_version=1), batch)
 
 
-async def test_an_environment_that_cannot_be_made_anywhere(backend: Backend, tmp_path: Path) -> None:
+async def test_pool_does_not_start_if_no_worker_can_make_the_environment(backend: Backend, tmp_path: Path) -> None:
     with raises(InvalidValueError, reason=Reason.ENV_REFUSED, match="no license on this machine"):
         async with pool_of(backend, licensed(tmp_path), **MODULES):
             pass
 
 
-async def test_an_update_that_one_worker_cannot_take_is_an_error_and_changes_nothing(
-    backend: Backend, tmp_path: Path
-) -> None:
+@SLOW_ON_RAY
+async def test_env_update_that_one_worker_rejects_changes_nothing(backend: Backend, tmp_path: Path) -> None:
     lay(tmp_path, "license")
     async with pool_of(backend, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
@@ -173,17 +172,44 @@ async def test_an_update_that_one_worker_cannot_take_is_an_error_and_changes_not
         assert len(await sample(pool, Exactly(2))) == 4
 
 
+class DeadlyUpdateBackend(KillableBackend):
+    """Workers that die when they are to make `Deadly`."""
+
+    def create_worker(self, worker_index: int, settings: WorkerSettings) -> WorkerHandle:
+        handle: Any = super().create_worker(worker_index, settings)
+        call = handle.call
+
+        async def deadly_call(method: Any, *arguments: Any) -> Any:
+            if method is Worker.add_env and "Deadly" in repr(arguments):
+                handle.kill()
+            return await call(method, *arguments)
+
+        handle.call = deadly_call
+        return handle  # type: ignore[no-any-return]
+
+
+async def test_env_update_that_kills_every_worker_fails_and_leaves_calls_running() -> None:
+    await check_deadly_update(DeadlyUpdateBackend(), rollserve.EnvSpec("sample_envs:Deadly"), AtLeast(200))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("target", [AtLeast(200), Fragments(240)], ids=["at least", "fragments"])
-async def test_an_environment_that_takes_every_worker_with_it_costs_others_only_time(
+async def test_env_update_that_kills_every_process_fails_and_leaves_calls_running(
     ray_backend: RayBackend, target: Target
 ) -> None:
-    slow, deadly = (rollserve.EnvSpec(f"sample_envs:{name}") for name in ("Slow", "Deadly"))
-    async with pool_of(ray_backend, slow, workers=3, unit_retries=1, **MODULES) as pool:
+    await check_deadly_update(ray_backend, rollserve.EnvSpec("sample_envs:Deadly", {"num_steps": 0}), target)
+
+
+async def check_deadly_update(backend: Backend, deadly: rollserve.EnvSpec, target: Target) -> None:
+    slow, same = (rollserve.EnvSpec("sample_envs:Slow", {"step_seconds": seconds}) for seconds in (0.1, 0.0))
+    async with pool_of(InProcessBackend(), same, workers=3, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         expected = await sample(pool, target, seed=1)
+    async with pool_of(backend, slow, workers=3, unit_retries=1, **MODULES) as pool:
+        await pool.update_agent([RandomSpec()])
         running = asyncio.create_task(sample(pool, target, seed=1))
         with raises(WorkerLostError, reason=Reason.WORKER_LOST_AGAIN):
-            await pool.update_env([dataclasses.replace(deadly, kwargs={"num_steps": 0})])
+            await pool.update_env([deadly])
         assert not running.done()
         batch = await running
         assert equal(batch, expected)
@@ -191,48 +217,59 @@ async def test_an_environment_that_takes_every_worker_with_it_costs_others_only_
         assert adds_up(batch.account)
         assert batch.account.retry_reasons["worker_lost"] > 0
         await until(lambda: num_healthy(pool) == 3)
-        # Each was lost once, and then one of them three times more.
+        # All 3 are lost in the first round, and then one of them in each of 3 more.
         assert sum(worker.num_restarts for worker in pool.status().workers) <= 3 + 3
         assert pool.status().env_version == 1
 
 
-async def test_calls_that_are_bound_to_a_missing_worker_say_so(backend: Backend, tmp_path: Path) -> None:
-    async with short_of_one(backend, tmp_path, start_seconds=8.0) as pool:
+@pytest.mark.parametrize(
+    ("backend", "start_seconds"),
+    [("in-process", 2.0), pytest.param("ray", 20.0, marks=pytest.mark.slow)],
+    indirect=["backend"],
+)
+async def test_calls_bound_to_a_missing_worker_fail_after_its_time_to_start(
+    backend: Backend, tmp_path: Path, start_seconds: float
+) -> None:
+    async with short_of_one(backend, tmp_path, start_seconds=start_seconds) as pool:
         await pool.update_agent([RandomSpec()])
         (index,) = (index for index, worker in enumerate(pool.status().workers) if not worker.healthy)
         results = await asyncio.gather(
             sample(pool, Exactly(2)), pool.update_agent([RandomSpec()] * 2, per_worker=True), return_exceptions=True
         )
         for result in results:
-            with raises(WorkerLostError, reason=Reason.WORKER_LOST, match=rf"worker {index} .*\b8 s\b.*no license"):
+            with raises(
+                WorkerLostError,
+                reason=Reason.WORKER_LOST,
+                match=rf"worker {index} .*\b{start_seconds:g} s\b.*no license",
+            ):
                 raise result if isinstance(result, BaseException) else AssertionError
         assert pool.status().policy_version == 1
 
 
-async def test_fewer_workers_than_the_operator_wants(tmp_path: Path) -> None:
+async def test_calls_and_updates_are_rejected_below_min_healthy_workers(tmp_path: Path) -> None:
     async with short_of_one(InProcessBackend(), tmp_path, min_healthy_workers=2) as pool:
-        asked = (
+        requests = (
             lambda: sample(pool, AtLeast(1)),
             lambda: evaluate(pool, 1),
             lambda: pool.update_agent([RandomSpec()]),
             lambda: pool.update_env([CARTPOLE]),
         )
-        for ask in asked:
+        for request in requests:
             with raises(TooFewWorkersError, reason=Reason.TOO_FEW_WORKERS, match=r"\b1\b.*\b2\b.*no license"):
-                await ask()
+                await request()
         lay(tmp_path, "license")
         await until(lambda: num_healthy(pool) == 2)
         await pool.update_agent([RandomSpec()])
         assert (await sample(pool, AtLeast(1))).num_steps
 
 
-async def test_more_workers_wanted_than_there_are() -> None:
+async def test_min_healthy_workers_above_the_number_of_workers_is_rejected() -> None:
     with raises(InvalidValueError, field="min_healthy_workers", reason=Reason.INVALID_VALUE):
         async with pool_of(InProcessBackend(), min_healthy_workers=3):
             pass
 
 
-def test_clients_are_told(tmp_path: Path) -> None:
+def test_clients_get_the_status_of_missing_workers(tmp_path: Path) -> None:
     lay(tmp_path, "license")
     options = ["--env", "sample_envs:Licensed", "--env-kwargs", f'{{"folder": "{tmp_path}"}}', "--rows", "2"]
     options += ["--workers", "2", "--backend", "in-process", "--min-healthy-workers", "2"]
@@ -254,23 +291,32 @@ def test_clients_are_told(tmp_path: Path) -> None:
 
 
 class SlowJournal(NoJournal):
-    """Takes down nothing before it is let go on; and then refuses to, where that is to be."""
+    """A journal whose writes wait for the test.
+
+    Attributes:
+        num_waiting: number of writes that wait.
+        is_open: set while writes need not wait.
+        fails: whether writes that have waited fail.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.waits = asyncio.Event()
-        self.may_go_on = asyncio.Event()
-        self.refuses = False
+        self.num_waiting = 0
+        self.is_open = asyncio.Event()
+        self.is_open.set()
+        self.fails = False
 
     async def write(self, **_: Any) -> None:
-        self.waits.set()
-        await self.may_go_on.wait()
-        if self.refuses:
+        self.num_waiting += 1
+        await self.is_open.wait()
+        self.num_waiting -= 1
+        if self.fails:
             raise SamplerLostError("journal broken by design", reason=Reason.JOURNAL_LOST)
 
 
-class WithSlowJournal(InProcessBackend):
+class SlowJournalBackend(KillableBackend):
     def __init__(self) -> None:
+        super().__init__()
         self.journal = SlowJournal()
 
     async def open_journal(self) -> SlowJournal:
@@ -278,40 +324,33 @@ class WithSlowJournal(InProcessBackend):
 
 
 @pytest.mark.parametrize("kind", ["agent", "env"])
-async def test_a_worker_that_comes_while_an_update_is_taken_down_has_it(kind: str) -> None:
-    backend = WithSlowJournal()
-    backend.journal.may_go_on.set()
-    async with pool_of(backend) as pool:
+async def test_worker_replaced_while_an_update_is_written_gets_the_update(kind: str) -> None:
+    backend = SlowJournalBackend()
+    async with pool_of(backend, **NOTICE_SECONDS) as pool:
         await pool.update_agent([RandomSpec()])
-        backend.journal.waits.clear()
-        backend.journal.may_go_on.clear()
+        backend.journal.is_open.clear()
         update = pool.update_agent([RandomSpec()]) if kind == "agent" else pool.update_env([CARTPOLE])
         updating = asyncio.create_task(update)  # type: ignore[arg-type]
-        await backend.journal.waits.wait()
-        slot = slot_of(pool, 1)
-        lose_worker(pool, 1)
-        await until(lambda: slot.healthy)
-        backend.journal.may_go_on.set()
+        await until(lambda: backend.journal.num_waiting == 1)
+        await kill_worker(pool, backend, 1)
+        backend.journal.is_open.set()
         await updating
         batch = await sample(pool, Exactly(2))
         assert len(batch) == 4
 
 
-async def test_a_worker_that_comes_has_the_version_that_the_others_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was given that of an update which has failed since, and another one has come under the same number."""
-    backend = WithSlowJournal()
-    backend.journal.may_go_on.set()
-    async with pool_of(backend) as pool:
-        for handed in (backend.journal.waits, backend.journal.may_go_on):
-            handed.clear()
+async def test_replacement_forgets_an_update_that_failed_while_it_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next update has the number of the failed one, and replaces what the new worker got of it."""
+    backend = SlowJournalBackend()
+    async with pool_of(backend, **NOTICE_SECONDS) as pool:
+        backend.journal.is_open.clear()
         failing = asyncio.create_task(pool.update_agent([ConstantSpec({"": np.array(0)})]))
-        await backend.journal.waits.wait()
+        await until(lambda: backend.journal.num_waiting == 1)
         has_agent, may_make_env = asyncio.Event(), asyncio.Event()
-        slot = slot_of(pool, 1)
         create_worker = backend.create_worker
 
-        def create_gated_worker(index: int, config: WorkerSettings) -> WorkerHandle:
-            handle: Any = create_worker(index, config)
+        def create_gated_worker(index: int, settings: WorkerSettings) -> WorkerHandle:
+            handle: Any = create_worker(index, settings)
             call = handle.call
 
             async def gated_call(method: Any, *arguments: Any) -> Any:
@@ -324,50 +363,49 @@ async def test_a_worker_that_comes_has_the_version_that_the_others_have(monkeypa
             return handle  # type: ignore[no-any-return]
 
         monkeypatch.setattr(backend, "create_worker", create_gated_worker)
-        lose_worker(pool, 1)
+        backend.kill(1)
         await has_agent.wait()
-        backend.journal.refuses = True
-        backend.journal.may_go_on.set()
+        backend.journal.fails = True
+        backend.journal.is_open.set()
         with raises(SamplerLostError, match="journal broken by design"):
             await failing
-        backend.journal.refuses = False
+        backend.journal.fails = False
         assert await pool.update_agent([ConstantSpec({"": np.array(1)})]) == 1
         may_make_env.set()
-        await until(lambda: slot.healthy)
+        await until(lambda: num_healthy(pool) == 2)
         batch = await sample(pool, Exactly(1))
         assert isinstance(batch.actions, np.ndarray)
         assert batch.actions.min() == 1
 
 
-async def test_one_call_at_a_time_is_sampled_ahead_of() -> None:
-    """Although several end at the same time, and wait for what they have counted to be taken down."""
-    backend = WithSlowJournal()
-    backend.journal.may_go_on.set()
+async def test_prefetch_runs_for_one_call_at_a_time() -> None:
+    """Two calls end at the same time, and wait until their counters are written."""
+    backend = SlowJournalBackend()
     async with pool_of(backend, rows=2) as pool:
         await pool.update_agent([RandomSpec()])
-        backend.journal.waits.clear()
-        backend.journal.may_go_on.clear()
+        backend.journal.is_open.clear()
         calls = [asyncio.create_task(sample(pool, AtLeast(100), prefetch=True)) for _ in range(2)]
-        await until(lambda: num_running(pool) == 0 and backend.journal.waits.is_set())
+        await until(lambda: backend.journal.num_waiting == 2)
         await asyncio.sleep(0.2)
-        backend.journal.may_go_on.set()
+        backend.journal.is_open.set()
         await asyncio.gather(*calls)
         drivers = [task for task in asyncio.all_tasks() if "_keep_driving" in repr(task)]
         assert len(drivers) == len(pool.status().workers)
 
 
-async def test_fragments_wait_for_no_worker_of_whom_they_have_all(
+async def test_fragment_call_does_not_wait_for_a_lost_worker_that_has_delivered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    places, backend = Places(tmp_path / "slow"), InProcessBackend()
-    async with pool_of(backend, places.env(step_seconds=0.1), rows=1, start_seconds=1.0, **MODULES) as pool:
+    places, backend = Places(tmp_path / "slow"), KillableBackend()
+    env = places.env(step_seconds=0.05)
+    async with pool_of(backend, env, rows=1, start_seconds=1.0, **NOTICE_SECONDS, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         with places.slow(pool, 1):
             running = asyncio.create_task(sample(pool, Fragments(100)))
-            await asyncio.sleep(1)  # all that is missing is of the slow one, which takes longer
+            await asyncio.sleep(1)  # the fast worker has delivered, and the slow one takes 2.5 s
             assert not running.done()
             monkeypatch.setattr(backend, "create_worker", no_worker)
-            lose_worker(pool, 0)
+            backend.kill(0)
             assert (await running).num_steps == 100
 
 

@@ -1,4 +1,4 @@
-"""What a journal keeps is enough for another pool to go on with the workers of one that is gone."""
+"""Takeover from a journal: another pool continues with the workers and the state of a pool that is gone."""
 
 from __future__ import annotations
 
@@ -12,19 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from charges import lay
+from faults.killable import NOTICE_SECONDS, KillableBackend, kill_worker
+from faults.running import begin_to_sample
 from faults.test_fraction_of_workers import Calls, truth_of
-from pools import (
-    CARTPOLE,
-    kept_versions,
-    lose_worker,
-    num_running,
-    run_of,
-    sample,
-    sample_request,
-    settings,
-    slot_of,
-    until,
-)
+from pools import CARTPOLE, run_of, sample, sample_request, settings, until
 from support import equal, raises
 from unreliable import Places
 
@@ -48,7 +39,7 @@ MODULES: dict[str, Any] = {"allow_module": ("sample_envs",)}
 
 
 class MemoryJournal(NoJournal):
-    """Keeps pickles, as one in another process does."""
+    """A journal that stores pickled copies, like a journal in another process."""
 
     def __init__(self, backend: LastingBackend, epoch: int) -> None:
         self.epoch = epoch
@@ -67,38 +58,36 @@ class MemoryJournal(NoJournal):
             self._backend.kept.apply(pickle.loads(pickle.dumps(Entry(self._snapshot(), **changes))))
 
 
-class LastingBackend(InProcessBackend):
+class LastingBackend(KillableBackend):
     """Workers that outlive their pool.
 
     Attributes:
-        kept: the journal's state.
-        is_failing: whether the journal cannot be reached.
-        has_room: whether workers that are made start.
-        workers: the last one of each place.
+        kept: state in the journal, or None before the first pool.
+        is_failing: whether writes to the journal fail.
+        has_room: whether new workers start.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.kept: SamplerState | None = None
         self.is_failing = False
         self.has_room = True
-        self.workers: dict[int, Any] = {}
         self._epoch = 0
 
     async def open_journal(self) -> MemoryJournal:
         self._epoch += 1
         return MemoryJournal(self, self._epoch)
 
-    def create_worker(self, worker_index: int, config: Any) -> Any:
+    def create_worker(self, worker_index: int, settings: Any) -> Any:
         if not self.has_room:
-            return _Waiting()
-        self.workers[worker_index] = super().create_worker(worker_index, config)
-        return self.workers[worker_index]
+            return _NeverStarts()
+        return super().create_worker(worker_index, settings)
 
     def find_worker(self, worker_index: int) -> Any:
-        return self.workers.get(worker_index)
+        return self.handles.get(worker_index)
 
 
-class _Waiting:
+class _NeverStarts:
     async def call(self, *_: Any) -> Any:
         await asyncio.Event().wait()
 
@@ -110,7 +99,7 @@ class _Waiting:
 async def pool_on(
     backend: InProcessBackend, env: rollserve.EnvSpec = CARTPOLE, *, keep: bool = True, **changes: Any
 ) -> AsyncIterator[Pool]:
-    """A pool that leaves its workers to the next."""
+    """Run a pool during the block, and leave its workers to the next pool if `keep`."""
     pool = await Pool.start(backend, settings(**changes), env)
     try:
         yield pool
@@ -118,7 +107,7 @@ async def pool_on(
         await pool.close(keep=keep)
 
 
-async def test_the_next_pool_goes_on() -> None:
+async def test_takeover_keeps_versions_counters_and_results() -> None:
     backend, targets = LastingBackend(), (AtLeast(300), Exactly(10))
     async with pool_on(backend) as pool:
         await pool.update_agent([RandomSpec()])
@@ -128,23 +117,22 @@ async def test_the_next_pool_goes_on() -> None:
             await sample(pool, target, seed=3, policy_version=version) for target in targets for version in (1, 2)
         ]
         before, run = pool.status(), run_of(pool)
-        indices = range(len(before.workers))
-    del backend.workers[1]  # which has died meanwhile
+    del backend.handles[1]  # as if it had died meanwhile
     async with pool_on(backend) as pool:
         after = pool.status()
         for name in ("env_specs", "env_version", "agent_kinds", "policy_version", "counters"):
             assert getattr(after, name) == getattr(before, name), name
         simulated = [[each.num_simulated_steps for each in status.workers] for status in (before, after)]
         assert simulated[0] == simulated[1]
-        assert len(after.workers) == len(indices)
+        assert len(after.workers) == len(before.workers)
         assert after.uptime_seconds >= before.uptime_seconds
-        came = [
+        repeated = [
             await sample(pool, target, seed=3, policy_version=version, run=run)
             for target in targets
             for version in (1, 2)
         ]
-        assert all(map(equal, came, expected))
-        # A client may still be going on with the sequence of before.
+        assert all(map(equal, repeated, expected))
+        # A client may still continue the own sequence of the pool before.
         fresh = await sample(pool, AtLeast(100))
         assert fresh.account is not None
         assert own.account is not None
@@ -156,7 +144,7 @@ async def test_the_next_pool_goes_on() -> None:
         assert pool.status().seed not in seeds
 
 
-async def test_versions_that_clients_use_are_kept_and_others_are_not() -> None:
+async def test_takeover_keeps_the_versions_that_the_pool_kept() -> None:
     backend = LastingBackend()
     async with pool_on(backend, keep_versions=2) as pool:
         for _ in range(4):
@@ -166,12 +154,15 @@ async def test_versions_that_clients_use_are_kept_and_others_are_not() -> None:
         assert backend.kept is not None
         assert (set(backend.kept.agents), set(backend.kept.envs)) == ({3, 4}, {4, 5})
     async with pool_on(backend, keep=False) as pool:
-        assert kept_versions(pool) == ([3, 4], [4, 5])
+        for policy_version, env_version in ((3, 4), (4, 5)):
+            await sample(pool, AtLeast(1), policy_version=policy_version, env_version=env_version)
         with raises(NotReadyError, field="options.policy_version", reason=Reason.POLICY_VERSION, match="3, 4"):
             await sample(pool, AtLeast(1), policy_version=2)
+        with raises(NotReadyError, field="options.environment_version", reason=Reason.ENVIRONMENT_VERSION):
+            await sample(pool, AtLeast(1), env_version=3)
 
 
-async def test_an_update_that_was_not_written_has_not_happened() -> None:
+async def test_takeover_forgets_updates_that_were_not_written() -> None:
     backend = LastingBackend()
     async with pool_on(backend) as pool:
         await pool.update_agent([ConstantSpec({"": np.array(0)})])
@@ -189,8 +180,8 @@ async def test_an_update_that_was_not_written_has_not_happened() -> None:
         assert (other.actions == 1).all()
 
 
-async def test_fragments_go_on() -> None:
-    env = rollserve.EnvSpec("Acrobot-v1")  # whose episodes are longer than the calls
+async def test_takeover_continues_row_sequences() -> None:
+    env = rollserve.EnvSpec("Acrobot-v1")  # its episodes are longer than the calls
     async with pool_on(InProcessBackend(), env, keep=False) as pool:
         await pool.update_agent([RandomSpec()])
         targets = [Fragments(160, row_step_count=count) for count in range(0, 100, 20)]
@@ -204,22 +195,22 @@ async def test_fragments_go_on() -> None:
         await pool.update_agent([RandomSpec()])
         for position in range(2):
             await check(pool, position)
-        # One that breaks off while its client begins it again goes on beside it.
-        request = sample_request(targets[2], 1 << 22, seed=3)
+        # The client starts the call again while the interrupted call is still open.
+        request = sample_request(targets[2], seed=3)
         async with contextlib.aclosing(pool.sample(request)) as stuck:
             await anext(stuck)
             await check(pool, 2)
     async with pool_on(backend, env) as pool:
-        await check(pool, 2)  # whose account may not have arrived
+        await check(pool, 2)  # the client may not have got the account
         await check(pool, 3)
-    backend.workers.clear()
+    backend.handles.clear()
     async with pool_on(backend, env, keep=False) as pool:
         await check(pool, 4)
         with raises(NotReadyError, field="fragments.row_step_count", reason=Reason.ROW_STEP_COUNT):
             await check(pool, 1)
 
 
-async def test_fragments_of_calls_that_name_no_seed_do_not_come_twice() -> None:
+async def test_takeover_begins_another_own_row_sequence() -> None:
     backend = LastingBackend()
     async with pool_on(backend) as pool:
         await pool.update_agent([RandomSpec()])
@@ -249,24 +240,18 @@ def totals(pool: Pool) -> list[tuple[int, int, str]]:
     return [(worker.num_simulated_steps, worker.num_restarts, worker.last_failure) for worker in workers]
 
 
-async def lose(pool: Pool, index: int) -> None:
-    lose_worker(pool, index)
-    await until(lambda: slot_of(pool, index).healthy)
-
-
-async def test_another_number_of_workers_outlives_the_pool() -> None:
+async def test_takeover_keeps_the_number_of_workers() -> None:
     backend = LastingBackend()
     async with pool_on(backend) as pool:
         await pool.update_agent([RandomSpec()])
         await sample(pool, Fragments(80), seed=5)
-        running = asyncio.create_task(sample(pool, Fragments(40_000), seed=6))
-        await until(lambda: num_running(pool) == 1)
+        running = await begin_to_sample(pool, Fragments(40_000), seed=6)
         await pool.resize(3)
         await running
         await sample(pool, Fragments(120), seed=7)
     async with pool_on(backend, workers=2, keep=False) as pool:
         assert len(pool.status().workers) == 3
-        for seed, clock in ((5, 10), (6, 5000)):  # of two workers
+        for seed, clock in ((5, 10), (6, 5000)):  # from before the resize
             with raises(NotReadyError, field="fragments.row_step_count", reason=Reason.ROW_STEP_COUNT):
                 await sample(pool, Fragments(120, row_step_count=clock), seed=seed)
         rest = await sample(pool, Fragments(120, row_step_count=10), seed=7)
@@ -275,25 +260,25 @@ async def test_another_number_of_workers_outlives_the_pool() -> None:
         assert await pool.resize(1) == 3
 
 
-async def test_no_sum_falls_when_workers_go_or_the_pool_is_another() -> None:
+async def test_counters_never_fall_when_workers_leave_or_another_pool_takes_over() -> None:
     backend, counted = LastingBackend(), []
     env = rollserve.EnvSpec("sample_envs:FailsForSomeSeeds")
-    async with pool_on(backend, env, workers=3, **MODULES) as pool:
+    async with pool_on(backend, env, workers=3, **NOTICE_SECONDS, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         await sample(pool, AtLeast(300), seed=1, skip_failed=True)
         for index in (0, 2):
-            await lose(pool, index)
+            await kill_worker(pool, backend, index)
         before = sums(pool)
         assert before[0] >= 300
         assert before[1] == 2
-        running = asyncio.create_task(sample(pool, AtLeast(3000), seed=2, skip_failed=True))
-        await until(lambda: num_running(pool) == 1)
+        running = asyncio.create_task(sample(pool, AtLeast(6000), seed=2, skip_failed=True))
+        await asyncio.sleep(0)  # it has begun, and no worker has answered yet
         await pool.resize(2)
-        assert sums(pool) == before
+        assert sums(pool) >= before
         assert any(worker.is_leaving for worker in pool.status().workers)
         await running
         await until(lambda: len(pool.status().workers) == 2)
-        assert sums(pool)[0] >= before[0] + 3000
+        assert sums(pool)[0] >= before[0] + 6000
         assert sums(pool)[1] == 2
         counted.append((sums(pool), pool.status().counters, totals(pool)))
     async with pool_on(backend, env, keep=False, **MODULES) as pool:
@@ -301,17 +286,17 @@ async def test_no_sum_falls_when_workers_go_or_the_pool_is_another() -> None:
     assert counted[0] == counted[1]
     _, counters, (first, _) = counted[1]
     assert min(counters.num_env_failures, counters.num_retried_episodes, counters.num_failed_episodes) > 0
-    assert first[1:] == (1, "worker 0 is lost: for a test")
+    assert first[1:] == (1, "worker 0 is lost: killed by a test")
 
 
-async def test_workers_that_are_missing_hold_up_nothing_that_others_can_do() -> None:
+async def test_takeover_serves_with_the_workers_that_are_left() -> None:
     backend = LastingBackend()
     async with pool_on(backend) as pool:
         await pool.update_agent([RandomSpec()])
         expected = [await sample(pool, target, seed=1) for target in (AtLeast(500), Exactly(20))]
-    del backend.workers[1]
+    del backend.handles[1]
     backend.has_room = False
-    async with pool_on(backend, start_seconds=2) as pool:
+    async with pool_on(backend, start_seconds=1) as pool:
         assert num_healthy(pool) == 1
         assert equal(await sample(pool, AtLeast(500), seed=1), expected[0])
         backend.has_room = True
@@ -320,8 +305,8 @@ async def test_workers_that_are_missing_hold_up_nothing_that_others_can_do() -> 
         (missing,) = (worker for worker in pool.status().workers if worker.num_restarts)
         assert missing.index == 1
     backend.has_room = False
-    del backend.workers[0]
-    async with pool_on(backend, min_healthy_workers=2, start_seconds=2) as pool:
+    del backend.handles[0]
+    async with pool_on(backend, min_healthy_workers=2, start_seconds=1) as pool:
         assert [worker.healthy for worker in pool.status().workers] == [False, True]
         with raises(TooFewWorkersError, reason=Reason.TOO_FEW_WORKERS, match=r"\b1\b.*\b2\b.*worker 0"):
             await sample(pool, AtLeast(1))
@@ -331,11 +316,11 @@ async def test_workers_that_are_missing_hold_up_nothing_that_others_can_do() -> 
     with raises(InvalidValueError, field="min_healthy_workers", reason=Reason.INVALID_VALUE):
         async with pool_on(backend, workers=3, min_healthy_workers=3):
             pass
-    async with pool_on(backend, keep=False) as pool:  # it is as it was
+    async with pool_on(backend, keep=False) as pool:  # the failed start changed nothing
         assert pool.status().policy_version == 1
 
 
-async def test_a_worker_that_hangs_over_what_it_is_to_hold_is_replaced(tmp_path: Path) -> None:
+async def test_takeover_replaces_a_worker_that_hangs_while_it_gets_versions(tmp_path: Path) -> None:
     env = rollserve.EnvSpec("sample_envs:Hanging", {"folder": str(tmp_path)})
     limits: dict[str, Any] = {"step_seconds": 1.0, "reset_seconds": 1.0}
     backend = LastingBackend()
@@ -343,7 +328,7 @@ async def test_a_worker_that_hangs_over_what_it_is_to_hold_is_replaced(tmp_path:
         await pool.update_agent([RandomSpec()])
         await pool.update_env([env])
         expected = await sample(pool, Exactly(20), seed=1)
-    del backend.workers[1]
+    del backend.handles[1]
     lay(tmp_path, "construction")
     async with pool_on(backend, keep=False, **MODULES, **limits) as pool:
         assert equal(await sample(pool, Exactly(20), seed=1), expected)
@@ -353,7 +338,7 @@ async def test_a_worker_that_hangs_over_what_it_is_to_hold_is_replaced(tmp_path:
         assert made.last_failure.endswith(" 1 s")
 
 
-async def test_rows_that_stopped_early_go_on_with_the_next_pool(tmp_path: Path) -> None:
+async def test_takeover_restores_rows_that_stopped_early(tmp_path: Path) -> None:
     places = Places(tmp_path / "slow")
     env = places.env(step_seconds=0.05, most_steps=300)
     truth = await truth_of(env, 2, 1000)
@@ -365,15 +350,15 @@ async def test_rows_that_stopped_early_go_on_with_the_next_pool(tmp_path: Path) 
         with places.slow(pool, 1):
             account = await calls(100, 0.5)
         assert account.workers[1].num_missing_steps > 0
-    backend.workers.clear()
+    backend.handles.clear()
     async with pool_on(backend, env, rows=2, keep=False, **MODULES) as pool:
-        account = await calls.go_on_with(pool)(100)
+        account = await calls.continue_on(pool)(100)
         assert account.num_missing_steps == account.num_broken_off_episodes == 0
         await calls(30, 0.5)
 
 
 class _TakenBackend(LastingBackend):
-    """Its second worker belongs to another server."""
+    """Workers left by a pool, except that the second one belongs to another server."""
 
     def find_worker(self, worker_index: int) -> Any:
         worker = super().find_worker(worker_index)
@@ -391,15 +376,16 @@ class _TakenBackend(LastingBackend):
         return worker
 
 
-async def test_workers_of_another_server_are_not_taken_for_lost_ones() -> None:
+async def test_takeover_kills_no_worker_of_another_server() -> None:
     backend = _TakenBackend()
     async with pool_on(backend):
-        workers = dict(backend.workers)
+        workers = dict(backend.handles)
     with raises(SamplerLostError, reason=Reason.SAMPLER_TAKEN):
         async with pool_on(backend):
             pass
-    assert backend.workers == workers
-    assert all(worker._lost is None for worker in workers.values())
+    assert backend.handles == workers
+    for worker in workers.values():
+        await worker.heartbeat()  # raises if the worker is lost
 
 
 @pytest.mark.parametrize(
@@ -414,17 +400,19 @@ async def test_workers_of_another_server_are_not_taken_for_lost_ones() -> None:
         ({}, rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 9}), "all_workers.environment"),
     ],
 )
-async def test_what_has_to_agree(changes: dict[str, Any], env: rollserve.EnvSpec, field: str) -> None:
+async def test_takeover_rejects_settings_that_differ_from_the_samplers(
+    changes: dict[str, Any], env: rollserve.EnvSpec, field: str
+) -> None:
     backend = LastingBackend()
     async with pool_on(backend):
         pass
     with raises(InvalidValueError, field=field, reason=Reason.INVALID_VALUE, match="--no-adopt"):
         await Pool.start(backend, settings(**changes), env)
-    async with pool_on(backend, keep=False):  # it is as it was
+    async with pool_on(backend, keep=False):  # the failed start changed nothing
         pass
 
 
-async def test_what_clients_have_set_goes_before_what_the_next_server_is_told() -> None:
+async def test_takeover_prefers_what_clients_have_set_over_settings() -> None:
     backend, other = LastingBackend(), rollserve.EnvSpec("Acrobot-v1")
     async with pool_on(backend) as pool:
         await pool.update_env([other])
@@ -434,7 +422,7 @@ async def test_what_clients_have_set_goes_before_what_the_next_server_is_told() 
         assert (status.env_specs, status.env_version, len(status.workers)) == ([other], 2, 2)
 
 
-def test_a_lease_has_one_owner_at_a_time() -> None:
+def test_lease_has_one_owner_at_a_time() -> None:
     now = 0.0
     lease, first, second = Lease(5, lambda: now), Owner("here", 1), Owner("there", 2)
     assert lease.idle_seconds < 0
@@ -446,18 +434,18 @@ def test_a_lease_has_one_owner_at_a_time() -> None:
     assert lease.acquire(second) is None
     assert lease.idle_seconds == -1
     now = 10
-    assert lease.renew(1)  # late, but nobody has taken it
+    assert lease.renew(1)  # late, but nobody else has claimed it
     now = 16
     assert (lease.acquire(second), lease.owner) == (2, second)
     assert not lease.renew(1)
-    lease.release(1)  # of one that does not have it any more
+    lease.release(1)  # an owner that has lost it
     assert lease.acquire(first) is None
     lease.release(2)
     assert lease.acquire(first) == 3
-    fresh = Lease(5, lambda: now)  # in the place of one that was lost
+    fresh = Lease(5, lambda: now)  # in a journal that replaces a lost one
     assert fresh.acquire(first, 3) == 3
     assert fresh.acquire(second) is None
-    assert fresh.acquire(first, 3) == 3  # it was there all the time
+    assert fresh.acquire(first, 3) == 3  # the owner claims it again
     assert fresh.acquire(second, 2) is None
-    assert fresh.acquire(second, 4) == 4  # who came later
+    assert fresh.acquire(second, 4) == 4  # a later epoch
     assert not fresh.renew(3)

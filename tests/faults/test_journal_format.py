@@ -38,7 +38,7 @@ while sys.argv[2] == "serve":
         pass
     time.sleep(0.5)
 """
-"""A sampler of the first format. With `serve`, a server restarts its journal when that is lost."""
+"""A program that starts a sampler of format 1. In mode `serve` it restarts the journal when that is lost."""
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def old_server(cluster: RayCluster, mode: str) -> subprocess.Popen[str]:
 
 
 def process_ids(old: subprocess.Popen[str]) -> tuple[int, int]:
-    """Those of the journal and the worker, once they run."""
+    """Return the process ids of the journal and the worker once both run."""
     assert old.stdout is not None
     journal, worker = map(int, old.stdout.readline().split())
     return journal, worker
@@ -66,9 +66,7 @@ def test_server_refuses_a_journal_in_another_format_unless_it_may_end_the_sample
     with old_server(cluster, "leave") as old:
         journal, worker = process_ids(old)
     with (
-        pytest.raises(
-            RuntimeError, match=r"cannot serve error=.journal: expected format 2, got format 1\b.*--no-adopt"
-        ),
+        pytest.raises(RuntimeError, match=r"cannot serve error='journal: .*\b2\b.*\b1\b.*--no-adopt"),
         cluster_server(cluster, tmp_path, *OPTIONS),
     ):
         pass
@@ -92,7 +90,7 @@ def test_server_leaves_the_sampler_of_another_version_that_serves(cluster: RayCl
         try:
             _, worker = process_ids(old)
             with (
-                pytest.raises(RuntimeError, match=r"cannot serve error=.*a server of another version has the sampler"),
+                pytest.raises(RuntimeError, match=r"cannot serve error=.* another version"),
                 cluster_server(cluster, tmp_path, *OPTIONS, "--no-adopt"),
             ):
                 pass

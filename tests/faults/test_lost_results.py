@@ -1,4 +1,4 @@
-"""What workers wrote is lost on its way, with the machine that holds it, and they live on."""
+"""Results that are lost with the machine that holds them, while their workers live on."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _LONG_SECONDS = 10.0
 
 @pytest.fixture
 def small_parcels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most claims come in several parcels: of some a part is lost that others follow."""
+    """Split most claims into several parcels, so that a loss can be followed by parcels of the same claim."""
     monkeypatch.setattr(work_claims, "_PARCELS_BYTES", 1)
-    monkeypatch.setattr(work_episodes, "_MAX_EARLY_BYTES", -1)  # what is written early comes in one
+    monkeypatch.setattr(work_episodes, "_MAX_EARLY_BYTES", -1)  # nothing is written ahead of its claim
 
 
 async def check_calls(
     backends: Sequence[InProcessBackend], env: rollserve.EnvSpec, target: Target | Fragments, **options: Any
 ) -> None:
-    """Calls bring what they bring where nothing is lost, and accounts add up; something is made again."""
-    async with pool_of(InProcessBackend(), env, workers=options["num_workers"]) as pool:
+    """Check that calls deliver the same as without losses, that accounts add up, and that something was retried."""
+    async with pool_of(InProcessBackend(), env, workers=options["workers"]) as pool:
         await pool.update_agent([RandomSpec()])
         expected = [await sample(pool, target, max_message_bytes=1000) for _ in range(_CALLS)]
     num_retried = 0
@@ -69,16 +69,16 @@ async def check_calls(
         pytest.param(ROWS, Fragments(120), FULL, id="fragments, full"),
     ],
 )
-async def test_what_is_lost_is_made_again(
+async def test_lost_results_are_sampled_again(
     env: rollserve.EnvSpec, target: Target | Fragments, options: dict[str, Any], num_workers: int
 ) -> None:
     backends = [ForgetfulBackend(seed, num_losses=4) for seed in range(3)]
-    await check_calls(backends, env, target, num_workers=num_workers, unit_retries=10, **options)
+    await check_calls(backends, env, target, workers=num_workers, unit_retries=10, **options)
 
 
-def test_lost_steps_are_charged_to_whoever_wrote_them() -> None:
+def test_lost_steps_are_charged_to_the_worker_that_wrote_them() -> None:
     claims = Claims(10_000, itertools.count(), pinned=False)
-    payload: Any = None  # nobody looks into it
+    payload: Any = None  # never read
 
     def write(worker: int, claim_id: int, num_steps: int, start: tuple[int, int], stop: tuple[int, int]) -> None:
         message = Message(offset=0, size=100, num_steps=num_steps, num_episodes=0)
@@ -90,8 +90,8 @@ def test_lost_steps_are_charged_to_whoever_wrote_them() -> None:
     assert claims.lose(0) == [1]
     assert claims.to_begin(1) == [range(1, 2)]
     assert claims.finish(1, 1)
-    (asked,) = claims.to_ask(1)
-    write(1, asked.claim_id, 5, (1, 0), (2, 0))
+    (requested,) = claims.to_ask(1)
+    write(1, requested.claim_id, 5, (1, 0), (2, 0))
     lost, num_steps, cancellations = claims.lose_first_delivery()
     assert (lost, num_steps, cancellations) == ([0, 1], {0: 7, 1: 5}, [])
 
@@ -99,6 +99,8 @@ def test_lost_steps_are_charged_to_whoever_wrote_them() -> None:
 @pytest.mark.usefixtures("small_parcels")
 @pytest.mark.parametrize("target", [AtLeast(100), Fragments(120)], ids=["whole episodes", "fragments"])
 @pytest.mark.parametrize("env", [NATIVE, ROWS], ids=["blocks", "rows"])
-async def test_workers_die_with_what_they_wrote(env: rollserve.EnvSpec, target: Target | Fragments) -> None:
-    backends = [MortalBackend(seed, num_deaths=6, with_machines=True) for seed in range(10)]
-    await check_calls(backends, env, target, num_workers=3, unit_retries=20, **FULL)
+async def test_results_lost_with_their_workers_are_sampled_again(
+    env: rollserve.EnvSpec, target: Target | Fragments
+) -> None:
+    backends = [MortalBackend(seed, num_deaths=6, with_machines=True) for seed in range(6)]
+    await check_calls(backends, env, target, workers=3, unit_retries=20, **FULL)

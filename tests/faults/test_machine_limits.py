@@ -1,6 +1,6 @@
-"""What the machine lacks: memory, room in the object store and on the disk, ports, files, a cluster, a true clock.
+"""Limits of the machine: memory, the object store, the disk, ports, open files, the Ray cluster, and the clock.
 
-What can only be caused by those who may change the machine is left out elsewhere, and says so.
+Tests that need root skip themselves without it.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ def run(
 
 
 def in_namespace(*mounts: str) -> list[str]:
-    """What to put before a command, so that small file systems are mounted for it alone: `FOLDER=BYTES`."""
+    """Return a command prefix that mounts small file systems, each `FOLDER=BYTES`, for one process alone."""
     commands = ["mount --make-rprivate /"]
     for mount in mounts:
         folder, num_bytes = mount.split("=")
         commands.append(f"mount -t tmpfs -o size={num_bytes} tmpfs {folder}")
     prefix = ["unshare", "--mount", "sh", "-c", f'{" && ".join(commands)} && exec "$@"', "sh"]
     if not shutil.which("unshare") or subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("nobody may mount file systems here: that takes root, and a container that allows it")
+        pytest.skip("mounting file systems needs root, and a container that allows it")
     return prefix
 
 
@@ -72,7 +72,7 @@ def in_namespace(*mounts: str) -> list[str]:
 
 @pytest.fixture
 def small_group() -> Iterator[Path]:
-    """A group of processes that may have 256 MiB together."""
+    """A cgroup whose processes may use 256 MiB together."""
     for parent, limit in (("memory", "memory.limit_in_bytes"), ("", "memory.max")):
         folder = Path("/sys/fs/cgroup", parent, f"rollserve-test-{os.getpid()}")
         with contextlib.suppress(OSError):
@@ -84,9 +84,7 @@ def small_group() -> Iterator[Path]:
                 continue
             break
     else:
-        pytest.skip(
-            "nobody may make groups of limited memory here: that takes root, and cgroups that can be written to"
-        )
+        pytest.skip("limiting the memory of processes needs root, and writable cgroups")
     yield folder
     deadline = time.monotonic() + 10
     while folder.exists() and time.monotonic() < deadline:
@@ -95,7 +93,7 @@ def small_group() -> Iterator[Path]:
         time.sleep(0.05)
 
 
-async def test_a_worker_that_the_kernel_ends_for_memory_is_replaced(
+async def test_worker_killed_by_the_kernel_for_memory_is_replaced(
     ray_backend: RayBackend, small_group: Path, tmp_path: Path
 ) -> None:
     flag = tmp_path / "flag"
@@ -113,7 +111,8 @@ async def test_a_worker_that_the_kernel_ends_for_memory_is_replaced(
     assert adds_up(batch.account)
 
 
-async def test_an_episode_that_takes_the_memory_of_every_worker_fails_its_call(
+@pytest.mark.slow
+async def test_call_fails_if_an_episode_takes_the_memory_of_every_worker(
     ray_backend: RayBackend, small_group: Path, tmp_path: Path
 ) -> None:
     flag = tmp_path / "flag"
@@ -128,7 +127,8 @@ async def test_an_episode_that_takes_the_memory_of_every_worker_fails_its_call(
         assert (await sample(pool, AtLeast(400), seed=5)).num_steps >= 400
 
 
-def test_a_worker_that_ray_ends_for_memory_is_told_of() -> None:
+@pytest.mark.slow
+def test_server_logs_that_ray_killed_a_worker_for_memory() -> None:
     shown = run(
         *(SERVER, "--env", "CartPole-v1", "--workers", "1", "--start-seconds", "20"),
         RAY_memory_usage_threshold="0.001",
@@ -141,10 +141,10 @@ def test_a_worker_that_ray_ends_for_memory_is_told_of() -> None:
 # The object store
 
 
-def test_a_full_object_store_ends_calls_and_nothing_else(tmp_path: Path) -> None:
+def test_full_object_store_ends_calls_and_loses_no_worker(tmp_path: Path) -> None:
     kwargs = json.dumps({"observation_bytes": MIB, "length": 20})
     options = ["--env", "sample_envs:Big", "--env-kwargs", kwargs, "--workers", "2", "--rows", "2"]
-    # Ray takes the disk to be full, and so has nowhere to go.
+    # Ray must not spill to the disk.
     no_disk = {"RAY_automatic_object_spilling_enabled": "0", "RAY_local_fs_capacity_threshold": "0.0"}
     log = tmp_path / "log"
     with (
@@ -157,14 +157,14 @@ def test_a_full_object_store_ends_calls_and_nothing_else(tmp_path: Path) -> None
         sampler.update_agent(rollserve.RandomAgent())
         reference = sampler.obtain_samples(40, seed=0)
         streams = [slow.enter_context(sampler.stream_samples(200, seed=seed)) for seed in range(1, 4)]
-        errors = list(errors_of(streams, num_messages=1))  # after which no client takes any, and the store fills
+        errors = list(errors_of(streams, num_messages=1))  # then no client reads, and the store fills
         errors += errors_of(streams, num_messages=1000)
         assert errors
         assert {error.reason for error in errors} == {Reason.OBJECT_STORE_FULL}
         assert all("--object-store-bytes" in error.message for error in errors)
         slow.close()
 
-        def has_room_again() -> bool:  # Ray takes a moment
+        def has_room_again() -> bool:  # Ray frees memory with a delay
             with contextlib.suppress(rollserve.LimitError):
                 return equal(sampler.obtain_samples(40, seed=0), reference)
             return False
@@ -172,12 +172,12 @@ def test_a_full_object_store_ends_calls_and_nothing_else(tmp_path: Path) -> None
         wait_for(has_room_again)
         assert all(worker.healthy for worker in sampler.status().workers)
     text = log.read_text()
-    assert "results may not fit into the object store" in text
+    assert re.search("WARNING .*object_store_bytes=", text)
     assert "Traceback" not in text
 
 
 def errors_of(streams: Iterable[rollserve.SampleStream], num_messages: int) -> Iterator[rollserve.LimitError]:
-    """Takes so many messages of each, and gives the errors that end them instead."""
+    """Read this many messages of each stream, and yield the errors that end streams earlier."""
     for stream in streams:
         try:
             list(itertools.islice(stream, num_messages))
@@ -185,20 +185,21 @@ def errors_of(streams: Iterable[rollserve.SampleStream], num_messages: int) -> I
             yield error
 
 
-def test_too_little_shared_memory_is_told_in_the_log(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_server_warns_of_too_little_shared_memory(tmp_path: Path) -> None:
     prefix = in_namespace(f"/dev/shm={64 * MIB}")
     with serving(
         *prefix, SERVER, "--env", "CartPole-v1", "--workers", "1", "--log-json", log=tmp_path / "log"
     ) as lines:
         pass
-    events = [json.loads(line) for line in lines()]  # also what Ray says
+    events = [json.loads(line) for line in lines()]  # messages of Ray among them
     assert any(event["level"] == "WARNING" and "/dev/shm" in event["event"] for event in events), events
 
 
 # The disk
 
 
-def test_a_log_that_cannot_be_written_stops_nothing() -> None:
+def test_server_runs_without_room_for_its_log() -> None:
     with tempfile.TemporaryDirectory() as folder, Path("/dev/full").open("w") as full:
         port_file = Path(folder, "port")
         command = [SERVER, *LIGHT, "--listen", "127.0.0.1:0", "--port-file", port_file]
@@ -214,7 +215,7 @@ def test_a_log_that_cannot_be_written_stops_nothing() -> None:
         assert process.wait(30) == 0
 
 
-def test_a_port_file_that_does_not_fit_on_the_disk(tmp_path: Path) -> None:
+def test_server_does_not_start_without_room_for_its_port_file(tmp_path: Path) -> None:
     def without_room() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
@@ -226,7 +227,7 @@ def test_a_port_file_that_does_not_fit_on_the_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["not a folder", "full"])
-def test_no_room_for_ray_on_the_disk(full: bool, tmp_path: Path) -> None:
+def test_server_does_not_start_without_room_for_the_files_of_ray(full: bool, tmp_path: Path) -> None:
     folder = tmp_path / "ray-files"
     folder.mkdir()
     if full:
@@ -243,8 +244,8 @@ def test_no_room_for_ray_on_the_disk(full: bool, tmp_path: Path) -> None:
 # Ports and files
 
 
-def test_a_port_that_is_taken_leaves_nothing_behind(tmp_path: Path) -> None:
-    """Also of Ray, which has started by then."""
+def test_server_leaves_no_process_behind_if_its_port_is_taken(tmp_path: Path) -> None:
+    """Ray has started by then."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -262,7 +263,7 @@ def test_a_port_that_is_taken_leaves_nothing_behind(tmp_path: Path) -> None:
     assert_gone(processes)
 
 
-def test_more_connections_than_files_may_be_open(tmp_path: Path) -> None:
+def test_server_survives_more_connections_than_it_may_open_files(tmp_path: Path) -> None:
     with local_server(*LIGHT, log=tmp_path / "log") as server, rollserve.connect(server.address) as sampler:
         sampler.update_agent(rollserve.RandomAgent())
         resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (120, 120))
@@ -279,19 +280,19 @@ def test_more_connections_than_files_may_be_open(tmp_path: Path) -> None:
 
 
 class Cluster:
-    """A cluster of Ray of its own, of processes that are ended with it.
+    """A Ray cluster on this machine.
 
     Attributes:
-        folder: of its files.
-        address: where its head listens.
-        nodes: the processes that stand for its machines, the head first.
+        folder: folder of its files.
+        address: address of the head, `host:port`.
+        nodes: a process for each node, the head first.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.address = f"127.0.0.1:{free_port()}"
         self.nodes: list[subprocess.Popen[bytes]] = []
-        client_port = f"--ray-client-server-port={free_port()}"  # not that of another test's cluster
+        client_port = f"--ray-client-server-port={free_port()}"  # other clusters have the default
         self.add_node("--head", "--port", self.address.rpartition(":")[2], client_port, "--include-dashboard=false")
         wait_for(self._answers)
 
@@ -300,7 +301,7 @@ class Cluster:
         folder = tempfile.mkdtemp(prefix="rs", dir=self.folder)
         command = [RAY, "start", "--block", "--disable-usage-stats", "--temp-dir", folder, *options]
         command += ["--node-ip-address", "127.0.0.1", "--object-store-memory", str(80 * MIB)]
-        # A machine that is lost is missed soon.
+        # Ray notices the loss of a node within 5 s.
         soon = {"RAY_health_check_period_ms": "500", "RAY_health_check_failure_threshold": "10"}
         environment = {**os.environ, **server_environment(), **PATIENT, **soon, "RAY_AUTH_MODE": "disabled"}
         with (self.folder / "log").open("ab") as log:
@@ -309,7 +310,7 @@ class Cluster:
         return node
 
     def kill(self, node: subprocess.Popen[bytes] | None = None) -> None:
-        """Kills a node, or all, with everything that it has started."""
+        """Kill a node, or all nodes, with all their processes."""
         for each in self.nodes if node is None else [node]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process = psutil.Process(each.pid)
@@ -328,14 +329,14 @@ class Cluster:
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    """A head, and a machine with two cores beside it."""
+    """A head, and a node with two cores."""
     with tempfile.TemporaryDirectory(prefix="rs", ignore_cleanup_errors=True) as folder:
-        its = Cluster(Path(folder))
+        running = Cluster(Path(folder))
         try:
-            its.add_node("--address", its.address, "--num-cpus", "2", "--resources", '{"here": 2}')
-            yield its
+            running.add_node("--address", running.address, "--num-cpus", "2", "--resources", '{"here": 2}')
+            yield running
         finally:
-            its.kill()
+            running.kill()
 
 
 def on(cluster: Cluster, log: Path, *options: str) -> contextlib.AbstractContextManager[LocalServer]:
@@ -344,8 +345,8 @@ def on(cluster: Cluster, log: Path, *options: str) -> contextlib.AbstractContext
     return local_server(*options, log=log, environment={**server_environment(), "RAY_AUTH_MODE": "disabled"})
 
 
-@pytest.mark.parametrize("own", [True, False], ids=["of its own", "elsewhere"])
-def test_a_cluster_that_is_lost_ends_the_server(own: bool, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+@pytest.mark.parametrize("own", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["own", "existing"])
+def test_server_ends_when_its_cluster_is_lost(own: bool, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with contextlib.ExitStack() as stack:
         if own:
@@ -377,7 +378,8 @@ def test_a_cluster_that_is_lost_ends_the_server(own: bool, request: pytest.Fixtu
     assert "Traceback" not in text
 
 
-def test_workers_of_a_machine_that_is_lost_are_replaced_on_another(cluster: Cluster, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_workers_of_a_lost_node_are_replaced_on_another(cluster: Cluster, tmp_path: Path) -> None:
     log = tmp_path / "log"
     resources = ("--worker-resources", '{"here": 1}')
     with on(cluster, log, *resources) as server, rollserve.connect(server.address) as sampler:
@@ -399,7 +401,7 @@ def test_workers_of_a_machine_that_is_lost_are_replaced_on_another(cluster: Clus
 # The clock
 
 
-async def test_a_clock_that_jumps_changes_nothing_in_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pool_ignores_jumps_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     async with pool_of(InProcessBackend(), progress_seconds=0.2) as pool:
         await pool.update_agent([RandomSpec()])
         requests = (AtLeast(300), Exactly(3), Fragments(400))
@@ -418,7 +420,7 @@ async def test_a_clock_that_jumps_changes_nothing_in_the_pool(monkeypatch: pytes
         assert pool.status().uptime_seconds < time.monotonic() - began + 60
 
 
-def test_a_clock_that_jumps_changes_nothing_in_a_server(tmp_path: Path) -> None:
+def test_server_ignores_jumps_of_the_clock(tmp_path: Path) -> None:
     environment = server_environment()
     environment["PYTHONPATH"] = f"{Path(__file__).parent / 'jumping_clock'}{os.pathsep}{environment['PYTHONPATH']}"
     with (
@@ -431,16 +433,16 @@ def test_a_clock_that_jumps_changes_nothing_in_a_server(tmp_path: Path) -> None:
         assert len(sampler.evaluate(3).returns) == 3
         assert sampler.status().counters.uptime_seconds < 120
         (updated,) = (each.updated for each in sampler.agent_versions() if each.policy_version == version)
-        assert abs(updated.timestamp() - time.time()) < 2 * 86400  # of all, only what tells the time of day may jump
+        assert abs(updated.timestamp() - time.time()) < 2 * 86400  # the time of an update may jump
         assert server.stop() == 0
 
 
-# What tests need
+# Helpers
 
 
 @contextlib.contextmanager
 def serving(*command: str | Path, log: Path) -> Iterator[Callable[[], list[str]]]:
-    """A server from its start to its end; gives what tells the lines of its log."""
+    """Run a server during the block; yields a function that reads the lines of its log."""
 
     def lines() -> list[str]:
         return log.read_text().splitlines()

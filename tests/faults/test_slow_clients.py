@@ -1,8 +1,9 @@
-"""Clients that take nothing, or send nothing, hold up nobody else, and take no more than they may."""
+"""Clients that read nothing, or send nothing: they block nobody else, and take no more than their share."""
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import threading
 import time
@@ -13,7 +14,7 @@ import psutil
 import pytest
 from cutting_proxy import cutting_proxy
 from pools import until
-from raw_calls import BIG, FOREVER, SERVICE, begin, careless, end_of, serving
+from raw_calls import BIG, FOREVER, SERVICE, begin, careless, end_of, serving, soon
 from support import equal, raises
 
 import rollserve
@@ -29,11 +30,11 @@ def begin_to_sample(channel: grpc.Channel, seed: int) -> grpc.Call:
     return begin(channel, "ObtainSamples", pb.ObtainSamplesRequest(step_count=FOREVER, options=options))
 
 
-def test_others_have_the_turns_of_calls_whose_clients_take_nothing(tmp_path: Path) -> None:
+def test_stalled_calls_give_their_turns_to_others(tmp_path: Path) -> None:
     with serving(tmp_path, *BIG, "--max-calls", "2") as (server, sampler), careless(server) as channel:
         stuck = [begin_to_sample(channel, seed) for seed in range(2)]
         assert sampler.obtain_samples(10, timeout=20).num_steps >= 10
-        # They have lost nothing: what one of them asked for comes as soon as it is taken.
+        # A stalled call goes on as soon as its client reads.
         received = sum(len(next(stuck[0])) for _ in range(30))
         assert received > 20 << 20
         for call in stuck:
@@ -41,7 +42,7 @@ def test_others_have_the_turns_of_calls_whose_clients_take_nothing(tmp_path: Pat
         assert sampler.status().counters.num_failed_calls == 0
 
 
-def test_the_one_that_was_left_for_longest_makes_room(tmp_path: Path) -> None:
+def test_call_stalled_longest_is_ended_to_make_room(tmp_path: Path) -> None:
     options = ("--max-calls", "1", "--max-stalled-calls", "1")
     with serving(tmp_path, *BIG, *options) as (server, sampler), careless(server) as channel:
         first = begin_to_sample(channel, 1)
@@ -52,7 +53,7 @@ def test_the_one_that_was_left_for_longest_makes_room(tmp_path: Path) -> None:
         second.cancel()
 
 
-def test_a_client_that_takes_nothing_for_too_long_goes_on_later(tmp_path: Path) -> None:
+def test_stream_resumes_after_its_call_was_ended_as_stalled(tmp_path: Path) -> None:
     with serving(tmp_path, *BIG, "--client-stall-seconds", "1", "--max-calls", "1") as (
         server,
         sampler,
@@ -64,28 +65,26 @@ def test_a_client_that_takes_nothing_for_too_long_goes_on_later(tmp_path: Path) 
             with rollserve.connect(server.address, max_message_bytes=1 << 20) as other:
                 stream = other.stream_samples(300, **options)
                 parts = [next(stream)]
-                deadline = time.monotonic() + 30
-                while sampler.status().counters.num_cancelled_calls < 2 and time.monotonic() < deadline:
-                    time.sleep(0.1)
+                assert soon(lambda: sampler.status().counters.num_cancelled_calls >= 2)
                 batch = rollserve.EpisodeBatch.concatenate(*parts, *stream).joined()
                 assert stream.end().num_resumptions > 0
             assert end_of(raw) == (grpc.StatusCode.UNAVAILABLE, "CLIENT_STALLED")
         assert equal(batch, expected)
 
 
-def test_a_client_that_has_not_taken_the_first_message_is_told_too(tmp_path: Path) -> None:
+def test_client_that_never_read_learns_that_its_call_was_ended(tmp_path: Path) -> None:
     with (
-        serving(tmp_path, *BIG, "--client-stall-seconds", "1") as (server, _),
+        serving(tmp_path, *BIG, "--client-stall-seconds", "1") as (server, sampler),
         careless(server, takes_nothing=True) as channel,
     ):
         data = pb.ObtainSamplesRequest(step_count=FOREVER).SerializeToString()
-        call = channel.unary_stream(f"{SERVICE}/ObtainSamples")(data, timeout=20)
-        time.sleep(3)
+        call = channel.unary_stream(f"{SERVICE}/ObtainSamples")(data, timeout=60)
+        assert soon(lambda: sampler.status().counters.num_cancelled_calls >= 1)
         assert end_of(call) == (grpc.StatusCode.UNAVAILABLE, "CLIENT_STALLED")
 
 
-def test_a_client_whose_connection_stood_still_is_told_too(tmp_path: Path) -> None:
-    """Also where not even the headers of an answer had room."""
+def test_client_behind_a_blocked_connection_learns_that_its_calls_were_ended(tmp_path: Path) -> None:
+    """Buffers are so full that not even the headers of an answer fit."""
     with (
         serving(tmp_path, *BIG, "--client-stall-seconds", "1") as (server, sampler),
         cutting_proxy(server.address, num_cuts=0, max_bytes=0, seed=0) as proxy,
@@ -93,11 +92,11 @@ def test_a_client_whose_connection_stood_still_is_told_too(tmp_path: Path) -> No
     ):
         stream = begin_to_sample(channel, 1)
         proxy.flows.clear()
-        time.sleep(2)  # for all buffers between to be full
+        time.sleep(1)  # all buffers on the way are full by then
         begun = [channel.unary_unary(f"{SERVICE}/GetSampler").future(b"", timeout=60) for _ in range(3)]
         watches = [channel.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=60) for _ in range(3)]
-        time.sleep(4)
-        assert sampler.status(timeout=20).policy_version == 1
+        assert soon(lambda: sampler.status(timeout=20).counters.num_cancelled_calls >= 1)
+        time.sleep(2)  # longer than the others may stall
         proxy.flows.set()
         stalled = grpc.StatusCode.UNAVAILABLE, "CLIENT_STALLED"
         assert end_of(stream) == stalled
@@ -108,9 +107,9 @@ def test_a_client_whose_connection_stood_still_is_told_too(tmp_path: Path) -> No
             assert (call.code(), dict(call.trailing_metadata())["rollserve-reason"]) == stalled
 
 
-def test_clients_that_leave_while_their_answer_comes_are_nobodys_fault(tmp_path: Path) -> None:
+def test_clients_that_leave_before_their_answer_log_no_error(tmp_path: Path) -> None:
     with serving(tmp_path, *BIG) as (server, sampler), careless(server) as channel:
-        for number in range(2000):
+        for number in range(1000):
             timeout = 0.0005 + 0.0002 * (number % 40)
             call = channel.unary_unary(f"{SERVICE}/GetSampler").future(b"", timeout=timeout)
             with contextlib.suppress(grpc.RpcError):
@@ -118,21 +117,22 @@ def test_clients_that_leave_while_their_answer_comes_are_nobodys_fault(tmp_path:
         assert sampler.status(timeout=20).policy_version == 1
 
 
-def test_so_many_calls_wait_and_no_more(tmp_path: Path) -> None:
+def test_calls_are_rejected_over_the_limit_of_queued_calls(tmp_path: Path) -> None:
     options = ("--max-calls", "1", "--max-stalled-calls", "0", "--max-waiting-calls", "2")
     with serving(tmp_path, *BIG, *options) as (server, sampler), careless(server) as channel:
         running = sampler.stream_samples(FOREVER, blackhole=True)
-        waiting = [begin_to_sample(channel, seed) for seed in range(2)]
+        with concurrent.futures.ThreadPoolExecutor(2) as executor:
+            queued = list(executor.map(lambda seed: begin_to_sample(channel, seed), range(2)))
         with raises(rollserve.LimitError, reason=Reason.TOO_MANY_CALLS):
             sampler.obtain_samples(10)
         running.close()
-        for call in waiting:
+        for call in queued:
             call.cancel()
         assert sampler.obtain_samples(10).num_steps >= 10
 
 
-def test_streams_of_all_kinds_that_nobody_reads_take_little(tmp_path: Path) -> None:
-    """What a gateway holds for them is bounded, whatever they have asked for."""
+def test_unread_streams_of_all_kinds_take_bounded_memory(tmp_path: Path) -> None:
+    """The gateway buffers a bounded number of bytes for them, whatever they requested."""
     limits = ("--max-calls", "2", "--gateway-buffer-bytes", str(32 << 20))
     with serving(tmp_path, *BIG, *limits) as (server, sampler):
         status = sampler.status()
@@ -150,15 +150,16 @@ def test_streams_of_all_kinds_that_nobody_reads_take_little(tmp_path: Path) -> N
                 evaluation = pb.EvaluateRequest(options=options, episode_count=1000, episodes=episodes)
                 begin(channel, "Evaluate", evaluation)
                 begin(channel, "GetAgentParameters", agent_versions_pb2.GetAgentParametersRequest())
-            most, deadline = 0, time.monotonic() + 6
-            while time.monotonic() < deadline:
-                most = max(most, process.memory_info().rss - before)
-                time.sleep(0.2)
-            assert sampler.status(timeout=5).policy_version == 2
-        assert most < 250 << 20
+            most, grown_at = 0, time.monotonic()
+            while time.monotonic() - grown_at < 2:
+                if (growth := process.memory_info().rss - before) > most:
+                    most, grown_at = growth, time.monotonic()
+                assert most < 250 << 20
+                time.sleep(0.1)
+            assert sampler.status(timeout=20).policy_version == 2
 
 
-def test_a_request_that_is_never_sent_makes_room_for_others(tmp_path: Path) -> None:
+def test_unsent_request_is_ended_to_make_room(tmp_path: Path) -> None:
     options = ("--max-request-bytes", str(32 << 20), "--max-pending-request-bytes", "1", "--client-stall-seconds", "3")
     with serving(tmp_path, *BIG, *options) as (server, sampler), careless(server) as channel:
         given_up = threading.Event()
@@ -172,7 +173,7 @@ def test_a_request_that_is_never_sent_makes_room_for_others(tmp_path: Path) -> N
         given_up.set()
 
 
-def test_many_large_requests_at_once_take_little(tmp_path: Path) -> None:
+def test_concurrent_large_requests_take_bounded_memory(tmp_path: Path) -> None:
     options = ("--max-request-bytes", str(20 << 20), "--max-pending-request-bytes", "1")
     with serving(tmp_path, *BIG, *options) as (server, sampler), contextlib.ExitStack() as stack:
         process = psutil.Process(server.process.pid)
@@ -190,7 +191,7 @@ def test_many_large_requests_at_once_take_little(tmp_path: Path) -> None:
         assert sampler.status().policy_version == 1
 
 
-async def test_turns_pass_on_while_clients_take_nothing() -> None:
+async def test_admission_passes_the_turns_of_stalled_calls_on() -> None:
     admission = Admission(1, 0.01, max_stalled=1, max_waiting=1, patience_seconds=0.05)
     receivers = [Receiver() for _ in range(4)]
     async with contextlib.AsyncExitStack() as stack:
@@ -210,7 +211,7 @@ async def test_turns_pass_on_while_clients_take_nothing() -> None:
         await until(lambda: receivers[0].error is not None)
         assert not third.done()
         assert receivers[1].error is None
-        receivers[0].stalled_since = None  # it is not stalled, and so nobody has to go
+        receivers[0].stalled_since = None  # the call runs again, so that none is ended
         await calls[0].aclose()
         await asyncio.wait_for(third, 5)
         fourth = asyncio.create_task(admission.admit(calls[3], receivers[3]))
@@ -222,7 +223,7 @@ async def test_turns_pass_on_while_clients_take_nothing() -> None:
 
 
 class Receiver:
-    """Of a call."""
+    """The part of a call that admission sees."""
 
     def __init__(self) -> None:
         self.stalled_since: float | None = None

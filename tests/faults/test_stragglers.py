@@ -1,4 +1,4 @@
-"""Workers that take far longer than others are not waited for: the episodes come from elsewhere, and are the same."""
+"""Stragglers: calls run late episodes again on other workers, with the same results."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from faults.backends import SLOW_ON_RAY
 from pools import CARTPOLE, adds_up, evaluate, evaluate_population, pool_of, sample
 from support import equal
 from test_interleavings import NATIVE, ROWS, ShuffledBackend
@@ -27,22 +28,21 @@ from rollserve_server.pool.calls import stragglers
 
 MODULES: dict[str, Any] = {"allow_module": ("sample_envs",)}
 _CALLS = 5
-_LONG_SECONDS = 60.0
-"""What no call may take that waits for none of the slow workers."""
+_LONG_SECONDS = 60.0  # longer than any call that does not wait for a slow worker
 
 
-def _add_up(account: rollserve.Account) -> bool:
+def _adds_up(account: rollserve.Account) -> bool:
     return adds_up(account) and sum(account.retry_reasons.values()) == account.num_retried_episodes
 
 
 @pytest.fixture
-def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a worker waits for that has nothing else to do is late."""
+def duplicate_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Treat each episode as late as soon as another worker is idle."""
     monkeypatch.setattr(stragglers, "_LEAST_SECONDS", 0.0)
     monkeypatch.setattr(stragglers, "_AFTER_SECONDS", 0.0005)
 
 
-@pytest.mark.usefixtures("impatience")
+@pytest.mark.usefixtures("duplicate_early")
 @pytest.mark.parametrize(("num_workers", "num_deaths"), [(2, 0), (4, 0), (3, 3)])
 @pytest.mark.parametrize(
     ("env", "options"),
@@ -53,14 +53,14 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param(ROWS, {"worker_buffer_bytes": 4000, "call_window_bytes": 3000}, id="rows, full"),
     ],
 )
-async def test_whatever_is_begun_twice_comes_once(
+async def test_duplicated_episodes_are_delivered_once(
     env: rollserve.EnvSpec, options: dict[str, Any], num_deaths: int, num_workers: int
 ) -> None:
     async with pool_of(InProcessBackend(), env, workers=num_workers) as pool:
         await pool.update_agent([RandomSpec()])
         expected = [await sample(pool, AtLeast(300)) for _ in range(_CALLS)]
         expected_evaluation = await evaluate(pool, 15)
-    num_copies = num_lost_steps = 0
+    num_duplicates = num_lost_steps = 0
     for seed in range(2):
         backend = MortalBackend(seed, num_deaths)
         async with pool_of(backend, env, workers=num_workers, straggler_factor=1e-9, **options) as pool:
@@ -71,23 +71,23 @@ async def test_whatever_is_begun_twice_comes_once(
                 assert equal(batch, expected[call]), (seed, call)
                 account = batch.account
                 assert account is not None
-                assert _add_up(account)
+                assert _adds_up(account)
                 assert account.num_straggler_episodes == account.retry_reasons.get("straggler", 0)
-                num_copies += account.num_straggler_episodes
+                num_duplicates += account.num_straggler_episodes
                 num_lost_steps += account.num_lost_steps
             evaluation = await evaluate(pool, 15)
             assert evaluation.outcomes == expected_evaluation.outcomes
             assert adds_up(evaluation.account)
         assert num_deaths == 0 or backend.num_deaths < num_deaths
-    assert num_copies > 0
+    assert num_duplicates > 0
     assert num_lost_steps > 0
 
 
-@pytest.mark.usefixtures("impatience")
+@pytest.mark.usefixtures("duplicate_early")
 @pytest.mark.parametrize(
     ("env", "factor"), [(rollserve.EnvSpec("sample_envs:Unseeded"), 1e-9), (ROWS, 0.0)], ids=["other bytes", "off"]
 )
-async def test_nothing_is_begun_twice(env: rollserve.EnvSpec, factor: float) -> None:
+async def test_no_episode_is_duplicated_if_unseeded_or_switched_off(env: rollserve.EnvSpec, factor: float) -> None:
     async with pool_of(ShuffledBackend(1), env, workers=3, straggler_factor=factor, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         for _ in range(_CALLS):
@@ -101,8 +101,9 @@ def places(tmp_path: Path) -> Places:
     return Places(tmp_path / "slow")
 
 
-async def test_a_slow_worker_is_not_waited_for(backend: Backend, places: Places) -> None:
-    env = places.env(step_seconds=0.5, most_steps=60)
+@SLOW_ON_RAY
+async def test_call_does_not_wait_for_a_slow_worker(backend: Backend, places: Places) -> None:
+    env = places.env(step_seconds=0.3, most_steps=60)
     async with pool_of(InProcessBackend(), env, workers=1, rows=2, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
         expected = [await sample(pool, AtLeast(400)) for _ in range(5)]
@@ -129,15 +130,13 @@ async def test_a_slow_worker_is_not_waited_for(backend: Backend, places: Places)
             assert equal(batch, expected[call])
             assert batch.account is not None
             accounts.append(batch.account)
-    assert all(map(_add_up, accounts))
+    assert all(map(_adds_up, accounts))
     assert sum(account.num_straggler_episodes for account in accounts) > 0
     assert sum(account.num_lost_steps for account in accounts) > 0
 
 
-async def test_a_worker_whose_buffer_is_full_runs_what_is_late(
-    places: Places, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Its own episodes cannot be delivered before, nor are there rows for others."""
+async def test_worker_with_a_full_buffer_runs_late_episodes(places: Places, caplog: pytest.LogCaptureFixture) -> None:
+    """The buffered episodes cannot be delivered before the late ones, and all rows are taken."""
     env = places.env(step_seconds=5.0, most_steps=60)
     async with pool_of(InProcessBackend(), env, workers=1, rows=2, **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
@@ -152,14 +151,14 @@ async def test_a_worker_whose_buffer_is_full_runs_what_is_late(
         assert equal(batch, expected[1])
         assert batch.account is not None
         assert batch.account.num_straggler_episodes > 0
-        assert _add_up(batch.account)
-    await asyncio.sleep(0.2)  # until the order has failed that nobody waited for
+        assert _adds_up(batch.account)
+    await asyncio.sleep(0.2)  # until the abandoned order has failed
     del pool
     gc.collect()
     assert "never retrieved" not in caplog.text
 
 
-async def test_a_worker_that_is_stopped_is_not_waited_for(ray_backend: RayBackend) -> None:
+async def test_call_does_not_wait_for_a_stopped_process(ray_backend: RayBackend) -> None:
     async with pool_of(InProcessBackend(), CARTPOLE, workers=1) as pool:
         await pool.update_agent([RandomSpec()])
         expected = [await sample(pool, AtLeast(2000)) for _ in range(5)]
@@ -183,12 +182,13 @@ async def test_a_worker_that_is_stopped_is_not_waited_for(ray_backend: RayBacken
         assert batch.account is not None
         accounts.append(batch.account)
         assert all(worker.healthy for worker in pool.status().workers)
-    assert all(map(_add_up, accounts))
+    assert all(map(_adds_up, accounts))
     assert sum(account.num_straggler_episodes for account in accounts) > 0
 
 
-async def test_members_are_not_waited_for(backend: Backend, places: Places) -> None:
-    env = places.env(step_seconds=1.0)
+@SLOW_ON_RAY
+async def test_population_call_does_not_wait_for_a_slow_worker(backend: Backend, places: Places) -> None:
+    env = places.env(step_seconds=0.5)
     agent = rollserve.MlpAgent.initial(
         rollserve.spaces.Box(np.float32(-1), np.float32(1), (2,), np.dtype(np.float32)), rollserve.spaces.Discrete(2)
     )
@@ -196,20 +196,20 @@ async def test_members_are_not_waited_for(backend: Backend, places: Places) -> N
     members = {name: np.stack([value * scale for scale in range(6)]) for name, value in agent.parameters.items()}
     async with pool_of(InProcessBackend(), env, workers=1, rows=2, **MODULES) as pool:
         await pool.update_agent([spec])
-        usual = await evaluate_population(pool, members, 4, seed=1)
+        expected = await evaluate_population(pool, members, 4, seed=1)
     async with pool_of(backend, env, workers=3, rows=2, straggler_factor=3.0, **MODULES) as pool:
         await pool.update_agent([spec])
         with places.slow(pool, 1):
             began = time.monotonic()
-            hurried = await evaluate_population(pool, members, 4, seed=1)
+            evaluation = await evaluate_population(pool, members, 4, seed=1)
             assert time.monotonic() - began < _LONG_SECONDS
-    assert hurried.outcomes == usual.outcomes
-    assert _add_up(account_from_proto(account_to_proto(hurried.account)))
-    assert usual.account.num_straggler_episodes == 0 < hurried.account.num_straggler_episodes
+    assert evaluation.outcomes == expected.outcomes
+    assert _adds_up(account_from_proto(account_to_proto(evaluation.account)))
+    assert expected.account.num_straggler_episodes == 0 < evaluation.account.num_straggler_episodes
 
 
-@pytest.mark.usefixtures("impatience")
-async def test_members_that_are_begun_twice_count_once() -> None:
+@pytest.mark.usefixtures("duplicate_early")
+async def test_duplicated_members_count_once() -> None:
     agent = rollserve.MlpAgent.initial(
         rollserve.spaces.Box(np.float32(-1), np.float32(1), (4,), np.dtype(np.float32)), rollserve.spaces.Discrete(2)
     )
@@ -218,13 +218,13 @@ async def test_members_that_are_begun_twice_count_once() -> None:
     async with pool_of(InProcessBackend(), ROWS, workers=1) as pool:
         await pool.update_agent([spec])
         expected = await evaluate_population(pool, members, 5)
-    num_copies = 0
+    num_duplicates = 0
     for seed in range(4):
         async with pool_of(MortalBackend(seed, 3), ROWS, workers=3, straggler_factor=1e-9) as pool:
             await pool.update_agent([spec])
             for _ in range(3):
                 evaluation = await evaluate_population(pool, members, 5)
                 assert evaluation.outcomes == expected.outcomes
-                assert _add_up(account_from_proto(account_to_proto(evaluation.account)))
-                num_copies += evaluation.account.num_straggler_episodes
-    assert num_copies > 0
+                assert _adds_up(account_from_proto(account_to_proto(evaluation.account)))
+                num_duplicates += evaluation.account.num_straggler_episodes
+    assert num_duplicates > 0

@@ -1,1 +1,1 @@
-"""A server, its workers and its clients, all of which fail now and then, while everything that comes is compared."""
+"""A run of chaos: server, workers and clients fail at random, and all delivered data is compared with references."""

@@ -1,4 +1,4 @@
-"""`make chaos`: the run, its tables, and an exit status."""
+"""Inject faults into a server, compare all delivered data, print tables, and exit with 1 if anything is wrong."""
 
 from __future__ import annotations
 
@@ -15,16 +15,24 @@ from faults.chaos.schedule import DEFAULT_KINDS, KINDS
 
 def main() -> int:
     parser = argparse.ArgumentParser("chaos", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=600.0, help="for how long things go wrong")
-    parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn")
-    parser.add_argument("--faults", default=",".join(DEFAULT_KINDS), help=f"of {', '.join(KINDS)}")
-    parser.add_argument("--envs", default=",".join(DEFAULT_ENVS), help=f"of {', '.join(ENVS)}")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--clients", type=int, default=3)
-    parser.add_argument("--pause", type=float, default=0.1, help="seconds between two calls of a client, on average")
-    parser.add_argument("--folder", type=Path, default=Path("chaos-run"), help="for the logs; what is there is removed")
-    parser.add_argument("--cluster", action="store_true", help="workers on a Ray cluster, which outlive the gateway")
-    parser.add_argument("server", nargs="*", help="options of the server, behind --")
+    parser.add_argument("--seconds", type=float, default=600.0, help="duration of the faults")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all random choices")
+    parser.add_argument(
+        "--faults",
+        default=",".join(DEFAULT_KINDS),
+        help=f"kinds of faults, separated by commas, among {', '.join(KINDS)}",
+    )
+    parser.add_argument(
+        "--envs", default=",".join(DEFAULT_ENVS), help=f"environments, separated by commas, among {', '.join(ENVS)}"
+    )
+    parser.add_argument("--workers", type=int, default=2, help="number of workers at the start")
+    parser.add_argument("--clients", type=int, default=3, help="number of clients at a time")
+    parser.add_argument("--pause", type=float, default=0.1, help="mean seconds between two calls of a client")
+    parser.add_argument("--folder", type=Path, default=Path("chaos-run"), help="folder for logs; replaced if it exists")
+    parser.add_argument(
+        "--cluster", action="store_true", help="run the workers on a Ray cluster, where they outlive the server"
+    )
+    parser.add_argument("server", nargs="*", help="options of the server, after --")
     given = parser.parse_args()
     shutil.rmtree(given.folder, ignore_errors=True)
     options = Options(
@@ -42,9 +50,7 @@ def main() -> int:
     outcome = run(options)
     print_report(outcome.story, outcome.verdict, outcome.growths, outcome.wrong)
     if outcome.wrong:
-        sys.stderr.write(
-            f"chaos: {len(outcome.wrong)} things are wrong; seed {options.seed}, logs in {options.folder}\n"
-        )
+        sys.stderr.write(f"chaos: {len(outcome.wrong)} problems; seed {options.seed}, logs in {options.folder}\n")
     return bool(outcome.wrong)
 
 

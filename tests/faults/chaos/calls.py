@@ -1,4 +1,4 @@
-"""What clients ask for: drawn at random, and such that a reference can be asked for the same."""
+"""Random calls of clients, made so that a reference can repeat them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from faults.chaos.catalogue import MOST_WORKERS, NUM_ROWS
+from faults.chaos.catalogue import MAX_WORKERS, NUM_ROWS
 
-__all__ = ["MOST_PAUSES", "Call", "draw_call", "members_of"]
+__all__ = ["MAX_PAUSES", "Call", "draw_call", "members_of"]
 
-MOST_PAUSES = 100
-"""A call of many messages would outlast the run."""
+MAX_PAUSES = 100
+"""Number of messages before which a slow client pauses, so that no call outlasts the run."""
 
 _KINDS = {
     "samples": 6,
@@ -26,8 +26,8 @@ _KINDS = {
     "at once": 1,
     "status": 1,
 }
-"""With how often each comes."""
-_MANY_WORKERS = math.lcm(*range(1, MOST_WORKERS + 1))
+"""Relative frequency of each kind of call."""
+_MANY_WORKERS = math.lcm(*range(1, MAX_WORKERS + 1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,18 +35,18 @@ class Call:
     """A call of a client.
 
     Attributes:
-        kind: one of the kinds.
-        number: how many steps, or episodes, it asks for.
-        options: those that its episodes are a function of.
-        seed: the root seed, or None for the sampler's own sequence.
-        first_index: of the first episode, with a seed.
-        row_step_count: of fragments with a seed, where the rows are to stand.
-        extras: options that change nothing of what comes: how it is sent, and whether workers go on.
-        connection: which of the client's connections it takes.
-        pause_seconds: how long the client takes for each message, up to `MOST_PAUSES` of them.
-        num_messages: after how many messages the client ends the call; None for at its end.
-        deadline: seconds that it may take in all, or None.
-        joined: whether the client takes what comes as one batch.
+        kind: kind of call, such as `samples`.
+        number: number of steps or episodes to request.
+        options: options on which the episodes depend.
+        seed: root seed, or None for the sampler's own sequence.
+        first_index: index of the first episode, if there is a seed.
+        row_step_count: expected position of the rows, for fragments with a seed.
+        extras: options on which the episodes do not depend, such as compression and prefetch.
+        connection: index of the client's connection.
+        pause_seconds: seconds that the client pauses before each of the first `MAX_PAUSES` messages.
+        num_messages: number of messages after which the client ends the call; None to read all.
+        deadline: limit on the call's seconds, or None.
+        joined: whether the client joins all messages into one batch.
     """
 
     kind: str
@@ -64,11 +64,11 @@ class Call:
 
 
 def draw_call(source: random.Random, num_row_steps: tuple[int, int | None]) -> Call:
-    """A call.
+    """Draw a call.
 
     Args:
-        source: what it is drawn from.
-        num_row_steps: a seed of fragments, and where its rows stand: None for at the beginning.
+        source: source of random numbers.
+        num_row_steps: seed of a row sequence, and the position of its rows, None at its beginning.
     """
     kind = source.choices(list(_KINDS), list(_KINDS.values()))[0]
     options: dict[str, Any] = {}
@@ -78,8 +78,8 @@ def draw_call(source: random.Random, num_row_steps: tuple[int, int | None]) -> C
         options["deterministic"] = True
     call = Call(kind, _number(source, kind), options, connection=source.randrange(2))
     if kind in ("samples", "exact", "fragments"):
-        call = dataclasses.replace(call, **_how_it_is_taken(source), **_where_it_begins(source, kind, num_row_steps))
-        if kind == "fragments" and call.seed is not None:  # a sequence has one limit
+        call = dataclasses.replace(call, **_reading(source), **_beginning(source, kind, num_row_steps))
+        if kind == "fragments" and call.seed is not None:  # all calls of a row sequence have the same limit
             call = dataclasses.replace(call, options={})
         if kind == "samples" and call.seed is None and source.random() < 0.3:
             call = dataclasses.replace(call, extras={**call.extras, "prefetch": True})
@@ -89,7 +89,7 @@ def draw_call(source: random.Random, num_row_steps: tuple[int, int | None]) -> C
 
 
 def members_of(parameters: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """A population of three that are like an agent."""
+    """Scale the parameters of an agent to make a population of three."""
     return {name: np.stack([array * factor for factor in (1, -1, 0.5)]) for name, array in parameters.items()}
 
 
@@ -107,8 +107,8 @@ def _number(source: random.Random, kind: str) -> int:
             return round(10 ** source.uniform(0.5, 3.3))
 
 
-def _how_it_is_taken(source: random.Random) -> dict[str, Any]:
-    """Ways to take what comes, of which at most one is odd."""
+def _reading(source: random.Random) -> dict[str, Any]:
+    """Draw how the client reads the call, with at most one unusual behaviour."""
     compression = source.choice([None, "lz4", "zstd", ["zstd", "lz4"]])
     extras = {"compression": compression, "frames_once": source.random() < 0.8}
     how = source.random()
@@ -121,7 +121,7 @@ def _how_it_is_taken(source: random.Random) -> dict[str, Any]:
     return {"extras": extras, "joined": how < 0.7}
 
 
-def _where_it_begins(source: random.Random, kind: str, num_row_steps: tuple[int, int | None]) -> dict[str, Any]:
+def _beginning(source: random.Random, kind: str, num_row_steps: tuple[int, int | None]) -> dict[str, Any]:
     if source.random() < 0.5:
         return {}
     if kind == "fragments":

@@ -1,4 +1,4 @@
-"""The agents and environments of the run, by number: what a version holds can be said in one integer."""
+"""Agents and environments of the run, by name."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ import rollserve
 from rollserve.agents import Agent
 from rollserve.spaces import Box, Discrete
 
-__all__ = ["AGENTS", "ENVS", "ENV_MODULE", "MOST_WORKERS", "NUM_ROWS", "Environment", "agent", "parameters"]
+__all__ = ["AGENTS", "ENVS", "ENV_MODULE", "MAX_WORKERS", "NUM_ROWS", "Environment", "agent", "parameters"]
 
 ENV_MODULE = "faults.chaos.environments"
-NUM_ROWS = 4
-"""Of each worker, in every environment."""
-MOST_WORKERS = 4
+NUM_ROWS = 4  # of each worker, in every environment
+MAX_WORKERS = 4
 
 
 @dataclass(frozen=True)
 class Environment:
-    """An environment that the sampler may have.
+    """An environment of the run.
 
     Attributes:
-        spec: what makes it.
-        family: which agents fit it.
-        reference: what makes one with the same episodes, in which nothing goes wrong.
+        spec: specification, with faults.
+        family: key of the agents in `AGENTS` that fit.
+        reference: specification without faults, whose episodes are the same.
     """
 
     spec: rollserve.EnvSpec
@@ -73,12 +72,12 @@ AGENTS: Mapping[str, tuple[str, ...]] = {
     "screens": ("random", "constant"),
     "stacks": ("random", "constant"),
 }
-"""By family, those that fit."""
+"""Names of the agents that fit each family of environments."""
 
 
 @functools.cache
 def agent(name: str) -> Agent:
-    """The agent of that name."""
+    """Return the agent with this name."""
     kind, _, seed = name.partition(" ")
     match kind:
         case "mlp":
@@ -94,6 +93,6 @@ def agent(name: str) -> Agent:
 
 
 def parameters(name: str) -> Mapping[str, np.ndarray] | None:
-    """Its parameters, if it has some."""
+    """Return the parameters of the agent with this name, or None if it has none."""
     known = agent(name)
     return known.parameters if isinstance(known, rollserve.MlpAgent) else None

@@ -1,4 +1,4 @@
-"""Whether all that came is what should have come, and nothing came twice."""
+"""Checks of a run: calls delivered what their references deliver, and no step twice."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from faults.chaos.chains import chains_of
 from faults.chaos.digests import slice_digest, state_digest
 from faults.chaos.references import References
-from faults.chaos.story import Story, ToldCall
+from faults.chaos.story import RecordedCall, Story
 
 import rollserve
 
@@ -34,17 +34,17 @@ EXPECTED_OUTCOMES = frozenset(
         "WORKER_LOST_AGAIN",
     }
 )
-"""How calls may end where things go wrong."""
+"""Outcomes of calls that faults explain."""
 
 
 @dataclass
 class Verdict:
-    """What was found.
+    """Findings of the checks.
 
     Attributes:
-        wrong: what is not as it should be.
-        num_compared_calls, num_compared_steps, num_compared_bytes: what was compared, and is as it should be.
-        num_unknown_calls: what cannot be compared, because nobody knows what it is a function of.
+        wrong: a sentence for each problem.
+        num_compared_calls, num_compared_steps, num_compared_bytes: data that equals its reference.
+        num_unknown_calls: number of calls without a reference, because their beginning or history is unknown.
     """
 
     wrong: list[str] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Verdict:
 
 
 def check_story(story: Story, references: References) -> Verdict:
-    """Checks a run."""
+    """Check all calls of a run."""
     verdict = Verdict()
     for call in story.calls:
         verdict.wrong += wrong_ends(call)
@@ -71,33 +71,33 @@ def check_story(story: Story, references: References) -> Verdict:
     return verdict
 
 
-def wrong_ends(call: ToldCall) -> Iterator[str]:
-    """What is wrong with how a call ended, and with its account."""
-    text = call.end.get("text", "")
-    refused = call.outcome == "INVALID_VALUE" and (
-        (text.startswith("options.exploration") and "deterministic" in call.request["options"])
-        or (text.startswith("parameters") and call.request["kind"] == "population")  # another agent came meanwhile
+def wrong_ends(call: RecordedCall) -> Iterator[str]:
+    """Yield what is wrong with the outcome and the account of a call."""
+    text, field = call.end.get("text", ""), call.end.get("field", "")
+    rejected = call.outcome == "INVALID_VALUE" and (
+        (field.startswith("options.exploration") and "deterministic" in call.request["options"])
+        or (field.startswith("parameters") and call.request["kind"] == "population")  # the agent was replaced meanwhile
     )
-    # Workers of the run hold little.
-    refused |= call.outcome == "FRAGMENTS_TOO_LARGE" and call.request["kind"] == "fragments"
-    if call.outcome not in EXPECTED_OUTCOMES and not refused:
+    # The run gives workers small buffers.
+    rejected |= call.outcome == "FRAGMENTS_TOO_LARGE" and call.request["kind"] == "fragments"
+    if call.outcome not in EXPECTED_OUTCOMES and not rejected:
         yield f"{call}: {text}"
     account = call.end.get("account")
     if account is None:
         return
-    told = account["num_steps"] + account["num_kept_steps"] + account["num_dropped_steps"]
-    if account["num_carried_steps"] + account["num_simulated_steps"] != told:
+    num_accounted = account["num_steps"] + account["num_kept_steps"] + account["num_dropped_steps"]
+    if account["num_carried_steps"] + account["num_simulated_steps"] != num_accounted:
         yield f"{call}: the account does not add up: {account}"
     if account["num_steps"] != call.end["num_steps"]:
-        yield f"{call}: the account tells of {account['num_steps']} steps, {call.end['num_steps']} came"
+        yield f"{call}: the account has {account['num_steps']} steps, the messages {call.end['num_steps']}"
 
 
-def delivered_twice(calls: Sequence[ToldCall]) -> Iterator[str]:
-    """Steps of the sampler's own sequences that more than one call got.
+def delivered_twice(calls: Sequence[RecordedCall]) -> Iterator[str]:
+    """Yield steps of the sampler's own sequences that more than one call delivered.
 
-    A call for fragments that failed has not happened: only those count that its client saw the end of.
+    Fragment calls count only if they succeeded: a failed one moves no rows.
     """
-    got: dict[object, Counter[int]] = defaultdict(Counter)
+    delivered: dict[object, Counter[int]] = defaultdict(Counter)
     for call in calls:
         kind = call.request["kind"]
         if call.request["seed"] is not None or call.beginning is None or kind not in ("samples", "exact", "fragments"):
@@ -106,23 +106,23 @@ def delivered_twice(calls: Sequence[ToldCall]) -> Iterator[str]:
             continue
         for segment in call.segments:
             key = call.beginning.run, call.beginning.seed, kind == "fragments", segment.index
-            got[key].update(range(segment.first_step, segment.first_step + segment.length))
-    for key, steps in got.items():
+            delivered[key].update(range(segment.first_step, segment.first_step + segment.length))
+    for key, steps in delivered.items():
         step, times = steps.most_common(1)[0]
         if times > 1:
-            yield f"(run, seed, fragments, episode) {key}: step {step} came {times} times"
+            yield f"(run, seed, fragments, episode) {key}: step {step} was delivered {times} times"
 
 
 class _Comparison:
-    """Compares calls with references."""
+    """Comparison of calls with references, which adds to a verdict."""
 
     def __init__(self, story: Story, references: References, verdict: Verdict) -> None:
         self._names = story.names
         self._references = references
         self._verdict = verdict
 
-    def compare(self, call: ToldCall) -> None:
-        """Compares one, if it is known what it is a function of."""
+    def compare(self, call: RecordedCall) -> None:
+        """Compare a call, if its beginning and its versions are known."""
         if call.beginning is None:
             self._verdict.num_unknown_calls += bool(call.segments)
             return
@@ -137,7 +137,7 @@ class _Comparison:
         try:
             found = list(self._differences(call, agent, env))
         except rollserve.RollserveError as error:
-            found = [f"there is no reference: {error}"]
+            found = [f"the reference failed: {error}"]
         if found:
             self._verdict.wrong += [f"{call} ({agent}, {env}): {text}" for text in found]
         else:
@@ -145,14 +145,14 @@ class _Comparison:
             self._verdict.num_compared_steps += call.num_steps
             self._verdict.num_compared_bytes += call.num_bytes
 
-    def _differences(self, call: ToldCall, agent: str, env: str) -> Iterator[str]:
+    def _differences(self, call: RecordedCall, agent: str, env: str) -> Iterator[str]:
         kind, is_whole = call.request["kind"], call.outcome == "ok"
         if kind in ("evaluation", "population"):
             if not is_whole:
                 return
             outcomes, episodes = self._references.evaluation(call, agent, env)
             if outcomes != call.end["outcomes"]:
-                yield "other returns or lengths came"
+                yield "returns or lengths differ"
             if episodes is not None:
                 yield from differences(call, episodes, is_whole=True)
             return
@@ -163,26 +163,25 @@ class _Comparison:
             yield from differences(call, self._references.episodes(call, agent, env, number), is_whole=is_whole)
 
 
-def differences(call: ToldCall, reference: rollserve.EpisodeBatch, *, is_whole: bool) -> Iterator[str]:
-    """Where what came is not the beginning of the reference, or, if it should be, all of it."""
+def differences(call: RecordedCall, reference: rollserve.EpisodeBatch, *, is_whole: bool) -> Iterator[str]:
+    """Yield the first difference between a call and its reference, or the beginning of it if `is_whole` is false."""
     position, offset = 0, 0
     for segment in call.segments:
         if position == len(reference):
-            yield f"more came than should have: {segment}"
+            yield f"a segment too many: {segment}"
             return
         stop = offset + segment.length
         if stop > int(reference.lengths[position]):
-            yield f"a longer segment came than should have: {segment}"
+            yield f"a segment too long: {segment}"
             return
         if slice_digest(reference, position, offset, stop) != segment.digest:
-            expected = f"episode {reference.episode_indices[position]} from its step {offset} on was expected"
-            yield f"something else came, {segment}; {expected}"
+            yield f"expected episode {reference.episode_indices[position]} from step {offset}, got {segment}"
             return
         if segment.state not in (None, state_digest(reference, position, offset)):
-            yield f"other states came, {segment}"
+            yield f"recurrent states differ: {segment}"
             return
         offset = stop
         if stop == int(reference.lengths[position]):
             position, offset = position + 1, 0
     if is_whole and (position, offset) != (len(reference), 0):
-        yield f"less came than should have: {position} segments and {offset} steps of {len(reference)}"
+        yield f"expected {len(reference)} segments, got {position} and {offset} steps"

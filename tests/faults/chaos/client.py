@@ -1,4 +1,4 @@
-"""A client: a process that makes one call after the other until it is time, whatever becomes of them."""
+"""A client process: it makes random calls until it is stopped, and records them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from faults.chaos.calls import MOST_PAUSES, Call, draw_call, members_of
+from faults.chaos.calls import MAX_PAUSES, Call, draw_call, members_of
 from faults.chaos.events import EventLog
 from faults.chaos.recorder import Recorder, Recording
 
@@ -30,14 +30,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Client", "main"]
 
-_TIMEOUT = 60.0
-"""Seconds without progress: more than a gateway takes to start again on a busy machine."""
-_FAILED_SECONDS = 0.4
-"""Before the next call."""
+_TIMEOUT = 60.0  # seconds without progress: longer than a server takes to restart on a busy machine
+_FAILED_SECONDS = 0.4  # pause after a failed call
 
 
 class Client:
-    """Makes calls, and takes down what comes of them."""
+    """A client that makes random calls and records their results."""
 
     def __init__(self, address: str, recorder: Recorder, name: str, source: random.Random) -> None:
         self._address = address
@@ -52,7 +50,7 @@ class Client:
         self._begin_rows()
 
     def run_one(self) -> None:
-        """Makes a call and waits for its end."""
+        """Make one call, and wait for its end."""
         call = draw_call(self._source, self._rows)
         if call.kind == "at once":
             asyncio.run(self._at_once())
@@ -64,7 +62,7 @@ class Client:
             self._fail(call, recording, error)
 
     def rest(self, folder: Path, name: str) -> None:
-        """Lets go of everything, tells so by a file in the folder, and waits until that is gone."""
+        """Free all data, confirm it with a file in the folder, and wait until the file is removed."""
         self._buffer = rollserve.EpisodeBuffer()
         gc.collect()
         mine = folder / name
@@ -85,7 +83,7 @@ class Client:
             case "blackhole":
                 with sampler.stream_samples(call.number, blackhole=True, **call.options) as stream:
                     assert not list(stream)
-                    recording.began(_beginning_of(stream))
+                    recording.begin(_beginning_of(stream))
                     recording.end("ok", stream.end())
             case "evaluation" | "population":
                 self._evaluate(call, recording, sampler)
@@ -101,14 +99,14 @@ class Client:
                 try:
                     batch = stream.join(out=self._buffer)
                 finally:
-                    recording.began(_beginning_of(stream))
-                recording.came(batch)
+                    recording.begin(_beginning_of(stream))
+                recording.deliver(batch)
                 account = batch.account
             else:
                 for position, batch in enumerate(stream):
-                    recording.began(_beginning_of(stream))
-                    recording.came(batch)
-                    if position < MOST_PAUSES:
+                    recording.begin(_beginning_of(stream))
+                    recording.deliver(batch)
+                    if position < MAX_PAUSES:
                         time.sleep(call.pause_seconds)
                     if position + 1 == call.num_messages:
                         break
@@ -140,12 +138,12 @@ class Client:
         else:
             reader = EvaluationReader("", call.number, call.extras["return_episodes"], sampler._reception, options)
             method = sampler._stub.Evaluate
-        # As `Sampler.evaluate` does; but which run of the sampler it was is told by the request alone.
+        # Like `Sampler.evaluate`, but keep the request, which alone has the run of the sampler.
         result = receive(method, reader, TimeLimits(_TIMEOUT, None))
-        done = reader.request.options
-        recording.began(
+        resumable = reader.request.options
+        recording.begin(
             Beginning(
-                sampler_run=done.sampler_run,
+                sampler_run=resumable.sampler_run,
                 seed=result.seed,
                 first_episode_index=result.first_episode_index,
                 policy_version=result.policy_version,
@@ -153,12 +151,12 @@ class Client:
             )
         )
         if getattr(result, "episodes", None) is not None:
-            recording.came(result.episodes)
+            recording.deliver(result.episodes)
         outcomes = [result.returns.tobytes().hex(), result.lengths.tobytes().hex()]
         recording.end("ok", result.account, outcomes=outcomes)
 
     async def _at_once(self) -> None:
-        """Several calls of an asynchronous client at the same time."""
+        """Make three concurrent calls with an asynchronous client."""
         async with rollserve.aconnect(self._address, timeout=_TIMEOUT) as sampler:
             calls = [Call("samples", self._source.randrange(10, 800)) for _ in range(2)]
             calls.append(Call("exact", self._source.randrange(1, 20)))
@@ -169,21 +167,25 @@ class Client:
         try:
             stream = _stream_of(sampler, call)
             async for batch in stream:
-                recording.began(_beginning_of(stream))
-                recording.came(batch)
+                recording.begin(_beginning_of(stream))
+                recording.deliver(batch)
             recording.end("ok", stream.end())
         except rollserve.RollserveError as error:
             self._fail(call, recording, error)
 
     def _fail(self, call: Call, recording: Recording, error: rollserve.RollserveError) -> None:
         outcome = error.reason or error.code.name
-        recording.end("cancelled" if call.deadline and outcome == "DEADLINE_EXCEEDED" else outcome, text=error.message)
+        recording.end(
+            "cancelled" if call.deadline and outcome == "DEADLINE_EXCEEDED" else outcome,
+            text=error.message,
+            field=error.field,
+        )
         if outcome in ("ROW_STEP_COUNT", "SAMPLER_RUN", "ENVIRONMENT_VERSION"):
             self._begin_rows()
         time.sleep(_FAILED_SECONDS)
 
     def _begin_rows(self) -> None:
-        """Takes another seed for fragments."""
+        """Begin another row sequence, with a new seed."""
         self._rows: tuple[int, int | None] = (random.Random(next(self._names)).getrandbits(64), None)
 
 
@@ -198,17 +200,17 @@ def _stream_of(sampler: Any, call: Call) -> Any:
 
 
 def _beginning_of(stream: SampleStream | AsyncSampleStream) -> Beginning | None:
-    """What the server said at the beginning of a stream, which clients need not know."""
+    """Return the first message of a stream, which the public API does not show."""
     return stream._reader.resumption._beginning
 
 
 def main(text: str) -> None:
-    """Makes calls until a file `stop` is there, as the JSON says, and none while a folder `rest` is beside it.
+    """Make calls until the file `stop` exists, and rest while a folder `rest` exists beside it.
 
-    It has `address`, `seed`, `pause_seconds` and `in_full`, and of each client `log`, `name` and `stop`.
+    The JSON text has the keys `address`, `seed`, `pause_seconds`, `in_full`, `log`, `name` and `stop`.
     """
     end_with_parent(os.getppid())
-    rollserve.give_back_memory()  # what it takes is looked at
+    rollserve.give_back_memory()  # the soak run measures it
     config = json.loads(text)
     source = random.Random(f"{config['seed']} {config['name']}")
     recorder = Recorder(EventLog(Path(config["log"])), in_full=config["in_full"])

@@ -1,4 +1,4 @@
-"""What segments of episodes hold, in a few bytes: of what came, and of the same steps of a reference."""
+"""Digests of segments, to compare delivered steps with the same steps of a reference."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _STATES = "state/"
 
 @dataclass(frozen=True)
 class Segment:
-    """Steps of an episode that came.
+    """Delivered steps of an episode.
 
     Attributes:
-        index: of the episode.
-        first_step: of the episode's steps, the first one that came.
-        length: how many came.
-        policy_version: which policy acted.
-        digest: of all columns.
-        state: digest of what the agent remembered before, or None if that did not come.
+        index: index of the episode.
+        first_step: index of the first step within the episode.
+        length: number of steps.
+        policy_version: version of the policy that acted.
+        digest: digest of all columns.
+        state: digest of the recurrent state before the first step, or None if it was not delivered.
     """
 
     index: int
@@ -38,7 +38,7 @@ class Segment:
 
 
 def segments_of(batch: rollserve.EpisodeBatch) -> Iterator[Segment]:
-    """What is to be remembered of each segment of a batch."""
+    """Yield a summary of each segment of a batch."""
     for position in range(len(batch)):
         length = int(batch.lengths[position])
         yield Segment(
@@ -52,7 +52,7 @@ def segments_of(batch: rollserve.EpisodeBatch) -> Iterator[Segment]:
 
 
 def slice_digest(batch: rollserve.EpisodeBatch, position: int, start: int, stop: int) -> str:
-    """Of some steps of a segment, as if it had been cut there: what is told of it, and all columns."""
+    """Return the digest of steps `start` to `stop` of a segment, as if the segment consisted of them."""
     length, first = int(batch.lengths[position]), int(batch.first_steps[position])
     row = int(batch.lengths[:position].sum())
     is_end = stop == length
@@ -72,23 +72,23 @@ def slice_digest(batch: rollserve.EpisodeBatch, position: int, start: int, stop:
 
 
 def state_digest(batch: rollserve.EpisodeBatch, position: int, start: int) -> str | None:
-    """Of what the agent remembered before a step of a segment; None if the batch does not tell."""
+    """Return the digest of the recurrent state before a step of a segment, or None if the batch does not have it."""
     states = batch.initial_states
     names = [name for name in states if not is_mask(name, states)]
-    told = {name: batch.agent_infos[_STATES + name] for name in names if _STATES + name in batch.agent_infos}
+    delivered = {name: batch.agent_infos[_STATES + name] for name in names if _STATES + name in batch.agent_infos}
     at = int(batch.lengths[:position].sum()) + start
-    if len(told) < len(names):
+    if len(delivered) < len(names):
         has_gap = not all(states[mask_name(name)][position] for name in names if mask_name(name) in states)
         if start or has_gap:
             return None
-        told, at = {name: states[name] for name in names}, position
+        delivered, at = {name: states[name] for name in names}, position
     digest = hashlib.blake2b(digest_size=8)
-    _add(digest, "before", told, slice(at, at + 1))
+    _add(digest, "before", delivered, slice(at, at + 1))
     return digest.hexdigest()
 
 
 def num_bytes(batch: rollserve.EpisodeBatch) -> int:
-    """How much the columns of a batch take."""
+    """Return the size of a batch's columns."""
     groups = (batch.observations, batch.last_observations, batch.actions, batch.rewards, batch.agent_infos)
     return sum(array.nbytes for group in (*groups, batch.env_infos) for array in leaves_of(group).values())
 

@@ -1,4 +1,4 @@
-"""Environments for the chaos run. What goes wrong in them changes none of their episodes."""
+"""Environments of the chaos run, whose faults do not change their episodes."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ from gymnasium.envs.classic_control import CartPoleEnv
 __all__ = ["FOLDER", "Screens", "Temperamental"]
 
 FOLDER = "ROLLSERVE_CHAOS_FOLDER"
-"""The variable that names where `Temperamental` notes what it has done wrong. Without it, nothing goes wrong."""
+"""Environment variable with the folder where `Temperamental` notes its faults. Without it there are no faults."""
 _SLOW_SECONDS = 0.3
 _HANG_SECONDS = 3600.0
 
 
 class Temperamental(gymnasium.Env[np.ndarray, int]):
-    """CartPole with infos, that misbehaves in one of so many episodes, in the middle of them, and once in each.
+    """CartPole with infos and faults at the fifth step of some episodes.
 
-    Which ones, and how, is a function of the seeds of their resets. That it has happened is noted in a file beside the
-    episode, so that the same episode goes well the next time.
+    The seed of a reset decides about the faults of its episode. Each fault is noted in a file, and happens once.
     """
 
     def __init__(self, slow: int = 0, dies: int = 0, raises: int = 0, hangs: int = 0) -> None:
-        """Of so many episodes, one takes long for a step, ends its process, raises, or hangs; 0 for none."""
+        """Set how rare each fault is: one in this number of episodes, or none for 0."""
         self._cart = CartPoleEnv()
         self.observation_space, self.action_space = self._cart.observation_space, self._cart.action_space
         self._faults = {"slow": slow, "dies": dies, "raises": raises, "hangs": hangs}
@@ -66,7 +65,7 @@ class Temperamental(gymnasium.Env[np.ndarray, int]):
 
 
 class Screens(gymnasium.Env[np.ndarray, int]):
-    """Screens of 4 KiB with points that are drawn and actions that are seen, in episodes of various lengths."""
+    """Images of 4 KiB with random points in the colour of the action, in episodes of 1 to 59 steps."""
 
     observation_space = spaces.Box(0, 255, (64, 64), np.uint8)
     action_space = spaces.Discrete(4)

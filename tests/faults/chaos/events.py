@@ -1,4 +1,4 @@
-"""Logs of events as lines of JSON, which are there to the last complete line when their writer is killed."""
+"""Logs of events as lines of JSON, which survive the death of their writer."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["EventLog", "read_events"]
 
 
 class EventLog:
-    """Appends events to a file, each at once. The clock is the machine's: the same for all processes."""
+    """A file of events with times of the machine's monotonic clock, which all processes share."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def write(self, event: str, **fields: Any) -> None:
-        """Writes one event with its time."""
+        """Append one event with its time."""
         line = json.dumps({"time": round(time.monotonic(), 4), "event": event, **fields})
         os.write(self._descriptor, line.encode() + b"\n")
 
@@ -28,7 +28,7 @@ class EventLog:
 
 
 def read_events(*paths: Path) -> Iterator[dict[str, Any]]:
-    """The events of some logs, one log after the other; a line that was broken off is left out."""
+    """Yield the events of logs, one log after the other, without incomplete lines."""
     for path in paths:
         with path.open("rb") as file:
             for line in file:

@@ -1,4 +1,4 @@
-"""The clients' processes."""
+"""The processes of the clients."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ from faults.chaos.service import python_path
 
 __all__ = ["Fleet"]
 
-_END_SECONDS = 150.0
-"""More than a call may go without progress, and than a gateway takes to start again."""
+_END_SECONDS = 150.0  # longer than the timeout of calls, and than a restart of the server
 
 
 class Fleet:
-    """So many clients; who is killed is followed by another.
+    """Client processes, with replacements for killed ones.
 
     Attributes:
-        logs: all of their logs.
-        problems: what was wrong with their ends.
+        logs: logs of all clients, killed ones included.
+        problems: a sentence for each client that did not end properly.
     """
 
     def __init__(self, folder: Path, log: EventLog, num_clients: int, config: dict[str, Any]) -> None:
-        """Starts them; the config is for `client.main`, which says what else it takes."""
+        """Start the clients with a configuration for `client.main`."""
         self.logs: list[Path] = []
         self.problems: list[str] = []
         self._folder = folder
@@ -40,22 +39,22 @@ class Fleet:
         self._incarnations = [0] * num_clients
 
     def chosen(self, draw: float) -> int:
-        """The client that a draw from 0 to 1 means, by its number."""
+        """Return the client that a random number from 0 to 1 selects."""
         return int(draw * len(self._clients))
 
     def kill(self, number: int) -> None:
-        """Kills one, and starts another in its place."""
+        """Kill a client, and start another in its place."""
         self._clients[number].kill()
         self._clients[number].wait()
         self._incarnations[number] += 1
         self._clients[number] = self._start(number, self._incarnations[number])
 
     def pid(self, number: int) -> int:
-        """The process of one."""
+        """Return the process id of a client."""
         return self._clients[number].pid
 
     def wait(self) -> None:
-        """Has all of them end by themselves."""
+        """Let all clients finish their calls and end."""
         self._stop.touch()
         deadline = time.monotonic() + _END_SECONDS
         for number, client in enumerate(self._clients):
@@ -71,7 +70,7 @@ class Fleet:
                     self.problems.append(f"client {number} ended with status {status}: see {self._folder}")
 
     def kill_all(self) -> None:
-        """Leaves none behind."""
+        """Kill all clients that still run."""
         for client in self._clients:
             if client.poll() is None:
                 client.kill()

@@ -1,4 +1,4 @@
-"""Makes go wrong what the schedule says."""
+"""Injection of the scheduled faults."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Injector"]
 
 
 class Injector:
-    """Injects faults. Updates are made beside them, one after the other."""
+    """Injector of faults, with a thread that makes updates one after the other."""
 
     def __init__(self, service: Service, fleet: Fleet, updates: Updates, log: EventLog) -> None:
         self._service = service
@@ -46,9 +46,9 @@ class Injector:
         }
 
     def run(self, faults: Sequence[Fault], seconds: float) -> None:
-        """Injects all of them, each at its time, and returns after so many seconds.
+        """Inject each fault at its time, and return after `seconds`.
 
-        Time in which a gateway is not there does not count, so that none is left out.
+        The clock stands still while the server restarts, so that no fault is left out.
         """
         for fault in faults:
             self._wait(fault.at_seconds)
@@ -57,12 +57,12 @@ class Injector:
         self._wait(seconds)
 
     def _wait(self, seconds: float) -> None:
-        """Waits until so many have passed since the beginning."""
+        """Wait until the clock of the schedule reaches `seconds`."""
         time.sleep(max(self._began + seconds - time.monotonic(), 0))
 
     @contextlib.contextmanager
     def resting(self) -> Iterator[None]:
-        """A block that takes no time of the schedule, once all updates have been made that are due."""
+        """Finish the updates, and stop the clock of the schedule during the block."""
         self._updating.submit(lambda: None).result()
         began = time.monotonic()
         try:
@@ -71,19 +71,19 @@ class Injector:
             self._began += time.monotonic() - began
 
     def close(self) -> None:
-        """Ends what is still going on."""
+        """Wait for updates and pauses to end."""
         for timer in self._timers:
             timer.join()
         self._updating.shutdown()
 
     def _kill(self, pid: int) -> None:
-        """Kills a process, if there is one."""
+        """Kill a process; 0 stands for none."""
         with contextlib.suppress(ProcessLookupError):
             if pid:
                 os.kill(pid, signal.SIGKILL)
 
     def _worker(self, draw: float) -> int:
-        """The process of one of the workers; 0 if there are none at the moment."""
+        """Return the process id of a worker, or 0 if there is none at the moment."""
         workers = self._service.workers()
         return workers[int(draw * len(workers))].pid if workers else 0
 
@@ -91,7 +91,7 @@ class Injector:
         return self._fleet.pid(self._fleet.chosen(draw))
 
     def _pause(self, pid: int, seconds: float) -> None:
-        """Stops a process for a while."""
+        """Stop a process for some seconds."""
         if not pid:
             return
 
@@ -106,7 +106,7 @@ class Injector:
 
     def _start_again(self, end: Callable[[], None], draw: float) -> None:
         for timer in self._timers:
-            timer.join()  # who is paused cannot end in an orderly way
+            timer.join()  # a paused process cannot end in order
         ended = time.monotonic()
         end()
         self._service.start()

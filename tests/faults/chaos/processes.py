@@ -1,4 +1,4 @@
-"""The processes of a server: which there are, and what they take."""
+"""Processes of a server, and what they use."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Sequence
 
 import psutil
 
-__all__ = ["Usage", "family", "gone", "name_of", "usage_of"]
+__all__ = ["Usage", "actor_class", "family", "name_of", "still_running", "usage_of"]
 
-_ACTORS = {"ray::WorkerActor": "worker", "ray::JournalActor": "journal"}
+_ROLES = {"WorkerActor": "worker", "JournalActor": "journal"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Usage:
-    """What a process takes.
+    """Resources that a process uses.
 
     Attributes:
-        name: what it does: `gateway`, `worker`, `journal`, or the name of a program of Ray's.
-        rss_bytes: what is resident of it, with what it shares.
-        own_bytes: of that, what is neither files nor shared memory: what others map does not change it.
-        num_threads: its threads.
-        num_files: its open files and sockets.
+        name: `gateway`, `worker`, `journal`, or the name of a program of Ray.
+        rss_bytes: resident memory, shared memory included.
+        own_bytes: resident memory without files and shared memory.
+        num_threads: number of threads.
+        num_files: number of open files and sockets.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Usage:
 
 
 def family(pid: int) -> list[psutil.Process]:
-    """The process and all that it has started; none if it is gone."""
+    """Return a process and its descendants, or an empty list if it has ended."""
     try:
         parent = psutil.Process(pid)
         return [parent, *parent.children(recursive=True)]
@@ -42,18 +42,26 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 def name_of(process: psutil.Process, gateway_pid: int) -> str:
-    """What a process of a server does; empty if it is gone."""
+    """Return the role of a process of a server, or an empty text if it has ended."""
     if process.pid == gateway_pid:
         return "gateway"
     with contextlib.suppress(psutil.Error):
-        command = process.cmdline()
-        if command:
-            return next((name for start, name in _ACTORS.items() if command[0].startswith(start)), process.name())
+        return _ROLES.get(actor_class(process)) or process.name()
     return ""
 
 
+def actor_class(process: psutil.Process) -> str:
+    """Return the class of an actor's process, or an empty text for processes that do not belong to Ray's workers.
+
+    Ray names the process of an actor `ray::<class>`, or `ray::<class>.<method>` while it runs a method.
+    """
+    command = process.cmdline()
+    name = command[0] if command else ""
+    return name.removeprefix("ray::").partition(".")[0].strip() if name.startswith("ray::") else ""
+
+
 def usage_of(processes: Sequence[psutil.Process], gateway_pid: int) -> dict[int, Usage]:
-    """What each process of a server takes, by its number."""
+    """Return the usage of each process of a server, by process id."""
     usages = {}
     for process in processes:
         with contextlib.suppress(psutil.Error):
@@ -68,7 +76,7 @@ def usage_of(processes: Sequence[psutil.Process], gateway_pid: int) -> dict[int,
     return usages
 
 
-def gone(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Process]:
-    """Waits for processes to end; returns those that have not."""
+def still_running(processes: Sequence[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Wait for processes to end, and return the ones that still run."""
     _, alive = psutil.wait_procs(processes, timeout=seconds)
     return [each for each in alive if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]

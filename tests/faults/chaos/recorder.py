@@ -1,4 +1,4 @@
-"""Takes down what a client asks for and what comes of it."""
+"""Records of a client's calls and their results."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ __all__ = ["Recorder", "Recording"]
 
 
 class Recorder:
-    """Writes what a client does into its log."""
+    """Recorder of a client's calls in its log."""
 
     def __init__(self, log: EventLog, *, in_full: bool) -> None:
-        """Begins.
+        """Record into a log.
 
         Args:
-            log: where to.
-            in_full: whether to tell of all segments, so that they can be compared.
+            log: log of the client.
+            in_full: whether to record all segments, so that they can be compared.
         """
         self._log = log
         self._in_full = in_full
         self._numbers = itertools.count()
 
     def begin(self, call: Call) -> Recording:
-        """A call that begins."""
+        """Record the request of a call."""
         number = next(self._numbers)
         self._log.write("call", call=number, kind=call.kind, request=dataclasses.asdict(call))
         return Recording(self._log, number, call.kind, in_full=self._in_full)
 
 
 class Recording:
-    """Of one call."""
+    """Record of one call."""
 
     def __init__(self, log: EventLog, number: int, kind: str, *, in_full: bool) -> None:
         self._log = log
@@ -51,8 +51,8 @@ class Recording:
         self._num_bytes = 0
         self._num_steps = 0
 
-    def began(self, beginning: Beginning | None) -> None:
-        """What the call's episodes are a function of, once that is known."""
+    def begin(self, beginning: Beginning | None) -> None:
+        """Record what the episodes of the call depend on, once the server has said so."""
         if beginning is None or self._begun:
             return
         self._begun = True
@@ -68,8 +68,8 @@ class Recording:
             worker_count=beginning.worker_count,
         )
 
-    def came(self, batch: rollserve.EpisodeBatch) -> None:
-        """A message, or all of them."""
+    def deliver(self, batch: rollserve.EpisodeBatch) -> None:
+        """Record a message, or all messages of a call together."""
         self._num_bytes += num_bytes(batch)
         self._num_steps += batch.num_steps
         if self._in_full:
@@ -79,17 +79,17 @@ class Recording:
             self._log.write("message", call=self._number, num_bytes=num_bytes(batch))
 
     def end(self, outcome: str, account: rollserve.Account | None = None, **fields: Any) -> None:
-        """The end, as a word: `ok`, `cancelled`, or the reason of an error."""
-        told: dict[str, Any] | None = None
+        """Record the outcome: `ok`, `cancelled`, or the reason of an error."""
+        counts: dict[str, Any] | None = None
         if account is not None:
-            told = {name: value for name, value in dataclasses.asdict(account).items() if isinstance(value, int)}
-            told["num_dropped_steps"] = account.num_dropped_steps
+            counts = {name: value for name, value in dataclasses.asdict(account).items() if isinstance(value, int)}
+            counts["num_dropped_steps"] = account.num_dropped_steps
         self._log.write(
             "end",
             call=self._number,
             kind=self._kind,
             outcome=outcome,
-            account=told,
+            account=counts,
             num_steps=self._num_steps,
             num_bytes=self._num_bytes,
             **fields,

@@ -1,4 +1,4 @@
-"""What should have come: asked of a server that nobody disturbs."""
+"""Reference results from a server without faults."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from faults.chaos.calls import members_of
 from faults.chaos.catalogue import AGENTS, ENV_MODULE, ENVS, NUM_ROWS, agent, parameters
 from faults.chaos.service import python_path
-from faults.chaos.story import Beginning, ToldCall
+from faults.chaos.story import Beginning, RecordedCall
 
 import rollserve
 from rollserve_server.local import local_server
@@ -22,7 +22,7 @@ _TIMEOUT = 300.0
 
 
 class References:
-    """A server with all agents and environments of the catalogue, each a version."""
+    """A server with all agents and environments of the catalogue as versions."""
 
     def __init__(self, sampler: rollserve.Sampler) -> None:
         self._sampler = sampler
@@ -36,12 +36,12 @@ class References:
             for name in names:
                 self._agents[family, name] = sampler.update_agent(agent(name))
 
-    def episodes(self, call: ToldCall, agent_name: str, env_name: str, number: int) -> rollserve.EpisodeBatch:
-        """What a call for so many steps or episodes should bring, with what the agent remembered before each step."""
+    def episodes(self, call: RecordedCall, agent_name: str, env_name: str, number: int) -> rollserve.EpisodeBatch:
+        """Repeat a call for `number` steps or episodes, with the recurrent state before each step."""
         request, beginning = call.request, call.beginning
         assert beginning is not None
         options = {**self._options(request["options"], beginning, agent_name, env_name), "return_states": True}
-        if request["kind"] != "samples":  # what comes is defined by the workers, which keep their rows until then
+        if request["kind"] != "samples":  # results depend on the number of workers; a resize drops all rows
             self._resize(beginning.worker_count)
         match request["kind"]:
             case "samples":
@@ -55,9 +55,9 @@ class References:
                 return self._sampler.obtain_fragments(number, row_step_count=clock, **options)
 
     def evaluation(
-        self, call: ToldCall, agent_name: str, env_name: str
+        self, call: RecordedCall, agent_name: str, env_name: str
     ) -> tuple[list[str], rollserve.EpisodeBatch | None]:
-        """What an evaluation should come to: returns and lengths, and its episodes if the call wanted them."""
+        """Repeat an evaluation; returns its returns and lengths, and its episodes if the call requested them."""
         request, beginning = call.request, call.beginning
         assert beginning is not None
         options = self._options(request["options"], beginning, agent_name, env_name)
@@ -66,8 +66,7 @@ class References:
             members = members_of(parameters(agent_name) or {})
             result = self._sampler.evaluate_population(members, request["number"], **options)
         else:
-            wanted = request["extras"]["return_episodes"]
-            result = self._sampler.evaluate(request["number"], return_episodes=wanted, **options)
+            result = self._sampler.evaluate(request["number"], **request["extras"], **options)
         return [_hex(result.returns), _hex(result.lengths)], getattr(result, "episodes", None)
 
     def _resize(self, num_workers: int) -> None:
@@ -88,7 +87,7 @@ class References:
 
 @contextlib.contextmanager
 def running_references(folder: Path) -> Iterator[References]:
-    """Starts the server, with as many rows."""
+    """Run the server of references during the block."""
     options = (
         "--env",
         "CartPole-v1",

@@ -1,4 +1,4 @@
-"""The run as tables."""
+"""Tables of a run."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rich.table import Table
 
 __all__ = ["longest_waits", "print_report"]
 
-_MOST_SHOWN = 20
-_LEAST_WIDTH = 150
+_MAX_SHOWN = 20
+_MIN_WIDTH = 150
 
 
 def longest_waits(story: Story) -> Mapping[str, tuple[int, float]]:
-    """By kind of fault, how many there were, and the longest time from one to the next message that a client got."""
+    """Return, for each kind of fault, the number of faults and the longest time from one to the next message."""
     waits: dict[str, list[float]] = defaultdict(list)
     for event in story.main:
         if event["event"] == "fault":
@@ -32,14 +32,14 @@ def longest_waits(story: Story) -> Mapping[str, tuple[int, float]]:
 
 
 def print_report(story: Story, verdict: Verdict, growths: Sequence[Growth], wrong: Sequence[str]) -> None:
-    """Prints what happened, what was compared, and what is wrong."""
+    """Print the faults, the calls, the processes, and what is wrong."""
     console = Console()
-    if console.width < _LEAST_WIDTH:
-        console = Console(width=_LEAST_WIDTH)
+    if console.width < _MIN_WIDTH:
+        console = Console(width=_MIN_WIDTH)
     faults = _table("faults", "kind", "injected", "longest time to the next message")
     for kind, (count, seconds) in longest_waits(story).items():
         faults.add_row(kind, str(count), f"{seconds:.2f} s")
-    calls = _table("calls", "kind", "made", "how they ended")
+    calls = _table("calls", "kind", "made", "outcomes")
     for kind, outcomes in sorted(_outcomes(story).items()):
         calls.add_row(kind, str(outcomes.total()), _listed(outcomes))
     processes = _table("processes", "kind", "number", "resident MB", "threads", "files")
@@ -52,10 +52,10 @@ def print_report(story: Story, verdict: Verdict, growths: Sequence[Growth], wron
         console.print(table)
     console.print(
         f"compared: {verdict.num_compared_calls} calls, {verdict.num_compared_steps} steps, "
-        f"{verdict.num_compared_bytes / 1e6:.1f} MB; of unknown history: {verdict.num_unknown_calls} calls; "
+        f"{verdict.num_compared_bytes / 1e6:.1f} MB; without a reference: {verdict.num_unknown_calls} calls; "
         f"wrong: {len(wrong)}"
     )
-    for text in wrong[:_MOST_SHOWN]:
+    for text in wrong[:_MAX_SHOWN]:
         console.print(f"wrong: {text}", markup=False, highlight=False)
 
 

@@ -1,4 +1,4 @@
-"""A run: everything starts, goes wrong for a while, settles, ends, and is judged."""
+"""A run of chaos: start everything, inject faults, let the server heal, stop it, and check all results."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ _UPDATES = {
     "WORKER_LOST",
     "WORKER_LOST_AGAIN",
 }
-"""How updates may end."""
+"""Outcomes of updates that faults explain."""
 _HEALING_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Options:
-    """What is to be run.
+    """Options of a run.
 
     Attributes:
-        folder: for the logs.
-        seed: of everything that is drawn.
-        seconds: for how long things go wrong.
-        kinds: of faults.
-        envs: of the catalogue.
-        num_workers: of the server.
-        num_clients: at a time.
-        pause_seconds: what a client waits for between its calls, on average.
-        server_options: more of the server's.
-        on_cluster: whether the workers are on a Ray cluster that is there before the server and after it.
+        folder: folder for logs.
+        seed: seed of all random choices.
+        seconds: duration of the faults.
+        kinds: kinds of faults.
+        envs: names of environments in the catalogue.
+        num_workers: number of workers at the start.
+        num_clients: number of clients at a time.
+        pause_seconds: mean pause of a client between two calls.
+        server_options: further options of the server.
+        on_cluster: whether workers run on a Ray cluster, where they outlive the server.
     """
 
     folder: Path
@@ -71,7 +71,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What happened, and all that is wrong."""
+    """Events of a run, and everything that is wrong."""
 
     story: Story
     verdict: Verdict
@@ -80,7 +80,7 @@ class Outcome:
 
 
 def run(options: Options) -> Outcome:
-    """Runs it.
+    """Run chaos, and check its results.
 
     Raises:
         RuntimeError: the server does not start.
@@ -118,7 +118,7 @@ def run(options: Options) -> Outcome:
 
 @contextlib.contextmanager
 def _cluster(folder: Path) -> Iterator[Cluster]:
-    """A cluster for as long as the block, whose workers know where to note what they do wrong."""
+    """Run a Ray cluster during the block, whose environments note their faults."""
     from ray_clusters import ray_cluster
 
     os.environ[FOLDER] = str(notes_of(folder))
@@ -130,7 +130,7 @@ def _cluster(folder: Path) -> Iterator[Cluster]:
 
 
 def _disturb(options: Options, service: Service, log: EventLog) -> tuple[Fleet, list[Growth], list[str]]:
-    """What goes on while things go wrong: the clients, what the server takes then, and what is wrong already."""
+    """Run the server and its clients under faults; returns the clients, the growth of processes, and problems."""
     with contextlib.ExitStack() as stack:
         service.start()
         stack.callback(service.stop)
@@ -152,12 +152,12 @@ def _disturb(options: Options, service: Service, log: EventLog) -> tuple[Fleet, 
         injector.run(schedule(options.seed, options.seconds, options.kinds), options.seconds)
         fleet.wait()
         injector.close()
-        wrong = list(_wrong_at_the_end(service.address, options.num_workers))
+        wrong = list(_problems_after_healing(service.address, options.num_workers))
         return fleet, growth_until_settled(service.usages, before), wrong
 
 
 def _call_all(address: str) -> None:
-    """Makes a call of each kind, which has to succeed."""
+    """Make a call of each kind."""
     with rollserve.connect(address, shared_memory=True) as sampler:
         status = sampler.status()
         sampler.obtain_samples(2000)
@@ -167,8 +167,8 @@ def _call_all(address: str) -> None:
         sampler.evaluate(8)
 
 
-def _wrong_at_the_end(address: str, num_workers: int) -> Iterator[str]:
-    """What is wrong with a sampler that nobody disturbs any more, and that has as many workers as at the beginning."""
+def _problems_after_healing(address: str, num_workers: int) -> Iterator[str]:
+    """Yield what is wrong with the sampler after the faults."""
     with rollserve.connect(address) as sampler:
         deadline = time.monotonic() + _HEALING_SECONDS
         while not all(worker.healthy for worker in sampler.status().workers):
@@ -182,7 +182,7 @@ def _wrong_at_the_end(address: str, num_workers: int) -> Iterator[str]:
             sampler.update_agent(agent("mlp 1"))
             _call_all(address)
         except rollserve.RollserveError as error:
-            yield f"a call fails when all is well: {error}"
+            yield f"a call fails after the faults: {error}"
         in_use = [version.policy_version for version in sampler.agent_versions() if version.in_use]
         if in_use:
-            yield f"versions of the agent are in use when all is well: {in_use}"
+            yield f"agent versions are in use although no call runs: {in_use}"

@@ -1,4 +1,4 @@
-"""What goes wrong, and when: a pure function of a seed."""
+"""The schedule of faults, a pure function of a seed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Kind:
     """A kind of faults.
 
     Attributes:
-        mean_seconds: how far apart they are.
-        longest_seconds: how long one may last, if it lasts; each is drawn.
+        mean_seconds: mean time between two faults.
+        longest_seconds: longest duration of a fault, or 0 if faults have none.
     """
 
     mean_seconds: float
@@ -36,19 +36,19 @@ KINDS: Mapping[str, Kind] = {
     "pool resized": Kind(20.0),
     "journal killed": Kind(50.0),
 }
-"""Each a function of `injection`. Without a cluster there is no journal, and that kind changes nothing."""
+"""Kinds of faults, by name. Without a cluster there is no journal to kill."""
 DEFAULT_KINDS = tuple(KINDS)
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong, or changes.
+    """A fault or an update.
 
     Attributes:
-        at_seconds: when, from the beginning.
-        kind: one of `KINDS`.
-        draw: from 0 to 1, which of those that it may happen to it happens to.
-        lasts_seconds: how long, if it is a kind that lasts.
+        at_seconds: time since the start.
+        kind: key in `KINDS`.
+        draw: random number from 0 to 1 that selects the victim.
+        lasts_seconds: duration, if the kind has one.
     """
 
     at_seconds: float
@@ -58,7 +58,7 @@ class Fault:
 
 
 def schedule(seed: int, seconds: float, kinds: Collection[str] = DEFAULT_KINDS) -> tuple[Fault, ...]:
-    """What happens in so many seconds. Each kind has at least one, and none depends on which other kinds there are."""
+    """Draw the faults of a run. Each kind has at least one fault, and does not depend on the other kinds."""
     faults = []
     for name in sorted(kinds):
         kind, source = KINDS[name], random.Random(f"{seed} {name}")

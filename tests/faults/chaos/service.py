@@ -1,4 +1,4 @@
-"""The server under test: started again on the same port whenever it is gone."""
+"""The server under test, which is restarted on the same port."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Protocol
 
 import psutil
-from faults.chaos.catalogue import ENV_MODULE, MOST_WORKERS, NUM_ROWS
+from faults.chaos.catalogue import ENV_MODULE, MAX_WORKERS, NUM_ROWS
 from faults.chaos.environments import FOLDER
 from faults.chaos.events import EventLog
-from faults.chaos.processes import Usage, family, gone, name_of, usage_of
+from faults.chaos.processes import Usage, family, name_of, still_running, usage_of
 from ray_clusters import free_port
 
 __all__ = ["REPOSITORY", "Cluster", "Service", "notes_of", "python_path"]
@@ -23,18 +23,17 @@ __all__ = ["REPOSITORY", "Cluster", "Service", "notes_of", "python_path"]
 REPOSITORY = Path(__file__).parents[3]
 _START_SECONDS = 180.0
 _STOP_SECONDS = 60.0
-_FAMILY_SECONDS = 100.0
-"""What a server had started may take to notice that it is gone: agents of Ray's look for their raylet once a minute."""
+_FAMILY_SECONDS = 100.0  # agents of Ray check once a minute that their raylet lives
 
 
 def python_path() -> dict[str, str]:
-    """What processes need to find this package."""
+    """Return the environment variables that let processes find this package."""
     paths = [str(REPOSITORY / "tests"), os.environ.get("PYTHONPATH")]
     return {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 class Cluster(Protocol):
-    """A Ray cluster: its address, what is needed to get at it, and the process that has started all others of it."""
+    """A Ray cluster: its address, the environment variables of its servers, and the parent of its processes."""
 
     @property
     def address(self) -> str: ...
@@ -45,20 +44,20 @@ class Cluster(Protocol):
 
 
 def notes_of(folder: Path) -> Path:
-    """Where environments of a run note what they have done wrong."""
+    """Return the folder where the environments of a run note their faults."""
     notes = folder / "notes"
     notes.mkdir(parents=True, exist_ok=True)
     return notes
 
 
 class Service:
-    """A server.
+    """A server that can be killed, stopped and restarted.
 
     Attributes:
-        address: where it listens.
-        pid: its process, or that of the last one.
-        problems: what was wrong with its ends: statuses, and processes that it left behind.
-        logs: of each process that there was.
+        address: address where it listens, `host:port`.
+        pid: process id of the current or the last server.
+        problems: a sentence for each wrong exit status and for each process left behind.
+        logs: logs of all its processes.
     """
 
     def __init__(
@@ -71,15 +70,15 @@ class Service:
         options: Sequence[str],
         cluster: Cluster | None = None,
     ) -> None:
-        """Prepares one.
+        """Prepare a server.
 
         Args:
-            folder: for its logs.
-            log: takes its starts and ends.
-            seed: its root seed.
-            num_workers: how many it has.
-            options: more of its options.
-            cluster: where its workers are; None for on a Ray of its own.
+            folder: folder for logs.
+            log: log of starts and ends.
+            seed: root seed.
+            num_workers: number of workers.
+            options: further options.
+            cluster: cluster of the workers, or None for Ray on this machine.
         """
         self.address = f"127.0.0.1:{free_port()}"
         self.pid = 0
@@ -93,7 +92,7 @@ class Service:
             *("--rows", str(NUM_ROWS), "--workers", str(num_workers), "--seed", str(seed), "--listen", self.address),
             *("--allow-module", ENV_MODULE, "--shared-memory-bytes", str(64 << 20)),
             *("--worker-buffer-bytes", str(8 << 20), "--call-window-bytes", str(2 << 20)),
-            *("--worker-num-cpus", "0.1", "--max-workers", str(max(MOST_WORKERS, num_workers))),
+            *("--worker-num-cpus", "0.1", "--max-workers", str(max(MAX_WORKERS, num_workers))),
             *("--step-seconds", "3", "--reset-seconds", "60", "--worker-restarts-per-hour", "100000"),
             *("--end-with-parent", str(os.getpid()), *options),
         ]
@@ -107,10 +106,10 @@ class Service:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Starts it, and waits until it serves.
+        """Start the server, and wait until it serves.
 
         Raises:
-            RuntimeError: it does not.
+            RuntimeError: the server did not start.
         """
         port_file = self._folder / "port"
         port_file.unlink(missing_ok=True)
@@ -128,32 +127,32 @@ class Service:
         self._log.write("server started", pid=self.pid)
 
     def processes(self) -> list[psutil.Process]:
-        """All of its processes that live, and those of its cluster."""
+        """Return the running processes of the server and its cluster."""
         return [*family(self.pid), *(family(self._cluster.process.pid) if self._cluster else ())]
 
     def workers(self) -> list[psutil.Process]:
-        """The workers' processes that live."""
+        """Return the running processes of workers."""
         return self._called("worker")
 
     def journal(self) -> int:
-        """The process of the sampler's journal; 0 if there is none."""
+        """Return the process id of the journal, or 0 if there is none."""
         return next((each.pid for each in self._called("journal")), 0)
 
     def usages(self) -> dict[int, Usage]:
-        """What each of its processes takes, by its number."""
+        """Return the usage of each process, by process id."""
         return usage_of(self.processes(), self.pid)
 
     def kill(self) -> None:
-        """Kills it; all that it has started has to end by itself."""
+        """Kill the server; its children have to end by themselves."""
         self._end(signal.SIGKILL, expected=-signal.SIGKILL)
 
     def stop(self) -> None:
-        """Ends it in an orderly way."""
+        """Stop the server with SIGTERM."""
         self._end(signal.SIGTERM, expected=0)
 
     def check_left_behind(self) -> None:
-        """Sees to it that nothing is there any more of what it had started before each of its ends."""
-        for process in gone([*self._earlier, *self.workers()], _FAMILY_SECONDS):
+        """Add a problem for each process that has outlived its server."""
+        for process in still_running([*self._earlier, *self.workers()], _FAMILY_SECONDS):
             self.problems.append(f"the server left a process behind: {process.pid} {process.name()}")
             process.kill()
         self._earlier.clear()
@@ -173,5 +172,5 @@ class Service:
             status = self._process.wait()
             self.problems.append(f"the server did not end within {_STOP_SECONDS:g} s of signal {number}")
         if status != expected:
-            self.problems.append(f"the server ended with status {status}, {expected} was expected")
+            self.problems.append(f"the server ended with status {status}, expected {expected}")
         self._log.write("server ended", pid=self.pid, status=status)

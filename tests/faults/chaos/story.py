@@ -1,4 +1,4 @@
-"""What the logs tell of a run: each call with what came of it, and which versions there were."""
+"""The events of a run, read from its logs: calls with their results, versions, and faults."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from faults.chaos.digests import Segment
 from faults.chaos.events import read_events
 
-__all__ = ["Beginning", "Story", "ToldCall", "read_story"]
+__all__ = ["Beginning", "RecordedCall", "Story", "read_story"]
 
 
 @dataclass(frozen=True)
 class Beginning:
-    """What a call's episodes are a function of, as of the proto of that name."""
+    """Everything that the episodes of a call depend on, like the proto of that name."""
 
     run: str
     seed: int
@@ -27,17 +27,17 @@ class Beginning:
 
 
 @dataclass
-class ToldCall:
-    """A call, as its client took it down.
+class RecordedCall:
+    """A call as its client recorded it.
 
     Attributes:
-        client: whose it is.
-        request: as of `calls.Call`.
-        beginning: None if the client never learned it.
-        segments: what came, in its order.
-        num_bytes: how much that was.
-        outcome: how it ended; empty if its client did first.
-        end: more of its end.
+        client: name of the client.
+        request: fields of `calls.Call`.
+        beginning: beginning of the call, or None if the client did not get it.
+        segments: delivered segments, in order.
+        num_bytes: size of the delivered columns.
+        outcome: outcome of the call, or an empty text if the client was killed.
+        end: all fields of the event at the end.
     """
 
     client: str
@@ -50,7 +50,7 @@ class ToldCall:
 
     @property
     def num_steps(self) -> int:
-        """Steps that came."""
+        """Number of delivered steps."""
         return sum(segment.length for segment in self.segments)
 
     def __str__(self) -> str:
@@ -59,46 +59,46 @@ class ToldCall:
 
 @dataclass(frozen=True)
 class Story:
-    """What happened.
+    """Everything that happened in a run.
 
     Attributes:
-        calls: of all clients, each client's in their order.
-        names: by run, kind (`agent` or `env`) and version, what of the catalogue that was.
-        message_times: when clients got something, in order.
-        main: the events of the run itself.
+        calls: calls of all clients, in order for each client.
+        names: names in the catalogue, by run, kind (`agent` or `env`) and version.
+        message_times: sorted times of messages.
+        main: events of the run itself, such as faults.
     """
 
-    calls: Sequence[ToldCall]
+    calls: Sequence[RecordedCall]
     names: Mapping[tuple[str, str, int], str]
     message_times: Sequence[float]
     main: Sequence[Mapping[str, Any]]
 
 
 def read_story(main: Path, clients: Sequence[Path]) -> Story:
-    """Reads the logs of a run."""
+    """Read the logs of a run."""
     events = list(read_events(main))
     names = {(event["run"], event["kind"], event["version"]): event["name"] for event in events if _is_version(event)}
-    calls: list[ToldCall] = []
+    calls: list[RecordedCall] = []
     times: list[float] = []
     for path in clients:
-        told: dict[int, ToldCall] = {}
+        recorded: dict[int, RecordedCall] = {}
         for event in read_events(path):
             match event["event"]:
                 case "call":
-                    told[event["call"]] = ToldCall(path.stem, event["request"])
+                    recorded[event["call"]] = RecordedCall(path.stem, event["request"])
                 case "beginning":
                     fields = {name: event[name] for name in Beginning.__annotations__}
-                    told[event["call"]].beginning = Beginning(**fields)
+                    recorded[event["call"]].beginning = Beginning(**fields)
                 case "message":
-                    call = told[event["call"]]
+                    call = recorded[event["call"]]
                     call.segments += [Segment(*segment) for segment in event.get("segments", [])]
                     call.num_bytes += event["num_bytes"]
                     times.append(event["time"])
                 case "end":
-                    told[event["call"]].outcome, told[event["call"]].end = event["outcome"], event
+                    recorded[event["call"]].outcome, recorded[event["call"]].end = event["outcome"], event
                     if event["outcome"] == "ok":
                         times.append(event["time"])
-        calls += told.values()
+        calls += recorded.values()
     return Story(calls, names, sorted(times), events)
 
 

@@ -1,1 +1,1 @@
-"""Requests that nobody should send, and what a gateway makes of them."""
+"""Malformed and unusual requests to a server, and checks of its answers."""

@@ -1,4 +1,4 @@
-"""Sends inputs to a gateway, and judges its answers."""
+"""A campaign of fuzzing: send inputs to a server, check its answers, and check that it still serves valid calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 import rollserve
 
-__all__ = ["MOST_GROWTH_BYTES", "SERVER_OPTIONS", "Verdict", "answer", "fuzz", "save"]
+__all__ = ["MAX_GROWTH_BYTES", "SERVER_OPTIONS", "Verdict", "answer", "fuzz", "save"]
 
 SERVER_OPTIONS = (
     *("--env", "CartPole-v1", "--vectorization", "rows", "--rows", "4", "--workers", "2", "--seed", "1"),
@@ -27,55 +27,54 @@ SERVER_OPTIONS = (
     *("--max-model-bytes", str(1 << 20), "--worker-buffer-bytes", str(8 << 20), "--call-window-bytes", str(2 << 20)),
     *("--max-kept-agent-bytes", str(16 << 20), "--shared-memory-bytes", str(64 << 20), "--log-level", "WARNING"),
 )
-MOST_GROWTH_BYTES = 512 << 20
-"""What the server may take more at any time than after its first calls; environments may have had thousands of rows."""
+MAX_GROWTH_BYTES = 512 << 20
+"""Largest growth of the server since its first calls; inputs may have made environments with thousands of rows."""
 _NUM_AT_ONCE = 8
 _NUM_BETWEEN_CHECKS = 200
-_DEADLINE_SECONDS = 0.4
-"""Of each input: what is valid by chance may ask for anything."""
-_MOST_MESSAGES = 20
-_GOOD_SECONDS = 60.0
-_HARMLESS = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
-"""What this client itself makes."""
+_DEADLINE_SECONDS = 0.4  # of each input: one that is valid by chance may request any number of steps
+_MAX_MESSAGES = 20
+_VALID_SECONDS = 60.0  # timeout of valid calls
+_OWN_STATUSES = {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
+"""Statuses that the fuzzing client causes itself."""
 
 
 @dataclass
 class Verdict:
-    """What came of the inputs.
+    """Findings of a campaign.
 
     Attributes:
-        num_inputs: how many there were.
-        outcomes: how often each answer came: `ok`, or a status and a reason.
-        wrong: by the number of the input, answers that should not have come.
-        problems: what else is wrong.
-        longest_good_seconds: what a good call in between took at most.
-        growth_bytes: what the server took more than before, after each good call.
+        num_inputs: number of inputs.
+        outcomes: number of answers of each kind: `ok`, or a status and a reason.
+        wrong: answers outside the contract, by the number of the input.
+        problems: other problems.
+        longest_valid_seconds: longest duration of a valid call between inputs.
+        growth_bytes: growth of the server's resident memory, after each valid call.
     """
 
     num_inputs: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     wrong: dict[int, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    longest_good_seconds: float = 0.0
+    longest_valid_seconds: float = 0.0
     growth_bytes: list[int] = field(default_factory=list)
 
 
 def fuzz(address: str, pid: int, numbers: Iterable[int], seed: int) -> Verdict:
-    """Sends the inputs of some numbers.
+    """Send inputs, and make a valid call after each 200 of them.
 
     Args:
-        address: of the gateway.
-        pid: its process.
-        numbers: which inputs.
-        seed: of which family of them.
+        address: address of the server, `host:port`.
+        pid: process id of the server.
+        numbers: numbers of the inputs.
+        seed: seed of the inputs.
     """
     verdict = Verdict()
     with (
-        rollserve.connect(address, timeout=_GOOD_SECONDS) as sampler,
+        rollserve.connect(address, timeout=_VALID_SECONDS) as sampler,
         concurrent.futures.ThreadPoolExecutor(_NUM_AT_ONCE) as executor,
         grpc.insecure_channel(address) as channel,
     ):
-        expected = _good_call(sampler)
+        expected = _valid_call(sampler)
         before = psutil.Process(pid).memory_info().rss
         for some in _in_parts(numbers, _NUM_BETWEEN_CHECKS):
             inputs = {number: input_of(seed, number) for number in some}
@@ -87,29 +86,31 @@ def fuzz(address: str, pid: int, numbers: Iterable[int], seed: int) -> Verdict:
             verdict.num_inputs += len(inputs)
             began = time.monotonic()
             try:
-                same = _good_call(sampler) == expected
+                same = _valid_call(sampler) == expected
             except rollserve.RollserveError as error:
-                verdict.problems.append(f"a good call behind input {some[-1]} fails: {error.code.name} {error}")
+                verdict.problems.append(f"a valid call after input {some[-1]} fails: {error.code.name} {error}")
                 break
-            verdict.longest_good_seconds = max(verdict.longest_good_seconds, time.monotonic() - began)
+            verdict.longest_valid_seconds = max(verdict.longest_valid_seconds, time.monotonic() - began)
             if not same:
-                verdict.problems.append(f"a good call behind input {some[-1]} brings something else")
+                verdict.problems.append(f"a valid call after input {some[-1]} delivers other data")
             verdict.growth_bytes.append(psutil.Process(pid).memory_info().rss - before)
-        if max(verdict.growth_bytes, default=0) > MOST_GROWTH_BYTES:
-            verdict.problems.append(f"the server took {max(verdict.growth_bytes)} bytes more than before")
+        if max(verdict.growth_bytes, default=0) > MAX_GROWTH_BYTES:
+            verdict.problems.append(
+                f"the server grew by {max(verdict.growth_bytes)} bytes, expected at most {MAX_GROWTH_BYTES}"
+            )
     return verdict
 
 
 def save(folder: Path, seed: int, numbers: Iterable[int]) -> None:
-    """Writes inputs to files, to be looked at."""
+    """Write inputs to files."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in numbers:
         chosen = input_of(seed, number)
         (folder / f"{chosen.method.name}-{seed}-{number}").write_bytes(chosen.data)
 
 
-def _good_call(sampler: rollserve.Sampler) -> list[str]:
-    """What always comes, whatever others have sent: digests of episodes."""
+def _valid_call(sampler: rollserve.Sampler) -> list[str]:
+    """Set up the sampler and sample; returns digests of the episodes, which are always the same."""
     sampler.update_env(ENVS["cart"].spec)
     sampler.update_agent(agent("mlp 1"))
     sampler.evaluate(2)
@@ -117,13 +118,13 @@ def _good_call(sampler: rollserve.Sampler) -> list[str]:
 
 
 def answer(channel: grpc.Channel, chosen: Input) -> tuple[str, bool]:
-    """How a gateway answers an input, and whether it should not."""
+    """Send an input; returns the answer, and whether it breaks the contract."""
     method = channel.unary_stream if chosen.method.server_streaming else channel.unary_unary
-    call = method(chosen.path)  # bytes as they are
+    call = method(chosen.path)  # no serializer: the input is bytes
     try:
         response = call(chosen.data, timeout=_DEADLINE_SECONDS)
         if chosen.method.server_streaming:
-            for _ in itertools.islice(response, _MOST_MESSAGES):
+            for _ in itertools.islice(response, _MAX_MESSAGES):
                 pass
             response.cancel()
     except grpc.RpcError as error:
@@ -133,9 +134,9 @@ def answer(channel: grpc.Channel, chosen: Input) -> tuple[str, bool]:
 
 
 def _complaint(error: grpc.RpcError, reason: str) -> str:
-    """What is wrong with an error; empty if it is as the contract says."""
+    """Return what is wrong with an error, or an empty text if it keeps the contract."""
     code, text = error.code(), error.details() or ""
-    if code in _HARMLESS:
+    if code in _OWN_STATUSES:
         return ""
     if code is grpc.StatusCode.INTERNAL and reason != "ENV_FAILED":
         return "a fault of the server"

@@ -1,4 +1,4 @@
-"""The inputs: each a function of a seed and its number, for a method of the service."""
+"""Inputs of fuzzing: each depends on a seed and its number alone."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ METHODS: Sequence[MethodDescriptor] = (
 
 @dataclass(frozen=True)
 class Input:
-    """A request.
+    """A request for a method.
 
     Attributes:
-        method: whose.
-        data: its bytes.
+        method: method to call.
+        data: serialized request.
     """
 
     method: MethodDescriptor
@@ -46,12 +46,12 @@ class Input:
 
     @property
     def path(self) -> str:
-        """What gRPC calls the method."""
+        """Path of the method in gRPC."""
         return f"/{self.method.containing_service.full_name}/{self.method.name}"
 
 
 def input_of(seed: int, number: int) -> Input:
-    """The input of a number: one in twenty is noise, one in five has changed bytes, others changed fields."""
+    """Return an input: 5% are noise, 20% of the others have mutated bytes, and 80% mutated fields."""
     source = random.Random(f"{seed} {number}")
     method = source.choice(METHODS)
     if source.random() < 0.05:
@@ -67,7 +67,7 @@ def input_of(seed: int, number: int) -> Input:
 
 @functools.cache
 def _valid_requests() -> Mapping[str, Sequence[Message]]:
-    """By the names of their types, requests as clients make them. Those of other types are made at random."""
+    """Return valid requests by the full name of their type; other types have random requests only."""
     requests: dict[str, list[Message]] = defaultdict(list)
     for request in (*_sampling(), *_agents(), *_envs(), *_evaluations(), *_side_services()):
         requests[request.DESCRIPTOR.full_name].append(request)
@@ -142,14 +142,14 @@ def _evaluations() -> list[Message]:
 
 
 def _side_services() -> list[Message]:
-    asked = reflection_pb2.ServerReflectionRequest
+    reflect = reflection_pb2.ServerReflectionRequest
     extension = reflection_pb2.ExtensionRequest(containing_type="google.protobuf.FieldOptions", extension_number=1)
     return [
         health_pb2.HealthCheckRequest(),
         health_pb2.HealthCheckRequest(service=METHODS[0].containing_service.full_name),
-        asked(list_services=""),
-        asked(host="x", file_containing_symbol=METHODS[0].containing_service.full_name),
-        asked(file_by_filename="rollserve/v1/agent.proto"),
-        asked(file_containing_extension=extension),
-        asked(all_extension_numbers_of_type="google.protobuf.FieldOptions"),
+        reflect(list_services=""),
+        reflect(host="x", file_containing_symbol=METHODS[0].containing_service.full_name),
+        reflect(file_by_filename="rollserve/v1/agent.proto"),
+        reflect(file_containing_extension=extension),
+        reflect(all_extension_numbers_of_type="google.protobuf.FieldOptions"),
     ]

@@ -1,4 +1,4 @@
-"""Messages of any type made at random, and changes of messages: of their fields, and of their bytes."""
+"""Random messages of any type, and mutations of messages and of bytes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from google.protobuf.message_factory import GetMessageClass
 
 __all__ = ["mutated", "mutated_bytes", "random_bytes", "random_message"]
 
-_MOST_DEPTH = 5
-_MOST_COPIES = 3000
-_MOST_BYTES = 1 << 20
+_MAX_DEPTH = 5
+_MAX_COPIES = 3000
+_MAX_BYTES = 1 << 20
 
 
 def random_message(descriptor: Descriptor, source: random.Random, depth: int = 0) -> Any:
-    """A message of a type, with some of its fields set."""
+    """Return a message with half of its fields set to random values."""
     message = GetMessageClass(descriptor)()
     for field in descriptor.fields:
         if source.random() < 0.5:
@@ -29,17 +29,17 @@ def random_message(descriptor: Descriptor, source: random.Random, depth: int = 0
 
 
 def mutated(message: Message, source: random.Random) -> Message:
-    """The message with one to three changes, each anywhere in it."""
+    """Return the message with one to three random changes."""
     changed = copy.deepcopy(message)
     for _ in range(source.choice([1, 1, 1, 2, 3])):
         node: Any = source.choice(list(_nodes(changed)))
         if node.DESCRIPTOR.fields:
             _change(node, source.choice(node.DESCRIPTOR.fields), source)
-    return changed if changed.ByteSize() <= _MOST_BYTES else message
+    return changed if changed.ByteSize() <= _MAX_BYTES else message
 
 
 def mutated_bytes(data: bytes, source: random.Random) -> bytes:
-    """The bytes with some of them changed, left out, repeated or put in."""
+    """Return the bytes with random bytes changed, removed, repeated or inserted."""
     changed = bytearray(data or b"\0")
     for _ in range(source.choice([1, 1, 2, 5, 20])):
         at = source.randrange(len(changed) + 1)
@@ -57,11 +57,11 @@ def mutated_bytes(data: bytes, source: random.Random) -> bytes:
             case 5:
                 changed[at : at + 1] = source.choice([b"\xff" * 10, b"\x80\x80\x80\x80\x08", b"\0", b"\x7f"])
         changed = changed or bytearray(b"\0")
-    return bytes(changed[:_MOST_BYTES])
+    return bytes(changed[:_MAX_BYTES])
 
 
 def random_bytes(source: random.Random) -> bytes:
-    """Bytes that are no message: noise, or fields within fields, deeper than anybody reads."""
+    """Return bytes that are no message: noise, or fields nested deeper than protobuf parses."""
     if source.random() < 0.5:
         return source.randbytes(source.choice([0, 1, 2, 10, 100, 5000]))
     key, data = bytes([source.randrange(1, 16) << 3 | 2]), b""
@@ -71,7 +71,7 @@ def random_bytes(source: random.Random) -> bytes:
 
 
 def _nodes(message: Message) -> Iterator[Message]:
-    """The message, and all that are in it."""
+    """Yield the message and all messages within it."""
     yield message
     for field, value in message.ListFields():
         if field.type == FieldDescriptor.TYPE_MESSAGE and not _is_map(field):
@@ -80,7 +80,7 @@ def _nodes(message: Message) -> Iterator[Message]:
 
 
 def _change(node: Any, field: FieldDescriptor, source: random.Random) -> None:
-    """Sets a field to something else, takes it away, or repeats what is in it."""
+    """Set a field to a random value, clear it, or rearrange its elements."""
     how = source.random()
     if how < 0.15:
         node.ClearField(field.name)
@@ -91,24 +91,24 @@ def _change(node: Any, field: FieldDescriptor, source: random.Random) -> None:
 
 
 def _rearrange(elements: Any, source: random.Random) -> None:
-    """Repeats an element of a repeated field, or takes one away."""
+    """Repeat or remove an element of a repeated field."""
     at = source.randrange(len(elements))
     if source.random() < 0.4:
         del elements[at]
         return
     size = elements[at].ByteSize() if isinstance(elements[at], Message) else 8
-    wanted = source.choice([1, 1, 2, 60, _MOST_COPIES])
-    elements.extend([elements[at]] * min(wanted, _MOST_BYTES // 4 // (size + 1)))
+    count = source.choice([1, 1, 2, 60, _MAX_COPIES])
+    elements.extend([elements[at]] * min(count, _MAX_BYTES // 4 // (size + 1)))
 
 
 def _set(node: Any, field: FieldDescriptor, source: random.Random, depth: int) -> None:
-    """Sets a field to anything."""
+    """Set a field to a random value."""
     if _is_map(field):
         key, value = field.message_type.fields_by_name["key"], field.message_type.fields_by_name["value"]
         if value.type != FieldDescriptor.TYPE_MESSAGE:
             getattr(node, field.name)[random_value(key, source)] = random_value(value, source)
     elif field.type == FieldDescriptor.TYPE_MESSAGE:
-        if depth >= _MOST_DEPTH:
+        if depth >= _MAX_DEPTH:
             return
         for _ in range(source.randrange(4) if field.is_repeated else 1):
             part = random_message(field.message_type, source, depth + 1)

@@ -1,4 +1,4 @@
-"""Values of fields: usual ones, extreme ones, and none that make any sense."""
+"""Values of fields: usual, extreme and meaningless ones."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ _RANGES = {
 
 
 def random_value(field: FieldDescriptor, source: random.Random) -> Any:
-    """A value for a field that is no message, or an element of it."""
+    """Return a random value for a scalar field, or for an element of a repeated one."""
     kind = field.cpp_type
     if kind in _RANGES:
-        least, most = _RANGES[kind]
-        return min(max(source.choice(_INTEGERS), least), most)
+        smallest, largest = _RANGES[kind]
+        return min(max(source.choice(_INTEGERS), smallest), largest)
     if kind in (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT):
         return source.choice(_FLOATS)
     if kind == FieldDescriptor.CPPTYPE_BOOL:
@@ -58,6 +58,6 @@ def random_value(field: FieldDescriptor, source: random.Random) -> Any:
         return source.choice([*(value.number for value in field.enum_type.values), 99, -1, 2**31 - 1])
     if field.type == FieldDescriptor.TYPE_BYTES:
         return source.randbytes(source.choice([0, 1, 3, 4, 8, 64, 4000]))
-    if field.name == "sampler" and source.random() < 0.95:  # else nothing further is looked at
+    if field.name == "sampler" and source.random() < 0.95:  # an unknown sampler ends most checks
         return ""
     return source.choice(_TEXTS)

@@ -1,4 +1,4 @@
-"""Gives Python processes that find this when they start a clock that jumps forwards and backwards by a day."""
+"""A system clock that jumps by a day, for all Python processes with this folder in `PYTHONPATH`."""
 
 import itertools
 import time

@@ -1,1 +1,1 @@
-"""A steady load of all kinds of calls, for as long as it takes to see what grows."""
+"""A soak run: a steady load of all kinds of calls, to find what grows."""

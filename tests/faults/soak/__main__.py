@@ -1,4 +1,4 @@
-"""`make soak`: a steady load, a table and a picture of what each process takes, and an exit status."""
+"""Run a steady load, print and draw the memory of each process, and exit with 1 if anything grows or is wrong."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from faults.chaos.catalogue import ENVS
 from faults.chaos.checks import wrong_ends
 from faults.chaos.events import EventLog
 from faults.chaos.fleet import Fleet
@@ -25,31 +26,37 @@ from faults.chaos.story import Story, read_story
 from faults.chaos.updates import Updates
 from faults.soak.chart import draw
 from faults.soak.rests import resting
-from faults.soak.watching import MOST_MORE, Track, Watch
+from faults.soak.watching import MAX_GROWTH, Track, Watch
 from rich.console import Console
 from rich.table import Table
 
 import rollserve
 
 _UPDATES = ("agent updated", "parameters updated", "env updated")
-_OPTIONS = ("--no-hold-memory",)
-"""Memory that is held hides what is used: of the most that calls have taken at a time, nothing is given back."""
+_OPTIONS = ("--no-hold-memory",)  # held memory would hide growth
 _NUM_RESTS = 12
-_MOST_LOOKS = 720
-_LEAST_SECONDS = 1.0
-_SHOWN = 12
+_MAX_SAMPLES = 720
+_MIN_SECONDS = 1.0
+_MAX_SHOWN = 12
 
 
 def main() -> int:
     parser = argparse.ArgumentParser("soak", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=3600.0, help="how long")
-    parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn")
-    parser.add_argument("--faults", default=",".join(_UPDATES), help=f"of {', '.join(KINDS)}")
-    parser.add_argument("--envs", default=",".join(name for name in DEFAULT_ENVS if name not in ("dies", "hangs")))
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--clients", type=int, default=3)
-    parser.add_argument("--pause", type=float, default=0.1, help="seconds between two calls of a client, on average")
-    parser.add_argument("--folder", type=Path, default=Path("soak-run"), help="for logs and picture")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="duration of the load")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all random choices")
+    parser.add_argument(
+        "--faults",
+        default=",".join(_UPDATES),
+        help=f"kinds of faults, separated by commas, among {', '.join(KINDS)}",
+    )
+    envs = ",".join(name for name in DEFAULT_ENVS if name not in ("dies", "hangs"))
+    parser.add_argument("--envs", default=envs, help=f"environments, separated by commas, among {', '.join(ENVS)}")
+    parser.add_argument("--workers", type=int, default=2, help="number of workers")
+    parser.add_argument("--clients", type=int, default=3, help="number of clients at a time")
+    parser.add_argument("--pause", type=float, default=0.1, help="mean seconds between two calls of a client")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("soak-run"), help="folder for logs and chart; replaced if it exists"
+    )
     given = parser.parse_args()
     shutil.rmtree(given.folder, ignore_errors=True)
     given.folder.mkdir(parents=True)
@@ -59,16 +66,16 @@ def main() -> int:
     whole = max(track.seconds[-1] for track in tracks)
     problems += [text for track in tracks for text in track.problems(whole)]
     _print(story, tracks, whole)
-    picture = given.folder / "soak.png"
-    draw(picture, tracks, f"{given.clients} clients and {given.workers} workers for {given.seconds / 60:.1f} minutes")
-    sys.stdout.write(f"picture: {picture}\n")
-    for text in problems[:_SHOWN]:
+    chart = given.folder / "soak.png"
+    draw(chart, tracks, f"{given.clients} clients and {given.workers} workers for {given.seconds / 60:.1f} minutes")
+    sys.stdout.write(f"chart: {chart}\n")
+    for text in problems[:_MAX_SHOWN]:
         sys.stdout.write(f"wrong: {text}\n")
     return bool(problems)
 
 
 def _soak(given: argparse.Namespace) -> tuple[Story, Sequence[Track], list[str]]:
-    """Runs it; returns what happened, what the processes took, and what is wrong already."""
+    """Run the load; returns its story, the usage of each process, and problems."""
     with contextlib.ExitStack() as stack:
         log = EventLog(given.folder / "events.jsonl")
         service = Service(given.folder, log, seed=given.seed, num_workers=given.workers, options=_OPTIONS)
@@ -81,8 +88,8 @@ def _soak(given: argparse.Namespace) -> tuple[Story, Sequence[Track], list[str]]
         config = {"address": service.address, "seed": given.seed, "pause_seconds": given.pause, "in_full": False}
         fleet = Fleet(given.folder, log, given.clients, config)
         stack.callback(fleet.kill_all)
-        every = max(_LEAST_SECONDS, given.seconds / _MOST_LOOKS)
-        watch = Watch(lambda: _look(service, fleet, given.clients), every)
+        every = max(_MIN_SECONDS, given.seconds / _MAX_SAMPLES)
+        watch = Watch(lambda: _usages(service, fleet, given.clients), every)
         stack.callback(watch.end)
         injector = Injector(service, fleet, updates, log)
         stack.callback(injector.close)
@@ -92,14 +99,14 @@ def _soak(given: argparse.Namespace) -> tuple[Story, Sequence[Track], list[str]]
         for start, stop in itertools.pairwise(np.linspace(0, given.seconds, _NUM_RESTS + 1).tolist()):
             injector.run([fault for fault in faults if start <= fault.at_seconds < stop], stop)
             with injector.resting(), resting(given.folder, given.clients, updates, sampler):
-                watch.look_at_rest()
+                watch.measure_at_rest()
         tracks = watch.end()
         fleet.wait()
     story = read_story(given.folder / "events.jsonl", fleet.logs)
     return story, tracks, [*service.problems, *fleet.problems]
 
 
-def _look(service: Service, fleet: Fleet, num_clients: int) -> dict[int, Usage]:
+def _usages(service: Service, fleet: Fleet, num_clients: int) -> dict[int, Usage]:
     usages = service.usages()
     for number in range(num_clients):
         pid = fleet.pid(number)
@@ -112,8 +119,8 @@ def _print(story: Story, tracks: Sequence[Track], whole: float) -> None:
     console = Console()
     table = Table(
         "process",
-        "MB of its own\nfirst, last",
-        "at rest,\nfrom quarter 2 to 4",
+        "MB, not shared\nfirst, last",
+        "growth at rest,\nquarter 2 to 4",
         "threads",
         "files",
         title="processes",
@@ -129,10 +136,10 @@ def _print(story: Story, tracks: Sequence[Track], whole: float) -> None:
         )
     console.print(table)
     outcomes = Counter(call.outcome or "client killed" for call in story.calls)
-    came = ", ".join(f"{outcome} {count}" for outcome, count in outcomes.most_common())
+    counts = ", ".join(f"{outcome} {count}" for outcome, count in outcomes.most_common())
     num_bytes = sum(call.num_bytes for call in story.calls)
-    console.print(f"{len(story.calls)} calls ({came}), {num_bytes / 1e6:.0f} MB")
-    console.print(f"allowed from quarter 2 to 4: {MOST_MORE}", highlight=False)
+    console.print(f"{len(story.calls)} calls ({counts}), {num_bytes / 1e6:.0f} MB")
+    console.print(f"largest growth allowed from quarter 2 to 4: {MAX_GROWTH}", highlight=False)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Memory against time as a picture."""
+"""A chart of memory over time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OTHERS = "#999999"
 
 
 def draw(path: Path, tracks: Sequence[Track], title: str) -> None:
-    """Draws what each process has for itself, in MB against minutes."""
+    """Draw the unshared memory of each process in MB over minutes."""
     with mpl.rc_context({"font.size": 11}):
         figure = Figure(figsize=(11, 6), layout="constrained")
         axes = figure.subplots()
@@ -38,7 +38,7 @@ def draw(path: Path, tracks: Sequence[Track], title: str) -> None:
                 axes.plot(*at_rest, "o", color="black", markersize=4, label=None if "at rest" in named else "at rest")
                 named.add("at rest")
             named.add(label)
-        axes.set(xlabel="minutes", ylabel="MB of its own", title=title)
+        axes.set(xlabel="minutes", ylabel="MB, not shared", title=title)
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
         figure.legend(loc="outside right upper")

@@ -1,4 +1,4 @@
-"""Rests in a long run: everybody stops for a moment, and the server has only little to keep."""
+"""Rests in a long run: all clients pause, and the server keeps as little as possible."""
 
 from __future__ import annotations
 
@@ -14,22 +14,20 @@ import rollserve
 
 __all__ = ["resting"]
 
-_NUM_VERSIONS = 4
-"""As many as servers keep."""
-_NUM_TINY_CALLS = 6
-"""More than streams, sequences and environments of evaluations that are kept for the next calls."""
+_NUM_VERSIONS = 4  # the number that servers keep by default
+_NUM_TINY_CALLS = 6  # more than the work of calls and evaluations that servers keep for the next ones
 _WAIT_SECONDS = 180.0
 _SETTLING_SECONDS = 5.0
 
 
 @contextlib.contextmanager
 def resting(folder: Path, num_clients: int, updates: Updates, sampler: rollserve.Sampler) -> Iterator[None]:
-    """A block in which no client does anything, and the server keeps what small updates and tiny calls have left.
+    """Pause all clients during the block, after small updates and tiny calls have replaced what the server keeps.
 
-    The clients look for the folder `rest` between two calls, let go of what they hold, and add a file of their own.
+    Clients look for the folder `rest` between two calls, free their data, and add a file to confirm it.
 
     Raises:
-        RuntimeError: a client does not come to rest.
+        RuntimeError: a client did not pause.
     """
     rest = folder / "rest"
     rest.mkdir()
@@ -37,7 +35,9 @@ def resting(folder: Path, num_clients: int, updates: Updates, sampler: rollserve
         deadline = time.monotonic() + _WAIT_SECONDS
         while len(list(rest.iterdir())) < num_clients:
             if time.monotonic() > deadline:
-                raise RuntimeError(f"clients do not come to rest: {[path.name for path in rest.iterdir()]} do")
+                raise RuntimeError(
+                    f"expected {num_clients} clients to rest, got {[path.name for path in rest.iterdir()]}"
+                )
             time.sleep(0.1)
         for _ in range(_NUM_VERSIONS):
             updates.update_env(0.0)
@@ -50,7 +50,7 @@ def resting(folder: Path, num_clients: int, updates: Updates, sampler: rollserve
 
 
 def _displace(sampler: rollserve.Sampler) -> None:
-    """Has tiny calls take the places of what is kept of those before."""
+    """Make tiny calls that replace what the server keeps of former calls."""
     num_rows = sum(worker.num_rows for worker in sampler.status().workers)
     for seed in range(_NUM_TINY_CALLS):
         sampler.obtain_samples(1, seed=seed, max_episode_length=1)

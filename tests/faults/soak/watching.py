@@ -1,4 +1,4 @@
-"""Looks at processes every now and then, and tells which of them grow."""
+"""Regular measurements of processes, and which of them grow."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from dataclasses import dataclass, field
 import numpy as np
 from faults.chaos.processes import Usage
 
-__all__ = ["MOST_MORE", "Track", "Watch"]
+__all__ = ["MAX_GROWTH", "Track", "Watch"]
 
-MOST_MORE = {"own_bytes": 16 << 20, "num_threads": 6, "num_files": 12}
-"""How much more a process may have, at the least of the rests in the last quarter, than at the least in the second one.
+MAX_GROWTH = {"own_bytes": 16 << 20, "num_threads": 6, "num_files": 12}
+"""Largest growth of a process from the second to the last quarter, each measured at the rest with the least usage.
 
-What comes and goes with the calls of the moment does not count so, and what is never given back does.
+Memory of running calls does not count, and memory that is never freed does.
 """
 
 
 @dataclass
 class Track:
-    """What a process took, look by look.
+    """Measurements of a process.
 
     Attributes:
-        name: what it does, and its number.
-        seconds: when, from the beginning.
-        usages: what it took.
-        at_rest: whether everybody rested then.
+        name: role and process id.
+        seconds: times since the start.
+        usages: usage at these times.
+        at_rest: whether all clients rested at these times.
     """
 
     name: str
@@ -37,13 +37,13 @@ class Track:
     at_rest: list[bool] = field(default_factory=list)
 
     def values(self, attribute: str) -> np.ndarray:
-        """One of the figures of `Usage`, look by look."""
+        """Return a field of `Usage` at all times."""
         return np.array([getattr(usage, attribute) for usage in self.usages], np.float64)
 
     def growth(self, attribute: str, whole: float) -> float:
-        """By how much a figure's least value at rest rose from the second quarter of so many seconds to the last one.
+        """Return the growth of a field's least value at rest, from the second to the last quarter of `whole` seconds.
 
-        0 if it was not there in both.
+        0 if the process did not rest in both quarters.
         """
         seconds, values, at_rest = np.array(self.seconds), self.values(attribute), np.array(self.at_rest)
         quarters = (seconds / whole * 4).astype(int)
@@ -51,48 +51,48 @@ class Track:
         return float(last.min() - second.min()) if min(len(second), len(last)) else 0.0
 
     def problems(self, whole: float) -> Iterable[str]:
-        """Which figures rose by more than they may in so many seconds."""
-        for attribute, most in MOST_MORE.items():
+        """Yield the fields that grew too much in `whole` seconds."""
+        for attribute, limit in MAX_GROWTH.items():
             growth = self.growth(attribute, whole)
-            if growth > most:
-                yield f"{self.name}: {attribute} rose by {growth:.0f} from quarter 2 to 4, at most {most} was expected"
+            if growth > limit:
+                yield f"{self.name}: {attribute} rose by {growth:.0f} from quarter 2 to 4, expected at most {limit}"
 
 
 class Watch:
-    """Looks at processes from a thread of its own.
+    """A thread that measures processes.
 
     Attributes:
-        tracks: by process.
+        tracks: measurements by process id.
     """
 
-    def __init__(self, look: Callable[[], dict[int, Usage]], every_seconds: float) -> None:
+    def __init__(self, measure: Callable[[], dict[int, Usage]], every_seconds: float) -> None:
         self.tracks: dict[int, Track] = {}
-        self._look = look
+        self._measure = measure
         self._every_seconds = every_seconds
-        self._looking = threading.Lock()
+        self._measuring = threading.Lock()
         self._over = threading.Event()
         self._began = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="watch")
         self._thread.start()
 
     def end(self) -> Sequence[Track]:
-        """Looks no more, and returns what was seen."""
+        """Stop, and return all measurements."""
         self._over.set()
         self._thread.join()
         return list(self.tracks.values())
 
-    def look_at_rest(self) -> None:
-        """Looks now, while everybody rests."""
-        self._take_look(at_rest=True)
+    def measure_at_rest(self) -> None:
+        """Measure now, while all clients rest."""
+        self._add_usages(at_rest=True)
 
     def _run(self) -> None:
         while not self._over.wait(self._every_seconds):
             with contextlib.suppress(OSError):
-                self._take_look(at_rest=False)
+                self._add_usages(at_rest=False)
 
-    def _take_look(self, *, at_rest: bool) -> None:
-        with self._looking:
-            for pid, usage in self._look().items():
+    def _add_usages(self, *, at_rest: bool) -> None:
+        with self._measuring:
+            for pid, usage in self._measure().items():
                 track = self.tracks.setdefault(pid, Track(f"{usage.name} {pid}"))
                 track.seconds.append(time.monotonic() - self._began)
                 track.usages.append(usage)
