@@ -25,7 +25,7 @@ class Receiver(Protocol):
 
     @property
     def stalled_since(self) -> float | None:
-        """When the client stopped reading while data was ready (`time.monotonic`), or None while it reads."""
+        """Time at which the client stopped reading ready data (`time.monotonic`), or None while it reads."""
         ...
 
     def end(self, error: DomainError) -> None:

@@ -1,4 +1,4 @@
-"""Admission by connection: a client that stalls holds up its own calls, not those of others."""
+"""Admission by connection: a client that stalls holds up its own calls, and no others."""
 
 from __future__ import annotations
 

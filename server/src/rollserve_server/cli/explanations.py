@@ -1,4 +1,4 @@
-"""Explanations of invalid settings: the name, where it was set, and what was expected."""
+"""Explanations of invalid settings: name, source, and the values that are valid."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _EXPECTED = {
     "too_long": "at most {max_length} elements",
     "tuple_type": "a JSON list",
 }
-"""What was expected, by the type of pydantic's error."""
+"""Descriptions of the valid values, by the type of pydantic's error."""
 
 
 def explain(context: click.Context, error: ErrorDetails) -> str:
@@ -78,7 +78,7 @@ def _source(context: click.Context, name: str) -> str | None:
 
 
 def _expected(error: ErrorDetails) -> str:
-    """Return what was expected: the validator's own text where it has one."""
+    """Return a description of the valid values: the validator's own text where it has one."""
     expected = _EXPECTED.get(error["type"])
     if expected is None:
         return error["msg"].removeprefix("Value error, ")

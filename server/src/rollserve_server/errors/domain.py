@@ -56,7 +56,7 @@ class DomainError(Exception):
 
     @classmethod
     def of(cls, field: str, *, expected: object, got: object, hint: str = "", reason: Reason | None = None) -> Self:
-        """Return the error for a field that holds one thing where another was expected; see `mismatch`."""
+        """Return the error for a field with an unexpected value; see `mismatch`."""
         return cls(mismatch(expected, got, hint), reason=reason, field=field)
 
     @property

@@ -94,7 +94,7 @@ class Pool:
         Raises:
             SamplerLostError: another server has it.
             WorkerLostError: a worker did not start in time, or none did.
-            NotFoundError, InvalidValueError, NotAllowedError: the environment cannot be made, or the pool that is there
+            NotFoundError, InvalidValueError, NotAllowedError: the environment cannot be made, or the existing pool
                 was made with other settings.
         """
         journal = await backend.open_journal()
@@ -147,7 +147,7 @@ class Pool:
         return await self._parts.journal.lost()
 
     def drain(self, error: DomainError) -> None:
-        """Let no further call begin: those that wait, or come later, fail with the error."""
+        """Let no further call begin: waiting and later calls fail with the error."""
         self._samplings.drain(error)
         self._evaluations.drain(error)
 
@@ -220,7 +220,7 @@ class Pool:
         return EnvUpdated(version, parts.versions.env_specs(env), env.description)
 
     async def resize(self, num_workers: int) -> int:
-        """Change the number of workers: add some behind the last one, or remove those of the highest indices.
+        """Change the number of workers: add some behind the last one, or remove the workers with the highest indices.
 
         Returns once added workers hold all that the others do, or once calls that begin do not use removed workers.
         Calls that run keep the workers that they began with; only then these are closed.

@@ -28,7 +28,7 @@ class SandboxLimits:
 
 
 class AgentSettings(Group):
-    """Which agents are accepted, and how models run."""
+    """Settings of agents: the accepted kinds, and how models run."""
 
     max_model_bytes: int = Field(
         default=192 << 20,

@@ -40,7 +40,7 @@ class EnvironmentSettings(Group):
 
 
 class AllowSettings(Group):
-    """What requests may name in environments and agents."""
+    """Settings of environments and agents: what requests may name."""
 
     allow_module: Annotated[tuple[str, ...], Names] = Field(
         default=(),

@@ -10,7 +10,7 @@ __all__ = ["ClientLimits", "GatewaySettings"]
 
 
 class ClientLimits(Group):
-    """What clients may take of the gateway, and how it notices that they are gone."""
+    """Settings of clients: their share of the gateway, and how it notices that they are gone."""
 
     max_rpcs: int = Field(
         default=1000,
@@ -79,7 +79,7 @@ class ClientLimits(Group):
 
 
 class GatewaySettings(Group):
-    """Where the gateway listens, and how large requests may be."""
+    """Settings of the gateway: its addresses, and the largest requests."""
 
     listen: str = Field(
         default="127.0.0.1:50051",

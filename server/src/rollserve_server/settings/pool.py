@@ -14,7 +14,7 @@ __all__ = ["PoolSettings"]
 
 
 class PoolSettings(Group):
-    """What a pool is made with."""
+    """Settings of a pool."""
 
     workers: int | None = Field(
         default=None, ge=1, le=10_000, description="Number of workers. Without it, one for each core."

@@ -1,4 +1,4 @@
-"""All settings of a server."""
+"""Settings of a server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Settings"]
 
 
 class Settings(Group):
-    """All settings of a server."""
+    """Settings of a server."""
 
     environment: EnvironmentSettings
     gateway: GatewaySettings = GatewaySettings()

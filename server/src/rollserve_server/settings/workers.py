@@ -39,7 +39,7 @@ class RowSettings(Group):
 
 
 class WorkerSettings(RowSettings):
-    """What a worker is made with. A server can take over only workers with the same settings."""
+    """Settings of a worker. A server can take over only workers with the same settings."""
 
     worker_buffer_bytes: int = Field(
         default=96 << 20,

@@ -20,7 +20,7 @@ _STRAGGLER = "straggler"
 
 @dataclass
 class WorkerAccount:
-    """One worker's share of a call: its steps and episodes, and its time."""
+    """A worker's share of a call: its steps and episodes, and its time."""
 
     num_simulated_steps: int = 0
     num_steps: int = 0
@@ -32,7 +32,9 @@ class WorkerAccount:
 
 @dataclass
 class Account:
-    """What became of every step; see `Account` in `protos/rollserve/v1/episode_batch.proto` for the fields.
+    """Counts of all steps of a call, by what became of them.
+
+    See `Account` in `protos/rollserve/v1/episode_batch.proto` for the fields.
 
     Carried and simulated steps together are as many as delivered, kept, superseded, cancelled, lost, idle and discarded
     steps together.

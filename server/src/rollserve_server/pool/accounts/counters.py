@@ -33,7 +33,7 @@ class WorkerTotals:
 
 @dataclass
 class Counters:
-    """What a sampler's calls have delivered, how they ended, and what went wrong on the way."""
+    """Counts of a sampler's calls: deliveries, endings and failures."""
 
     num_completed_calls: int = 0
     num_failed_calls: int = 0

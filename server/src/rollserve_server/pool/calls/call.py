@@ -42,10 +42,10 @@ _SOLO_FACTOR = 4
 
 @dataclass(frozen=True)
 class CallContext:
-    """What a call was asked for, and how the pool runs calls.
+    """The request of a call, and the settings that it runs with.
 
     Attributes:
-        options: which episodes, and with which agent.
+        options: options of sampling.
         messages: how episodes are written.
         settings: how calls share the workers, and when they give up.
         env_retries: number of times that an episode runs again after its environment raised an error.
@@ -60,7 +60,7 @@ class CallContext:
 
 
 class Call(ABC, Generic[_O, _R]):
-    """One call: a driver for each worker, and the deliveries in order.
+    """A call: a driver for each worker, and the deliveries in order.
 
     Attributes:
         account: what became of the steps so far; complete at the end.

@@ -56,7 +56,7 @@ class _Source:
         since: when an idle worker began to wait for the source; None before.
         is_ordered: whether an order that names the claim is with the worker.
         missing: episodes that run again.
-        is_begun: whether the worker was told to run them.
+        is_begun: whether the order to run them was sent.
     """
 
     claim: Claim

@@ -42,12 +42,12 @@ class EvaluationCall(EpisodeCall):
 
     @property
     def handles(self) -> Sequence[WorkerHandle | None]:
-        """For each slot, the worker that has work on the evaluation, or None."""
+        """The worker of each slot that has work on the evaluation, or None."""
         return self.sequence.handles
 
     @property
     def in_flight(self) -> Sequence[Sized]:
-        """For each worker, orders that are not answered."""
+        """Unanswered orders of each worker."""
         return self.sequence.in_flight
 
     def _next_order(self, worker: int, handle: WorkerHandle) -> Order | None:

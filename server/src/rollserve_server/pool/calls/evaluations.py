@@ -50,7 +50,7 @@ _Call = EvaluationCall | PopulationCall
 
 @dataclass(frozen=True)
 class _Prepared:
-    """What an evaluation's episodes are a function of, beside their indices.
+    """Inputs that determine the episodes of an evaluation, beside their indices.
 
     Attributes:
         seed: their root seed.
@@ -83,7 +83,7 @@ class Evaluations:
         self._closing: set[asyncio.Future[None]] = set()
 
     def drain(self, error: DomainError) -> None:
-        """Let no further evaluation begin: those that wait, or come later, fail with the error."""
+        """Let no further evaluation begin: waiting and later ones fail with the error."""
         self._admission.refuse(error)
 
     def evaluate(self, request: EvaluationRequest, receiver: Receiver) -> _Items:

@@ -1,4 +1,4 @@
-"""One worker's state in a fragment call."""
+"""The state of a worker in a fragment call."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PendingMessages(NamedTuple):
 
 @dataclass(eq=False)
 class FragmentWorker:
-    """One worker's state in a fragment call.
+    """The state of a worker in a fragment call.
 
     Attributes:
         index: index of the worker.
@@ -36,7 +36,7 @@ class FragmentWorker:
         location: where the rows are; None if they have to be made.
         in_flight: orders that are not answered.
         has_answered: whether the worker has answered since its rows were made.
-        num_made: steps made since then, without those that brought rows to where they stood.
+        num_made: steps made since then, except repeated steps that brought rows to where they stood.
         num_skipped: steps at the beginning that are not written this time, because they are written or delivered
             already.
         num_written: steps that are written, delivered, or not wanted.

@@ -321,7 +321,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         closing.add_done_callback(ignore_result)
 
     def _restart(self, state: FragmentWorker, reason: str) -> None:
-        """Have a worker make its steps again, but for those that are written."""
+        """Have a worker make its steps again, except the written ones."""
         state.progress, state.num_made, state.has_answered = None, 0, False
         state.num_row_steps = self._num_row_steps
         self.account.count_retried(reason, len(self.start.workers[state.index]))

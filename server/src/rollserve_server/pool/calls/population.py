@@ -66,7 +66,7 @@ class PopulationCall(Call[PopulationOrder, PopulationReport]):
         self._pace = Pace()
         can_repeat = reproducibility is not Reproducibility.WORKER
         self._straggler_factor = context.settings.straggler_factor if can_repeat else 0.0
-        # For each running unit, when a worker was told to begin it; for each worker, duplicates that it is to begin.
+        # For each running unit, when its order was sent; for each worker, duplicates that it is to begin.
         self._begun_at: dict[int, float] = {}
         self._duplicates: list[list[int]] = [[] for _ in workforce]
 
@@ -87,7 +87,7 @@ class PopulationCall(Call[PopulationOrder, PopulationReport]):
 
     @property
     def in_flight(self) -> Sequence[deque[InFlight[PopulationOrder, PopulationReport]]]:
-        """For each worker, orders that are not answered."""
+        """Unanswered orders of each worker."""
         return self._orders
 
     def _begin(self) -> None:

@@ -63,7 +63,7 @@ class Samplings:
         self._num_running = 0
 
     def drain(self, error: DomainError) -> None:
-        """Let no further call begin: those that wait, or come later, fail with the error."""
+        """Let no further call begin: waiting and later calls fail with the error."""
         self._admission.refuse(error)
 
     async def sample(

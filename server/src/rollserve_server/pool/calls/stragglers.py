@@ -24,8 +24,8 @@ class Stragglers:
         Args:
             plan: plan of the call.
             claims: claims of the call.
-            begun_at: for each episode that runs, when a worker was told to begin it; kept up to date here.
-            pace: durations of the sequence's episodes; those that end are added.
+            begun_at: for each episode that runs, when its order was sent; kept up to date here.
+            pace: durations of the sequence's ended episodes; further ones are added.
             factor: multiple of the usual duration after which an episode is late; 0 for never.
         """
         self._plan = plan
@@ -36,7 +36,7 @@ class Stragglers:
         self._started = time.monotonic()
 
     def begin(self, indices: range) -> None:
-        """Record that a worker is told to begin episodes."""
+        """Record that an order to begin episodes is sent."""
         self._begun_at.update(dict.fromkeys(indices, time.monotonic()))
 
     def finish(self, index: int) -> None:

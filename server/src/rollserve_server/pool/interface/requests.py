@@ -22,7 +22,7 @@ __all__ = ["DISCARD", "EvaluationRequest", "MessageFormat", "PopulationRequest",
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """Which episodes a call samples, and with which agent.
+    """Options of sampling: the episodes that a call samples, and its agent.
 
     Attributes:
         policy_version: version of the agent that acts; None for the current one.
@@ -73,7 +73,7 @@ class SampleRequest:
     Attributes:
         target: what to deliver.
         messages: how to write it.
-        options: which episodes, and with which agent.
+        options: options of sampling.
         num_workers: the call fails if there are more or fewer workers; None for any number.
         prefetch: whether workers go on after the call with what the same request would ask for next.
     """
@@ -91,7 +91,7 @@ class EvaluationRequest:
 
     Attributes:
         num_episodes: number of episodes.
-        options: which episodes, and with which agent.
+        options: options of sampling.
         env: environment to act in instead of the pool's own; None for the pool's.
         messages: how to write the episodes, if they are delivered, too; `DISCARD` if not.
     """
@@ -109,7 +109,7 @@ class PopulationRequest:
     Attributes:
         parameters: by name (K, *shape), the parameters of K members.
         num_episodes: number of episodes of each member.
-        options: which episodes, and with which agent.
+        options: options of sampling.
         env: environment to act in instead of the pool's own; None for the pool's.
         shares_episodes: whether all members have the same episodes.
     """

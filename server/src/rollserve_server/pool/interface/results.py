@@ -1,4 +1,4 @@
-"""What a call yields: its beginning, deliveries and progress, and the account or evaluation at the end."""
+"""Items that a call yields: its beginning, deliveries and progress, and the account or evaluation at the end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Beginning", "Delivery", "Evaluation", "Progress"]
 
 @dataclass(frozen=True)
 class Beginning:
-    """What a call's episodes are a function of, so that the call can be repeated, or resumed after an interruption.
+    """Inputs that determine a call's episodes, so that the call can be repeated, or resumed after an interruption.
 
     Attributes:
         seed: root seed of the episodes.

@@ -52,7 +52,7 @@ class PoolStatus:
         next_index: index of its next episode.
         workers: the slots, in the order of their indices; behind them slots that are leaving.
         counters: totals of calls.
-        num_simulated_steps: number of steps that all workers have simulated, also those of slots that are gone.
+        num_simulated_steps: number of steps that all workers have simulated, also workers of removed slots.
         num_worker_restarts: number of attempts to replace a worker, also in slots that are gone.
         uptime_seconds: age of the sampler.
         min_healthy_workers: number of workers that must be healthy for a call or an update to begin.

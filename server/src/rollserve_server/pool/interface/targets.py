@@ -16,7 +16,7 @@ class AtLeast:
 
 @dataclass(frozen=True)
 class Exactly:
-    """The same number of episodes on each worker: the first ones on worker 0, the next ones on worker 1, and so on.
+    """A target of equally many episodes on each worker: the first on worker 0, the next on worker 1, and so on.
 
     Attributes:
         num_episodes_per_worker: number of episodes on each worker.

@@ -17,7 +17,7 @@ __all__ = ["Demand"]
 
 
 class Demand:
-    """The number of episodes that a call needs beside those that it has begun."""
+    """The number of episodes that a call needs beside the ones it has begun."""
 
     def __init__(
         self,

@@ -51,7 +51,7 @@ class RoundRobin(_WithUnits):
 
 @dataclass(frozen=True)
 class PerWorker(_WithUnits):
-    """One range of `size` episodes for each worker; the ranges follow one another from the first index on."""
+    """A range of `size` episodes for each worker; the ranges follow one another from the first index on."""
 
     first_index: int
     size: int

@@ -36,7 +36,7 @@ class OpenSequence:
         releases: for each slot, claims that the worker keeps although they are delivered, because it wrote them early.
         cancellations: for each slot, cancelled episodes that the worker may still have.
         claim_names: names for claims.
-        begun_at: for each running episode, when a worker was told to begin it.
+        begun_at: for each running episode, when its order was sent.
     """
 
     spec: SequenceSpec

@@ -11,7 +11,7 @@ __all__ = ["OwnSequence", "SequenceKind"]
 
 
 class SequenceKind(NamedTuple):
-    """What episodes are a function of, beside seed and index."""
+    """Inputs that determine episodes, beside seed and index."""
 
     policy_version: int
     env_version: int

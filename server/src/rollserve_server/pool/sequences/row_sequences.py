@@ -60,7 +60,7 @@ class RowSequence:
 
     @property
     def state(self) -> RowSequenceState:
-        """Where the rows stand and stood, as the journal keeps it."""
+        """Positions of the rows, now and before the last call, as the journal keeps them."""
         return RowSequenceState(self.seed, self.kind, self.current, self.previous)
 
     def copy(self, number: int) -> RowSequence:
@@ -75,7 +75,7 @@ class RowSequence:
 
 
 class RowsReached(NamedTuple):
-    """Where a completed call has brought the rows of a sequence.
+    """Positions of a sequence's rows before and after a completed call.
 
     Attributes:
         start: where the rows stood before the call.

@@ -14,7 +14,7 @@ __all__ = ["RowSequenceKind", "RowSequenceState", "RowsMoved"]
 
 
 class RowSequenceKind(NamedTuple):
-    """What the episodes of a row sequence are a function of, beside its seed, their indices and the acting policies.
+    """Inputs that determine the episodes of a row sequence, beside its seed, their indices and the acting policies.
 
     Attributes:
         env_version: version of the environment.
@@ -29,7 +29,7 @@ class RowSequenceKind(NamedTuple):
 
 @dataclass(frozen=True)
 class RowSequenceState:
-    """Where the rows of a sequence stand, and where they stood before its last call."""
+    """Positions of a sequence's rows, now and before its last call."""
 
     seed: int
     kind: RowSequenceKind

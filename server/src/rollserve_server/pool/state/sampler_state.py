@@ -1,4 +1,4 @@
-"""All of a sampler's state that outlives its server, and the entries that change it."""
+"""The state of a sampler that outlives its server, and the entries that change it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Entry:
 
 @dataclass
 class SamplerState:
-    """All of a sampler's state that outlives its server.
+    """The state of a sampler that outlives its server.
 
     The journal keeps it, and the next server may be of another version: a change of the layout of this class, or of any
     class within it, needs another journal format (`JOURNAL_FORMAT` in `backends/ray/names.py`).

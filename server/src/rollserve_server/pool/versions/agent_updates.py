@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["SHARED_BYTES", "AgentUpdates"]
 
 SHARED_BYTES = 1 << 18
-"""From this size on, an agent is copied once for all workers; a smaller one is sent to each sooner."""
+"""Size from which an agent is copied once for all workers; a smaller one is sent to each sooner."""
 
 
 class AgentUpdates:
@@ -42,7 +42,7 @@ class AgentUpdates:
     def __init__(
         self, versions: Versions, selection: Selection, workers: Workers, journal: Journal, settings: AgentSettings
     ) -> None:
-        """Take what is there, where new versions are written, and which agents are accepted."""
+        """Take the installed versions, where new ones are written, and the rules for accepting agents."""
         self._versions = versions
         self._selection = selection
         self._workers = workers

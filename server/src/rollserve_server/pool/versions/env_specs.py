@@ -1,4 +1,4 @@
-"""What updates make of environment specs, within the text that `GetSampler` can answer with."""
+"""Environment specs after updates, within the text that `GetSampler` can answer with."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class EnvUpdates:
     """Makes new versions of environments, for calls and for evaluations."""
 
     def __init__(self, versions: Versions, workers: Workers, journal: Journal, allow: AllowSettings) -> None:
-        """Take what is there, where new versions are written, and what environments may name."""
+        """Take the installed versions, where new ones are written, and the permissions of environments."""
         self._versions = versions
         self._workers = workers
         self._journal = journal

@@ -23,7 +23,7 @@ class Eviction:
         self._versions = versions
         self._workers = workers
         self._tasks: set[asyncio.Task[object]] = set()
-        # For each worker, the versions that it was told to keep since it last got a new one.
+        # The versions that each worker keeps, unless it has got a new one since.
         self._known: WeakKeyDictionary[WorkerHandle, KeptVersions] = WeakKeyDictionary()
 
     def reset(self) -> None:

@@ -1,4 +1,4 @@
-"""Which versions a call uses, whether they fit each other, and where its episodes belong."""
+"""Selection of a call's versions, which have to fit each other, and of the slots where its episodes run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The versions of agents and environments that are installed on all workers, and those that are being installed."""
+"""The versions of agents and environments that all workers have, or are getting."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _MAX_ATTEMPTS = 4
 
 
 class _Workers(Protocol):
-    """What a broadcast needs of the pool's workers."""
+    """The part of the pool's workers that a broadcast needs."""
 
     def __len__(self) -> int: ...
 
@@ -36,7 +36,7 @@ class _Workers(Protocol):
 
 
 class Broadcast(Generic[_R]):
-    """One question to all workers. A worker that is lost meanwhile is asked again once it is replaced."""
+    """A question to all workers. A worker that is lost meanwhile is asked again once it is replaced."""
 
     def __init__(
         self,

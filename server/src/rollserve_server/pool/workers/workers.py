@@ -32,7 +32,7 @@ _GIVEN_UP_SECONDS = 1.0
 
 
 class Workers(Sequence[WorkerSlot]):
-    """All slots of a pool. A lost worker is replaced in the background, again and again within its budget.
+    """Slots of a pool. A lost worker is replaced in the background, again and again within its budget.
 
     Attributes:
         workforce: the slots that calls get which begin now.
@@ -76,7 +76,7 @@ class Workers(Sequence[WorkerSlot]):
 
     @property
     def with_leaving(self) -> Sequence[WorkerSlot]:
-        """All slots, also those that are leaving."""
+        """The slots, in the order of their indices, with leaving ones."""
         return [*self._slots, *self.leaving]
 
     @property
@@ -249,7 +249,7 @@ class Workers(Sequence[WorkerSlot]):
                 self._ending[slot] = asyncio.create_task(self._remove(slot))
 
     def hand_over(self) -> None:
-        """Leave the workers to another server, but for those of leaving slots."""
+        """Leave the workers to another server, except the workers of leaving slots."""
         self._stop_replacing()
         for slot in self.leaving:
             slot.handle.kill()

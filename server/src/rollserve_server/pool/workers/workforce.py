@@ -17,7 +17,7 @@ __all__ = ["Workforce"]
 
 
 class _Owner(Protocol):
-    """What a workforce needs of the pool's workers."""
+    """The part of the pool's workers that a workforce needs."""
 
     async def ready(self, slot: WorkerSlot) -> WorkerHandle: ...
 
@@ -27,7 +27,7 @@ class _Owner(Protocol):
 
 
 class Workforce(Sequence[WorkerSlot]):
-    """All slots between two changes of their number, in the order of their indices.
+    """The slots between two changes of their number, in the order of their indices.
 
     A lost worker is replaced in its slot as long as a call uses the workforce, also in a slot that is leaving.
 
