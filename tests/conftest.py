@@ -8,6 +8,7 @@ import grpc
 import numpy as np
 import pytest
 from hypothesis import settings
+from recycled_workers import RecyclingBackend
 from support import server_environment
 
 import rollserve
@@ -97,7 +98,7 @@ def ray_backend() -> Iterator[RayBackend]:
         for name, value in server_environment().items():
             patch.setenv(name, value)
         # Several pools exist at once, and each worker would claim a core.
-        backend = RayBackend(RaySettings(worker_num_cpus=0.5), num_workers=8)
+        backend = RecyclingBackend(RaySettings(worker_num_cpus=0.5), num_workers=8)
         yield backend
         backend.close()
 

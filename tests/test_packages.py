@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,58 @@ import pytest
 import rollserve
 
 ROOT = Path(__file__).parents[1]
-LAYERS = ["gateway", "pool", "sampling", "agents", "envs"]
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
+SOURCES = {"rollserve": "client/src/rollserve", "rollserve_server": "server/src/rollserve_server"}
+
+
+def rooms() -> dict[str, list[list[str]]]:
+    """Return the tables of rooms in docs/architecture.md: by package, the rooms of each row, from the top down."""
+    tables = re.findall(r"^### `([\w.]+)`\n\n\| room \|.*\n\|[-|]+\n((?:\|.*\n)+)", ARCHITECTURE, re.MULTILINE)
+    return {
+        package: [re.findall(r"`(\w+)`", row.split("|")[1]) for row in rows.splitlines()] for package, rows in tables
+    }
+
+
+def modules() -> dict[str, Path]:
+    """Return the path of each module by its name; packages go by their `__init__.py`."""
+    found = {}
+    for package, folder in SOURCES.items():
+        for path in (ROOT / folder).rglob("*.py"):
+            parts = [package, *path.relative_to(ROOT / folder).with_suffix("").parts]
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+CROWDED = (".agents", ".envs", ".gateway", ".pool", ".sampling")
+ROOMS, MODULES = rooms(), modules()
+PACKAGES = sorted(name for name, path in MODULES.items() if path.name == "__init__.py")
+
+
+def imports_of(path: Path) -> set[str]:
+    """Return the modules that a file imports anywhere in it: at run time, late, or for type checking."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module is not None, f"{path}: relative import"
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in MODULES else node.module for name in names}
+    return found
+
+
+IMPORTS = {name: imports_of(path) for name, path in MODULES.items()}
+
+
+def imports_within(package: str) -> Iterator[tuple[str, str, str]]:
+    """Yield each import between children of a package: both children, and the importing module."""
+    prefix = f"{package}."
+    for name, others in IMPORTS.items():
+        for other in others:
+            if name.startswith(prefix) and other.startswith(prefix):
+                room, other_room = (each[len(prefix) :].split(".")[0] for each in (name, other))
+                if room != other_room:
+                    yield room, other_room, name
 
 
 def test_client_has_the_public_names() -> None:
@@ -84,19 +138,59 @@ def test_client_depends_on_numpy_grpcio_and_protobuf() -> None:
     assert loaded & {"ray", "gymnasium", "rollserve_server", "pydantic", "click", "rich"} == set()
 
 
-@pytest.mark.parametrize("layer", LAYERS)
-def test_server_imports_point_down(layer: str) -> None:
-    above = LAYERS[: LAYERS.index(layer)]
-    for path in (ROOT / "server" / "src" / "rollserve_server" / layer).rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = [node.module] if isinstance(node, ast.ImportFrom) else []
-            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            for name in filter(None, names):
-                assert not any(name.startswith(f"rollserve_server.{other}") for other in above), f"{path}: {name}"
-                if name.partition(".")[0] == "ray":
-                    assert path.parent.name == "ray", path
-                if name.partition(".")[0] in ("grpc", "grpc_health", "grpc_reflection"):
-                    assert layer == "gateway", path
+def test_tables_of_rooms_name_every_module() -> None:
+    assert sorted(ROOMS) == ["rollserve", *(f"rollserve_server{name}" for name in ("", *CROWDED))]
+    for package, rows in ROOMS.items():
+        children = {name[len(package) + 1 :].split(".")[0] for name in MODULES if name.startswith(f"{package}.")}
+        assert sorted(room for row in rows for room in row) == sorted(children), package
+
+
+def test_rooms_import_rooms_below_their_own() -> None:
+    for package, rows in ROOMS.items():
+        floors = {room: floor for floor, row in enumerate(rows) for room in row}
+        for room, other, where in imports_within(package):
+            assert floors[room] < floors[other], f"{where} imports {other} of {package}"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_package_has_no_import_cycle(package: str) -> None:
+    imported: dict[str, set[str]] = {}
+    for room, other, _ in imports_within(package):
+        imported.setdefault(room, set()).add(other)
+    TopologicalSorter(imported).prepare()  # raises CycleError
+
+
+def test_packages_of_the_server_are_imported_by_their_faces() -> None:
+    inside = {
+        (name, other)
+        for name, others in IMPORTS.items()
+        for other in others
+        if other.startswith("rollserve_server.")
+        and other.count(".") > 1
+        and name.split(".")[:2] != other.split(".")[:2]
+    }
+    assert inside == {
+        ("rollserve_server.__main__", "rollserve_server.cli.main"),
+        ("rollserve_server.cli.main", "rollserve_server.serving.process"),
+        ("rollserve_server.serving.build", "rollserve_server.pool.backends.ray.backend"),  # only where Ray is used
+    }
+
+
+def test_only_one_room_imports_ray_and_one_imports_grpc() -> None:
+    server = {name: others for name, others in IMPORTS.items() if name.startswith("rollserve_server")}
+    for name, others in server.items():
+        tops = {other.partition(".")[0] for other in others}
+        assert "ray" not in tops or name.startswith("rollserve_server.pool.backends.ray."), name
+        assert tops.isdisjoint({"grpc", "grpc_health", "grpc_reflection"}) or name.startswith(
+            "rollserve_server.gateway."
+        )
+
+
+def test_paths_in_the_architecture_exist() -> None:
+    paths = re.findall(r"(?<![\w/])[\w/]+(?:\.py|\.proto|/(?=[`,; ]))", ARCHITECTURE)
+    folders = [ROOT, *(ROOT / folder for folder in SOURCES.values())]
+    assert len(paths) > 60
+    assert [path for path in paths if not any((folder / path).exists() for folder in folders)] == []
 
 
 def test_versions_of_packages_agree() -> None:
