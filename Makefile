@@ -48,13 +48,13 @@ check: $(READY) ## check format, lint, types and protos
 	diff $(VENV)/generated/errors.md docs/errors.md
 
 chaos: $(READY) ## inject faults of all kinds for ten minutes, and compare every result; SECONDS=60 OPTIONS='--seed 3'
-	PYTHONPATH=tests $(BIN)/python -m faults.chaos --seconds $(or $(SECONDS),600) $(OPTIONS)
+	PYTHONPATH=tests/helpers:tests $(BIN)/python -m faults.chaos --seconds $(or $(SECONDS),600) $(OPTIONS)
 
 soak: $(READY) ## watch for an hour what grows under a steady load; SECONDS=600 for less
-	PYTHONPATH=tests $(BIN)/python -m faults.soak --seconds $(or $(SECONDS),3600) $(OPTIONS)
+	PYTHONPATH=tests/helpers:tests $(BIN)/python -m faults.soak --seconds $(or $(SECONDS),3600) $(OPTIONS)
 
 fuzz: $(READY) ## send a hundred thousand malformed requests; COUNT=1000 for fewer
-	PYTHONPATH=tests $(BIN)/python -m faults.fuzzing --count $(or $(COUNT),100000) $(OPTIONS)
+	PYTHONPATH=tests/helpers:tests $(BIN)/python -m faults.fuzzing --count $(or $(COUNT),100000) $(OPTIONS)
 
 bench: $(READY) ## measure the whole service, in some minutes; WORKLOADS=w1,w5 for a part
 	$(BIN)/python -m benchmarks.service $(if $(WORKLOADS),--workloads $(WORKLOADS)) $(OPTIONS)

@@ -4,8 +4,8 @@
 
 Half of the episodes have one step, the other half a thousand; 32 rows run them, in 200 calls for at least 4,000 steps.
 A sampler that delivers the episodes that finish first, and drops those still running at the end of a call, delivers
-too many short ones. By index, a call delivers a function of the lengths alone, which `tests/test_any_workers.py` shows
-on a server; here, both rules are simulated with the same lengths.
+too many short ones. By index, a call delivers a function of the lengths alone, as `tests/pool/test_any_workers.py`
+shows on a server; here, both rules are simulated with the same lengths.
 """
 
 from __future__ import annotations

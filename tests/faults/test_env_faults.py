@@ -19,8 +19,8 @@ from faults.backends import SLOW_ON_RAY
 from fragment_calls import box
 from odd_errors import TEXTS, raise_odd
 from pools import adds_up, evaluate, evaluate_population, kill_one, pool_of, sample
+from shuffled_workers import ShuffledBackend
 from support import equal, raises, server_environment
-from test_interleavings import ShuffledBackend
 from unreliable import MortalBackend
 
 import rollserve

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from hypothesis import given
 from hypothesis import strategies as st
-from test_plan import Workers, mixed_lengths
+from simulated_workers import Workers, mixed_lengths
 
 from rollserve_server.pool import AtLeast, Exactly, FailedEpisode, InAll, Target
 from rollserve_server.pool.plan.ledger import Ledger

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from commands import run
 from faults.backends import SLOW_ON_RAY
 from faults.killable import NOTICE_SECONDS, KillableBackend, kill_worker
 from pools import CARTPOLE, adds_up, pool_of, sample, sample_request
+from shuffled_workers import NATIVE, ROWS
 from support import raises
-from test_cli import run
-from test_interleavings import NATIVE, ROWS
 from unreliable import MortalBackend, Places
 
 import rollserve

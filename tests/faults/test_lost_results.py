@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from pools import adds_up, pool_of, sample
+from shuffled_workers import NATIVE, ROWS
 from support import equal
-from test_interleavings import NATIVE, ROWS
 from unreliable import ForgetfulBackend, MortalBackend
 
 import rollserve

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from faults.backends import SLOW_ON_RAY
 from pools import CARTPOLE, adds_up, evaluate, evaluate_population, pool_of, sample
+from shuffled_workers import NATIVE, ROWS, ShuffledBackend
 from support import equal
-from test_interleavings import NATIVE, ROWS, ShuffledBackend
 from unreliable import MortalBackend, Places
 
 import rollserve

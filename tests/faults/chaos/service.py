@@ -28,7 +28,8 @@ _FAMILY_SECONDS = 100.0  # agents of Ray check once a minute that their raylet l
 
 def python_path() -> dict[str, str]:
     """Return the environment variables that let processes find this package."""
-    paths = [str(REPOSITORY / "tests"), os.environ.get("PYTHONPATH")]
+    folders = [str(REPOSITORY / "tests" / "helpers"), str(REPOSITORY / "tests")]
+    paths = [*folders, os.environ.get("PYTHONPATH")]
     return {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from commands import run
 from cutting_proxy import cutting_proxy
 from pools import adds_up
 from support import equal, raises
-from test_cli import run
 
 import rollserve
 from rollserve.episode_batch import StepType

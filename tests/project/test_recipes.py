@@ -13,7 +13,7 @@ from onnx import numpy_helper
 import rollserve
 from rollserve_server.local import LocalServer
 
-DOCS = Path(__file__).parents[1] / "docs" / "agents.md"
+DOCS = Path(__file__).parents[2] / "docs" / "agents.md"
 RECIPES = dict(re.findall(r"<!-- recipe: (\w+) -->\n```python\n(.*?)```", DOCS.read_text(), re.DOTALL))
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+from native_envs import ALLOWED, CARTPOLE, RIGHT, coins
 from pools import adds_up, kill_one, pool_of, sample
 from support import equal, raises
 
@@ -20,15 +20,6 @@ from rollserve_server.pool import AtLeast, Backend, Exactly, InProcessBackend
 from rollserve_server.pool.backends.ray.backend import RayBackend
 from rollserve_server.sampling import EpisodeRange, Order, SequenceSpec, Worker
 from rollserve_server.settings import WorkerSettings
-
-CARTPOLE = EnvSpec("CartPole-v1", vectorization="native", num_rows=8, num_episodes_per_row=4)
-COINS = EnvSpec("sample_envs:Coins-v0", {"num_steps": 30}, num_rows=4, num_episodes_per_row=3)
-ALLOWED = {"allow_module": ("sample_envs",), "vectorization": "auto", "rows": 16}
-RIGHT = ConstantSpec({"": np.array(1)})
-
-
-def coins(**kwargs: Any) -> EnvSpec:
-    return EnvSpec(COINS.id, {**COINS.kwargs, **kwargs}, num_rows=4, num_episodes_per_row=3)
 
 
 def cut(batch: rollserve.EpisodeBatch, start: int, stop: int) -> rollserve.EpisodeBatch:

@@ -50,7 +50,7 @@ from rollserve_server.local import LocalServer
 from rollserve_server.pool import AtLeast, Backend, Evaluation, InProcessBackend
 from rollserve_server.pool.backends.ray.backend import RayBackend
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "evolution.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "evolution.py"
 NATIVE = rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=8)
 HALF_CHEETAH = rollserve.EnvSpec("HalfCheetah-v5", {"max_episode_steps": 40})
 BOX4 = rollserve.spaces.Box(np.float32(-1), np.float32(1), (4,), np.dtype(np.float32))

@@ -23,7 +23,7 @@ from benchmarks.service.checks import check_sample
 from benchmarks.service.results import CheckError
 from benchmarks.service.workloads.specs import SAMPLING
 
-REPOSITORY = Path(__file__).parents[1]
+REPOSITORY = Path(__file__).parents[2]
 WORKLOADS = {"w1-rows", "w5-round-trips"}
 
 

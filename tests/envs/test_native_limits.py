@@ -6,9 +6,9 @@ import dataclasses
 import json
 
 import pytest
+from native_envs import ALLOWED, CARTPOLE, RIGHT
 from pools import pool_of, sample
 from support import equal, raises
-from test_native import ALLOWED, CARTPOLE, RIGHT
 
 import rollserve
 from rollserve import EnvSpec, Reason, Reproducibility

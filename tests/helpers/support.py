@@ -22,12 +22,12 @@ from rollserve._codec.frame_stacks import unstack_frames
 from rollserve._codec.tensors import named_tensors_from_proto, tensor_from_proto
 from rollserve.v1 import episode_batch_pb2, tensor_pb2
 
-TESTS = Path(__file__).parent
+HELPERS = Path(__file__).parent
 
 
 def server_environment() -> dict[str, str]:
     """Return the variables that let a server find the environments and agents of the tests."""
-    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(HELPERS), os.environ.get("PYTHONPATH")]))}
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Calls end with the same episodes in any order of the workers' work and reports."""
+"""Workers in this thread whose order of events a seed decides, and environments for them."""
 
 from __future__ import annotations
 
@@ -6,30 +6,20 @@ import asyncio
 import dataclasses
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-import pytest
-from pools import adds_up, pool_of, sample
-from support import equal
+import numpy as np
+from numpy.typing import NDArray
 
 import rollserve
 from rollserve_server.activity import Heartbeat
-from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import WorkerLostError
-from rollserve_server.pool import AtLeast, Exactly, Fragments, InProcessBackend, Target, WorkerHandle
+from rollserve_server.pool import InProcessBackend, WorkerHandle
 from rollserve_server.sampling import Order, Worker, WorkOrder
 from rollserve_server.settings import WorkerSettings
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-
-_CALLS = 10
-_MAX_SECONDS = 20.0
-
 NATIVE = rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=2, num_episodes_per_row=2)
 ROWS = rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 15}, vectorization="rows", num_rows=2)
 
@@ -88,31 +78,3 @@ class _Buffer:
 async def _report(answer: asyncio.Future[tuple[_R, NDArray[np.uint8]]]) -> _R:
     report, _ = await answer
     return report
-
-
-@pytest.mark.parametrize("num_workers", [2, 3, 4])
-@pytest.mark.parametrize(
-    ("env", "target", "options"),
-    [
-        pytest.param(NATIVE, AtLeast(300), {}, id="blocks"),
-        pytest.param(NATIVE, AtLeast(300), {"worker_buffer_bytes": 4000, "call_window_bytes": 3000}, id="blocks, full"),
-        pytest.param(ROWS, AtLeast(300), {"worker_buffer_bytes": 4000, "call_window_bytes": 3000}, id="rows, full"),
-        pytest.param(ROWS, Exactly(20), {"worker_buffer_bytes": 2000, "call_window_bytes": 2000}, id="exactly, full"),
-        pytest.param(ROWS, Fragments(240), {"call_window_bytes": 3000}, id="fragments, full"),
-    ],
-)
-async def test_batches_do_not_depend_on_the_order_of_events(
-    env: rollserve.EnvSpec, target: Target | Fragments, options: dict[str, Any], num_workers: int
-) -> None:
-    async with pool_of(InProcessBackend(), env, workers=num_workers) as pool:
-        await pool.update_agent([RandomSpec()])
-        expected = [await sample(pool, target) for _ in range(_CALLS)]
-    for seed in range(2):
-        async with pool_of(ShuffledBackend(seed), env, workers=num_workers, **options) as pool:
-            await pool.update_agent([RandomSpec()])
-            for call in range(_CALLS):
-                async with asyncio.timeout(_MAX_SECONDS):
-                    batch = await sample(pool, target)
-                assert equal(batch, expected[call]), (seed, call)
-                assert batch.account is not None
-                assert adds_up(batch.account)

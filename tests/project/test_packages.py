@@ -15,7 +15,7 @@ import pytest
 
 import rollserve
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 SOURCES = {"rollserve": "client/src/rollserve", "rollserve_server": "server/src/rollserve_server"}
 

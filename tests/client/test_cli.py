@@ -6,21 +6,16 @@ import json
 import os
 import pty
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
+from commands import ROLLSERVE, run
 from support import equal
 
 import rollserve
 from rollserve_server.local import LocalServer, local_server
 
-ROLLSERVE = Path(sys.executable).with_name("rollserve")
 FULL = Path("/dev/full")
-
-
-def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([ROLLSERVE, *arguments], capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_status_prints_the_sampler(sampler: rollserve.Sampler, server: LocalServer) -> None:

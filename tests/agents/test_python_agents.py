@@ -14,7 +14,7 @@ import pytest
 from gymnasium import spaces as gym_spaces
 from pools import pool_of, sample
 from python_agents import BOX, DISCRETE, WEIGHTS, prepared
-from support import TESTS, equal, raises
+from support import HELPERS, equal, raises
 
 import rollserve
 from rollserve import Reason
@@ -33,7 +33,7 @@ from rollserve_server.local import LocalServer, local_server
 from rollserve_server.pool import AtLeast, Backend
 from rollserve_server.settings import AgentSettings
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "agents"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "agents"
 LINEAR = {"weight": np.array([[0, 0, -3, -1], [0, 0, 3, 1]], np.float32), "bias": np.array([0, 0.01], np.float32)}
 
 
@@ -50,7 +50,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     options = ["--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--root-user-action", "ignore"]
     command = [sys.executable, "-m", "pip", "install", *options, "--target", str(target), str(EXAMPLE)]
     subprocess.run(command, check=True)
-    elsewhere = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and Path(path) != TESTS]
+    elsewhere = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and Path(path) != HELPERS]
     return {"PYTHONPATH": os.pathsep.join([str(target), *elsewhere])}
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from test_interleavings import ShuffledBackend
+from shuffled_workers import ShuffledBackend
 
 import rollserve
 from rollserve_server.errors import WorkerLostError

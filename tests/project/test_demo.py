@@ -12,7 +12,7 @@ import pytest
 import rollserve
 from rollserve_server.local import LocalServer
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "cartpole.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "cartpole.py"
 LAST_LINE = re.compile(
     r"demo: CartPole-v1 mean return (\d+\.\d) over 100 episodes, (\d+) steps in (\d+\.\d) s, (\d+) steps/s"
 )

@@ -63,8 +63,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_episodes_equal_a_plain_loop(case: Case, sampler: rollserve.Sampler, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(__file__.rpartition("/")[0])
+def test_episodes_equal_a_plain_loop(case: Case, sampler: rollserve.Sampler) -> None:
     updated = sampler.update_env(case.env)
     if case.agent == "mlp":
         agent = rollserve.MlpAgent.initial(updated.observation_space, updated.action_space, seed=1)

@@ -13,7 +13,7 @@ import pytest
 import rollserve
 from rollserve_server.local import LocalServer
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 EXAMPLES = re.findall(r"<!-- tested -->\n```(\w+)\n(.*?)```", README, re.DOTALL)
 

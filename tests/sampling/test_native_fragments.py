@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from fragment_calls import fragments, in_calls, mlp, of_episodes
+from native_envs import ALLOWED, RIGHT, coins
 from pools import adds_up, kill_one, pool_of, sample
 from support import equal, raises
-from test_native import ALLOWED, RIGHT, coins
 
 import rollserve
 from rollserve import EnvSpec, Reproducibility

@@ -1,4 +1,4 @@
-"""Exploration options of models in the ONNX format and of fixed agents; tests/test_mlp_exploration.py has MLPs."""
+"""Exploration options of models in the ONNX format and of fixed agents; `test_mlp_exploration.py` has MLPs."""
 
 from __future__ import annotations
 

@@ -1,0 +1,50 @@
+"""Calls end with the same episodes in any order of the workers' work and reports."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pools import adds_up, pool_of, sample
+from shuffled_workers import NATIVE, ROWS, ShuffledBackend
+from support import equal
+
+import rollserve
+from rollserve_server.agents import RandomSpec
+from rollserve_server.pool import AtLeast, Exactly, Fragments, InProcessBackend, Target
+
+if TYPE_CHECKING:
+    pass
+
+
+_CALLS = 10
+_MAX_SECONDS = 20.0
+
+
+@pytest.mark.parametrize("num_workers", [2, 3, 4])
+@pytest.mark.parametrize(
+    ("env", "target", "options"),
+    [
+        pytest.param(NATIVE, AtLeast(300), {}, id="blocks"),
+        pytest.param(NATIVE, AtLeast(300), {"worker_buffer_bytes": 4000, "call_window_bytes": 3000}, id="blocks, full"),
+        pytest.param(ROWS, AtLeast(300), {"worker_buffer_bytes": 4000, "call_window_bytes": 3000}, id="rows, full"),
+        pytest.param(ROWS, Exactly(20), {"worker_buffer_bytes": 2000, "call_window_bytes": 2000}, id="exactly, full"),
+        pytest.param(ROWS, Fragments(240), {"call_window_bytes": 3000}, id="fragments, full"),
+    ],
+)
+async def test_batches_do_not_depend_on_the_order_of_events(
+    env: rollserve.EnvSpec, target: Target | Fragments, options: dict[str, Any], num_workers: int
+) -> None:
+    async with pool_of(InProcessBackend(), env, workers=num_workers) as pool:
+        await pool.update_agent([RandomSpec()])
+        expected = [await sample(pool, target) for _ in range(_CALLS)]
+    for seed in range(2):
+        async with pool_of(ShuffledBackend(seed), env, workers=num_workers, **options) as pool:
+            await pool.update_agent([RandomSpec()])
+            for call in range(_CALLS):
+                async with asyncio.timeout(_MAX_SECONDS):
+                    batch = await sample(pool, target)
+                assert equal(batch, expected[call]), (seed, call)
+                assert batch.account is not None
+                assert adds_up(batch.account)
