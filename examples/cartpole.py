@@ -118,7 +118,7 @@ def main() -> int:
             mean_return, num_steps = train(sampler, display, curve, options.seed)
         seconds = time.monotonic() - began
     curve.save(options.curve)
-    console.print(f"learning curve in {options.curve.resolve()}")
+    console.print(f"learning curve in {options.curve.resolve()}", soft_wrap=True)
     print(
         f"demo: {ENV} mean return {mean_return:.1f} over {NUM_EVALUATION_EPISODES} episodes, "
         f"{num_steps} steps in {seconds:.1f} s, {num_steps / seconds:.0f} steps/s"

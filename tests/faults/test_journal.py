@@ -367,7 +367,7 @@ class _TakenBackend(LastingBackend):
         call = worker.call
 
         async def refuse(method: Any, *arguments: Any) -> Any:
-            if method is Worker.held and worker_index == 1:
+            if method is Worker.installed_versions and worker_index == 1:
                 await asyncio.sleep(0.2)  # until the other has answered
                 raise SamplerLostError("another server has the sampler")
             return await call(method, *arguments)

@@ -244,7 +244,7 @@ async def test_resize_is_rejected_while_workers_differ(backend: Backend) -> None
         assert await pool.resize(2) == 2  # nothing changes
         assert equal(before, await sample(pool, AtLeast(200), seed=3))
         await pool.update_agent([mlp(1)])
-        await pool.update_env([RAGGED, rollserve.EnvSpec("sample_envs:Ragged", {"most": 7})], per_worker=True)
+        await pool.update_env([RAGGED, rollserve.EnvSpec("sample_envs:Ragged", {"max_length": 7})], per_worker=True)
         with raises(NotReadyError, reason=Reason.WORKERS_DIFFER, match="environments"):
             await pool.resize(1)
         assert sizes_of(pool) == (2, 0)
@@ -346,12 +346,12 @@ async def test_resizes_and_updates_run_one_after_the_other(backend: Backend) -> 
     async with pool_of(backend, RAGGED, rows=NUM_ROWS, **MODULES) as pool:
         await pool.update_agent([mlp(1)])
         expected = await sample(pool, AtLeast(300), seed=3)
-        short = rollserve.EnvSpec("sample_envs:Ragged", {"most": 4})
+        short = rollserve.EnvSpec("sample_envs:Ragged", {"max_length": 4})
         sizes: list[Any] = await asyncio.gather(
             pool.resize(3),
             pool.update_agent([mlp(2)]),
             pool.resize(1),
-            pool.update_env([rollserve.EnvSpec("sample_envs:Ragged", {"most": 5})]),
+            pool.update_env([rollserve.EnvSpec("sample_envs:Ragged", {"max_length": 5})]),
             evaluate(pool, 10, env=short),
             pool.resize(2),
         )
@@ -543,7 +543,7 @@ def test_clients_resize_the_pool_of_a_server(tmp_path: Path) -> None:
         check_rejections(sampler)
         check_resumption(server, sampler)
         shown = rollserve_command("resize", server.address, "3")
-        assert (shown.returncode, shown.stdout) == (0, "3 workers, 2 before\n"), shown.stderr
+        assert (shown.returncode, shown.stdout) == (0, "3 workers, previously 2\n"), shown.stderr
         shown = rollserve_command("resize", server.address, "4")
         assert (shown.returncode, "TOO_MANY_WORKERS" in shown.stderr) == (1, True)
         assert asyncio.run(resize_async(server.address, 1)) == 3

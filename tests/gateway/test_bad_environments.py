@@ -82,19 +82,19 @@ ID_CASES = {
     "number": Rejection(
         update(id="sample_envs:NOT_AN_ENVIRONMENT"),
         f"{ENV}.id",
-        ("sample_envs:NOT_AN_ENVIRONMENT", "gymnasium.Env"),
+        ("NOT_AN_ENVIRONMENT", "gymnasium.Env"),
         Reason.ENV_NOT_FOUND,
     ),
     "other class": Rejection(
         update(id="sample_envs:NotAnEnvironment"),
         f"{ENV}.id",
-        ("sample_envs:NotAnEnvironment", "gymnasium.Env"),
+        ("NotAnEnvironment", "gymnasium.Env"),
         Reason.ENV_NOT_FOUND,
     ),
     "no observation space": Rejection(
         update(id="sample_envs:Spaceless"),
         f"{ENV}.id",
-        ("sample_envs:Spaceless", "observation_space", "gymnasium.Space"),
+        ("observation_space", "gymnasium.Space"),
         Reason.ENV_REFUSED,
     ),
     "leaf that is no Unicode": Rejection(update(id="sample_envs:OddlyNamed"), f"{ENV}.id", ("'\\ud800'",)),

@@ -348,7 +348,7 @@ async def test_kept_versions_are_bounded_in_bytes(backend: Backend) -> None:
             assert await numbers(pool) == [3, 5, 6, 7]
         assert await numbers(pool) == [5, 6, 7]
         for handle in recording.handles.values():
-            while (await handle.call(Worker.held))[1] != {5, 6, 7}:  # noqa: ASYNC110
+            while (await handle.call(Worker.installed_versions))[1] != {5, 6, 7}:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
 

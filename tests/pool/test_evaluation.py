@@ -162,13 +162,13 @@ async def test_evaluation_environments_are_kept_apart_from_sampling() -> None:
         await pool.update_agent([RandomSpec()])
         (before,) = await first_observations(pool)
         lengths = [outcome.length for outcome in (await evaluate(pool, 7, seed=1)).outcomes]
-        envs, _ = await backend.handles[0].call(Worker.held)
+        envs, _ = await backend.handles[0].call(Worker.installed_versions)
         assert len(envs) == 2
         assert await first_observations(pool) == [before + 1]
         await pool.update_agent([RandomSpec()])
         again = await evaluate(pool, 7, seed=1)
         assert [outcome.length for outcome in again.outcomes] == lengths
-        assert (await backend.handles[0].call(Worker.held))[0] == envs
+        assert (await backend.handles[0].call(Worker.installed_versions))[0] == envs
         assert await first_observations(pool) == [before + 2]
 
 
@@ -258,7 +258,7 @@ async def test_environments_are_closed_when_an_evaluation_is_cancelled_early() -
         await pool.update_agent([RandomSpec()])
 
         async def held() -> set[int]:
-            envs, _ = await backend.handles[0].call(Worker.held)
+            envs, _ = await backend.handles[0].call(Worker.installed_versions)
             return envs  # type: ignore[no-any-return]
 
         running = asyncio.create_task(evaluate(pool, 5, env=many))

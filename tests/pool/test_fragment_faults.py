@@ -227,7 +227,7 @@ async def test_rows_break_off_when_their_actions_exceed_the_log() -> None:
         await pool.update_agent([mlp(CHEETAH, 1)])
         expected = await in_calls(pool, [40, 20], seed=1)
         # Room for two rows of three: 40 steps of six floats each.
-        with mock.patch.object(checkpoints_module, "_MOST_LOG_BYTES", 2 * 40 * 6 * 4):
+        with mock.patch.object(checkpoints_module, "_MAX_LOG_BYTES", 2 * 40 * 6 * 4):
             await fragments(pool, 120, seed=1)
             await fragments(pool, 60, 40, seed=1)
             again = await fragments(pool, 60, 40, seed=1)

@@ -166,8 +166,8 @@ def test_stacked_members_act_bit_for_bit_as_alone(shape: str, exploration: Explo
     assert population.side_by_side
     rows = [0, 1, 1, 4, 2, 4, 3]
     for row, member in enumerate(rows):
-        population.begin(row, 4 - member)  # the last member counts
-        population.begin(row, member)
+        population.assign(row, 4 - member)  # the last member counts
+        population.assign(row, member)
     source = np.random.default_rng(2)
     for _ in range(20):
         observations = source.standard_normal((num_rows, 17)).astype(np.float32)

@@ -76,7 +76,7 @@ async def test_whole_update_restores_the_number_of_rows() -> None:
 async def test_batch_is_the_same_when_workers_are_killed(
     ray_backend: RayBackend, target: Callable[[int], Target], buffer_bytes: int
 ) -> None:
-    options = {"num_workers": 2, "worker_buffer_bytes": buffer_bytes, "call_window_bytes": buffer_bytes}
+    options = {"workers": 2, "worker_buffer_bytes": buffer_bytes, "call_window_bytes": buffer_bytes}
     async with pool_of(ray_backend, **options) as pool:
         await pool.update_agent([RandomSpec()])
         updates: Sequence[RowUpdates] = [cartpoles(2, 500, 40, 9), cartpoles(300, 1, 500, 12)]

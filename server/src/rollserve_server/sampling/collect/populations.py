@@ -70,7 +70,7 @@ class PopulationCollector:
             env_seed = self._noise.begin(row, self._population.root_seed, self._population.index_of(unit))
             self._running[row] = unit, env_seed
             self._total_rewards[row] = self._lengths[row] = 0
-            self._recurrent_states.begin(row)
+            self._recurrent_states.begin(row, self._agent.states)  # members may have initial states of their own
             try:
                 self._envs.reset(row, env_seed)
             except EnvFailedError as error:

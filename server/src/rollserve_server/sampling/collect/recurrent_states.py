@@ -42,9 +42,14 @@ class RecurrentStates:
                 for column, spec in zip(self.columns, specs, strict=True):
                     column[row] = states[spec.name]
 
-    def begin(self, rows: int | Sequence[int] | NDArray[np.int64]) -> None:
-        """Set the initial states in rows that begin an episode."""
-        for column, spec in zip(self.columns, self._specs, strict=True):
+    def begin(self, rows: int | Sequence[int] | NDArray[np.int64], specs: Sequence[StateSpec] | None = None) -> None:
+        """Set the initial states in rows that begin an episode.
+
+        Args:
+            rows: indices of the rows.
+            specs: the agent's states, if their initial values are other ones than before.
+        """
+        for column, spec in zip(self.columns, self._specs if specs is None else specs, strict=True):
             column[rows] = spec.initial
 
     def copies(self) -> list[RecurrentState]:
