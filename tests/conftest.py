@@ -103,6 +103,12 @@ def ray_backend() -> Iterator[RayBackend]:
         backend.close()
 
 
+@pytest.fixture
+def without_recycling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the processes of workers end with their pool, or when a resize removes them."""
+    monkeypatch.setattr(RecyclingBackend, "recycles", False)
+
+
 @pytest.fixture(params=["in-process", "ray"])
 def backend(request: pytest.FixtureRequest) -> Backend:
     """The two backends in turn: threads of this process, and Ray."""

@@ -127,6 +127,7 @@ async def expected_of(num_workers: int) -> list[Any]:
         return [await call() for call in calls(pool, num_workers)]
 
 
+@pytest.mark.usefixtures("without_recycling")
 @pytest.mark.parametrize(
     ("backend", "before", "after"),
     [
@@ -370,6 +371,7 @@ async def test_resizes_and_updates_run_one_after_the_other(backend: Backend) -> 
 
 
 @SLOW_ON_RAY
+@pytest.mark.usefixtures("without_recycling")
 async def test_calls_deliver_the_same_through_random_resizes(backend: Backend) -> None:
     source = random.Random(3)
     async with pool_of(InProcessBackend(), RAGGED, workers=1, rows=3, **MODULES) as pool:
@@ -409,6 +411,7 @@ async def test_calls_deliver_the_same_through_random_resizes(backend: Backend) -
         assert account_of(await sample(pool, AtLeast(1))).num_lost_steps == 0
 
 
+@pytest.mark.usefixtures("without_recycling")
 async def test_calls_deliver_the_same_when_workers_die_during_resizes(ray_backend: RayBackend, tmp_path: Path) -> None:
     env, source = watched(tmp_path, step_seconds=0.001), random.Random(5)
     expected = {num_workers: await expected_of(num_workers) for num_workers in (2, 3)}

@@ -19,7 +19,13 @@ _R = TypeVar("_R")
 
 
 class RecyclingBackend(RayBackend):
-    """A Ray backend that keeps workers that a pool has closed, for pools with the same or other settings."""
+    """A Ray backend that keeps workers that a pool has closed, for pools with the same or other settings.
+
+    Attributes:
+        recycles: whether it does; if not, processes of workers end as on a server.
+    """
+
+    recycles = True
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -68,7 +74,7 @@ class _RecycledWorker:
         if self._is_gone:
             return
         self._is_gone = True
-        if self._is_closed and error is None:
+        if self._is_closed and error is None and RecyclingBackend.recycles:
             self._idle.append(self._worker)
         else:
             self._worker.kill(error)

@@ -71,6 +71,9 @@ CASES: dict[str, tuple[rollserve.EnvSpec, int]] = {
 }
 
 
+PARAMETERS = [pytest.param(case, marks=pytest.mark.slow) if case == "Pong" else case for case in CASES]
+
+
 def agent_for(env: rollserve.EnvSpec, observation_space: Any, action_space: Any) -> AgentSpec:
     if env is PONG:
         return RandomSpec()
@@ -145,7 +148,7 @@ class SlowWorker:
         self._worker.kill(error)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", PARAMETERS)
 async def test_batch_does_not_depend_on_workers_rows_or_speed(case: str) -> None:
     async with prepared(InProcessBackend(), case, workers=1, rows=1) as (pool, num_steps):
         expected = await sample(pool, AtLeast(num_steps), seed=9)
@@ -160,7 +163,7 @@ async def test_batch_does_not_depend_on_workers_rows_or_speed(case: str) -> None
             assert adds_up(batch.account)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", PARAMETERS)
 @pytest.mark.parametrize("target", [AtLeast, Exactly])
 async def test_batch_is_the_same_when_workers_are_killed(
     ray_backend: RayBackend, case: str, target: Callable[[int], Target]

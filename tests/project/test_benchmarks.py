@@ -27,6 +27,7 @@ REPOSITORY = Path(__file__).parents[2]
 WORKLOADS = {"w1-rows", "w5-round-trips"}
 
 
+@pytest.mark.slow
 def test_service_benchmark_writes_figures_and_a_chart(tmp_path: Path) -> None:
     figures, chart = tmp_path / "figures.json", tmp_path / "chart.png"
     command = [sys.executable, "-m", "benchmarks.service", "--workloads", ",".join(WORKLOADS)]
@@ -92,6 +93,7 @@ def test_sample_check_finds_wrong_columns(sampler: rollserve.Sampler, name: str)
         check_sample(sample, dataclasses.replace(workload, agent=mlp_agent((4, 64, 64, 2), "categorical", seed=1)))
 
 
+@pytest.mark.slow
 def test_peer_benchmark_writes_figures_ratios_and_a_chart(tmp_path: Path) -> None:
     figures, chart = tmp_path / "figures.json", tmp_path / "chart.png"
     command = [sys.executable, "-m", "benchmarks.peers", "--peers", "gymnasium,envpool", "--workloads", "w1"]
@@ -116,7 +118,7 @@ def test_peer_benchmark_writes_figures_ratios_and_a_chart(tmp_path: Path) -> Non
     assert chart.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("workload", ["w2", "w3"])
+@pytest.mark.parametrize("workload", ["w2", pytest.param("w3", marks=pytest.mark.slow)])
 def test_peers_without_a_service_are_measured(workload: str) -> None:
     for variant in variants_of(workload, 1, 1):
         if variant.peer in ("gymnasium", "envpool"):

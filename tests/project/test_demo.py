@@ -18,7 +18,7 @@ LAST_LINE = re.compile(
 )
 
 
-@pytest.mark.parametrize("own_server", [True, False])
+@pytest.mark.parametrize("own_server", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_demo_learns_cartpole(
     own_server: bool, server: LocalServer, sampler: rollserve.Sampler, tmp_path: Path
 ) -> None:
