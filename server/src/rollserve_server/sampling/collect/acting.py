@@ -8,11 +8,11 @@ from rollserve_server.activity import Phase, current_activity
 from rollserve_server.errors import AgentFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy as np
 
-    from rollserve_server.agents import Agent
+    from rollserve_server.agents import Agent, Decision
 
 __all__ = ["act"]
 
@@ -23,7 +23,7 @@ def act(
     noise: np.ndarray,
     states: Sequence[np.ndarray],
     rows: Callable[[], Sequence[int]],
-) -> tuple[Sequence[np.ndarray], Mapping[str, np.ndarray]]:
+) -> Decision:
     """Return the agent's actions and infos for M rows, and update its states; see `Agent.act`.
 
     Args:
