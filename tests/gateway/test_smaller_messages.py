@@ -42,7 +42,6 @@ class Stacks:
         random = np.random.default_rng(seed)
         reader = InfoReader()
         recorder = Recorder(1, [("observations", self.KEY), ("rewards", InfoKey("", np.dtype(float), ()))], reader)
-        observations, rewards = recorder.columns("observations"), recorder.columns("rewards")
         self.expected: list[np.ndarray] = []
         self.episodes: list[Episode] = []
         odd = random.choice(sum(lengths) + len(lengths), num_odd, replace=False)
@@ -58,8 +57,8 @@ class Stacks:
             self.expected.append(stacks)
             recorder.begin(0, Episode(index, 0, reader.read_copies({})))
             for step in range(length):
-                recorder.write(observations, [stacks[np.newaxis, step]])
-                recorder.write(rewards, [np.full(1, step, float)])
+                recorder.write("observations", [stacks[np.newaxis, step]])
+                recorder.write("rewards", [np.full(1, step, float)])
                 if step == length - 1:
                     self.episodes.append(recorder.finish(0, True, False, [stacks[-1]]))
                 recorder.advance()

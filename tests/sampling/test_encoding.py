@@ -44,7 +44,6 @@ class Recording:
         self.num_rows = num_rows
         self.infos = InfoReader()
         self.recorder = Recorder(num_rows, KEYS, self.infos)
-        self.groups = [self.recorder.columns(group) for group in dict.fromkeys(group for group, _ in KEYS)]
         self.info_shapes = info_shapes
         self.expected: dict[int, dict[str, Any]] = {}
         self.finished: dict[int, Episode] = {}
@@ -66,9 +65,9 @@ class Recording:
 
     def _step(self, running: dict[int, tuple[Episode, int]]) -> None:
         values = [self.generator.integers(0, 100, (self.num_rows, *key.shape)).astype(key.dtype) for _, key in KEYS]
-        by_group = iter(values)
-        for columns in self.groups:
-            self.recorder.write(columns, [next(by_group) for _ in columns])
+        for group in dict.fromkeys(group for group, _ in KEYS):
+            in_group = [value for (name, _), value in zip(KEYS, values, strict=True) if name == group]
+            self.recorder.write(group, in_group)
         for row, (episode, length) in list(running.items()):
             record = self.expected[episode.index]
             record["steps"].append([value[row].copy() for value in values])

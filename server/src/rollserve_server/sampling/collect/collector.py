@@ -49,11 +49,6 @@ class Collector(ABC):
         self._recurrent_states = RecurrentStates(envs.num_rows, agent.states)
         self._infos = InfoReader()
         self._recorder = Recorder(envs.num_rows, column_keys(envs, agent), self._infos)
-        self._observations = self._recorder.columns("observations")
-        self._actions = self._recorder.columns("actions")
-        self._rewards = self._recorder.columns("rewards")
-        self._agent_infos = self._recorder.columns("agent_infos")
-        self._states = self._recorder.columns("states")
 
     @property
     @abstractmethod

@@ -94,19 +94,16 @@ class RowCollector(Collector):
         """Step all rows that have an episode, and return the episodes that ended."""
         envs, recorder = self._envs, self._recorder
         rows = sorted(self._running)
-        states = self._recurrent_states.columns
+        noise, states = self._noise.next(), self._recurrent_states.columns
         if states:
-            recorder.write(self._states, states)
-        try:
-            actions, agent_infos = act(self._agent, envs.observations, self._noise.next(), states, lambda: rows)
-        except EpisodeFailedError as error:
-            raise self._with_episode(error) from error
-        recorder.write(self._observations, envs.observations)
+            recorder.write("states", states)
+        actions, agent_infos = act(self._agent, envs.observations, noise, states, lambda: rows, self._with_episode)
+        recorder.write("observations", envs.observations)
         infos = envs.step(rows, actions)
         self.num_simulated_steps += len(rows) - len(envs.failures)
-        recorder.write(self._actions, actions)
-        recorder.write(self._rewards, (envs.rewards,))
-        recorder.write(self._agent_infos, agent_infos.values())
+        recorder.write("actions", actions)
+        recorder.write("rewards", (envs.rewards,))
+        recorder.write("agent_infos", agent_infos.values())
         for row, info in infos:
             recorder.write_infos(row, info)
         for failure in envs.failures:

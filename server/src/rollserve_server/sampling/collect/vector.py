@@ -86,22 +86,20 @@ class VectorCollector(Collector):
     def step(self) -> list[Episode]:
         """Step all rows, and return the requested episodes that ended."""
         envs, recorder = self._envs, self._recorder
-        recorder.write(self._observations, envs.observations)
-        states = self._recurrent_states.columns
+        recorder.write("observations", envs.observations)
+        noise, states = self._noise.next(self._indices), self._recurrent_states.columns
         if states:
-            recorder.write(self._states, states)
+            recorder.write("states", states)
+        rows = self._recording_rows
+        actions, agent_infos = act(self._agent, envs.observations, noise, states, rows, self._with_block)
+        recorder.write("actions", actions)
+        recorder.write("agent_infos", agent_infos.values())
         try:
-            noise = self._noise.next(self._indices)
-            actions, agent_infos = act(self._agent, envs.observations, noise, states, self._recording_rows)
-            recorder.write(self._actions, actions)
-            recorder.write(self._agent_infos, agent_infos.values())
             infos = envs.step(actions)
-        except AgentFailedError as error:
-            raise self._with_block(error) from error
         except EnvFailedError as error:
             self._retry(error)
             return []
-        recorder.write(self._rewards, (envs.rewards,))
+        recorder.write("rewards", (envs.rewards,))
         for row, info in envs.step_infos(infos, self._recording_rows()):
             recorder.write_infos(row, info)
         num_steps = int(np.count_nonzero(envs.stepped))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from rollserve_server.errors import AgentFailedError, EnvFailedError, EpisodeFailedError
+from rollserve_server.errors import EnvFailedError, EpisodeFailedError
 from rollserve_server.sampling.collect.acting import act
 from rollserve_server.sampling.collect.attempts import with_episode
 from rollserve_server.sampling.collect.collector import column_keys
@@ -68,8 +68,6 @@ class RowFragmentCollector(FragmentCollector):
         """Let another agent act from the next call on."""
         super().set_agent(agent)
         self._recorder = Recorder(self.num_rows, column_keys(self._envs, agent), self._infos)
-        groups = ("observations", "actions", "rewards", "agent_infos", "states")
-        self._columns = {group: self._recorder.columns(group) for group in groups}
         self._noise = RowNoise(self.num_rows, agent)
         for position in self._positions:
             position.has_noise = False
@@ -85,25 +83,22 @@ class RowFragmentCollector(FragmentCollector):
 
     def step(self) -> None:
         """Step all rows."""
-        envs, recorder, columns = self._envs, self._recorder, self._columns
+        envs, recorder = self._envs, self._recorder
         self.num_repeated_steps = 0
         for row, position in enumerate(self._positions):
             if not position.is_open:
                 self._open(row, position)
-        rows, states = range(self.num_rows), self._recurrent_states.columns
+        rows, noise, states = range(self.num_rows), self._noise.next(), self._recurrent_states.columns
         if states:
-            recorder.write(columns["states"], states)
-        try:
-            actions, agent_infos = act(self._agent, envs.observations, self._noise.next(), states, lambda: rows)
-        except AgentFailedError as error:
-            raise self._with_episode(error) from error
-        recorder.write(columns["observations"], envs.observations)
+            recorder.write("states", states)
+        actions, agent_infos = act(self._agent, envs.observations, noise, states, lambda: rows, self._with_episode)
+        recorder.write("observations", envs.observations)
         infos = envs.step(rows, actions)
         if envs.failures:
             infos += self._step_again(envs.failures, actions)
-        recorder.write(columns["actions"], actions)
-        recorder.write(columns["rewards"], (envs.rewards,))
-        recorder.write(columns["agent_infos"], agent_infos.values())
+        recorder.write("actions", actions)
+        recorder.write("rewards", (envs.rewards,))
+        recorder.write("agent_infos", agent_infos.values())
         for row, info in infos:
             recorder.write_infos(row, info)
         self._keep_actions(actions)

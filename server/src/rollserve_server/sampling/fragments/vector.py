@@ -107,14 +107,10 @@ class VectorFragmentCollector(FragmentCollector):
             self._noise.begin(self._sequence.root_seed, self._block_start, self._block_steps)
             self._has_noise = True
             self._recurrent_states.begin(np.flatnonzero(self._episode_steps == 0))
-        states = self._recurrent_states.columns
+        all_rows, noise, states = range(self.num_rows), self._noise.next(self._indices), self._recurrent_states.columns
         columns.write("observations", step, envs.observations)
         columns.write("states", step, states)
-        try:
-            noise = self._noise.next(self._indices)
-            actions, agent_infos = act(self._agent, envs.observations, noise, states, lambda: range(self.num_rows))
-        except AgentFailedError as error:
-            raise self._with_episode(error) from error
+        actions, agent_infos = act(self._agent, envs.observations, noise, states, lambda: all_rows, self._with_episode)
         columns.write("actions", step, actions)
         columns.write("agent_infos", step, agent_infos.values())
         infos = self._step_envs(actions)
