@@ -67,7 +67,7 @@ class RowFragmentCollector(FragmentCollector):
     def set_agent(self, agent: Agent) -> None:
         """Let another agent act from the next call on."""
         super().set_agent(agent)
-        self._recorder = Recorder(self.num_rows, column_keys(self._envs, agent), self._infos)
+        self._recorder = Recorder(self.num_rows, column_keys(self._envs, agent), self.infos)
         self._noise = RowNoise(self.num_rows, agent)
         for position in self._positions:
             position.has_noise = False
@@ -76,10 +76,6 @@ class RowFragmentCollector(FragmentCollector):
         """Begin a call."""
         super().begin_call(num_steps, report_actions=report_actions)
         self._reset_steps[:] = 0
-
-    def restore(self) -> int:
-        """Make one step that restores a row, and return 1; 0 once all rows are restored."""
-        return next(self._restoring, 0)
 
     def step(self) -> None:
         """Step all rows."""
@@ -106,7 +102,7 @@ class RowFragmentCollector(FragmentCollector):
         self._env_steps += 1
         self._episode_steps += 1
         self._end_episodes()
-        if self._step == self._num_steps:
+        if self._step == self.num_steps:
             for row, position in enumerate(self._positions):
                 if position.is_open:
                     self._finish(row, terminated=False, truncated=False)
@@ -135,7 +131,7 @@ class RowFragmentCollector(FragmentCollector):
         if not self._env_steps[row]:
             position.env_seed = self._seeds.begin(self._sequence.root_seed, position.reset_index)
             info = self._begun(lambda: self._envs.reset(row, position.env_seed), position.episode_index)
-            position.reset_infos = self._infos.read_copies(info)
+            position.reset_infos = self.infos.read_copies(info)
             self._reset_steps[row] = self._step
             self._history.reset(row, self._step)
         first_step = int(self._episode_steps[row])
@@ -248,7 +244,7 @@ class RowFragmentCollector(FragmentCollector):
         position = self._positions[row]
         position.env_seed = self._seeds.begin(self._sequence.root_seed, state.reset_index)
         info = self._envs.reset(row, position.env_seed)
-        position.reset_infos = self._infos.read_copies(info) if state.first_step == 0 else NO_INFOS
+        position.reset_infos = self.infos.read_copies(info) if state.first_step == 0 else NO_INFOS
         yield from replay_row(self._envs, row, state.actions, state.num_steps)
 
     def _with_episode(self, error: _Failed) -> _Failed:

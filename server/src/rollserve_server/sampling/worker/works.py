@@ -54,14 +54,9 @@ class Works:
             envs = self._envs[sequence.env_version].take(sequence.max_episode_length)
             with self._giving_back_on_error(sequence.env_version, envs):
                 key = AgentKey(sequence.policy_version, sequence.env_version, sequence.exploration)
-                self._works[sequence.work_id] = EpisodeWork(
-                    sequence,
-                    envs,
-                    self._agents.built(key, envs),
-                    worker_index=self._worker_index,
-                    buffer_bytes=self._settings.worker_buffer_bytes,
-                    num_retries=self._settings.env_retries,
-                )
+                agent = self._agents.built(key, envs)
+                work = EpisodeWork(sequence, envs, agent, self._worker_index, self._settings)
+                self._works[sequence.work_id] = work
         return self._find(EpisodeWork, sequence.work_id)
 
     def for_fragments(self, order: FragmentOrder) -> FragmentWork:
@@ -74,14 +69,9 @@ class Works:
         if sequence.work_id not in self._works:
             assert order.states is not None  # noqa: S101  # the pool knows which works are open
             limit = None if sequence.soft_horizon else sequence.max_episode_length
-            self._works[sequence.work_id] = FragmentWork(
-                sequence,
-                self._envs[sequence.env_version].take_for_fragments(limit),
-                order.states,
-                worker_index=self._worker_index,
-                buffer_bytes=self._settings.worker_buffer_bytes,
-                num_retries=self._settings.env_retries,
-            )
+            envs = self._envs[sequence.env_version].take_for_fragments(limit)
+            work = FragmentWork(sequence, envs, order.states, self._worker_index, self._settings)
+            self._works[sequence.work_id] = work
         return self._find(FragmentWork, sequence.work_id)
 
     def agent_builder(self, work: FragmentWork, assignment: FragmentAssignment) -> Callable[[], Agent]:
