@@ -18,6 +18,7 @@ from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import OverLimitError
 from rollserve_server.sampling import ColumnFormat
 from rollserve_server.sampling.encode.encoder import Encoder, Encoding
+from rollserve_server.sampling.encode.segment_content import SegmentContent
 from rollserve_server.sampling.encode.segments import cut_into_messages
 from rollserve_server.sampling.record import recorder as recorder_module
 from rollserve_server.sampling.record.columns import ColumnKey
@@ -118,7 +119,7 @@ def test_recorded_episodes_are_in_the_messages(
     encoder, batches = Encoder(), []
     encoding = Encoding(policy_version=5, worker_index=worker_index, columns=ColumnFormat(all_states=all_states))
     for segments in cut_into_messages(in_order, limit, all_states=all_states):
-        message = encoder.encode(segments, encoding)
+        message = encoder.encode(SegmentContent(segments), encoding)
         assert message.num_bytes <= limit
         buffer = np.full(message.num_bytes + 5, 0xAA, np.uint8)
         message.write(buffer[3:-2])  # unaligned, as messages in a buffer are

@@ -11,7 +11,7 @@ from rollserve_server.sampling.collect.acting import act
 from rollserve_server.sampling.collect.attempts import with_episode
 from rollserve_server.sampling.collect.collector import Collector
 from rollserve_server.sampling.collect.noise import RowNoise
-from rollserve_server.sampling.collect.waiting import Waiting, WaitingForAnyRow, WaitingForOwnRow
+from rollserve_server.sampling.collect.waiting import WaitingForAnyRow, WaitingForOwnRow
 from rollserve_server.sampling.record.episodes import Episode
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ class RowCollector(Collector):
         self._max_episode_length = max_episode_length
         self._envs = envs
         self._noise = RowNoise(envs.num_rows, agent)
-        kind = WaitingForOwnRow if envs.rows_differ else WaitingForAnyRow
-        self._waiting: Waiting = kind(envs.num_rows)
+        self._waiting = (WaitingForOwnRow if envs.rows_differ else WaitingForAnyRow)(envs.num_rows)
         self._steps_left = np.zeros(envs.num_rows, np.int64)
         self._running: dict[int, Episode] = {}
         # Row and index of the last episode that has begun.

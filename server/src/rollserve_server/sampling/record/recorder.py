@@ -49,6 +49,9 @@ class Recorder:
     The buffer is used over and over. When it is full, pieces that are still in use move to buffers of their own; if
     they are most of the buffer, they keep it, and the recorder takes a new one. Infos of environments can have any
     names, so each episode has its own columns for them.
+
+    Attributes:
+        step_bytes: bytes that the columns of one row's step take.
     """
 
     def __init__(self, num_rows: int, keys: Iterable[ColumnKey], reader: InfoReader) -> None:
@@ -61,8 +64,8 @@ class Recorder:
         """
         keys = list(keys)
         self._reader = reader
-        self._step_bytes = sum(key.dtype.itemsize * math.prod(key.shape) for _, key in keys)
-        steps = _BUFFER_BYTES // max(self._step_bytes * num_rows, 1)
+        self.step_bytes = sum(key.dtype.itemsize * math.prod(key.shape) for _, key in keys)
+        steps = _BUFFER_BYTES // max(self.step_bytes * num_rows, 1)
         self._num_steps = max(_MIN_BUFFER_STEPS, min(steps, _MAX_BUFFER_STEPS))
         self._num_rows = num_rows
         self._keys = keys
@@ -71,11 +74,6 @@ class Recorder:
         self._open: dict[int, _OpenEpisode] = {}
         # Finished episodes whose last piece is in the buffer.
         self._finished: set[Episode] = set()
-
-    @property
-    def step_bytes(self) -> int:
-        """Bytes that the columns of one row's step take."""
-        return self._step_bytes
 
     def begin(self, row: int, episode: Episode) -> None:
         """Record the row's next steps as steps of the episode."""
@@ -141,7 +139,7 @@ class Recorder:
         return episode
 
     def _num_bytes(self, episode: Episode) -> int:
-        num_bytes = _EPISODE_BYTES + episode.length * self._step_bytes
+        num_bytes = _EPISODE_BYTES + episode.length * self.step_bytes
         num_bytes += sum(map(sys.getsizeof, episode.last_observations))
         if episode.reset_infos:
             num_bytes += sys.getsizeof(episode.reset_infos) + sum(map(sys.getsizeof, episode.reset_infos.values()))
@@ -181,7 +179,7 @@ class Recorder:
     def _move_finished(self) -> None:
         # In the order in which they will be released.
         finished = sorted(self._finished, key=lambda episode: episode.index)
-        for group in _group(finished, _SHARED_BUFFER_BYTES // self._step_bytes):
+        for group in _group(finished, _SHARED_BUFFER_BYTES // self.step_bytes):
             for episode, piece in zip(group, copy_pieces([member.pieces[-1] for member in group]), strict=True):
                 episode.pieces[-1] = piece
 

@@ -76,6 +76,7 @@ class EpisodeWork:
         self._writer = ClaimWriter(self._finished)
         # One more than the highest index of lost episodes that have begun again.
         self._stop_again = 0
+        # In the order: steps thrown away of cancelled episodes, and steps that had been delivered before.
         self._num_cancelled_steps = 0
 
     def run(self, order: Order, is_stopped: Callable[[], bool]) -> tuple[Report, NDArray[np.uint8]]:
@@ -84,6 +85,7 @@ class EpisodeWork:
         Returns:
             The report, and the buffer with its messages. The caller closes the work if the report says so.
         """
+        self._num_cancelled_steps = 0
         for claim in order.release:
             self._release(claim)
         for indices in order.cancel:
@@ -120,7 +122,7 @@ class EpisodeWork:
             is_closed=is_closed,
             outcomes=outcomes,
             env_failures=env_failures,
-            num_lost_steps=num_lost_steps + self._take_num_cancelled_steps(),
+            num_lost_steps=num_lost_steps + self._num_cancelled_steps,
         )
         return report, buffer
 
@@ -198,11 +200,6 @@ class EpisodeWork:
     def _forget(self, episode: Episode) -> None:
         self.collector.recorder.release(episode)
         self._held_bytes -= episode.num_bytes
-
-    def _take_num_cancelled_steps(self) -> int:
-        """Return the number of steps thrown away since the last call: of cancelled episodes, or delivered before."""
-        num_steps, self._num_cancelled_steps = self._num_cancelled_steps, 0
-        return num_steps
 
     def _outcomes(self, indices: Iterable[int]) -> tuple[Outcome, ...]:
         episodes = (self._finished[index] for index in indices)
