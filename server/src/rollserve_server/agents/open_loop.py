@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollserve_server.agents.agent import Agent, Decision
+from rollserve_server.agents.specs.shapes import consecutive
 from rollserve_server.envs import leaf_bounds, leaves_of_space
 from rollserve_server.errors import InvalidValueError, listed
 
@@ -30,22 +31,17 @@ class RandomAgent(Agent):
 
     def __init__(self, leaves: Sequence[Leaf]) -> None:
         self._leaves = [_RandomLeaf(leaf) for leaf in leaves]
-        self.noise_width = sum(leaf.width for leaf in self._leaves)
+        widths = [leaf.width for leaf in self._leaves]
+        self.noise_width, self._parts = sum(widths), consecutive(widths)
 
     def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
         """Draw uniform, exponential or normal numbers, as each element needs."""
-        begin = 0
-        for leaf in self._leaves:
-            leaf.draw_noise(generator, noise[:, begin : begin + leaf.width])
-            begin += leaf.width
+        for leaf, part in zip(self._leaves, self._parts, strict=True):
+            leaf.draw_noise(generator, noise[:, part])
 
     def act(self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()) -> Decision:
         """Draw an action for each row."""
-        actions, begin = [], 0
-        for leaf in self._leaves:
-            actions.append(leaf.act(noise[:, begin : begin + leaf.width]))
-            begin += leaf.width
-        return actions, {}
+        return [leaf.act(noise[:, part]) for leaf, part in zip(self._leaves, self._parts, strict=True)], {}
 
 
 class ConstantAgent(Agent):

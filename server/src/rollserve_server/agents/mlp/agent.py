@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from rollserve_server.agents.agent import VALUE, Agent, Decision
 from rollserve_server.agents.finiteness import Finiteness
 from rollserve_server.agents.mlp.network import Network, networks_of, num_tile_rows
+from rollserve_server.agents.specs.shapes import consecutive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,8 +53,7 @@ class MlpAgent(Agent):
         # Outputs stay in place, so their columns are views that are made once.
         outputs = [network.output[:num_rows] for network in self._networks]
         self._finiteness = Finiteness(outputs)
-        ends = list(itertools.accumulate((column.shape[0] for column in head.inputs), initial=0))
-        self._outputs = [outputs[0][:, begin:end] for begin, end in itertools.pairwise(ends)]
+        self._outputs = [outputs[0][:, part] for part in consecutive(column.shape[0] for column in head.inputs)]
         self._value = None if spec.value is None else outputs[-1][:, -1]
 
     def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:

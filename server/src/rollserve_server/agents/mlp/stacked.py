@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from rollserve_server.agents.agent import Decision, PopulationAgent
 from rollserve_server.agents.finiteness import Finiteness
 from rollserve_server.agents.mlp.network import Layer, Network, networks_of, num_tile_rows
+from rollserve_server.agents.specs.shapes import consecutive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -64,8 +64,7 @@ class StackedMlpAgent(PopulationAgent):
         log_std = spec.parameters.get("log_std")
         self._log_std = None if log_std is None else np.zeros((num_rows, len(log_std)), np.float32)
         columns = head.inputs if self._log_std is None else head.inputs[:1]
-        ends = itertools.accumulate((column.shape[0] for column in columns), initial=0)
-        self._outputs = [output[:, begin:end] for begin, end in itertools.pairwise(ends)]
+        self._outputs = [output[:, part] for part in consecutive(column.shape[0] for column in columns)]
         if self._log_std is not None:
             self._outputs.append(self._log_std)
         self._members = [-1] * num_rows

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, TypeVar
 from rollserve_server.sampling.work.episodes import EpisodeWork
 from rollserve_server.sampling.work.fragments import FragmentWork
 from rollserve_server.sampling.work.populations import PopulationWork
-from rollserve_server.sampling.worker.agents import AgentKey, InstalledAgents
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from rollserve_server.sampling.protocol.episodes import SequenceSpec
     from rollserve_server.sampling.protocol.fragments import FragmentAssignment, FragmentOrder
     from rollserve_server.sampling.protocol.populations import Population
+    from rollserve_server.sampling.worker.agents import InstalledAgents
     from rollserve_server.sampling.worker.environments import InstalledEnvs
     from rollserve_server.settings import WorkerSettings
 
@@ -53,8 +53,8 @@ class Works:
         if sequence.work_id not in self._works:
             envs = self._envs[sequence.env_version].take(sequence.max_episode_length)
             with self._giving_back_on_error(sequence.env_version, envs):
-                key = AgentKey(sequence.policy_version, sequence.env_version, sequence.exploration)
-                agent = self._agents.built(key, envs)
+                versions = sequence.policy_version, sequence.env_version
+                agent = self._agents.built(*versions, sequence.exploration, envs)
                 work = EpisodeWork(sequence, envs, agent, self._worker_index, self._settings)
                 self._works[sequence.work_id] = work
         return self._find(EpisodeWork, sequence.work_id)
@@ -76,8 +76,8 @@ class Works:
 
     def agent_builder(self, work: FragmentWork, assignment: FragmentAssignment) -> Callable[[], Agent]:
         """Return a function that builds the agent of an assignment."""
-        key = AgentKey(assignment.policy_version, work.spec.env_version, assignment.exploration)
-        return functools.partial(self._agents.built, key, work.envs)
+        versions = assignment.policy_version, work.spec.env_version
+        return functools.partial(self._agents.built, *versions, assignment.exploration, work.envs)
 
     def open_population(self, population: Population, parameters: Mapping[str, np.ndarray]) -> None:
         """Open the work on a population, given the parameters (K, *shape) of its members, which have been checked.
