@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from rollserve_server.agents import Agent
     from rollserve_server.envs import RowEnvs
     from rollserve_server.sampling.collect.collector import Collector
-    from rollserve_server.sampling.protocol.episodes import EpisodeRange
     from rollserve_server.sampling.record.episodes import Episode
     from rollserve_server.settings import WorkerSettings
 
@@ -74,7 +73,7 @@ class EpisodeWork:
         self._finished: dict[int, Episode] = {}
         self._held_bytes = 0
         self._writer = ClaimWriter(self._finished)
-        # One more than the highest index of lost episodes that have begun again.
+        # One more than the highest index of lost episodes that have begun again, even if the buffer was full.
         self._stop_again = 0
         # In the order: steps thrown away of cancelled episodes, and steps that had been delivered before.
         self._num_cancelled_steps = 0
@@ -90,8 +89,9 @@ class EpisodeWork:
             self._release(claim)
         for indices in order.cancel:
             self._cancel(indices)
-        self._enqueue(order.begin, order.begin_again)
         collector = self.collector
+        collector.enqueue((*order.begin, *order.begin_again))
+        self._stop_again = max((self._stop_again, *(episodes.indices.stop for episodes in order.begin_again)))
         steps_before = collector.num_simulated_steps, collector.num_idle_steps
         began = sampled = time.perf_counter()
         finished: list[tuple[int, int, int]] = []
@@ -125,11 +125,6 @@ class EpisodeWork:
             num_lost_steps=num_lost_steps + self._num_cancelled_steps,
         )
         return report, buffer
-
-    def _enqueue(self, ranges: Sequence[EpisodeRange], lost_ranges: Sequence[EpisodeRange]) -> None:
-        """Add episodes, which begin when rows are free; lost ones begin even if the buffer is full."""
-        self.collector.enqueue((*ranges, *lost_ranges))
-        self._stop_again = max((self._stop_again, *(episodes.indices.stop for episodes in lost_ranges)))
 
     def _sample(self, seconds: float, before: int | None, is_stopped: Callable[[], bool]) -> list[tuple[int, int, int]]:
         """Run a slice; return index, number of steps and approximate bytes of each episode that ended."""

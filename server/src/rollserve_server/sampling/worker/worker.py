@@ -15,6 +15,7 @@ from rollserve_server.sampling.protocol.descriptions import EnvDescription, Work
 from rollserve_server.sampling.protocol.episodes import Order, Report
 from rollserve_server.sampling.protocol.fragments import FragmentOrder, FragmentReport
 from rollserve_server.sampling.protocol.populations import Population, PopulationOrder, PopulationReport
+from rollserve_server.sampling.work.populations import PopulationWork
 from rollserve_server.sampling.worker.agents import InstalledAgents
 from rollserve_server.sampling.worker.environments import InstalledEnvs
 from rollserve_server.sampling.worker.works import Works
@@ -163,7 +164,7 @@ class Worker:
         return work.run(order, build_agent, is_stopped)
 
     def _sample_population(self, order: PopulationOrder) -> tuple[PopulationReport, NDArray[np.uint8]]:
-        work = self._works.for_population(order.work_id)
+        work = self._works.find(PopulationWork, order.work_id)
         current_activity().episode_of = work.collector.episode_index
         report = work.run(order, functools.partial(self._works.is_stopped, order.work_id))
         return report, np.empty(0, np.uint8)

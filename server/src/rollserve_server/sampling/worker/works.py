@@ -57,7 +57,7 @@ class Works:
                 agent = self._agents.built(*versions, sequence.exploration, envs)
                 work = EpisodeWork(sequence, envs, agent, self._worker_index, self._settings)
                 self._works[sequence.work_id] = work
-        return self._find(EpisodeWork, sequence.work_id)
+        return self.find(EpisodeWork, sequence.work_id)
 
     def for_fragments(self, order: FragmentOrder) -> FragmentWork:
         """Return the work on a row sequence, opened with the order's states if it is new.
@@ -72,7 +72,7 @@ class Works:
             envs = self._envs[sequence.env_version].take_for_fragments(limit)
             work = FragmentWork(sequence, envs, order.states, self._worker_index, self._settings)
             self._works[sequence.work_id] = work
-        return self._find(FragmentWork, sequence.work_id)
+        return self.find(FragmentWork, sequence.work_id)
 
     def agent_builder(self, work: FragmentWork, assignment: FragmentAssignment) -> Callable[[], Agent]:
         """Return a function that builds the agent of an assignment."""
@@ -89,10 +89,6 @@ class Works:
         with self._giving_back_on_error(population.env_version, envs):
             agent = self._agents.built_population(population, parameters, envs)
             self._works[population.work_id] = PopulationWork(population, envs, agent, self._settings.env_retries)
-
-    def for_population(self, work_id: int) -> PopulationWork:
-        """Return the work on a population, which has been opened."""
-        return self._find(PopulationWork, work_id)
 
     def stop(self, number: int) -> None:
         """Stop a work, or a fragment call. May be called from any thread."""
@@ -129,7 +125,8 @@ class Works:
         for work in self._works.values():
             work.envs.close()
 
-    def _find(self, kind: type[_Work], work_id: int) -> _Work:
+    def find(self, kind: type[_Work], work_id: int) -> _Work:
+        """Return the work of a number, which has been opened and is of this kind."""
         work = self._works[work_id]
         assert isinstance(work, kind)  # noqa: S101  # no two works have the same number
         return work
