@@ -20,6 +20,7 @@ from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.local import LocalServer
 from rollserve_server.sampling import ColumnFormat
 from rollserve_server.sampling.encode.encoder import Encoder, Encoding
+from rollserve_server.sampling.encode.segment_content import SegmentContent
 from rollserve_server.sampling.encode.segments import cut_into_messages
 from rollserve_server.sampling.record import recorder as recorder_module
 from rollserve_server.sampling.record.episodes import Episode
@@ -42,7 +43,6 @@ class Stacks:
         random = np.random.default_rng(seed)
         reader = InfoReader()
         recorder = Recorder(1, [("observations", self.KEY), ("rewards", InfoKey("", np.dtype(float), ()))], reader)
-        observations, rewards = recorder.columns("observations"), recorder.columns("rewards")
         self.expected: list[np.ndarray] = []
         self.episodes: list[Episode] = []
         odd = random.choice(sum(lengths) + len(lengths), num_odd, replace=False)
@@ -58,8 +58,8 @@ class Stacks:
             self.expected.append(stacks)
             recorder.begin(0, Episode(index, 0, reader.read_copies({})))
             for step in range(length):
-                recorder.write(observations, [stacks[np.newaxis, step]])
-                recorder.write(rewards, [np.full(1, step, float)])
+                recorder.write("observations", [stacks[np.newaxis, step]])
+                recorder.write("rewards", [np.full(1, step, float)])
                 if step == length - 1:
                     self.episodes.append(recorder.finish(0, True, False, [stacks[-1]]))
                 recorder.advance()
@@ -81,7 +81,7 @@ def test_decoded_stacks_equal_the_recorded_ones(
         stacks = Stacks(lengths, min(num_odd, sum(lengths)), seed)
     encoder, batches = Encoder(), []
     for segments in cut_into_messages(stacks.episodes, limit, 0, encoder.fill_bytes):
-        message = encoder.encode(segments, Encoding(1, None, format_))
+        message = encoder.encode(SegmentContent(segments), Encoding(1, None, format_))
         assert message.num_bytes <= message.num_raw_bytes <= limit
         buffer = np.empty(message.num_bytes, np.uint8)
         message.write(buffer)

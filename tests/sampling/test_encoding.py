@@ -18,6 +18,7 @@ from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import OverLimitError
 from rollserve_server.sampling import ColumnFormat
 from rollserve_server.sampling.encode.encoder import Encoder, Encoding
+from rollserve_server.sampling.encode.segment_content import SegmentContent
 from rollserve_server.sampling.encode.segments import cut_into_messages
 from rollserve_server.sampling.record import recorder as recorder_module
 from rollserve_server.sampling.record.columns import ColumnKey
@@ -44,7 +45,6 @@ class Recording:
         self.num_rows = num_rows
         self.infos = InfoReader()
         self.recorder = Recorder(num_rows, KEYS, self.infos)
-        self.groups = [self.recorder.columns(group) for group in dict.fromkeys(group for group, _ in KEYS)]
         self.info_shapes = info_shapes
         self.expected: dict[int, dict[str, Any]] = {}
         self.finished: dict[int, Episode] = {}
@@ -66,9 +66,9 @@ class Recording:
 
     def _step(self, running: dict[int, tuple[Episode, int]]) -> None:
         values = [self.generator.integers(0, 100, (self.num_rows, *key.shape)).astype(key.dtype) for _, key in KEYS]
-        by_group = iter(values)
-        for columns in self.groups:
-            self.recorder.write(columns, [next(by_group) for _ in columns])
+        for group in dict.fromkeys(group for group, _ in KEYS):
+            in_group = [value for (name, _), value in zip(KEYS, values, strict=True) if name == group]
+            self.recorder.write(group, in_group)
         for row, (episode, length) in list(running.items()):
             record = self.expected[episode.index]
             record["steps"].append([value[row].copy() for value in values])
@@ -119,7 +119,7 @@ def test_recorded_episodes_are_in_the_messages(
     encoder, batches = Encoder(), []
     encoding = Encoding(policy_version=5, worker_index=worker_index, columns=ColumnFormat(all_states=all_states))
     for segments in cut_into_messages(in_order, limit, all_states=all_states):
-        message = encoder.encode(segments, encoding)
+        message = encoder.encode(SegmentContent(segments), encoding)
         assert message.num_bytes <= limit
         buffer = np.full(message.num_bytes + 5, 0xAA, np.uint8)
         message.write(buffer[3:-2])  # unaligned, as messages in a buffer are

@@ -1,11 +1,11 @@
 """Agents: what acts in rows of environments, checked and built from specs."""
 
-from rollserve_server.agents.agent import Agent, InfoSpec, StateSpec
+from rollserve_server.agents.agent import Agent, Decision, InfoSpec, PopulationAgent, StateSpec
 from rollserve_server.agents.building import build_agent, load_agent, prepare_agent
 from rollserve_server.agents.exploration import DEFAULT_EXPLORATION, Exploration, check_exploration
 from rollserve_server.agents.identity import content_hash, is_same
 from rollserve_server.agents.parameters import with_parameters
-from rollserve_server.agents.populations import PopulationAgent, build_population, check_population
+from rollserve_server.agents.populations import build_population, check_population
 from rollserve_server.agents.python_policy import PythonPolicy
 from rollserve_server.agents.specs.heads import HeadKind, HeadSettings, OnnxHeadKind
 from rollserve_server.agents.specs.kinds import (
@@ -29,6 +29,7 @@ __all__ = [
     "AgentSpec",
     "ConstantSpec",
     "CoreSpec",
+    "Decision",
     "Exploration",
     "HeadKind",
     "HeadSettings",

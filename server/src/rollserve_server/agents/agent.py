@@ -1,13 +1,14 @@
-"""The interface of all agents, and the columns that agents read and write."""
+"""The base of all agents, and the columns that agents read and write."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["FLOAT32", "LOG_PROB", "VALUE", "Agent", "InfoSpec", "StateSpec"]
+__all__ = ["FLOAT32", "LOG_PROB", "VALUE", "Agent", "Decision", "InfoSpec", "PopulationAgent", "StateSpec"]
 
 FLOAT32 = np.dtype(np.float32)
 
@@ -41,8 +42,11 @@ class StateSpec(NamedTuple):
 LOG_PROB = InfoSpec("log_prob", FLOAT32, ())
 VALUE = InfoSpec("value", FLOAT32, ())
 
+Decision = tuple[Sequence[np.ndarray], Mapping[str, np.ndarray]]
+"""An array (M, *A) for each leaf of the action space, and an array (M, *I) for each info, by name."""
 
-class Agent(Protocol):
+
+class Agent(ABC):
     """An agent that acts in M rows of environments at once.
 
     All randomness comes from the caller, as noise drawn for each row from its episode's own stream; so does the
@@ -58,25 +62,17 @@ class Agent(Protocol):
         states: arrays of the recurrent state; empty unless the agent is recurrent.
     """
 
-    @property
-    def noise_width(self) -> int: ...  # noqa: D102
+    noise_width: int
+    factors: np.ndarray | None = None
+    infos: tuple[InfoSpec, ...] = ()
+    states: tuple[StateSpec, ...] = ()
 
-    @property
-    def factors(self) -> np.ndarray | None: ...  # noqa: D102
-
-    @property
-    def infos(self) -> tuple[InfoSpec, ...]: ...  # noqa: D102
-
-    @property
-    def states(self) -> tuple[StateSpec, ...]: ...  # noqa: D102
-
+    @abstractmethod
     def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
         """Fill `noise`, (steps, K) float64, for the next steps of one episode."""
-        ...
 
-    def act(
-        self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()
-    ) -> tuple[Sequence[np.ndarray], Mapping[str, np.ndarray]]:
+    @abstractmethod
+    def act(self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()) -> Decision:
         """Choose an action for each row.
 
         Args:
@@ -86,14 +82,27 @@ class Agent(Protocol):
                 the state after this action.
 
         Returns:
-            An array (M, *A) for each leaf of the action space, and an array (M, *I) for each info. The next call may
-            reuse the arrays.
+            Actions and infos. The next call may reuse the arrays.
 
         Raises:
             AgentFailedError: the agent fails.
         """
-        ...
 
     def failures(self) -> Mapping[int, str]:
         """Return what is wrong with the results of the last `act`, by row; usually empty."""
-        ...
+        return {}
+
+
+class PopulationAgent(Agent):
+    """An agent that acts in each row as one member of a population.
+
+    Attributes:
+        side_by_side: whether rows can act as different members at the same time. If not, `assign` may change the member
+            only while no row runs an episode.
+    """
+
+    side_by_side: bool
+
+    @abstractmethod
+    def assign(self, row: int, member: int) -> None:
+        """Let a row act as a member from now on."""

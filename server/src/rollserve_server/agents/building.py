@@ -103,8 +103,7 @@ def build_agent(
             flattener = Flattener(leaves_of_space(observation_space))
             check_mlp(spec, flattener.size, action_space)
             head = build_head(spec.head, action_space, spec.parameters.get("log_std"), spec.settings, exploration)
-            deterministic = exploration.deterministic
-            return MlpAgent(spec, flattener, head, num_rows, together=together, deterministic=deterministic)
+            return MlpAgent(spec, flattener, head, num_rows, together=together)
         case RandomSpec():
             return RandomAgent(leaves_of_space(action_space))
         case ConstantSpec():

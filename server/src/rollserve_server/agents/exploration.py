@@ -38,15 +38,10 @@ class Exploration:
 
     def factors(self, head: HeadKind, settings: HeadSettings) -> tuple[float, ...]:
         """Return the exploration factors for a head: one for all episodes, or several; see `Agent.factors`."""
-        match head:
-            case "epsilon_greedy":
-                return self.epsilon or (settings.epsilon,)
-            case "boltzmann":
-                return tuple(settings.temperature * temperature for temperature in self.temperature)
-            case "diagonal_gaussian" | "squashed_gaussian":
-                return self.noise_scale
-            case _:
-                return self.temperature
+        factors: tuple[float, ...] = getattr(self, _FACTORS[head])
+        if head == "boltzmann":
+            return tuple(settings.temperature * temperature for temperature in factors)
+        return factors or (settings.epsilon,)  # empty only for an epsilon-greedy head
 
 
 DEFAULT_EXPLORATION: Final = Exploration()

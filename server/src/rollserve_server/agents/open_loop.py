@@ -6,65 +6,48 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rollserve_server.agents.agent import Agent, Decision
+from rollserve_server.agents.specs.shapes import consecutive
 from rollserve_server.envs import leaf_bounds, leaves_of_space
 from rollserve_server.errors import InvalidValueError, listed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from gymnasium import Space
 
-    from rollserve_server.agents.agent import InfoSpec, StateSpec
     from rollserve_server.agents.specs.open_loop import ConstantSpec
     from rollserve_server.envs import Leaf
 
 __all__ = ["ConstantAgent", "RandomAgent", "build_constant"]
 
 
-class RandomAgent:
+class RandomAgent(Agent):
     """An agent that acts at random, as `gymnasium.Space.sample` does.
 
     Bounded elements are uniform. Elements of a Box with a single bound are exponential from that bound, elements
     without bounds are standard normal.
     """
 
-    factors: np.ndarray | None = None
-    infos: tuple[InfoSpec, ...] = ()
-    states: tuple[StateSpec, ...] = ()
-
     def __init__(self, leaves: Sequence[Leaf]) -> None:
         self._leaves = [_RandomLeaf(leaf) for leaf in leaves]
-        self.noise_width = sum(leaf.width for leaf in self._leaves)
+        widths = [leaf.width for leaf in self._leaves]
+        self.noise_width, self._parts = sum(widths), consecutive(widths)
 
     def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
         """Draw uniform, exponential or normal numbers, as each element needs."""
-        begin = 0
-        for leaf in self._leaves:
-            leaf.draw_noise(generator, noise[:, begin : begin + leaf.width])
-            begin += leaf.width
+        for leaf, part in zip(self._leaves, self._parts, strict=True):
+            leaf.draw_noise(generator, noise[:, part])
 
-    def act(
-        self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()
-    ) -> tuple[Sequence[np.ndarray], Mapping[str, np.ndarray]]:
+    def act(self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()) -> Decision:
         """Draw an action for each row."""
-        actions, begin = [], 0
-        for leaf in self._leaves:
-            actions.append(leaf.act(noise[:, begin : begin + leaf.width]))
-            begin += leaf.width
-        return actions, {}
-
-    def failures(self) -> Mapping[int, str]:
-        """Return nothing: random actions cannot fail."""
-        return {}
+        return [leaf.act(noise[:, part]) for leaf, part in zip(self._leaves, self._parts, strict=True)], {}
 
 
-class ConstantAgent:
+class ConstantAgent(Agent):
     """An agent that always takes the same action."""
 
     noise_width = 0
-    factors: np.ndarray | None = None
-    infos: tuple[InfoSpec, ...] = ()
-    states: tuple[StateSpec, ...] = ()
 
     def __init__(self, action: Sequence[np.ndarray], num_rows: int) -> None:
         """Repeat the action, given as the leaves of the action space, in all rows."""
@@ -73,15 +56,9 @@ class ConstantAgent:
     def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
         """Draw nothing."""
 
-    def act(
-        self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()
-    ) -> tuple[Sequence[np.ndarray], Mapping[str, np.ndarray]]:
+    def act(self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()) -> Decision:
         """Return the constant action in each row."""
         return self._actions, {}
-
-    def failures(self) -> Mapping[int, str]:
-        """Return nothing: a constant action cannot fail."""
-        return {}
 
 
 def build_constant(spec: ConstantSpec, action_space: Space[Any], num_rows: int) -> ConstantAgent:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from rollserve_server.agents.agent import Agent
+from rollserve_server.agents.agent import Agent, Decision, PopulationAgent
 from rollserve_server.agents.building import build_agent
 from rollserve_server.agents.heads.building import build_head
 from rollserve_server.agents.mlp.flattening import Flattener
@@ -23,30 +23,13 @@ if TYPE_CHECKING:
     import numpy as np
     from gymnasium import Space
 
-    from rollserve_server.agents.agent import StateSpec
     from rollserve_server.agents.exploration import Exploration
     from rollserve_server.agents.specs.kinds import AgentSpec
 
-__all__ = ["PopulationAgent", "build_population", "check_population"]
+__all__ = ["build_population", "check_population"]
 
 _MAX_STACKED_BYTES = 256 << 20
 """Largest size of the parameters of members that act side by side: each row has a copy."""
-
-
-class PopulationAgent(Agent, Protocol):
-    """An agent that acts in each row as one member of a population.
-
-    Attributes:
-        side_by_side: whether rows can act as different members at the same time. If not, `assign` may change the member
-            only while no row runs an episode.
-    """
-
-    @property
-    def side_by_side(self) -> bool: ...  # noqa: D102
-
-    def assign(self, row: int, member: int) -> None:
-        """Let a row act as a member from now on."""
-        ...
 
 
 def check_population(spec: AgentSpec, stacked: Mapping[str, np.ndarray]) -> int:
@@ -102,8 +85,7 @@ def build_population(
         def member_spec(member: int) -> MlpSpec:
             return dataclasses.replace(spec, parameters=_member_parameters(spec, stacked, member))
 
-        deterministic = exploration.deterministic
-        return StackedMlpAgent(spec, member_spec, flattener, head, num_rows, deterministic=deterministic)
+        return StackedMlpAgent(spec, member_spec, flattener, head, num_rows)
 
     def build_member(member: int) -> Agent:
         own_spec = with_parameters(spec, _member_parameters(spec, stacked, member))
@@ -112,7 +94,7 @@ def build_population(
     return _OneMemberAtATime(agent, build_member)
 
 
-class _OneMemberAtATime:
+class _OneMemberAtATime(PopulationAgent):
     """A population whose rows all act as the same member."""
 
     side_by_side = False
@@ -123,17 +105,17 @@ class _OneMemberAtATime:
         self._build_member = build_member
         self._member: int | None = None
         self.noise_width, self.factors, self.infos = agent.noise_width, agent.factors, agent.infos
-        self.states: tuple[StateSpec, ...] = agent.states
-        self.draw_noise = agent.draw_noise
+        self.states = agent.states
 
     def assign(self, row: int, member: int) -> None:
         if member != self._member:
             self._agent, self._member = self._build_member(member), member
             self.states = self._agent.states  # their initial values may depend on parameters
 
-    def act(
-        self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()
-    ) -> tuple[Sequence[np.ndarray], Mapping[str, np.ndarray]]:
+    def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
+        self._agent.draw_noise(generator, noise)
+
+    def act(self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()) -> Decision:
         return self._agent.act(observations, noise, states)
 
     def failures(self) -> Mapping[int, str]:

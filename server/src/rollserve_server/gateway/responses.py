@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from rollserve._codec.records import message_from_record
+from rollserve.reproducibility import reproducibility_to_proto
+from rollserve.v1 import episode_batch_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.gateway.messages.accounts import account_to_proto
 from rollserve_server.gateway.messages.evaluations import evaluation_to_proto, population_evaluation_to_proto
-from rollserve_server.gateway.messages.streams import beginning_to_proto, progress_to_proto
-from rollserve_server.pool import Account, Beginning, Evaluation, Progress
+from rollserve_server.pool import Account, Evaluation, Progress
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
     from rollserve_server.gateway.shared_memory import Ring
-    from rollserve_server.pool import Delivery
+    from rollserve_server.pool import Beginning, Delivery
 
 __all__ = [
     "delivered_messages",
@@ -52,38 +54,39 @@ async def shared_or_sent(message: NDArray[np.uint8], ring: Ring | None, rpc: Ope
 
 def sample_response(item: Beginning | Progress | Account, ring: Ring | None) -> bytes:
     """Return a response of `ObtainSamples` or `ObtainExactEpisodes`, which have the same fields."""
-    match item:
-        case Beginning():
-            shared_memory = ring.offer() if ring else None
-            response = pb.ObtainSamplesResponse(beginning=beginning_to_proto(item, shared_memory))
-        case Progress():
-            response = pb.ObtainSamplesResponse(progress=progress_to_proto(item))
-        case Account():
-            shared_message_bytes = ring.num_message_bytes if ring else 0
-            account = account_to_proto(item, shared_message_bytes=shared_message_bytes)
-            response = pb.ObtainSamplesResponse(account=account)
-    return response.SerializeToString()
+    if isinstance(item, Account):
+        account = account_to_proto(item, shared_message_bytes=ring.num_message_bytes if ring else 0)
+        return pb.ObtainSamplesResponse(account=account).SerializeToString()
+    return _response_before_result(pb.ObtainSamplesResponse, item, ring)
 
 
 def evaluation_response(item: Beginning | Progress | Evaluation) -> bytes:
     """Return a response of `Evaluate`."""
-    match item:
-        case Beginning():
-            response = pb.EvaluateResponse(beginning=beginning_to_proto(item))
-        case Progress():
-            response = pb.EvaluateResponse(progress=progress_to_proto(item))
-        case Evaluation():
-            response = pb.EvaluateResponse(evaluation=evaluation_to_proto(item))
-    return response.SerializeToString()
+    if isinstance(item, Evaluation):
+        return pb.EvaluateResponse(evaluation=evaluation_to_proto(item)).SerializeToString()
+    return _response_before_result(pb.EvaluateResponse, item)
 
 
 def population_response(item: Beginning | Progress | Evaluation) -> bytes:
     """Return a response of `EvaluatePopulation`."""
-    match item:
-        case Beginning():
-            response = pb.EvaluatePopulationResponse(beginning=beginning_to_proto(item))
-        case Progress():
-            response = pb.EvaluatePopulationResponse(progress=progress_to_proto(item))
-        case Evaluation():
-            response = pb.EvaluatePopulationResponse(evaluation=population_evaluation_to_proto(item))
-    return response.SerializeToString()
+    if isinstance(item, Evaluation):
+        return pb.EvaluatePopulationResponse(evaluation=population_evaluation_to_proto(item)).SerializeToString()
+    return _response_before_result(pb.EvaluatePopulationResponse, item)
+
+
+def _response_before_result(
+    kind: type[pb.ObtainSamplesResponse | pb.EvaluateResponse | pb.EvaluatePopulationResponse],
+    item: Beginning | Progress,
+    ring: Ring | None = None,
+) -> bytes:
+    """Return a response that comes before the result: the beginning of a call, or its progress."""
+    if isinstance(item, Progress):
+        return kind(progress=message_from_record(episode_batch_pb2.Progress, item)).SerializeToString()
+    beginning = message_from_record(
+        episode_batch_pb2.Beginning,
+        item,
+        reproducibility=reproducibility_to_proto(item.reproducibility),
+        sampler_run=item.run,
+        shared_memory=ring.offer() if ring else None,
+    )
+    return kind(beginning=beginning).SerializeToString()

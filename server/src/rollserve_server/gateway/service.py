@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING
 
 import grpc
@@ -19,6 +20,7 @@ from rollserve_server.gateway.messages.agent_versions import (
 )
 from rollserve_server.gateway.messages.environments import env_updated_to_proto
 from rollserve_server.gateway.messages.status import status_to_proto
+from rollserve_server.gateway.requests.reader import read_aside
 from rollserve_server.gateway.responses import (
     delivered_messages,
     evaluation_response,
@@ -84,9 +86,9 @@ class SamplerService:
             "ResizePool": self.resize_pool,
             "ListAgentVersions": self.list_agent_versions,
         }
-        streams = {
-            "ObtainSamples": self.obtain_samples,
-            "ObtainExactEpisodes": self.obtain_exact_episodes,
+        streams: dict[str, Callable[[OpenRpc], AsyncGenerator[bytes, None]]] = {
+            "ObtainSamples": functools.partial(self.obtain, pb.ObtainSamplesRequest),
+            "ObtainExactEpisodes": functools.partial(self.obtain, pb.ObtainExactEpisodesRequest),
             "GetSampler": self.get_sampler,
             "GetAgentParameters": self.get_agent_parameters,
             "Evaluate": self.evaluate,
@@ -99,7 +101,7 @@ class SamplerService:
     async def update_agent(self, rpc: OpenRpc) -> pb.UpdateAgentResponse:
         """Answer `UpdateAgent`."""
         async with self._intake.update_request(rpc) as data:
-            pool, updates, per_worker, skip_if_identical = await self._reader.agent_update(data)
+            pool, updates, per_worker, skip_if_identical = await read_aside(self._reader.agent_update, data)
             if skip_if_identical:
                 current = await pool.current_if_same(updates, per_worker=per_worker)
                 if current is not None:
@@ -111,7 +113,7 @@ class SamplerService:
     async def update_env(self, rpc: OpenRpc) -> pb.UpdateEnvResponse:
         """Answer `UpdateEnv`."""
         async with self._intake.update_request(rpc) as data:
-            pool, updates, per_worker = await self._reader.env_update(data)
+            pool, updates, per_worker = await read_aside(self._reader.env_update, data)
             updated = await pool.update_env(updates, per_worker=per_worker)
         env = ",".join(dict.fromkeys(spec.id for spec in updated.specs))
         _log.info("environment updated", extra={"env": env, "env_version": updated.version})
@@ -146,18 +148,10 @@ class SamplerService:
             for message in parameter_messages(version, selected, request.max_message_bytes):
                 yield message.SerializeToString()
 
-    def obtain_samples(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
-        """Answer `ObtainSamples`."""
-        return self._obtain(pb.ObtainSamplesRequest, rpc)
-
-    def obtain_exact_episodes(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
-        """Answer `ObtainExactEpisodes`."""
-        return self._obtain(pb.ObtainExactEpisodesRequest, rpc)
-
     async def evaluate(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `Evaluate`."""
         async with self._intake.evaluation_request(rpc) as data:
-            pool, request = await self._reader.evaluation(data)
+            pool, request = await read_aside(self._reader.evaluation, data)
             async with contextlib.aclosing(pool.evaluate(request, rpc)) as items:
                 async for item in items:
                     if isinstance(item, Delivery):
@@ -169,15 +163,16 @@ class SamplerService:
     async def evaluate_population(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `EvaluatePopulation`."""
         async with self._intake.evaluation_request(rpc) as data:
-            pool, request = await self._reader.population_evaluation(data)
+            pool, request = await read_aside(self._reader.population_evaluation, data)
             async with contextlib.aclosing(pool.evaluate_population(request, rpc)) as items:
                 async for item in items:
                     if not isinstance(item, Delivery):
                         yield population_response(item)
 
-    async def _obtain(
+    async def obtain(
         self, kind: type[pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest], rpc: OpenRpc
     ) -> AsyncGenerator[bytes, None]:
+        """Answer `ObtainSamples` or `ObtainExactEpisodes`, which the class of the request tells apart."""
         pool, request, accepts_shared_memory = self._reader.samples(kind, await self._intake.small_request(rpc))
         with self._rings.lend(requested=accepts_shared_memory) as ring:
             async with contextlib.aclosing(pool.sample(request, rpc)) as items:

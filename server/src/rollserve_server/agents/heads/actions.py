@@ -5,26 +5,24 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from rollserve_server.agents.agent import FLOAT32, LOG_PROB, InfoSpec
+from rollserve_server.agents.heads.head import Choice, Head
 from rollserve_server.agents.roles import leaf_role
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
+
     from rollserve_server.envs import Leaf
 
 __all__ = ["ActionsHead"]
 
-_NO_NOISE = np.empty((0, 0))
 
-
-class ActionsHead:
+class ActionsHead(Head):
     """A head that returns the model's actions unchanged."""
 
     noise_width = 0
-    factors: np.ndarray | None = None
 
     def __init__(self, leaves: Sequence[Leaf], *, has_log_prob: bool) -> None:
         """Read the leaves of the action space and, if the model gives it, the log-probability."""
@@ -37,14 +35,10 @@ class ActionsHead:
     def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
         """Draw nothing."""
 
-    def act(self, outputs: Sequence[np.ndarray], noise: np.ndarray) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    def act(self, outputs: Sequence[np.ndarray], noise: np.ndarray) -> Choice:
         """Return the actions, with their log-probability if the model gives it."""
         actions = [
             output.reshape(-1, *leaf.shape)
             for output, leaf in zip(outputs[: len(self._leaves)], self._leaves, strict=True)
         ]
         return actions, {info.name: outputs[-1][:, 0] for info in self.infos}
-
-    def act_best(self, outputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-        """Return the same as `act`: whatever chance there is comes from the model."""
-        return self.act(outputs, _NO_NOISE)

@@ -15,7 +15,7 @@ from rollserve_server.agents.heads.discrete import (
     MultiCategoricalHead,
 )
 from rollserve_server.agents.heads.gaussian import DiagonalGaussianHead, SquashedGaussianHead
-from rollserve_server.agents.heads.varied import VariedHead
+from rollserve_server.agents.heads.varied import BestHead, VariedHead
 from rollserve_server.agents.specs.heads import DEFAULT_HEAD_SETTINGS
 from rollserve_server.errors import InvalidValueError
 
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from gymnasium import Space
 
     from rollserve_server.agents.exploration import Exploration
-    from rollserve_server.agents.heads.head import Head
-    from rollserve_server.agents.heads.varied import SampledHead
+    from rollserve_server.agents.heads.head import Head, SampledHead
     from rollserve_server.agents.specs.heads import HeadKind, HeadSettings
 
 __all__ = ["build_head"]
@@ -66,7 +65,8 @@ def build_head(
     factors = exploration.factors(kind, settings)
     if len(factors) > 1:
         return VariedHead(_build(kind, action_space, log_std, settings, 1.0), factors)
-    return _build(kind, action_space, log_std, settings, factors[0])
+    head = _build(kind, action_space, log_std, settings, factors[0])
+    return BestHead(head) if exploration.deterministic else head
 
 
 def _build(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollserve_server.agents.agent import FLOAT32, LOG_PROB, InfoSpec
+from rollserve_server.agents.heads.head import Choice, SampledHead
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,10 +21,8 @@ __all__ = ["BernoulliHead", "CategoricalHead", "EpsilonGreedyHead", "MultiCatego
 _TINY = 2.0**-60  # below any uniform number except 0
 
 
-class _UniformHead:
+class _UniformHead(SampledHead):
     """A head whose noise is uniform."""
-
-    factors: np.ndarray | None = None
 
     def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
         """Draw uniform numbers from [0, 1)."""
@@ -41,7 +40,7 @@ class _ChoiceHead(_UniformHead):
         self.inputs = (InfoSpec(scores, FLOAT32, (int(space.n),)),)
         self.infos = (LOG_PROB, *self.inputs)
 
-    def act_best(self, outputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    def act_best(self, outputs: Sequence[np.ndarray]) -> Choice:
         """Choose the actions with the highest scores."""
         (scores,) = outputs
         infos = {"log_prob": np.zeros(len(scores), np.float32), self.inputs[0].name: scores}
@@ -56,9 +55,7 @@ class CategoricalHead(_ChoiceHead):
         super().__init__(space, scores)
         self._temperature = np.float32(temperature)
 
-    def act(
-        self, outputs: Sequence[np.ndarray], noise: np.ndarray, factors: np.ndarray | None = None
-    ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    def act(self, outputs: Sequence[np.ndarray], noise: np.ndarray, factors: np.ndarray | None = None) -> Choice:
         """Sample actions; `factors` are temperatures. The infos hold the scores unscaled."""
         (scores,) = outputs
         temperature = self._temperature if factors is None else factors
@@ -73,9 +70,7 @@ class EpsilonGreedyHead(_ChoiceHead):
         super().__init__(space, "q_values")
         self._epsilon = np.float64(epsilon)
 
-    def act(
-        self, outputs: Sequence[np.ndarray], noise: np.ndarray, factors: np.ndarray | None = None
-    ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    def act(self, outputs: Sequence[np.ndarray], noise: np.ndarray, factors: np.ndarray | None = None) -> Choice:
         """Choose actions; `factors` are values of epsilon."""
         (q_values,) = outputs
         epsilon = self._epsilon if factors is None else factors.astype(np.float64)
@@ -104,9 +99,7 @@ class MultiCategoricalHead(_UniformHead):
         self.inputs = (InfoSpec("logits", FLOAT32, (self._elements.size,)),)
         self.infos = (LOG_PROB, *self.inputs)
 
-    def act(
-        self, outputs: Sequence[np.ndarray], noise: np.ndarray, factors: np.ndarray | None = None
-    ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    def act(self, outputs: Sequence[np.ndarray], noise: np.ndarray, factors: np.ndarray | None = None) -> Choice:
         """Sample actions; `factors` are temperatures. The infos hold the logits unscaled."""
         (logits,) = outputs
         scores = self._scores(logits)
@@ -115,7 +108,7 @@ class MultiCategoricalHead(_UniformHead):
         log_prob = _by_row(log_probs, len(logits)).sum(axis=1)
         return [self._actions(choices, len(logits))], {"log_prob": log_prob, "logits": logits}
 
-    def act_best(self, outputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    def act_best(self, outputs: Sequence[np.ndarray]) -> Choice:
         """Choose the value with the highest logit for each element."""
         (logits,) = outputs
         infos = {"log_prob": np.zeros(len(logits), np.float32), "logits": logits}
@@ -131,10 +124,8 @@ class MultiCategoricalHead(_UniformHead):
         return _from_start(_by_row(choices, num_rows).reshape(num_rows, *self._space.shape), self._space)
 
 
-class BernoulliHead:
+class BernoulliHead(SampledHead):
     """Independent Bernoulli distributions, one for each element of an action."""
-
-    factors: np.ndarray | None = None
 
     def __init__(self, space: spaces.MultiBinary, temperature: float) -> None:
         """Divide the logits by a temperature."""
@@ -148,9 +139,7 @@ class BernoulliHead:
         """Draw standard logistic numbers: one is below a logit with that logit's probability."""
         noise[:] = generator.logistic(size=noise.shape)
 
-    def act(
-        self, outputs: Sequence[np.ndarray], noise: np.ndarray, factors: np.ndarray | None = None
-    ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    def act(self, outputs: Sequence[np.ndarray], noise: np.ndarray, factors: np.ndarray | None = None) -> Choice:
         """Sample actions; `factors` are temperatures. The infos hold the logits unscaled."""
         (logits,) = outputs
         scaled = logits / (self._temperature if factors is None else factors[:, np.newaxis])
@@ -158,7 +147,7 @@ class BernoulliHead:
         log_prob = -np.logaddexp(np.float32(0), np.where(ones, -scaled, scaled)).sum(axis=1)
         return [self._actions(ones)], self._infos(log_prob, logits)
 
-    def act_best(self, outputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    def act_best(self, outputs: Sequence[np.ndarray]) -> Choice:
         """Choose one where it is more likely than zero."""
         (logits,) = outputs
         return [self._actions(logits > 0)], self._infos(np.zeros(len(logits), np.float32), logits)

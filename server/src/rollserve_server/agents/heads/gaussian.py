@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rollserve_server.agents.agent import FLOAT32, LOG_PROB, InfoSpec
+from rollserve_server.agents.heads.head import Choice, SampledHead
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,13 +23,8 @@ __all__ = ["DiagonalGaussianHead", "SquashedGaussianHead"]
 _HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
 
 
-class _Normal:
-    """Independent normal distributions, with a constant log_std or one that the network predicts.
-
-    Attributes:
-        shape: shape of an action.
-        size: number of elements of an action.
-    """
+class _GaussianHead(SampledHead):
+    """Independent normal distributions, with a constant log_std or one that the network predicts."""
 
     def __init__(
         self, space: spaces.Box, log_std: np.ndarray | None, settings: HeadSettings, noise_scale: float
@@ -41,33 +37,50 @@ class _Normal:
             settings: bounds of log_std.
             noise_scale: factor of the standard deviations.
         """
-        self.shape = space.shape
-        self.size = math.prod(space.shape)
+        self._space = space
+        self.noise_width = size = math.prod(space.shape)
+        self.inputs = _moments(size)[: 2 if log_std is None else 1]
+        self.infos = (LOG_PROB, *_moments(*space.shape))
         self._low, self._high = np.float32(settings.min_log_std), np.float32(settings.max_log_std)
         self._has_bounds = bool(np.isfinite([self._low, self._high]).any())
         self._scale = np.float32(noise_scale)
         self._log_std = None if log_std is None else self._clipped(log_std)
-        log_normalizer = self.size * (_HALF_LOG_2_PI + math.log(noise_scale))
+        log_normalizer = size * (_HALF_LOG_2_PI + math.log(noise_scale))
         if self._log_std is not None:
             self._std = self._scale * np.exp(self._log_std)
             log_normalizer += self._log_std.sum()
         self._log_normalizer = np.float32(log_normalizer)
 
-    @property
-    def inputs(self) -> tuple[InfoSpec, ...]:
-        return _moments(self.size)[: 2 if self._log_std is None else 1]
+    def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
+        """Draw standard normal numbers."""
+        generator.standard_normal(out=noise)
 
-    @property
-    def infos(self) -> tuple[InfoSpec, ...]:
-        return _moments(*self.shape)
+    def act(self, outputs: Sequence[np.ndarray], noise: np.ndarray, factors: np.ndarray | None = None) -> Choice:
+        """Sample actions; `factors` scale the standard deviations."""
+        mean, log_std = outputs[0], self._log_stds(outputs)
+        samples, log_density = self._sample(mean, log_std, noise, factors)
+        return [self._actions(samples)], self._infos(self._log_prob(samples, log_density), mean, log_std)
 
-    def log_std(self, outputs: Sequence[np.ndarray]) -> np.ndarray:
+    def act_best(self, outputs: Sequence[np.ndarray]) -> Choice:
+        """Choose the actions that belong to the means."""
+        mean, log_std = outputs[0], self._log_stds(outputs)
+        return [self._actions(mean)], self._infos(np.zeros(len(mean), np.float32), mean, log_std)
+
+    @abstractmethod
+    def _actions(self, samples: np.ndarray) -> np.ndarray:
+        """Return the actions (M, *A) for samples (M, size)."""
+
+    def _log_prob(self, samples: np.ndarray, log_density: np.ndarray) -> np.ndarray:
+        """Return the log-probabilities (M,) of actions; may overwrite the log-densities of their samples."""
+        return log_density
+
+    def _log_stds(self, outputs: Sequence[np.ndarray]) -> np.ndarray:
         """Return log_std within its bounds, (M, size)."""
         if self._log_std is None:
             return self._clipped(outputs[1])
         return np.broadcast_to(self._log_std, outputs[0].shape)
 
-    def sample(
+    def _sample(
         self, mean: np.ndarray, log_std: np.ndarray, noise: np.ndarray, factors: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return samples (M, size) and their log-densities (M,); `factors` (M,) scale the standard deviations."""
@@ -81,90 +94,50 @@ class _Normal:
             log_density -= log_std.sum(axis=1)
         if factors is not None:
             std = factors[:, np.newaxis] * std
-            log_density -= np.float32(self.size) * np.log(factors)
+            log_density -= np.float32(self.noise_width) * np.log(factors)
         return mean + std * deviations, log_density
 
-    def info_columns(self, log_prob: np.ndarray, mean: np.ndarray, log_std: np.ndarray) -> dict[str, np.ndarray]:
-        shape = (len(mean), *self.shape)
+    def _infos(self, log_prob: np.ndarray, mean: np.ndarray, log_std: np.ndarray) -> dict[str, np.ndarray]:
+        shape = (len(mean), *self._space.shape)
         return {"log_prob": log_prob, "mean": mean.reshape(shape), "log_std": log_std.reshape(shape)}
 
     def _clipped(self, log_std: np.ndarray) -> np.ndarray:
         return np.minimum(np.maximum(log_std, self._low), self._high) if self._has_bounds else log_std
 
 
-class _GaussianHead(ABC):
-    """The common part of both heads."""
-
-    factors: np.ndarray | None = None
-
-    def __init__(
-        self, space: spaces.Box, log_std: np.ndarray | None, settings: HeadSettings, noise_scale: float
-    ) -> None:
-        """Prepare the distribution; `build_head` describes the arguments."""
-        self._space = space
-        self._normal = normal = _Normal(space, log_std, settings, noise_scale)
-        self.noise_width = normal.size
-        self.inputs = normal.inputs
-        self.infos = (LOG_PROB, *normal.infos)
-
-    def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
-        """Draw standard normal numbers."""
-        generator.standard_normal(out=noise)
-
-    def act_best(self, outputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-        """Choose the actions that belong to the means."""
-        mean, log_std = outputs[0], self._normal.log_std(outputs)
-        return [self._actions(mean)], self._normal.info_columns(np.zeros(len(mean), np.float32), mean, log_std)
-
-    @abstractmethod
-    def _actions(self, samples: np.ndarray) -> np.ndarray:
-        """Return the actions (M, *A) for samples (M, size)."""
-
-
 class DiagonalGaussianHead(_GaussianHead):
     """Independent normal distributions."""
-
-    def act(
-        self, outputs: Sequence[np.ndarray], noise: np.ndarray, factors: np.ndarray | None = None
-    ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-        """Sample actions; `factors` scale the standard deviations."""
-        mean, log_std = outputs[0], self._normal.log_std(outputs)
-        samples, log_density = self._normal.sample(mean, log_std, noise, factors)
-        return [self._actions(samples)], self._normal.info_columns(log_density, mean, log_std)
 
     def _actions(self, samples: np.ndarray) -> np.ndarray:
         return samples.reshape(-1, *self._space.shape).astype(self._space.dtype, copy=False)
 
 
 class SquashedGaussianHead(_GaussianHead):
-    """Independent normal distributions, squashed into the action space's bounds by tanh."""
+    """Independent normal distributions, squashed into the action space's bounds by tanh.
+
+    The infos `mean` and `log_std` are those before tanh.
+    """
 
     def __init__(
         self, space: spaces.Box, log_std: np.ndarray | None, settings: HeadSettings, noise_scale: float
     ) -> None:
-        """Prepare the distribution; `build_head` describes the arguments."""
         super().__init__(space, log_std, settings, noise_scale)
         low, high = (bound.ravel().astype(np.float64) for bound in (space.low, space.high))
         self._centre, self._half_width = (((high + low) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32))
         self._log_half_width = np.float32(np.log((high - low) / 2).sum())
-
-    def act(
-        self, outputs: Sequence[np.ndarray], noise: np.ndarray, factors: np.ndarray | None = None
-    ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-        """Sample actions; `factors` scale the standard deviations. Mean and log_std are those before tanh."""
-        mean, log_std = outputs[0], self._normal.log_std(outputs)
-        samples, log_prob = self._normal.sample(mean, log_std, noise, factors)
-        # The log of tanh's derivative, 1 - tanh², without cancellation where |samples| is large.
-        log_slope = 2 * (np.float32(math.log(2)) - samples - np.logaddexp(np.float32(0), -2 * samples))
-        log_prob -= log_slope.sum(axis=1)
-        log_prob -= self._log_half_width
-        return [self._actions(samples)], self._normal.info_columns(log_prob, mean, log_std)
 
     def _actions(self, samples: np.ndarray) -> np.ndarray:
         space = self._space
         values = (self._centre + self._half_width * np.tanh(samples)).reshape(-1, *space.shape)
         actions: np.ndarray = np.clip(values, space.low, space.high).astype(space.dtype, copy=False)
         return actions
+
+    def _log_prob(self, samples: np.ndarray, log_density: np.ndarray) -> np.ndarray:
+        # The log of tanh's derivative, 1 - tanh², without cancellation where |samples| is large.
+        log_slope = 2 * (np.float32(math.log(2)) - samples - np.logaddexp(np.float32(0), -2 * samples))
+        log_density -= log_slope.sum(axis=1)
+        log_density -= self._log_half_width
+        return log_density
 
 
 def _moments(*shape: int) -> tuple[InfoSpec, InfoSpec]:

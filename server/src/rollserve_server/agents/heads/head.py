@@ -1,20 +1,23 @@
-"""The interface of all heads."""
+"""The base of all heads."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
-
     from rollserve_server.agents.agent import InfoSpec
 
-__all__ = ["Head"]
+__all__ = ["Choice", "Head", "SampledHead"]
+
+Choice = tuple[list[np.ndarray], dict[str, np.ndarray]]
+"""An array (M, *A) for each leaf of the action space, and an array (M, *I) for each info, by name."""
 
 
-class Head(Protocol):
+class Head(ABC):
     """A head, which turns a network's outputs into actions.
 
     Attributes:
@@ -24,34 +27,32 @@ class Head(Protocol):
         infos: infos that the head returns.
     """
 
-    @property
-    def inputs(self) -> tuple[InfoSpec, ...]: ...  # noqa: D102
+    inputs: tuple[InfoSpec, ...]
+    noise_width: int
+    factors: np.ndarray | None = None
+    infos: tuple[InfoSpec, ...]
 
-    @property
-    def noise_width(self) -> int: ...  # noqa: D102
-
-    @property
-    def factors(self) -> np.ndarray | None: ...  # noqa: D102
-
-    @property
-    def infos(self) -> tuple[InfoSpec, ...]: ...  # noqa: D102
-
+    @abstractmethod
     def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
         """Fill `noise`, (steps, K) float64, for the next steps of one episode."""
-        ...
 
-    def act(self, outputs: Sequence[np.ndarray], noise: np.ndarray) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    @abstractmethod
+    def act(self, outputs: Sequence[np.ndarray], noise: np.ndarray) -> Choice:
         """Choose an action for each row.
 
         Args:
             outputs: an array (M, size) for each of `inputs`, of its dtype.
             noise: (M, K) float64.
-
-        Returns:
-            An array (M, *A) for each leaf of the action space, and an array (M, *I) for each info.
         """
-        ...
 
-    def act_best(self, outputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-        """Choose the best action for each row, without chance and with a log-probability of 0; returns as `act`."""
-        ...
+
+class SampledHead(Head):
+    """A head that samples actions, with one exploration factor for all rows or one for each."""
+
+    @abstractmethod
+    def act(self, outputs: Sequence[np.ndarray], noise: np.ndarray, factors: np.ndarray | None = None) -> Choice:
+        """Choose an action for each row; `factors` (M,) replaces the factor that the head was made with."""
+
+    @abstractmethod
+    def act_best(self, outputs: Sequence[np.ndarray]) -> Choice:
+        """Choose the best action for each row, without chance and with a log-probability of 0."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve_server.agents.agent import VALUE
+from rollserve_server.agents.agent import VALUE, Agent, Decision
 from rollserve_server.agents.finiteness import Finiteness
 from rollserve_server.agents.mlp.network import Network, networks_of, num_tile_rows
+from rollserve_server.agents.specs.shapes import consecutive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,18 +21,11 @@ if TYPE_CHECKING:
 __all__ = ["MlpAgent"]
 
 
-class MlpAgent:
+class MlpAgent(Agent):
     """Networks and a head, with buffers for a fixed number of rows."""
 
     def __init__(
-        self,
-        spec: MlpSpec,
-        flattener: Flattener,
-        head: Head,
-        num_rows: int,
-        *,
-        together: bool = False,
-        deterministic: bool = False,
+        self, spec: MlpSpec, flattener: Flattener, head: Head, num_rows: int, *, together: bool = False
     ) -> None:
         """Build the networks of a spec that was checked.
 
@@ -42,15 +35,12 @@ class MlpAgent:
             head: head of the policy.
             num_rows: number of rows that act together.
             together: whether the rows are always the same; see `build_agent`.
-            deterministic: whether the agent always takes its best action.
         """
         self._flattener = flattener
         self._head = head
-        self._deterministic = deterministic
         self.noise_width = head.noise_width
         self.factors = head.factors
         self.infos = head.infos if spec.value is None else (*head.infos, VALUE)
-        self.draw_noise = head.draw_noise
         networks = networks_of(spec)
         rows = num_rows if together else num_tile_rows(spec, networks)
         tiles = np.zeros((-(-num_rows // rows), rows, flattener.size), np.float32)
@@ -63,14 +53,15 @@ class MlpAgent:
         # Outputs stay in place, so their columns are views that are made once.
         outputs = [network.output[:num_rows] for network in self._networks]
         self._finiteness = Finiteness(outputs)
-        ends = list(itertools.accumulate((column.shape[0] for column in head.inputs), initial=0))
-        self._outputs = [outputs[0][:, begin:end] for begin, end in itertools.pairwise(ends)]
+        self._outputs = [outputs[0][:, part] for part in consecutive(column.shape[0] for column in head.inputs)]
         self._value = None if spec.value is None else outputs[-1][:, -1]
 
+    def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
+        """Draw the head's noise."""
+        self._head.draw_noise(generator, noise)
+
     @np.errstate(all="ignore")  # `failures` reports numbers that are not finite
-    def act(
-        self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()
-    ) -> tuple[Sequence[np.ndarray], Mapping[str, np.ndarray]]:
+    def act(self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()) -> Decision:
         """Run the networks and the head."""
         self._flattener(observations, self._input)
         for memory, state in zip(self._memory, states, strict=True):
@@ -80,10 +71,7 @@ class MlpAgent:
         for memory, state in zip(self._memory, states, strict=True):
             state[...] = memory
         self._finiteness.look()
-        if self._deterministic:
-            actions, infos = self._head.act_best(self._outputs)
-        else:
-            actions, infos = self._head.act(self._outputs, noise)
+        actions, infos = self._head.act(self._outputs, noise)
         if self._value is not None:
             infos["value"] = self._value
         return actions, infos

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rollserve_server.agents.specs.mlp import CoreKind, CoreSpec
     from rollserve_server.agents.specs.shapes import ArrayType
 
-__all__ = ["Core", "build_core", "core_matrices", "core_shapes"]
+__all__ = ["Core", "build_core", "core_shapes"]
 
 _NUM_GATES: Mapping[CoreKind, int] = {"gru": 3, "lstm": 4}
 
@@ -25,12 +25,6 @@ def core_shapes(spec: CoreSpec, num_inputs: int) -> dict[str, ArrayType]:
     size = _NUM_GATES[spec.kind] * spec.size
     shapes = {"weight_ih": (size, num_inputs), "weight_hh": (size, spec.size), "bias_ih": (size,), "bias_hh": (size,)}
     return {f"core/{name}": (FLOAT32, shape) for name, shape in shapes.items()}
-
-
-def core_matrices(spec: CoreSpec, num_inputs: int) -> list[tuple[int, int]]:
-    """Return the numbers of inputs and outputs of each matrix of a core."""
-    size = _NUM_GATES[spec.kind] * spec.size
-    return [(num_inputs, size), (spec.size, size)]
 
 
 def build_core(spec: CoreSpec, parameters: Mapping[str, np.ndarray], tiles: np.ndarray) -> Core:

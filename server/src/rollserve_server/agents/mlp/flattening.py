@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
+from rollserve_server.agents.specs.shapes import consecutive
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -23,8 +25,9 @@ class Flattener:
     """
 
     def __init__(self, leaves: Sequence[Leaf]) -> None:
-        self._leaves = leaves
-        self.size = sum(spaces.flatdim(leaf.space) for leaf in leaves)
+        self._spaces = [leaf.space for leaf in leaves]
+        sizes = [spaces.flatdim(space) for space in self._spaces]
+        self.size, self._parts = sum(sizes), consecutive(sizes)
 
     def __call__(self, observations: Sequence[np.ndarray], out: np.ndarray) -> None:
         """Write the flat observations to `out`.
@@ -33,11 +36,8 @@ class Flattener:
             observations: an array (M, *O) for each leaf.
             out: (M, size) float32.
         """
-        begin = 0
-        for leaf, column in zip(self._leaves, observations, strict=True):
-            end = begin + spaces.flatdim(leaf.space)
-            _flatten_leaf(leaf.space, column, out[:, begin:end])
-            begin = end
+        for space, part, column in zip(self._spaces, self._parts, observations, strict=True):
+            _flatten_leaf(space, column, out[:, part])
 
 
 def _flatten_leaf(space: Any, column: np.ndarray, out: np.ndarray) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from rollserve_server.agents.mlp.activations import ACTIVATIONS, NUM_SCRATCH
-from rollserve_server.agents.mlp.cores import build_core, core_matrices
+from rollserve_server.agents.mlp.cores import build_core, core_shapes
 from rollserve_server.agents.mlp.tiles import tile_rows
 
 if TYPE_CHECKING:
@@ -86,7 +86,8 @@ def num_tile_rows(spec: MlpSpec, networks: Sequence[Sequence[Layer]]) -> int:
     """Return the number of rows in a tile of all networks of a spec; see `tile_rows`."""
     shapes = [layer.weight.shape for layers in networks for layer in layers]
     if spec.core is not None:
-        shapes.extend(core_matrices(spec.core, spec.layer_sizes[-2]))
+        core = core_shapes(spec.core, spec.layer_sizes[-2]).values()
+        shapes.extend(shape[::-1] for _, shape in core if len(shape) == 2)
     return min(itertools.starmap(tile_rows, shapes))
 
 

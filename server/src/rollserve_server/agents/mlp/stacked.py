@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rollserve_server.agents.agent import Decision, PopulationAgent
 from rollserve_server.agents.finiteness import Finiteness
 from rollserve_server.agents.mlp.network import Layer, Network, networks_of, num_tile_rows
+from rollserve_server.agents.specs.shapes import consecutive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from rollserve_server.agents.agent import StateSpec
     from rollserve_server.agents.heads.head import Head
     from rollserve_server.agents.mlp.flattening import Flattener
     from rollserve_server.agents.specs.mlp import MlpSpec
@@ -21,14 +21,13 @@ if TYPE_CHECKING:
 __all__ = ["StackedMlpAgent"]
 
 
-class StackedMlpAgent:
+class StackedMlpAgent(PopulationAgent):
     """A population whose rows each have a copy of their member's parameters.
 
     Each row has a tile for itself, of the size of MlpAgent's tiles. So a row's action has the same bits as the
     action of an MlpAgent with the member's parameters.
     """
 
-    states: tuple[StateSpec, ...] = ()
     side_by_side = True
 
     def __init__(
@@ -38,8 +37,6 @@ class StackedMlpAgent:
         flattener: Flattener,
         head: Head,
         num_rows: int,
-        *,
-        deterministic: bool,
     ) -> None:
         """Allocate parameters and buffers for all rows.
 
@@ -49,14 +46,11 @@ class StackedMlpAgent:
             flattener: flattener of observations.
             head: head built without `log_std`. If `log_std` is a parameter, the head gets it as an output, per row.
             num_rows: M.
-            deterministic: whether the members always take their best action.
         """
         self._member_spec = member_spec
         self._flattener = flattener
         self._head = head
-        self._deterministic = deterministic
         self.noise_width, self.factors, self.infos = head.noise_width, head.factors, head.infos
-        self.draw_noise = head.draw_noise
         networks = networks_of(spec)
         # Members compute no separate values, but the value network counts in the size of tiles.
         self._layers = [_for_each_row(layer, num_rows) for layer in networks[0]]
@@ -70,8 +64,7 @@ class StackedMlpAgent:
         log_std = spec.parameters.get("log_std")
         self._log_std = None if log_std is None else np.zeros((num_rows, len(log_std)), np.float32)
         columns = head.inputs if self._log_std is None else head.inputs[:1]
-        ends = itertools.accumulate((column.shape[0] for column in columns), initial=0)
-        self._outputs = [output[:, begin:end] for begin, end in itertools.pairwise(ends)]
+        self._outputs = [output[:, part] for part in consecutive(column.shape[0] for column in columns)]
         if self._log_std is not None:
             self._outputs.append(self._log_std)
         self._members = [-1] * num_rows
@@ -94,15 +87,17 @@ class StackedMlpAgent:
             self._log_std[row] = spec.parameters["log_std"]
         self._members[row] = member
 
-    def act(
-        self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()
-    ) -> tuple[Sequence[np.ndarray], Mapping[str, np.ndarray]]:
+    def draw_noise(self, generator: np.random.Generator, noise: np.ndarray) -> None:
+        """Draw the head's noise."""
+        self._head.draw_noise(generator, noise)
+
+    def act(self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()) -> Decision:
         """Run the policy network and the head."""
         self._flattener(observations, self._input)
         self._network.run()
         np.copyto(self._output, self._first_rows)
         self._finiteness.look()
-        return self._head.act_best(self._outputs) if self._deterministic else self._head.act(self._outputs, noise)
+        return self._head.act(self._outputs, noise)
 
     def failures(self) -> Mapping[int, str]:
         """Return the rows whose network outputs were not finite."""

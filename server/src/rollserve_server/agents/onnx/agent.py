@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollserve.errors import mismatch
-from rollserve_server.agents.agent import VALUE, InfoSpec, StateSpec
+from rollserve_server.agents.agent import VALUE, Agent, Decision, InfoSpec, StateSpec
 from rollserve_server.agents.exploration import DEFAULT_EXPLORATION
 from rollserve_server.agents.finiteness import FINITE, first_bad_elements
 from rollserve_server.agents.onnx.head import onnx_head
@@ -30,7 +30,7 @@ __all__ = ["OnnxAgent"]
 _Bounds = tuple[np.ndarray, np.ndarray]
 
 
-class OnnxAgent:
+class OnnxAgent(Agent):
     """A model and a head."""
 
     def __init__(
@@ -89,9 +89,7 @@ class OnnxAgent:
         noise[:, :split] = head_noise
         noise[:, split:] = generator.standard_normal((len(noise), noise.shape[1] - split))
 
-    def act(
-        self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()
-    ) -> tuple[Sequence[np.ndarray], Mapping[str, np.ndarray]]:
+    def act(self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()) -> Decision:
         """Run the model and the head.
 
         Raises:
@@ -114,10 +112,7 @@ class OnnxAgent:
             state[...] = column
         outputs = [column.astype(dtype, copy=False) for column, dtype in self._head_outputs]
         with np.errstate(all="ignore"):  # `failures` reports numbers that are not finite
-            if self._deterministic:
-                actions, infos = self._head.act_best(outputs)
-            else:
-                actions, infos = self._head.act(outputs, noise[:, :split])
+            actions, infos = self._head.act(outputs, noise[:, :split])
         infos |= self._info_outputs
         if self._value is not None:
             infos["value"] = self._value.astype(np.float32, copy=False)

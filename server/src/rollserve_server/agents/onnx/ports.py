@@ -9,7 +9,7 @@ import numpy as np
 
 from rollserve_server.agents.agent import FLOAT32
 from rollserve_server.agents.onnx.head import roles_of_head
-from rollserve_server.agents.onnx.states import check_next_states, next_state_roles, state_ports
+from rollserve_server.agents.onnx.states import check_next_states, missing, next_state_roles, state_ports
 from rollserve_server.agents.roles import leaf_role
 from rollserve_server.agents.specs.onnx import Port
 from rollserve_server.errors import InvalidValueError, listed
@@ -46,7 +46,7 @@ def match_inputs(model: OnnxModel, parts: ModelParts, leaves: Sequence[Leaf]) ->
     if name in parts.inputs:
         ports.append(_noise_port(name, parts.inputs[name]))
     elif NOISE in model.inputs:
-        raise _missing("input", NOISE, name, parts.inputs)
+        raise missing("input", NOISE, name, parts.inputs)
     for port in states:
         _check_axes(port.name, parts.inputs[port.name][1], port.shape)
         ports.append(port)
@@ -98,7 +98,7 @@ def check_output(port: Port, dtype: np.dtype, size: int) -> None:
 
 def _leaf_port(role: str, name: str, inputs: Mapping[str, Declared], leaf: Leaf) -> Port:
     if name not in inputs:
-        raise _missing("input", role, name, inputs)
+        raise missing("input", role, name, inputs)
     dtype, axes = inputs[name]
     port = Port(role, name, dtype, leaf.shape)
     check_converts(leaf.dtype, port)
@@ -125,7 +125,7 @@ def _output_names(model: OnnxModel, outputs: Collection[str], roles: Sequence[st
         if name in outputs:
             names[role] = name
         elif role not in _OPTIONAL_OUTPUTS or role in model.outputs:
-            raise _missing("output", role, name, outputs)
+            raise missing("output", role, name, outputs)
     return names
 
 
@@ -135,11 +135,6 @@ def _add_infos(names: dict[str, str], infos: Sequence[str], outputs: Collection[
             expected = f"an output among {listed(outputs)} with a name that is not taken and does not begin with '_'"
             raise InvalidValueError.of(f"infos[{position}]", expected=expected, got=repr(name))
         names[name] = name
-
-
-def _missing(kind: str, role: str, name: str, names: Collection[str]) -> InvalidValueError:
-    expected = f"an {kind} {name!r} for the role {role!r}"
-    return InvalidValueError.of(f"model.{kind}", expected=expected, got=f"{kind}s {listed(names)}")
 
 
 def _check_roles(field: str, names: Mapping[str, str], known: Collection[str]) -> None:

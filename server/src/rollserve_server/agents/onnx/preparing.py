@@ -38,14 +38,14 @@ def prepare_onnx(
     leaves = leaves_of_space(observation_space)
     inputs = match_inputs(model, parts, leaves)
     states = [port for port in inputs if port.role.startswith(STATE)]
-    probed = run_probe(parts, inputs, leaves, settings.onnx_providers, settings.model_sandbox)
+    outputs, batching = run_probe(parts, inputs, leaves, settings.onnx_providers, settings.model_sandbox)
     spec = OnnxSpec(
         graph=parts.graph,
         inputs=inputs,
-        outputs=match_outputs(model, probed.outputs, action_space, states),
+        outputs=match_outputs(model, outputs, action_space, states),
         head=model.head,
         infos=model.infos,
-        batching=probed.batching,
+        batching=batching,
         providers=settings.onnx_providers,
         parameters=parts.parameters,
         shapes=shapes_of(parts.parameters),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,23 +22,10 @@ if TYPE_CHECKING:
     from rollserve_server.envs import Leaf
     from rollserve_server.settings import SandboxLimits
 
-__all__ = ["ProbedModel", "run_probe"]
+__all__ = ["run_probe"]
 
 _MAX_OTHER_NUMBERS = 1 << 16  # made here for all rows of the probe, then by each worker for all of its rows
 _SCRIPT = Path(__file__).with_name("probe.py")
-
-
-@dataclass(frozen=True)
-class ProbedModel:
-    """The result of a probe.
-
-    Attributes:
-        outputs: dtype and shape of a row of each output.
-        batching: numbers of rows in which the model may run.
-    """
-
-    outputs: Shapes
-    batching: Batching
 
 
 def run_probe(
@@ -48,7 +34,7 @@ def run_probe(
     leaves: Sequence[Leaf],
     providers: Sequence[str],
     limits: SandboxLimits,
-) -> ProbedModel:
+) -> tuple[Shapes, Batching]:
     """Probe a model on random observations.
 
     Args:
@@ -57,6 +43,9 @@ def run_probe(
         leaves: leaves of the observation space.
         providers: execution providers of ONNX Runtime, the best first.
         limits: limits of the sandbox.
+
+    Returns:
+        Dtype and shape of a row of each output, and the numbers of rows in which the model may run.
 
     Raises:
         InvalidValueError: the model is refused; the field is `model` or `model.input`.
@@ -77,7 +66,7 @@ def run_probe(
     except SandboxError as error:
         raise InvalidValueError(error.text, field="model") from None
     outputs = {name: (np.dtype(dtype), tuple(shape)) for name, (dtype, shape) in result["outputs"].items()}
-    return ProbedModel(outputs, Batching(*result["batching"]))
+    return outputs, Batching(*result["batching"])
 
 
 def _random_inputs(inputs: Sequence[Port], leaves: Sequence[Leaf]) -> dict[str, np.ndarray]:

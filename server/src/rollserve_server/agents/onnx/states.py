@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.agents.onnx.model import Declared
 
-__all__ = ["check_next_states", "next_state_roles", "state_ports"]
+__all__ = ["check_next_states", "missing", "next_state_roles", "state_ports"]
 
 
 def state_ports(names: Mapping[str, str], inputs: Mapping[str, Declared]) -> list[Port]:
@@ -29,8 +29,7 @@ def state_ports(names: Mapping[str, str], inputs: Mapping[str, Declared]) -> lis
     ports = []
     for role, name in _names_by_role(STATE, names, inputs).items():
         if name not in inputs:
-            expected = f"an input {name!r} for the role {role!r}"
-            raise InvalidValueError.of("model.input", expected=expected, got=f"inputs {listed(inputs)}")
+            raise missing("input", role, name, inputs)
         if role.removeprefix(STATE).startswith("_"):
             expected = "names of states that do not begin with '_', as names of masks do"
             raise InvalidValueError.of("model.input", expected=expected, got=repr(role))
@@ -79,6 +78,12 @@ def check_next_states(states: Iterable[Port], outputs: Mapping[str, Port]) -> No
         if port.shape != state.shape:
             expected = f"rows of shape {state.shape}, {source}"
             raise InvalidValueError.of(field, expected=expected, got=f"rows of shape {port.shape}")
+
+
+def missing(kind: str, role: str, name: str, names: Collection[str]) -> InvalidValueError:
+    """Return the error for an input or output, as `kind` says, that the model lacks among its names."""
+    expected = f"an {kind} {name!r} for the role {role!r}"
+    return InvalidValueError.of(f"model.{kind}", expected=expected, got=f"{kind}s {listed(names)}")
 
 
 def _names_by_role(prefix: str, names: Mapping[str, str], ports: Iterable[str]) -> dict[str, str]:

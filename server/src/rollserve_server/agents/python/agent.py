@@ -9,7 +9,7 @@ import numpy as np
 
 from rollserve import Reason
 from rollserve.errors import mismatch
-from rollserve_server.agents.agent import InfoSpec
+from rollserve_server.agents.agent import Agent, Decision, InfoSpec
 from rollserve_server.agents.exploration import DEFAULT_EXPLORATION
 from rollserve_server.agents.finiteness import FINITE, first_bad_elements
 from rollserve_server.agents.python.arrays import entry, misfit
@@ -50,10 +50,8 @@ def load_python(spec: PythonSpec) -> PythonSpec:
     return dataclasses.replace(spec, policy=policy)
 
 
-class PythonAgent:
+class PythonAgent(Agent):
     """An agent that calls a policy in Python."""
-
-    factors: np.ndarray | None = None
 
     def __init__(
         self,
@@ -94,9 +92,7 @@ class PythonAgent:
         """Draw standard normal numbers."""
         noise[:] = generator.standard_normal(noise.shape)
 
-    def act(
-        self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()
-    ) -> tuple[Sequence[np.ndarray], Mapping[str, np.ndarray]]:
+    def act(self, observations: Sequence[np.ndarray], noise: np.ndarray, states: Sequence[np.ndarray] = ()) -> Decision:
         """Call the policy, with as many rows at a time as it was probed with.
 
         Raises:

@@ -1,12 +1,13 @@
-"""Dtypes and shapes of named arrays."""
+"""Dtypes and shapes of named arrays, and the slices of arrays side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-__all__ = ["ArrayType", "Shapes", "shapes_of"]
+__all__ = ["ArrayType", "Shapes", "consecutive", "shapes_of"]
 
 ArrayType = tuple[np.dtype, tuple[int, ...]]
 """Dtype and shape of an array."""
@@ -18,3 +19,8 @@ Shapes = Mapping[str, ArrayType]
 def shapes_of(arrays: Mapping[str, np.ndarray]) -> Shapes:
     """Return dtype and shape of each array."""
     return {name: (array.dtype, array.shape) for name, array in arrays.items()}
+
+
+def consecutive(sizes: Iterable[int]) -> list[slice]:
+    """Return slices of these sizes, one behind the other from 0."""
+    return list(itertools.starmap(slice, itertools.pairwise(itertools.accumulate(sizes, initial=0))))

@@ -42,6 +42,7 @@ class RowEnvs:
     and observations are written directly to their columns.
 
     Attributes:
+        num_rows: M.
         observation_space: observation space of one row.
         action_space: action space of one row.
         observation_leaves: leaves of the observation space.
@@ -66,6 +67,7 @@ class RowEnvs:
             NotFoundError, InvalidValueError: an environment cannot be made, see `make_env`; or spaces differ.
         """
         self.rows_differ = isinstance(specs, RowSpecs)
+        self.num_rows = num_rows
         self._specs = specs_of_rows(specs, num_rows)
         self._broken: set[int] = set()
         self.failures: list[EnvFailedError] = []
@@ -88,11 +90,6 @@ class RowEnvs:
             raise
         self.observations, self.rewards = results.observations, results.rewards
         self.terminated, self.truncated = results.terminated, results.truncated
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows, M."""
-        return len(self._envs)
 
     @property
     def max_episode_steps(self) -> int | None:

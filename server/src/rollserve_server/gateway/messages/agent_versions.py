@@ -9,6 +9,7 @@ import numpy as np
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from rollserve import Reason
+from rollserve._codec.records import message_from_record
 from rollserve._codec.tensors import dtype_to_proto
 from rollserve.v1 import agent_versions_pb2 as pb
 from rollserve_server.errors import InvalidValueError, OverLimitError, listed
@@ -68,19 +69,10 @@ def parameter_messages(
 
 
 def _agent_version_to_proto(version: AgentVersionStatus) -> pb.AgentVersion:
-    agents = [
-        pb.HeldAgent(kind=agent.kind, parameter_bytes=agent.parameter_bytes, content_hash=agent.content_hash)
-        for agent in version.agents
-    ]
     updated = Timestamp()
     updated.FromNanoseconds(round(version.updated_seconds * 1e9))
-    return pb.AgentVersion(
-        policy_version=version.number,
-        agents=agents,
-        updated=updated,
-        is_current=version.is_current,
-        in_use=version.in_use,
-    )
+    agents = [message_from_record(pb.HeldAgent, agent) for agent in version.agents]
+    return message_from_record(pb.AgentVersion, version, policy_version=version.number, agents=agents, updated=updated)
 
 
 def _parts(name: str, array: np.ndarray, limit: int) -> Iterator[pb.ParameterPart]:

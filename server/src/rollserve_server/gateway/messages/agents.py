@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -71,17 +70,18 @@ def mlp_from_proto(mlp: agent_pb2.MlpAgent, parameters: Mapping[str, np.ndarray]
         raise InvalidValueError.of("head", expected=f"{', '.join(kinds[:-1])} or {kinds[-1]}", got="none")
     if mlp.activation not in (*_ACTIVATIONS, agent_pb2.ACTIVATION_UNSPECIFIED):
         raise InvalidValueError.of("activation", expected="a value of Activation", got=mlp.activation)
-    norm = mlp.layer_norm
+    norm, core = mlp.layer_norm, mlp.WhichOneof("core")
     norm_epsilon = norm.epsilon if norm.HasField("epsilon") else _NORM_EPSILON
     return MlpSpec(
         layer_sizes=tuple(mlp.layer_sizes),
         activation=_ACTIVATIONS.get(mlp.activation),
         head=head,
         parameters=parameters,
-        settings=_head_settings_from_proto(mlp, head),
+        # Fields that are set have the names of the attributes; others have the same defaults.
+        settings=HeadSettings(**{field.name: value for field, value in getattr(mlp, head).ListFields()}),
         norm_epsilon=norm_epsilon if mlp.HasField("layer_norm") else None,
         value=_value_from_proto(mlp),
-        core=_core_from_proto(mlp),
+        core=None if core is None else CoreSpec(core, getattr(mlp, core).size),
     )
 
 
@@ -120,39 +120,12 @@ def _agent_from_proto(agent: agent_pb2.Agent, allowed_paths: Collection[Path]) -
             raise InvalidValueError.of("kind", expected="mlp, random, constant, onnx, python or pickled", got="none")
 
 
-def _head_settings_from_proto(mlp: agent_pb2.MlpAgent, head: HeadKind) -> HeadSettings:
-    match head:
-        case "diagonal_gaussian" | "squashed_gaussian":
-            gaussian = getattr(mlp, head)
-            return HeadSettings(
-                predicted_log_std=gaussian.predicted_log_std,
-                min_log_std=gaussian.min_log_std if gaussian.HasField("min_log_std") else -math.inf,
-                max_log_std=gaussian.max_log_std if gaussian.HasField("max_log_std") else math.inf,
-            )
-        case "epsilon_greedy":
-            return HeadSettings(epsilon=mlp.epsilon_greedy.epsilon)
-        case "boltzmann":
-            return HeadSettings(temperature=mlp.boltzmann.temperature if mlp.boltzmann.HasField("temperature") else 1.0)
-        case _:
-            return HeadSettings()
-
-
 def _value_from_proto(mlp: agent_pb2.MlpAgent) -> Value | None:
     match mlp.WhichOneof("value"):
         case "shared_value":
             return "shared"
         case "separate_value":
             return tuple(mlp.separate_value.hidden_sizes)
-        case _:
-            return None
-
-
-def _core_from_proto(mlp: agent_pb2.MlpAgent) -> CoreSpec | None:
-    match mlp.WhichOneof("core"):
-        case "gru":
-            return CoreSpec("gru", mlp.gru.size)
-        case "lstm":
-            return CoreSpec("lstm", mlp.lstm.size)
         case _:
             return None
 

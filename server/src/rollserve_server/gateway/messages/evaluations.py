@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rollserve._codec.records import message_from_record
 from rollserve._codec.tensors import named_tensors_from_proto
 from rollserve.reproducibility import reproducibility_to_proto
 from rollserve.v1 import evaluation_pb2
@@ -71,38 +72,32 @@ def population_request_from_proto(
 def evaluation_to_proto(evaluation: Evaluation) -> evaluation_pb2.Evaluation:
     """Return the result of an evaluation."""
     _, returns, lengths, terminated, truncated = zip(*evaluation.outcomes, strict=True)
-    account = evaluation.account
-    return evaluation_pb2.Evaluation(
+    return message_from_record(
+        evaluation_pb2.Evaluation,
+        evaluation.account,
         returns=returns,
         lengths=lengths,
         terminated=terminated,
         truncated=truncated,
         return_summary=summary_to_proto(np.array(returns)),
         length_summary=summary_to_proto(np.array(lengths)),
-        policy_version=account.policy_version,
-        environment_version=account.env_version,
-        seed=account.seed,
-        first_episode_index=account.first_episode_index,
         reproducibility=reproducibility_to_proto(evaluation.reproducibility),
-        account=account_to_proto(account),
+        account=account_to_proto(evaluation.account),
     )
 
 
 def population_evaluation_to_proto(evaluation: Evaluation) -> evaluation_pb2.PopulationEvaluation:
     """Return the result of an evaluation of a population."""
-    account = evaluation.account
-    return evaluation_pb2.PopulationEvaluation(
+    return message_from_record(
+        evaluation_pb2.PopulationEvaluation,
+        evaluation.account,
         returns=[outcome.total_reward for outcome in evaluation.outcomes],
         lengths=[outcome.length for outcome in evaluation.outcomes],
         member_count=evaluation.num_members,
         episode_count=len(evaluation.outcomes) // evaluation.num_members,
         step_count=sum(outcome.length for outcome in evaluation.outcomes),
-        policy_version=account.policy_version,
-        environment_version=account.env_version,
-        seed=account.seed,
-        first_episode_index=account.first_episode_index,
         reproducibility=reproducibility_to_proto(evaluation.reproducibility),
-        account=account_to_proto(account),
+        account=account_to_proto(evaluation.account),
     )
 
 

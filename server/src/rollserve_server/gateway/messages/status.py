@@ -26,16 +26,14 @@ def status_to_proto(sampler: str, status: PoolStatus) -> pb.GetSamplerResponse:
         sampler: the sampler's name.
         status: the state of its pool.
     """
-    return pb.GetSamplerResponse(
+    return message_from_record(
+        pb.GetSamplerResponse,
+        status,
         sampler=sampler,
         server_version=__version__,
         environments=map(env_spec_to_proto, status.env_specs),
-        environment_version=status.env_version,
         observation_space=space_to_proto(describe_space(status.env.observation_space)),
         action_space=space_to_proto(describe_space(status.env.action_space)),
-        agent_kinds=status.agent_kinds,
-        policy_version=status.policy_version,
-        seed=status.seed,
         next_episode_index=status.next_index,
         workers=map(_worker_to_proto, status.workers),
         counters=_counters_to_proto(status),

@@ -38,6 +38,7 @@ __all__ = [
     "ParametersRequest",
     "RequestReader",
     "SamplingRequest",
+    "read_aside",
 ]
 
 DEFAULT_SAMPLER = "default"
@@ -87,10 +88,9 @@ class ParametersRequest(NamedTuple):
 class RequestReader:
     """Reads requests: finds the pool that a request is for, and what the pool has to do.
 
-    Requests that may be large are read in a thread, so that others are answered meanwhile. Every method raises
-    NotFoundError for an unknown sampler, InvalidValueError for a missing, malformed or invalid field, and
-    OverLimitError for too many fields or too long a text. Requests with environments or Python agents can also raise
-    NotAllowedError.
+    Updates and evaluations, which may be large, are read with `read_aside`. Every method raises NotFoundError for an
+    unknown sampler, InvalidValueError for a missing, malformed or invalid field, and OverLimitError for too many fields
+    or too long a text. Requests with environments or Python agents can also raise NotAllowedError.
     """
 
     def __init__(self, pools: Mapping[str, Pool], allowed_paths: Collection[Path]) -> None:
@@ -102,22 +102,6 @@ class RequestReader:
         """
         self._pools = pools
         self._allowed_paths = allowed_paths
-
-    async def agent_update(self, data: bytes) -> AgentUpdateRequest:
-        """Read the request of `UpdateAgent`."""
-        return await _read(self._agent_update, data)
-
-    async def env_update(self, data: bytes) -> EnvUpdateRequest:
-        """Read the request of `UpdateEnv`."""
-        return await _read(self._env_update, data)
-
-    async def evaluation(self, data: bytes) -> tuple[Pool, EvaluationRequest]:
-        """Read the request of `Evaluate`."""
-        return await _read(self._evaluation, data)
-
-    async def population_evaluation(self, data: bytes) -> tuple[Pool, PopulationRequest]:
-        """Read the request of `EvaluatePopulation`."""
-        return await _read(self._population_evaluation, data)
 
     def samples(
         self, kind: type[pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest], data: bytes
@@ -153,7 +137,8 @@ class RequestReader:
             message_limit_from_proto(request),
         )
 
-    def _agent_update(self, data: bytes) -> AgentUpdateRequest:
+    def agent_update(self, data: bytes) -> AgentUpdateRequest:
+        """Read the request of `UpdateAgent`."""
         check_fields(pb.UpdateAgentRequest, data)
         parameters_update = read_parameters_update(data)
         if parameters_update is not None:
@@ -164,17 +149,20 @@ class RequestReader:
         updates, per_worker = agent_updates_from_proto(request, self._allowed_paths)
         return AgentUpdateRequest(pool, updates, per_worker, request.skip_if_identical)
 
-    def _env_update(self, data: bytes) -> EnvUpdateRequest:
+    def env_update(self, data: bytes) -> EnvUpdateRequest:
+        """Read the request of `UpdateEnv`."""
         request = parse(pb.UpdateEnvRequest, data)
         pool = self._pool(request.sampler)
         return EnvUpdateRequest(pool, *env_updates_from_proto(request, self._allowed_paths))
 
-    def _evaluation(self, data: bytes) -> tuple[Pool, EvaluationRequest]:
+    def evaluation(self, data: bytes) -> tuple[Pool, EvaluationRequest]:
+        """Read the request of `Evaluate`."""
         request = parse(pb.EvaluateRequest, data)
         pool = self._pool(request.sampler)
         return pool, evaluation_request_from_proto(request, self._allowed_paths)
 
-    def _population_evaluation(self, data: bytes) -> tuple[Pool, PopulationRequest]:
+    def population_evaluation(self, data: bytes) -> tuple[Pool, PopulationRequest]:
+        """Read the request of `EvaluatePopulation`."""
         request = parse(pb.EvaluatePopulationRequest, data)
         pool = self._pool(request.sampler)
         return pool, population_request_from_proto(request, self._allowed_paths)
@@ -187,6 +175,6 @@ class RequestReader:
         return pool
 
 
-async def _read(read: Callable[[bytes], _T], data: bytes) -> _T:
-    """Return the content of a request; a large one is read in a thread."""
+async def read_aside(read: Callable[[bytes], _T], data: bytes) -> _T:
+    """Return what a method of the reader returns; a large request is read in a thread, so that others are answered."""
     return read(data) if len(data) <= _MAX_INLINE_BYTES else await asyncio.to_thread(read, data)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rollserve_server.activity import Phase, current_activity
-from rollserve_server.errors import AgentFailedError
+from rollserve_server.errors import AgentFailedError, EpisodeFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy as np
 
-    from rollserve_server.agents import Agent
+    from rollserve_server.agents import Agent, Decision
 
 __all__ = ["act"]
 
@@ -23,7 +23,8 @@ def act(
     noise: np.ndarray,
     states: Sequence[np.ndarray],
     rows: Callable[[], Sequence[int]],
-) -> tuple[Sequence[np.ndarray], Mapping[str, np.ndarray]]:
+    located: Callable[[AgentFailedError], EpisodeFailedError],
+) -> Decision:
     """Return the agent's actions and infos for M rows, and update its states; see `Agent.act`.
 
     Args:
@@ -32,6 +33,7 @@ def act(
         noise: (M, K), random numbers of the rows' actions.
         states: for each of the agent's states (M, *S).
         rows: returns the rows in use; called only after an error. Errors in other rows are ignored.
+        located: returns an error of a row with the episode that it was raised in.
 
     Raises:
         AgentFailedError: the agent raised an error, or its output for a row in use is invalid. The error has the row.
@@ -39,13 +41,13 @@ def act(
     activity = current_activity()
     activity.begin(Phase.ACTION)
     try:
-        actions, infos = agent.act(observations, noise, states)
+        decision = agent.act(observations, noise, states)
     except AgentFailedError as error:
-        raise AgentFailedError(error.text, next(iter(rows()), 0)) from error
+        raise located(AgentFailedError(error.text, next(iter(rows()), 0))) from error
     activity.phase = Phase.WORKING
     failures = agent.failures()
     if failures:
         for row in rows():
             if row in failures:
-                raise AgentFailedError(failures[row], row)
-    return actions, infos
+                raise located(AgentFailedError(failures[row], row))
+    return decision

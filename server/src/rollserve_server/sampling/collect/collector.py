@@ -29,6 +29,8 @@ class Collector(ABC):
 
     Attributes:
         attempts: failed attempts at episodes or blocks.
+        infos: reader of the environments' infos.
+        recorder: recorder of the steps.
         num_simulated_steps: number of steps that rows have made.
         num_idle_steps: number of those steps that rows made only because they are stepped together with others.
     """
@@ -47,13 +49,8 @@ class Collector(ABC):
         self._root_seed = root_seed
         self._agent = agent
         self._recurrent_states = RecurrentStates(envs.num_rows, agent.states)
-        self._infos = InfoReader()
-        self._recorder = Recorder(envs.num_rows, column_keys(envs, agent), self._infos)
-        self._observations = self._recorder.columns("observations")
-        self._actions = self._recorder.columns("actions")
-        self._rewards = self._recorder.columns("rewards")
-        self._agent_infos = self._recorder.columns("agent_infos")
-        self._states = self._recorder.columns("states")
+        self.infos = InfoReader()
+        self.recorder = Recorder(envs.num_rows, column_keys(envs, agent), self.infos)
 
     @property
     @abstractmethod
@@ -91,14 +88,6 @@ class Collector(ABC):
         Raises:
             AgentFailedError: the agent failed.
         """
-
-    def release(self, episode: Episode) -> None:
-        """Forget a finished episode: its steps may be overwritten."""
-        self._recorder.release(episode)
-
-    def take_dropped_infos(self) -> dict[str, int]:
-        """Return the number of values of infos that were dropped since the last call, by name."""
-        return self._infos.take_dropped()
 
     @abstractmethod
     def cancel(self, index: int) -> int:

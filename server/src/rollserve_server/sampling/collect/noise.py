@@ -87,13 +87,10 @@ class BlockNoise:
         With `first_step`, the noise goes on at that step, as if the agent had acted from the beginning.
         """
         self._key = (root_seed, block_start)
-        self._next_draw, self._position = divmod(first_step, _DRAW_STEPS)
-        if self._position:
-            position = self._position
+        self._next_draw, position = divmod(first_step, _DRAW_STEPS)
+        if position:
             self._draw()
-            self._position = position
-        else:
-            self._position = _DRAW_STEPS
+        self._position = position or _DRAW_STEPS
         return self._generator.begin(root_seed, block_start)
 
     def next(self, indices: np.ndarray) -> np.ndarray:

@@ -86,11 +86,8 @@ class PopulationCollector:
         """
         envs = self._envs
         rows = sorted(self._running)
-        states = self._recurrent_states.columns
-        try:
-            actions, _ = act(self._agent, envs.observations, self._noise.next(), states, lambda: rows)
-        except EpisodeFailedError as error:
-            raise self._with_member(error) from error
+        noise, states = self._noise.next(), self._recurrent_states.columns
+        actions, _ = act(self._agent, envs.observations, noise, states, lambda: rows, self._with_member)
         envs.step(rows, actions)
         self.num_simulated_steps += len(rows) - len(envs.failures)
         for failure in envs.failures:

@@ -11,7 +11,7 @@ from rollserve_server.sampling.collect.acting import act
 from rollserve_server.sampling.collect.attempts import with_episode
 from rollserve_server.sampling.collect.collector import Collector
 from rollserve_server.sampling.collect.noise import RowNoise
-from rollserve_server.sampling.collect.waiting import Waiting, WaitingForAnyRow, WaitingForOwnRow
+from rollserve_server.sampling.collect.waiting import WaitingForAnyRow, WaitingForOwnRow
 from rollserve_server.sampling.record.episodes import Episode
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ class RowCollector(Collector):
         self._max_episode_length = max_episode_length
         self._envs = envs
         self._noise = RowNoise(envs.num_rows, agent)
-        kind = WaitingForOwnRow if envs.rows_differ else WaitingForAnyRow
-        self._waiting: Waiting = kind(envs.num_rows)
+        self._waiting = (WaitingForOwnRow if envs.rows_differ else WaitingForAnyRow)(envs.num_rows)
         self._steps_left = np.zeros(envs.num_rows, np.int64)
         self._running: dict[int, Episode] = {}
         # Row and index of the last episode that has begun.
@@ -84,29 +83,26 @@ class RowCollector(Collector):
             except EnvFailedError as error:
                 self._retry(row, index, with_episode(error, index, env_seed, 0))
                 break
-            episode = self._running[row] = Episode(index, env_seed, self._infos.read_copies(info))
-            self._recorder.begin(row, episode)
+            episode = self._running[row] = Episode(index, env_seed, self.infos.read_copies(info))
+            self.recorder.begin(row, episode)
             self._recurrent_states.begin(row)
             self._steps_left[row] = self._max_episode_length or -1
         return bool(self._running)
 
     def step(self) -> list[Episode]:
         """Step all rows that have an episode, and return the episodes that ended."""
-        envs, recorder = self._envs, self._recorder
+        envs, recorder = self._envs, self.recorder
         rows = sorted(self._running)
-        states = self._recurrent_states.columns
+        noise, states = self._noise.next(), self._recurrent_states.columns
         if states:
-            recorder.write(self._states, states)
-        try:
-            actions, agent_infos = act(self._agent, envs.observations, self._noise.next(), states, lambda: rows)
-        except EpisodeFailedError as error:
-            raise self._with_episode(error) from error
-        recorder.write(self._observations, envs.observations)
+            recorder.write("states", states)
+        actions, agent_infos = act(self._agent, envs.observations, noise, states, lambda: rows, self._with_episode)
+        recorder.write("observations", envs.observations)
         infos = envs.step(rows, actions)
         self.num_simulated_steps += len(rows) - len(envs.failures)
-        recorder.write(self._actions, actions)
-        recorder.write(self._rewards, (envs.rewards,))
-        recorder.write(self._agent_infos, agent_infos.values())
+        recorder.write("actions", actions)
+        recorder.write("rewards", (envs.rewards,))
+        recorder.write("agent_infos", agent_infos.values())
         for row, info in infos:
             recorder.write_infos(row, info)
         for failure in envs.failures:
@@ -125,8 +121,8 @@ class RowCollector(Collector):
         row = next((row for row, episode in self._running.items() if episode.index == index), None)
         if self._waiting.remove(index) or row is None:
             return 0
-        num_steps = self._recorder.length(row)
-        self._recorder.abandon(row)
+        num_steps = self.recorder.length(row)
+        self.recorder.abandon(row)
         del self._running[row]
         self._waiting.free(row)
         return num_steps
@@ -136,14 +132,14 @@ class RowCollector(Collector):
         self._waiting.free(row)
         envs = self._envs
         last_observations = tuple(column[row].copy() for column in envs.observations)
-        episode = self._recorder.finish(row, bool(envs.terminated[row]), bool(envs.truncated[row]), last_observations)
+        episode = self.recorder.finish(row, bool(envs.terminated[row]), bool(envs.truncated[row]), last_observations)
         envs.terminated[row] = envs.truncated[row] = False
         return episode
 
     def _abandon(self, error: EpisodeFailedError) -> None:
         """Throw away the steps of the row whose environment failed."""
-        located, num_steps = self._with_episode(error), self._recorder.length(error.row)
-        self._recorder.abandon(error.row)
+        located, num_steps = self._with_episode(error), self.recorder.length(error.row)
+        self.recorder.abandon(error.row)
         self._retry(error.row, self._running.pop(error.row).index, located, num_steps)
 
     def _retry(self, row: int, index: int, error: EpisodeFailedError, num_lost_steps: int = 0) -> None:
@@ -154,4 +150,4 @@ class RowCollector(Collector):
 
     def _with_episode(self, error: EpisodeFailedError) -> EpisodeFailedError:
         episode = self._running[error.row]
-        return with_episode(error, episode.index, episode.env_seed, self._recorder.length(error.row))
+        return with_episode(error, episode.index, episode.env_seed, self.recorder.length(error.row))

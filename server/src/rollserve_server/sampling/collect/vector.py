@@ -85,23 +85,21 @@ class VectorCollector(Collector):
 
     def step(self) -> list[Episode]:
         """Step all rows, and return the requested episodes that ended."""
-        envs, recorder = self._envs, self._recorder
-        recorder.write(self._observations, envs.observations)
-        states = self._recurrent_states.columns
+        envs, recorder = self._envs, self.recorder
+        recorder.write("observations", envs.observations)
+        noise, states = self._noise.next(self._indices), self._recurrent_states.columns
         if states:
-            recorder.write(self._states, states)
+            recorder.write("states", states)
+        rows = self._recording_rows
+        actions, agent_infos = act(self._agent, envs.observations, noise, states, rows, self._with_block)
+        recorder.write("actions", actions)
+        recorder.write("agent_infos", agent_infos.values())
         try:
-            noise = self._noise.next(self._indices)
-            actions, agent_infos = act(self._agent, envs.observations, noise, states, self._recording_rows)
-            recorder.write(self._actions, actions)
-            recorder.write(self._agent_infos, agent_infos.values())
             infos = envs.step(actions)
-        except AgentFailedError as error:
-            raise self._with_block(error) from error
         except EnvFailedError as error:
             self._retry(error)
             return []
-        recorder.write(self._rewards, (envs.rewards,))
+        recorder.write("rewards", (envs.rewards,))
         for row, info in envs.step_infos(infos, self._recording_rows()):
             recorder.write_infos(row, info)
         num_steps = int(np.count_nonzero(envs.stepped))
@@ -129,9 +127,9 @@ class VectorCollector(Collector):
                 return 0
         rows = np.flatnonzero(self._recording & (self._indices == index)).tolist()
         self._unfinished.discard(index)
-        num_steps = sum(map(self._recorder.length, rows))
+        num_steps = sum(map(self.recorder.length, rows))
         for row in rows:
-            self._recorder.abandon(row)
+            self.recorder.abandon(row)
             self._recording[row] = False
         return num_steps
 
@@ -150,9 +148,9 @@ class VectorCollector(Collector):
     def _abandon(self) -> int:
         """Throw away the steps of unfinished episodes, and return their number."""
         rows = self._recording_rows()
-        num_steps = sum(map(self._recorder.length, rows))
+        num_steps = sum(map(self.recorder.length, rows))
         for row in rows:
-            self._recorder.abandon(row)
+            self.recorder.abandon(row)
         self._recording[:] = False
         return num_steps
 
@@ -163,15 +161,15 @@ class VectorCollector(Collector):
         episodes = {row: index for row in fresh if (index := int(self._indices[row])) in self._unfinished}
         reset_infos = self._envs.reset_infos(infos, list(episodes))
         for row, index in episodes.items():
-            info = self._infos.read_copies(reset_infos[row]) if row in reset_infos else NO_INFOS
-            self._recorder.begin(row, Episode(index, self._env_seed, info))
+            info = self.infos.read_copies(reset_infos[row]) if row in reset_infos else NO_INFOS
+            self.recorder.begin(row, Episode(index, self._env_seed, info))
             self._recording[row] = True
 
     def _finish(self, row: int) -> Episode:
         envs = self._envs
         self._recording[row] = False
         terminated, truncated = bool(envs.terminated[row]), bool(envs.truncated[row])
-        episode = self._recorder.finish(
+        episode = self.recorder.finish(
             row, terminated, truncated, [column[0] for column in envs.last_observations(np.array([row]))]
         )
         self._unfinished.discard(episode.index)
@@ -187,6 +185,6 @@ class VectorCollector(Collector):
         index = min(self._unfinished)
         where = f"the block of episode {index} (environment seed {self._env_seed})"
         if isinstance(error, AgentFailedError):  # an agent fails in a single row
-            num_steps = self._recorder.length(error.row)
+            num_steps = self.recorder.length(error.row)
             where = f"{where}, episode {self._indices[error.row]}, after {num_steps} steps"
         return type(error)(f"{where}: {error.message}", error.row, index)

@@ -3,41 +3,15 @@
 from __future__ import annotations
 
 import heapq
-from typing import Protocol
 
-__all__ = ["Waiting", "WaitingForAnyRow", "WaitingForOwnRow"]
-
-
-class Waiting(Protocol):
-    """Episodes that wait for a row, and rows that are free. At first, all rows are free."""
-
-    def __len__(self) -> int:
-        """Return the number of episodes that wait."""
-        ...
-
-    def add(self, index: int) -> None:
-        """Add an episode."""
-        ...
-
-    def free(self, row: int) -> None:
-        """Mark a row as free."""
-        ...
-
-    def remove(self, index: int) -> bool:
-        """Remove an episode; return whether it was waiting."""
-        ...
-
-    def take(self, before: int | None) -> tuple[int, int] | None:
-        """Remove a free row and the lowest episode for it, and return them; None if there is no such pair.
-
-        Args:
-            before: upper bound for the episode's index, exclusive; None for no bound.
-        """
-        ...
+__all__ = ["WaitingForAnyRow", "WaitingForOwnRow"]
 
 
 class WaitingForAnyRow:
-    """`Waiting` where any row may run any episode, because all rows have the same environment."""
+    """Episodes that wait for a row, and rows that are free; any row may run any episode.
+
+    At first, all rows are free.
+    """
 
     def __init__(self, num_rows: int) -> None:
         self._free = list(reversed(range(num_rows)))
@@ -59,14 +33,18 @@ class WaitingForAnyRow:
         return _remove(self._indices, index)
 
     def take(self, before: int | None) -> tuple[int, int] | None:
-        """Remove a free row and the lowest episode below `before`, and return them, or None."""
+        """Remove a free row and the lowest episode for it, and return them; None if there is no such pair.
+
+        Args:
+            before: upper bound for the episode's index, exclusive; None for no bound.
+        """
         if self._free and self._indices and (before is None or self._indices[0] < before):
             return self._free.pop(), heapq.heappop(self._indices)
         return None
 
 
 class WaitingForOwnRow:
-    """`Waiting` where episode i runs in row i modulo the number of rows, because the rows' environments differ."""
+    """`WaitingForAnyRow` where episode i runs in row i modulo the number of rows, because their environments differ."""
 
     def __init__(self, num_rows: int) -> None:
         self._free = set(range(num_rows))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Column",
-    "Content",
     "Headers",
     "Observations",
     "empty_info_column",
@@ -78,26 +77,6 @@ class Observations(NamedTuple):
     rows: Rows | Gathered
     last: Rows
     find_frames: Callable[[], Rows | None]
-
-
-class Content(Protocol):
-    """The segments of one message."""
-
-    def headers(self) -> Headers:
-        """Return the values of each segment."""
-        ...
-
-    def observations(self) -> Iterator[Observations]:
-        """Yield the observations of each leaf of the observation space."""
-        ...
-
-    def columns(self, *, all_states: bool) -> Iterator[Column]:
-        """Yield all columns except observations.
-
-        Args:
-            all_states: whether to write recurrent states for each step, too.
-        """
-        ...
 
 
 def step_column_name(group: str, key: InfoKey, *, all_states: bool) -> tuple[str, str] | None:

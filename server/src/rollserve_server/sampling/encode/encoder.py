@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ import numpy as np
 from rollserve._codec.protobuf import keys_of, length_delimited, size_of
 from rollserve.v1.episode_batch_pb2 import EpisodeBatch
 from rollserve.v1.sampler_service_pb2 import ObtainExactEpisodesResponse, ObtainSamplesResponse
-from rollserve_server.sampling.encode.columns import Column, Content, Headers, Observations
+from rollserve_server.sampling.encode.columns import Column, Headers, Observations
 from rollserve_server.sampling.encode.compression import Compressor
 from rollserve_server.sampling.encode.fields import (
     CompressedRows,
@@ -25,16 +25,14 @@ from rollserve_server.sampling.encode.fields import (
 from rollserve_server.sampling.encode.frame_stacks import may_be_stack
 from rollserve_server.sampling.encode.messages import EncodedMessage
 from rollserve_server.sampling.encode.payoffs import Payoffs
-from rollserve_server.sampling.encode.segment_content import SegmentContent
 from rollserve_server.sampling.encode.sizes import FILL_BYTES
-from rollserve_server.sampling.encode.table_content import TableContent
 from rollserve_server.sampling.protocol.orders import PLAIN, ColumnFormat
 
 if TYPE_CHECKING:
     from rollserve.v1.tensor_pb2 import Compression
     from rollserve_server.sampling.encode.fields import Part
-    from rollserve_server.sampling.encode.segments import Segment
-    from rollserve_server.sampling.encode.table_slices import TableSlice
+    from rollserve_server.sampling.encode.segment_content import SegmentContent
+    from rollserve_server.sampling.encode.table_content import TableContent
 
 __all__ = ["Encoder", "Encoding"]
 
@@ -74,18 +72,8 @@ class Encoder:
         """Return the preferred plain size of the next message, if it shrinks as much as the last one did."""
         return round(FILL_BYTES * self._shrinkage)
 
-    def encode(self, segments: Sequence[Segment], encoding: Encoding) -> EncodedMessage:
-        """Return the message with the segments, in their order."""
-        return self._encode(SegmentContent(segments), encoding)
-
-    def encode_table(self, content: TableSlice, encoding: Encoding) -> EncodedMessage:
-        """Return the message with a slice of a table whose infos of one name have one key.
-
-        The message refers to the table's columns, so it has to be written before they change.
-        """
-        return self._encode(TableContent(content), encoding)
-
-    def _encode(self, content: Content, encoding: Encoding) -> EncodedMessage:
+    def encode(self, content: SegmentContent | TableContent, encoding: Encoding) -> EncodedMessage:
+        """Return the message with the content. It refers to the content's columns until it is written."""
         headers, options = content.headers(), encoding.columns
         columns: list[Column] = []
         for observations in content.observations():

@@ -30,7 +30,7 @@ __all__ = ["SegmentContent"]
 
 
 class SegmentContent:
-    """Segments of recorded episodes, in their order; a `Content`."""
+    """Content of a message with segments of recorded episodes, in their order."""
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self._segments = segments
@@ -49,7 +49,7 @@ class SegmentContent:
         )
 
     def observations(self) -> Iterator[Observations]:
-        """Yield the observations of each leaf."""
+        """Yield the observations of each leaf of the observation space."""
         keys = [key for group, key in self._pieces[0].buffer.columns if group == "observations"]
         values = [segment.last_observations for segment in self._segments]
         for position, key in enumerate(keys):
@@ -58,7 +58,11 @@ class SegmentContent:
             yield Observations(key, self._rows(("observations", key)), last, find_frames)
 
     def columns(self, *, all_states: bool) -> Iterator[Column]:
-        """Yield all columns except observations."""
+        """Yield all columns except observations.
+
+        Args:
+            all_states: whether to write recurrent states for each step, too.
+        """
         # Keys of whole episodes, so that all segments of an episode have the same columns.
         keys = info_keys([segment.episode for segment in self._segments])
         for group, key in self._pieces[0].buffer.columns:

@@ -26,7 +26,10 @@ __all__ = ["TableContent"]
 
 
 class TableContent:
-    """A slice of a table whose infos of one name have one key; a `Content`. Its columns refer to the table's."""
+    """Content of a message with a slice of a table whose infos of one name have one key.
+
+    Its columns refer to the table's, so the message has to be written before they change.
+    """
 
     def __init__(self, content: TableSlice) -> None:
         self._fragments = content.fragments
@@ -46,7 +49,7 @@ class TableContent:
         )
 
     def observations(self) -> Iterator[Observations]:
-        """Yield the observations of each leaf."""
+        """Yield the observations of each leaf of the observation space."""
         keys = [key for group, key in self._stored.keys if group == "observations"]
         for position, key in enumerate(keys):
             rows = Gathered(self._stored.column(("observations", key)), self._segments.places)
@@ -55,7 +58,11 @@ class TableContent:
             yield Observations(key, rows, last, find_frames)
 
     def columns(self, *, all_states: bool) -> Iterator[Column]:
-        """Yield all columns except observations."""
+        """Yield all columns except observations.
+
+        Args:
+            all_states: whether to write recurrent states for each step, too.
+        """
         for group, key in self._stored.keys:
             name = step_column_name(group, key, all_states=all_states)
             if name is not None:

@@ -27,6 +27,9 @@ __all__ = ["FRAGMENT_BYTES", "EndingFragments", "FragmentTable"]
 FRAGMENT_BYTES = 128
 """Approximate memory of a fragment without its steps and infos."""
 
+_COLUMNS = ("rows", "starts", "episode_indices", "first_steps", "terminated", "truncated")
+"""Arrays with an element for each fragment, which both classes have."""
+
 
 class EndingFragments(NamedTuple):
     """N fragments that end with the same step.
@@ -124,8 +127,7 @@ class FragmentTable:
     @classmethod
     def of(cls, steps: Sequence[EndingFragments]) -> FragmentTable:
         """Return a table of fragments that end with several steps. They share the columns and the seed."""
-        names = ("rows", "starts", "episode_indices", "first_steps", "terminated", "truncated")
-        joined: dict[str, Any] = {name: np.concatenate([getattr(step, name) for step in steps]) for name in names}
+        joined: dict[str, Any] = {name: np.concatenate([getattr(step, name) for step in steps]) for name in _COLUMNS}
         joined["stops"] = np.repeat([step.stop for step in steps], [len(step.rows) for step in steps])
         observations = zip(*(step.last_observations for step in steps), strict=True)
         joined["last_observations"] = [np.concatenate(leaf) for leaf in observations]
@@ -137,18 +139,9 @@ class FragmentTable:
 
     def select(self, start: int, stop: int) -> FragmentTable:
         """Return the fragments from `start` up to `stop`, as views."""
-        return dataclasses.replace(
-            self,
-            rows=self.rows[start:stop],
-            starts=self.starts[start:stop],
-            stops=self.stops[start:stop],
-            episode_indices=self.episode_indices[start:stop],
-            first_steps=self.first_steps[start:stop],
-            terminated=self.terminated[start:stop],
-            truncated=self.truncated[start:stop],
-            last_observations=[column[start:stop] for column in self.last_observations],
-            reset_infos=self.reset_infos[start:stop],
-        )
+        columns: dict[str, Any] = {name: getattr(self, name)[start:stop] for name in (*_COLUMNS, "stops")}
+        columns["last_observations"] = [column[start:stop] for column in self.last_observations]
+        return dataclasses.replace(self, reset_infos=self.reset_infos[start:stop], **columns)
 
     def episodes(self, reader: InfoReader) -> list[Episode]:
         """Return the fragments one by one. Their infos are read again, for columns of one dtype and shape each."""

@@ -37,12 +37,15 @@ class FragmentCollector(ABC):
             next episodes.
         num_repeated_steps: number of steps that the last `step` has repeated to restore rows whose environments failed.
         is_stranded: whether a row whose environment failed in the middle of a call could not be restored.
+        num_steps: number of steps that each row makes in the call.
         attempts: failed attempts at episodes.
+        infos: reader of the environments' infos.
         outbox: fragments that are finished.
     """
 
     outbox: Outbox
     _envs: RowEnvs | VectorEnvs
+    _restoring: Iterator[int]
 
     def __init__(
         self, sequence: RowSequenceSpec, envs: RowEnvs | VectorEnvs, states: Sequence[RowState], num_retries: int
@@ -63,13 +66,13 @@ class FragmentCollector(ABC):
         self.num_broken_off = 0
         self._sequence = sequence
         self._envs = envs
-        self._infos = InfoReader()
+        self.infos = InfoReader()
         self._agent: Agent
         self._recurrent_states = RecurrentStates(len(states), ())
         # For each row: the recurrent state to begin with; empty once there is an agent.
         self._initial_states = [state.recurrent_state for state in states]
-        # In the call: the current step, the number of steps, and for each leaf the actions (T, M, *A).
-        self._step = self._num_steps = 0
+        # In the call: the current step, and for each leaf the actions (T, M, *A).
+        self._step = self.num_steps = 0
         self._reports_actions = False
         self._call_actions: Sequence[np.ndarray] = ()
 
@@ -79,9 +82,9 @@ class FragmentCollector(ABC):
         """Bytes that the columns of one row's step take, once there is an agent."""
 
     @property
-    def num_steps(self) -> int:
-        """Number of steps that each row makes in the call."""
-        return self._num_steps
+    def num_steps_left(self) -> int:
+        """Number of steps that each row has yet to make in the call."""
+        return self.num_steps - self._step
 
     @abstractmethod
     def episode_index(self, row: int) -> int:
@@ -106,7 +109,7 @@ class FragmentCollector(ABC):
         """
         self.num_broken_off = 0
         self._step = 0
-        self._num_steps = num_steps
+        self.num_steps = num_steps
         leaves = self._envs.action_leaves if report_actions else ()
         self._call_actions = [np.empty((num_steps, self.num_rows, *leaf.shape), _log_dtype(leaf)) for leaf in leaves]
         self._reports_actions = report_actions
@@ -117,16 +120,16 @@ class FragmentCollector(ABC):
 
         If they are made, the fragments of episodes that go on end with the last step and go to the outbox.
         """
-        self._num_steps = max(num_steps, self._step)
+        self.num_steps = max(num_steps, self._step)
         # Copies, because views would keep the memory of the other steps.
-        self._call_actions = [column[: self._num_steps].copy() for column in self._call_actions]
+        self._call_actions = [column[: self.num_steps].copy() for column in self._call_actions]
         self._history.shorten(self._call_actions)
-        if 0 < self._step == self._num_steps:
+        if 0 < self._step == self.num_steps:
             self._cut()
 
-    @abstractmethod
     def restore(self) -> int:
         """Make steps that restore rows, and return their number; 0 once all rows are restored."""
+        return next(self._restoring, 0)
 
     @abstractmethod
     def step(self) -> None:
@@ -151,10 +154,6 @@ class FragmentCollector(ABC):
     @abstractmethod
     def _with_episode(self, error: _Failed) -> _Failed:
         """Return the error with the episode that it was raised in."""
-
-    def take_dropped_infos(self) -> dict[str, int]:
-        """Return the number of values of infos that were dropped since the last call, by name."""
-        return self._infos.take_dropped()
 
     def _retry(self, error: EnvFailedError, key: int) -> None:
         """Record a failed attempt; raise the error, which names its episode, if no other is allowed."""

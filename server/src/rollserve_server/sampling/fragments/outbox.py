@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollserve_server.sampling.encode.encoder import Encoder, Encoding
+from rollserve_server.sampling.encode.segment_content import SegmentContent
 from rollserve_server.sampling.encode.segments import cut_into_messages
+from rollserve_server.sampling.encode.table_content import TableContent
 from rollserve_server.sampling.encode.table_slices import cut_table
 from rollserve_server.sampling.encode.tables import EndingFragments, FragmentTable
 
@@ -139,7 +141,7 @@ class EpisodeOutbox(Outbox):
         fill_bytes, all_states = self._encoder.fill_bytes, encoding.columns.all_states
         for segments in cut_into_messages(fragments, max_message_bytes, first_step, fill_bytes, all_states=all_states):
             self._written += [segment.episode for segment in segments if segment.ends]
-            yield self._encoder.encode(segments, encoding)
+            yield self._encoder.encode(SegmentContent(segments), encoding)
 
 
 class TableOutbox(Outbox):
@@ -193,8 +195,8 @@ class TableOutbox(Outbox):
         if table.is_uniform:
             for content in cut_table(table, *limits, all_states=all_states):
                 self.num_bytes -= content.num_bytes
-                yield self._encoder.encode_table(content, encoding)
+                yield self._encoder.encode(TableContent(content), encoding)
             return
         for segments in cut_into_messages(table.episodes(self._infos), *limits, all_states=all_states):
-            yield self._encoder.encode(segments, encoding)
+            yield self._encoder.encode(SegmentContent(segments), encoding)
         self.num_bytes -= table.num_bytes

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from rollserve_server.errors import AgentFailedError, EnvFailedError, EpisodeFailedError
+from rollserve_server.errors import EnvFailedError, EpisodeFailedError
 from rollserve_server.sampling.collect.acting import act
 from rollserve_server.sampling.collect.attempts import with_episode
 from rollserve_server.sampling.collect.collector import column_keys
@@ -67,9 +67,7 @@ class RowFragmentCollector(FragmentCollector):
     def set_agent(self, agent: Agent) -> None:
         """Let another agent act from the next call on."""
         super().set_agent(agent)
-        self._recorder = Recorder(self.num_rows, column_keys(self._envs, agent), self._infos)
-        groups = ("observations", "actions", "rewards", "agent_infos", "states")
-        self._columns = {group: self._recorder.columns(group) for group in groups}
+        self._recorder = Recorder(self.num_rows, column_keys(self._envs, agent), self.infos)
         self._noise = RowNoise(self.num_rows, agent)
         for position in self._positions:
             position.has_noise = False
@@ -79,31 +77,24 @@ class RowFragmentCollector(FragmentCollector):
         super().begin_call(num_steps, report_actions=report_actions)
         self._reset_steps[:] = 0
 
-    def restore(self) -> int:
-        """Make one step that restores a row, and return 1; 0 once all rows are restored."""
-        return next(self._restoring, 0)
-
     def step(self) -> None:
         """Step all rows."""
-        envs, recorder, columns = self._envs, self._recorder, self._columns
+        envs, recorder = self._envs, self._recorder
         self.num_repeated_steps = 0
         for row, position in enumerate(self._positions):
             if not position.is_open:
                 self._open(row, position)
-        rows, states = range(self.num_rows), self._recurrent_states.columns
+        rows, noise, states = range(self.num_rows), self._noise.next(), self._recurrent_states.columns
         if states:
-            recorder.write(columns["states"], states)
-        try:
-            actions, agent_infos = act(self._agent, envs.observations, self._noise.next(), states, lambda: rows)
-        except AgentFailedError as error:
-            raise self._with_episode(error) from error
-        recorder.write(columns["observations"], envs.observations)
+            recorder.write("states", states)
+        actions, agent_infos = act(self._agent, envs.observations, noise, states, lambda: rows, self._with_episode)
+        recorder.write("observations", envs.observations)
         infos = envs.step(rows, actions)
         if envs.failures:
             infos += self._step_again(envs.failures, actions)
-        recorder.write(columns["actions"], actions)
-        recorder.write(columns["rewards"], (envs.rewards,))
-        recorder.write(columns["agent_infos"], agent_infos.values())
+        recorder.write("actions", actions)
+        recorder.write("rewards", (envs.rewards,))
+        recorder.write("agent_infos", agent_infos.values())
         for row, info in infos:
             recorder.write_infos(row, info)
         self._keep_actions(actions)
@@ -111,7 +102,7 @@ class RowFragmentCollector(FragmentCollector):
         self._env_steps += 1
         self._episode_steps += 1
         self._end_episodes()
-        if self._step == self._num_steps:
+        if self._step == self.num_steps:
             for row, position in enumerate(self._positions):
                 if position.is_open:
                     self._finish(row, terminated=False, truncated=False)
@@ -140,7 +131,7 @@ class RowFragmentCollector(FragmentCollector):
         if not self._env_steps[row]:
             position.env_seed = self._seeds.begin(self._sequence.root_seed, position.reset_index)
             info = self._begun(lambda: self._envs.reset(row, position.env_seed), position.episode_index)
-            position.reset_infos = self._infos.read_copies(info)
+            position.reset_infos = self.infos.read_copies(info)
             self._reset_steps[row] = self._step
             self._history.reset(row, self._step)
         first_step = int(self._episode_steps[row])
@@ -253,7 +244,7 @@ class RowFragmentCollector(FragmentCollector):
         position = self._positions[row]
         position.env_seed = self._seeds.begin(self._sequence.root_seed, state.reset_index)
         info = self._envs.reset(row, position.env_seed)
-        position.reset_infos = self._infos.read_copies(info) if state.first_step == 0 else NO_INFOS
+        position.reset_infos = self.infos.read_copies(info) if state.first_step == 0 else NO_INFOS
         yield from replay_row(self._envs, row, state.actions, state.num_steps)
 
     def _with_episode(self, error: _Failed) -> _Failed:

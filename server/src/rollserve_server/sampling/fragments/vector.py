@@ -48,7 +48,7 @@ class VectorFragmentCollector(FragmentCollector):
         self, sequence: RowSequenceSpec, envs: VectorEnvs, states: Sequence[RowState], num_retries: int = 0
     ) -> None:
         super().__init__(sequence, envs, states, num_retries)
-        self.outbox: TableOutbox = TableOutbox(self._infos)
+        self.outbox: TableOutbox = TableOutbox(self.infos)
         self._columns: StepColumns
         # For each row: its episode, and the infos that the episode began with.
         self._indices = np.array([state.episode_index for state in states])
@@ -93,10 +93,6 @@ class VectorFragmentCollector(FragmentCollector):
             self._columns = StepColumns(self.num_rows, num_steps, self._columns.keys)
         self._begin_step = 0
 
-    def restore(self) -> int:
-        """Make a step of all rows that restores them, and return M; 0 once they are restored."""
-        return next(self._restoring, 0)
-
     def step(self) -> None:
         """Step all rows."""
         envs, columns, step = self._envs, self._columns, self._step
@@ -107,26 +103,22 @@ class VectorFragmentCollector(FragmentCollector):
             self._noise.begin(self._sequence.root_seed, self._block_start, self._block_steps)
             self._has_noise = True
             self._recurrent_states.begin(np.flatnonzero(self._episode_steps == 0))
-        states = self._recurrent_states.columns
+        all_rows, noise, states = range(self.num_rows), self._noise.next(self._indices), self._recurrent_states.columns
         columns.write("observations", step, envs.observations)
         columns.write("states", step, states)
-        try:
-            noise = self._noise.next(self._indices)
-            actions, agent_infos = act(self._agent, envs.observations, noise, states, lambda: range(self.num_rows))
-        except AgentFailedError as error:
-            raise self._with_episode(error) from error
+        actions, agent_infos = act(self._agent, envs.observations, noise, states, lambda: all_rows, self._with_episode)
         columns.write("actions", step, actions)
         columns.write("agent_infos", step, agent_infos.values())
         infos = self._step_envs(actions)
         columns.write("rewards", step, (envs.rewards,))
         for part, rows in envs.info_parts(infos):
-            for key, values, present in self._infos.read_columns(part, rows):
+            for key, values, present in self.infos.read_columns(part, rows):
                 columns.write_info(key, step, values, present)
         self._keep_actions(actions)
         self._step += 1
         self._block_steps += 1
         self._end_episodes(infos)
-        if self._step == self._num_steps:
+        if self._step == self.num_steps:
             self._cut()
 
     def progress(self) -> list[RowProgress]:
@@ -200,7 +192,7 @@ class VectorFragmentCollector(FragmentCollector):
         if by_row or self._has_reset_infos:
             self._has_reset_infos = True
             for row in rows.tolist():
-                self._reset_infos[row] = self._infos.read_copies(by_row[row]) if row in by_row else NO_INFOS
+                self._reset_infos[row] = self.infos.read_copies(by_row[row]) if row in by_row else NO_INFOS
 
     def _end_episodes(self, infos: Mapping[str, Any]) -> None:
         """End the episodes that are over after the current step."""

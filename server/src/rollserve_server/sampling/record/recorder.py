@@ -49,6 +49,9 @@ class Recorder:
     The buffer is used over and over. When it is full, pieces that are still in use move to buffers of their own; if
     they are most of the buffer, they keep it, and the recorder takes a new one. Infos of environments can have any
     names, so each episode has its own columns for them.
+
+    Attributes:
+        step_bytes: bytes that the columns of one row's step take.
     """
 
     def __init__(self, num_rows: int, keys: Iterable[ColumnKey], reader: InfoReader) -> None:
@@ -61,39 +64,29 @@ class Recorder:
         """
         keys = list(keys)
         self._reader = reader
-        self._step_bytes = sum(key.dtype.itemsize * math.prod(key.shape) for _, key in keys)
-        steps = _BUFFER_BYTES // max(self._step_bytes * num_rows, 1)
+        self.step_bytes = sum(key.dtype.itemsize * math.prod(key.shape) for _, key in keys)
+        steps = _BUFFER_BYTES // max(self.step_bytes * num_rows, 1)
         self._num_steps = max(_MIN_BUFFER_STEPS, min(steps, _MAX_BUFFER_STEPS))
         self._num_rows = num_rows
         self._keys = keys
-        self._buffer = self._new_buffer()
-        self._columns: dict[str, list[np.ndarray]] = {}
+        self._take_new_buffer()
         self._step = 0
         self._open: dict[int, _OpenEpisode] = {}
         # Finished episodes whose last piece is in the buffer.
         self._finished: set[Episode] = set()
 
-    @property
-    def step_bytes(self) -> int:
-        """Bytes that the columns of one row's step take."""
-        return self._step_bytes
-
     def begin(self, row: int, episode: Episode) -> None:
         """Record the row's next steps as steps of the episode."""
         self._open[row] = _OpenEpisode(episode, self._step)
 
-    def columns(self, group: str) -> list[np.ndarray]:
-        """Return the columns of a group, in the order of the keys, for `write`. The list changes with the buffer."""
-        return self._columns.setdefault(group, self._buffer.group(group))
-
-    def write(self, columns: Iterable[np.ndarray], values: Iterable[np.ndarray]) -> None:
-        """Write the current step of every row, (M, *shape) for each column."""
-        for column, value in zip(columns, values, strict=True):
+    def write(self, group: str, values: Iterable[np.ndarray]) -> None:
+        """Write the current step of every row, (M, *shape) for each column of the group."""
+        for column, value in zip(self._groups.get(group, ()), values, strict=True):
             column[:, self._step] = value
 
     def last_written(self, group: str) -> list[np.ndarray]:
         """Return what was written as the current step of every row, (M, *shape) for each column of the group."""
-        return [column[:, self._step] for column in self.columns(group)]
+        return [column[:, self._step] for column in self._groups.get(group, ())]
 
     def write_infos(self, row: int, info: Mapping[Any, Any]) -> None:
         """Write an environment's infos of the current step of a row."""
@@ -146,7 +139,7 @@ class Recorder:
         return episode
 
     def _num_bytes(self, episode: Episode) -> int:
-        num_bytes = _EPISODE_BYTES + episode.length * self._step_bytes
+        num_bytes = _EPISODE_BYTES + episode.length * self.step_bytes
         num_bytes += sum(map(sys.getsizeof, episode.last_observations))
         if episode.reset_infos:
             num_bytes += sys.getsizeof(episode.reset_infos) + sum(map(sys.getsizeof, episode.reset_infos.values()))
@@ -155,9 +148,11 @@ class Recorder:
             num_bytes += sum(column.num_bytes for column in episode.env_infos.values())
         return num_bytes
 
-    def _new_buffer(self) -> ColumnBuffer:
+    def _take_new_buffer(self) -> None:
         shape = (self._num_rows, self._num_steps)
-        return ColumnBuffer({(group, key): np.empty((*shape, *key.shape), key.dtype) for group, key in self._keys})
+        columns = {(group, key): np.empty((*shape, *key.shape), key.dtype) for group, key in self._keys}
+        self._buffer = ColumnBuffer(columns)
+        self._groups = {group: self._buffer.group(group) for group, _ in self._keys}
 
     def _make_room(self) -> None:
         """Make the whole buffer free for new steps, without losing those in use."""
@@ -175,9 +170,7 @@ class Recorder:
                 running.num_moved += piece.num_steps
             running.start = 0
         if finished_keep:
-            self._buffer = self._new_buffer()
-            for group, columns in self._columns.items():
-                columns[:] = self._buffer.group(group)
+            self._take_new_buffer()
         else:
             self._move_finished()
         self._finished.clear()
@@ -186,7 +179,7 @@ class Recorder:
     def _move_finished(self) -> None:
         # In the order in which they will be released.
         finished = sorted(self._finished, key=lambda episode: episode.index)
-        for group in _group(finished, _SHARED_BUFFER_BYTES // self._step_bytes):
+        for group in _group(finished, _SHARED_BUFFER_BYTES // self.step_bytes):
             for episode, piece in zip(group, copy_pieces([member.pieces[-1] for member in group]), strict=True):
                 episode.pieces[-1] = piece
 

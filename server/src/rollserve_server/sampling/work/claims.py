@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rollserve_server.sampling.encode.encoder import Encoder, Encoding
 from rollserve_server.sampling.encode.messages import EncodedMessage, write_messages
+from rollserve_server.sampling.encode.segment_content import SegmentContent
 from rollserve_server.sampling.encode.segments import Segment, cut_into_messages
 from rollserve_server.sampling.protocol.episodes import Claim, Parcel
 from rollserve_server.sampling.protocol.orders import Message
@@ -56,7 +57,7 @@ class ClaimWriter:
             places: list[Message] = []
             start = draft.position
             while draft.segments is not None and num_raw_bytes < _PARCELS_BYTES:
-                message = self._encoder.encode(draft.segments, encoding)
+                message = self._encoder.encode(SegmentContent(draft.segments), encoding)
                 places.append(Message(num_bytes, message.num_bytes, message.num_steps, message.num_episodes))
                 messages.append(message)
                 num_bytes += message.num_bytes

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from rollserve_server.agents import Agent
     from rollserve_server.envs import RowEnvs
     from rollserve_server.sampling.collect.collector import Collector
-    from rollserve_server.sampling.protocol.episodes import EpisodeRange
     from rollserve_server.sampling.record.episodes import Episode
+    from rollserve_server.settings import WorkerSettings
 
 __all__ = ["EpisodeWork"]
 
@@ -39,6 +39,7 @@ class EpisodeWork:
     Attributes:
         spec: the sequence.
         envs: environments that nothing else uses.
+        collector: loop that runs the episodes.
     """
 
     def __init__(
@@ -46,10 +47,8 @@ class EpisodeWork:
         sequence: SequenceSpec,
         envs: RowEnvs | VectorEnvs,
         agent: Agent,
-        *,
         worker_index: int,
-        buffer_bytes: int,
-        num_retries: int,
+        settings: WorkerSettings,
     ) -> None:
         """Start without episodes.
 
@@ -58,29 +57,26 @@ class EpisodeWork:
             envs: environments that nothing else uses.
             agent: agent that acts.
             worker_index: index of the worker, for messages that hold it.
-            buffer_bytes: size of finished episodes from which no more episodes begin, except lost ones and those with
-                lower indices than a finished one, because its claim may wait for them.
-            num_retries: how often an episode may run again whose environment failed.
+            settings: retries, and the size of finished episodes from which no more episodes begin, except lost ones
+                and those with lower indices than a finished one, because its claim may wait for them.
         """
         self.spec = sequence
         self.envs = envs
         self._worker_index = worker_index
-        self._buffer_bytes = buffer_bytes
-        self._collector: Collector
+        self._buffer_bytes = settings.worker_buffer_bytes
+        self.collector: Collector
         if isinstance(envs, VectorEnvs):
-            self._collector = VectorCollector(sequence.root_seed, envs, agent, num_retries)
+            self.collector = VectorCollector(sequence.root_seed, envs, agent, settings.env_retries)
         else:
-            self._collector = RowCollector(sequence.root_seed, envs, agent, sequence.max_episode_length, num_retries)
+            max_episode_length, num_retries = sequence.max_episode_length, settings.env_retries
+            self.collector = RowCollector(sequence.root_seed, envs, agent, max_episode_length, num_retries)
         self._finished: dict[int, Episode] = {}
         self._held_bytes = 0
         self._writer = ClaimWriter(self._finished)
-        # One more than the highest index of lost episodes that have begun again.
+        # One more than the highest index of lost episodes that have begun again, even if the buffer was full.
         self._stop_again = 0
+        # In the order: steps thrown away of cancelled episodes, and steps that had been delivered before.
         self._num_cancelled_steps = 0
-
-    def episode_index(self, row: int) -> int | None:
-        """Return the index of the episode that a row runs or begins; None if it has none."""
-        return self._collector.episode_index(row)
 
     def run(self, order: Order, is_stopped: Callable[[], bool]) -> tuple[Report, NDArray[np.uint8]]:
         """Carry out an order; `is_stopped` is called before each step and ends the steps when it returns True.
@@ -88,12 +84,14 @@ class EpisodeWork:
         Returns:
             The report, and the buffer with its messages. The caller closes the work if the report says so.
         """
+        self._num_cancelled_steps = 0
         for claim in order.release:
             self._release(claim)
         for indices in order.cancel:
             self._cancel(indices)
-        self._enqueue(order.begin, order.begin_again)
-        collector = self._collector
+        collector = self.collector
+        collector.enqueue((*order.begin, *order.begin_again))
+        self._stop_again = max((self._stop_again, *(episodes.indices.stop for episodes in order.begin_again)))
         steps_before = collector.num_simulated_steps, collector.num_idle_steps
         began = sampled = time.perf_counter()
         finished: list[tuple[int, int, int]] = []
@@ -119,23 +117,18 @@ class EpisodeWork:
             num_idle_steps=collector.num_idle_steps - steps_before[1],
             sampling_seconds=sampled - began,
             encoding_seconds=time.perf_counter() - sampled,
-            dropped_infos=collector.take_dropped_infos(),
+            dropped_infos=collector.infos.take_dropped(),
             failure=failure,
             is_closed=is_closed,
             outcomes=outcomes,
             env_failures=env_failures,
-            num_lost_steps=num_lost_steps + self._take_num_cancelled_steps(),
+            num_lost_steps=num_lost_steps + self._num_cancelled_steps,
         )
         return report, buffer
 
-    def _enqueue(self, ranges: Sequence[EpisodeRange], lost_ranges: Sequence[EpisodeRange]) -> None:
-        """Add episodes, which begin when rows are free; lost ones begin even if the buffer is full."""
-        self._collector.enqueue((*ranges, *lost_ranges))
-        self._stop_again = max((self._stop_again, *(episodes.indices.stop for episodes in lost_ranges)))
-
     def _sample(self, seconds: float, before: int | None, is_stopped: Callable[[], bool]) -> list[tuple[int, int, int]]:
         """Run a slice; return index, number of steps and approximate bytes of each episode that ended."""
-        collector = self._collector
+        collector = self.collector
 
         def begin() -> bool:
             is_full = self._held_bytes >= self._buffer_bytes
@@ -178,7 +171,7 @@ class EpisodeWork:
         """Return a claim of all episodes if nothing runs or waits, and they are consecutive and small; else none."""
         first, last = min(self._finished, default=0), max(self._finished, default=-1)
         is_consecutive = 0 < len(self._finished) == last - first + 1
-        is_done = not (self._collector.num_waiting or self._collector.num_running)
+        is_done = not (self.collector.num_waiting or self.collector.num_running)
         is_early = is_consecutive and is_done and self._held_bytes <= _MAX_EARLY_BYTES
         return [Claim(EARLY, first, last + 1)] if is_early else []
 
@@ -193,20 +186,15 @@ class EpisodeWork:
         for index in indices:
             episode = self._finished.pop(index, None)
             if episode is None:
-                self._num_cancelled_steps += self._collector.cancel(index)
+                self._num_cancelled_steps += self.collector.cancel(index)
             else:
                 self._forget(episode)
                 self._num_cancelled_steps += episode.length - self._writer.num_written_steps(episode)
         self._writer.forget_incomplete()
 
     def _forget(self, episode: Episode) -> None:
-        self._collector.release(episode)
+        self.collector.recorder.release(episode)
         self._held_bytes -= episode.num_bytes
-
-    def _take_num_cancelled_steps(self) -> int:
-        """Return the number of steps thrown away since the last call: of cancelled episodes, or delivered before."""
-        num_steps, self._num_cancelled_steps = self._num_cancelled_steps, 0
-        return num_steps
 
     def _outcomes(self, indices: Iterable[int]) -> tuple[Outcome, ...]:
         episodes = (self._finished[index] for index in indices)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rollserve_server.envs import RowEnvs
     from rollserve_server.sampling.fragments.collector import FragmentCollector
     from rollserve_server.sampling.protocol.fragments import RowProgress, RowSequenceSpec, RowState
+    from rollserve_server.settings import WorkerSettings
 
 __all__ = ["FragmentWork"]
 
@@ -37,6 +38,7 @@ class FragmentWork:
     Attributes:
         spec: the row sequence.
         envs: environments that nothing else uses.
+        collector: loop that steps the rows.
     """
 
     def __init__(
@@ -44,10 +46,8 @@ class FragmentWork:
         sequence: RowSequenceSpec,
         envs: RowEnvs | VectorEnvs,
         states: Sequence[RowState],
-        *,
         worker_index: int,
-        buffer_bytes: int,
-        num_retries: int,
+        settings: WorkerSettings,
     ) -> None:
         """Begin with rows that have to be restored.
 
@@ -56,29 +56,23 @@ class FragmentWork:
             envs: environments that nothing else uses.
             states: states to restore the rows from.
             worker_index: index of the worker, for the messages.
-            buffer_bytes: upper bound for the steps of a call, and size of waiting fragments at which rows stop.
-            num_retries: how often an episode may run again whose environment failed.
+            settings: retries, and the upper bound for the bytes of a call's steps and of waiting fragments.
         """
         self.spec = sequence
         self.envs = envs
         self._worker_index = worker_index
-        self._buffer_bytes = buffer_bytes
-        self._rows: FragmentCollector
+        self._buffer_bytes = settings.worker_buffer_bytes
+        self.collector: FragmentCollector
         if isinstance(envs, VectorEnvs):
-            self._rows = VectorFragmentCollector(sequence, envs, states, num_retries)
+            self.collector = VectorFragmentCollector(sequence, envs, states, settings.env_retries)
         else:
-            self._rows = RowFragmentCollector(sequence, envs, states, num_retries)
-        self._num_simulated_steps = 0
-        self._num_restoring_steps = 0
+            self.collector = RowFragmentCollector(sequence, envs, states, settings.env_retries)
+        # In the order: the steps that rows have made, and those among them that restored rows.
+        self._num_simulated_steps = self._num_restoring_steps = 0
         self._assignment: FragmentAssignment | None = None
         self._checked_step_bytes = 0
-        self._num_steps_left = 0
         self._num_steps_to_write = 0
         self._has_reported_progress = False
-
-    def episode_index(self, row: int) -> int | None:
-        """Return the index of the episode that a row runs or begins."""
-        return self._rows.episode_index(row)
 
     def run(
         self, order: FragmentOrder, build_agent: Callable[[], Agent], is_stopped: Callable[[], bool]
@@ -93,8 +87,8 @@ class FragmentWork:
         Returns:
             The report, and the buffer with its messages.
         """
-        assignment, rows = order.assignment, self._rows
-        steps_before = self._num_simulated_steps, self._num_restoring_steps
+        assignment, rows = order.assignment, self.collector
+        self._num_simulated_steps = self._num_restoring_steps = 0
         began = sampled = time.perf_counter()
         messages: tuple[Message, ...] = ()
         buffer, failure = np.empty(0, np.uint8), None
@@ -117,12 +111,12 @@ class FragmentWork:
             messages=messages,
             rows=self._take_progress() if failure is None else None,
             num_row_steps=rows.num_steps,
-            num_simulated_steps=self._num_simulated_steps - steps_before[0],
-            num_restoring_steps=self._num_restoring_steps - steps_before[1],
+            num_simulated_steps=self._num_simulated_steps,
+            num_restoring_steps=self._num_restoring_steps,
             num_broken_off=rows.num_broken_off,
             sampling_seconds=sampled - began,
             encoding_seconds=time.perf_counter() - sampled,
-            dropped_infos=rows.take_dropped_infos(),
+            dropped_infos=rows.infos.take_dropped(),
             failure=failure,
             env_failures=env_failures,
             is_stranded=rows.is_stranded,
@@ -140,23 +134,19 @@ class FragmentWork:
             return
         agent_key = assignment.policy_version, assignment.exploration
         if previous is None or (previous.policy_version, previous.exploration) != agent_key:
-            self._rows.set_agent(build_agent())
+            self.collector.set_agent(build_agent())
         self._checked_step_bytes = 0
         self._check_size(assignment)
-        self._rows.begin_call(assignment.num_row_steps, report_actions=assignment.report_actions)
-        self._rows.outbox.begin_call(assignment.num_skipped_steps)
-        self._num_steps_left = assignment.num_row_steps
-        self._num_steps_to_write = assignment.num_row_steps * self._rows.num_rows - assignment.num_skipped_steps
+        self.collector.begin_call(assignment.num_row_steps, report_actions=assignment.report_actions)
+        self.collector.outbox.begin_call(assignment.num_skipped_steps)
+        self._num_steps_to_write = assignment.num_row_steps * self.collector.num_rows - assignment.num_skipped_steps
         self._has_reported_progress = False
 
     def _shorten(self, num_row_steps: int) -> None:
         """End the call after `num_row_steps` steps of each row, or after the steps made if those are more."""
-        rows = self._rows
-        before = rows.num_steps
-        num_made = before - self._num_steps_left
-        if num_row_steps < before and self._num_steps_left:
+        rows, before = self.collector, self.collector.num_steps
+        if num_row_steps < before and rows.num_steps_left:
             rows.shorten(num_row_steps)
-            self._num_steps_left = rows.num_steps - num_made
             self._num_steps_to_write -= (before - rows.num_steps) * rows.num_rows
 
     def _sample(self, seconds: float, is_stopped: Callable[[], bool]) -> None:
@@ -171,8 +161,8 @@ class FragmentWork:
         """
         assert self._assignment is not None  # noqa: S101  # a call has begun
         until = time.perf_counter() + seconds
-        rows = self._rows
-        while self._num_steps_left and rows.outbox.num_bytes < self._buffer_bytes and not is_stopped():
+        rows = self.collector
+        while rows.num_steps_left and rows.outbox.num_bytes < self._buffer_bytes and not is_stopped():
             if num_steps := rows.restore():
                 self._num_restoring_steps += num_steps
                 self._num_simulated_steps += num_steps
@@ -180,7 +170,6 @@ class FragmentWork:
                 rows.step()
                 self._num_simulated_steps += rows.num_rows + rows.num_repeated_steps
                 self._num_restoring_steps += rows.num_repeated_steps
-                self._num_steps_left -= 1
                 self._check_size(self._assignment)
             if time.perf_counter() >= until:
                 break
@@ -195,7 +184,7 @@ class FragmentWork:
         """
         messages: list[EncodedMessage] = []
         places: list[Message] = []
-        outbox, is_end = self._rows.outbox, not self._num_steps_left
+        outbox, is_end = self.collector.outbox, not self.collector.num_steps_left
         num_bytes = 0
         while num_bytes < write_bytes:
             message = outbox.next_message(encoding, max_message_bytes, self._buffer_bytes, is_end=is_end)
@@ -211,7 +200,7 @@ class FragmentWork:
 
     def _discard(self) -> tuple[Message, ...]:
         """Throw away the waiting fragments; return a message without bytes that counts them, if there are any."""
-        num_steps, num_episodes = self._rows.outbox.discard()
+        num_steps, num_episodes = self.collector.outbox.discard()
         self._num_steps_to_write -= num_steps
         return (Message(0, 0, num_steps, num_episodes),) if num_steps else ()
 
@@ -220,10 +209,10 @@ class FragmentWork:
 
         The list is empty if the rows have made no step: some may still have to be restored.
         """
-        if self._num_steps_left or self._num_steps_to_write or self._has_reported_progress:
+        if self.collector.num_steps_left or self._num_steps_to_write or self._has_reported_progress:
             return None
         self._has_reported_progress = True
-        return self._rows.progress() if self._rows.num_steps else []
+        return self.collector.progress() if self.collector.num_steps else []
 
     def _check_size(self, assignment: FragmentAssignment) -> None:
         """Check that the steps of the call fit into the buffer, whenever a step takes more than was known.
@@ -231,11 +220,11 @@ class FragmentWork:
         Raises:
             OverLimitError: they may not fit.
         """
-        step_bytes = self._rows.step_bytes
+        step_bytes = self.collector.step_bytes
         if step_bytes <= self._checked_step_bytes:
             return
         self._checked_step_bytes = step_bytes
-        num_rows, buffer_bytes, stride = self._rows.num_rows, self._buffer_bytes, self.spec.stride
+        num_rows, buffer_bytes, stride = self.collector.num_rows, self._buffer_bytes, self.spec.stride
         if assignment.num_row_steps * num_rows * step_bytes <= buffer_bytes:
             return
         num_fitting = buffer_bytes // (num_rows * step_bytes) * stride

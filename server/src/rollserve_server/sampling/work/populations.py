@@ -25,21 +25,18 @@ class PopulationWork:
     Attributes:
         spec: the population.
         envs: environments that nothing else uses.
+        collector: loop that runs the units.
     """
 
     def __init__(self, population: Population, envs: RowEnvs, agent: PopulationAgent, num_retries: int = 0) -> None:
         """Start without units; a unit whose environment failed may run again `num_retries` times."""
         self.spec = population
         self.envs = envs
-        self._collector = PopulationCollector(population, envs, agent, num_retries)
-
-    def episode_index(self, row: int) -> int | None:
-        """Return the index of the episode that a row runs; None if it has none."""
-        return self._collector.episode_index(row)
+        self.collector = PopulationCollector(population, envs, agent, num_retries)
 
     def run(self, order: PopulationOrder, is_stopped: Callable[[], bool]) -> PopulationReport:
         """Carry out an order; `is_stopped` is called before each step and ends it when it returns True."""
-        collector = self._collector
+        collector = self.collector
         collector.enqueue(order.begin)
         began, steps_before = time.perf_counter(), collector.num_simulated_steps
         outcomes: list[Outcome] = []

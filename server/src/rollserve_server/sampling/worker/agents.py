@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.agents import build_agent, build_population, load_agent
@@ -18,18 +18,10 @@ if TYPE_CHECKING:
     from rollserve_server.envs import RowEnvs
     from rollserve_server.sampling.protocol.populations import Population
 
-__all__ = ["AgentKey", "InstalledAgents"]
+__all__ = ["InstalledAgents"]
 
 _MAX_BUILT_AGENTS = 4
 """Number of agents that are kept built: each has a copy of the parameters."""
-
-
-class AgentKey(NamedTuple):
-    """Identity of an agent that works can share: its version, its environment's version, and how freely it acts."""
-
-    policy_version: int
-    env_version: int
-    exploration: Exploration
 
 
 class InstalledAgents:
@@ -37,8 +29,8 @@ class InstalledAgents:
 
     def __init__(self) -> None:
         self._specs: dict[int, AgentSpec] = {}
-        # By key, number of rows, and whether the rows are stepped together.
-        self._built: dict[tuple[AgentKey, int, bool], Agent] = {}
+        # By version, environment's version, exploration, number of rows, and whether the rows are stepped together.
+        self._built: dict[tuple[int, int, Exploration, int, bool], Agent] = {}
 
     @property
     def versions(self) -> set[int]:
@@ -65,34 +57,33 @@ class InstalledAgents:
         """Forget built agents; works that use them keep them."""
         self._built.clear()
 
-    def built(self, key: AgentKey, envs: RowEnvs | VectorEnvs) -> Agent:
+    def built(self, version: int, env_version: int, exploration: Exploration, envs: RowEnvs | VectorEnvs) -> Agent:
         """Return an agent for the rows. Works may share it: it reads and writes its memory within one step only."""
         is_joint = isinstance(envs, VectorEnvs)
-        full_key = key, envs.num_rows, is_joint
-        if full_key not in self._built:
+        key = version, env_version, exploration, envs.num_rows, is_joint
+        if key not in self._built:
             while len(self._built) >= _MAX_BUILT_AGENTS:
                 del self._built[next(iter(self._built))]
             current_activity().begin(Phase.LOADING)
-            self._built[full_key] = build_agent(
-                self._specs[key.policy_version],
+            self._built[key] = build_agent(
+                self._specs[version],
                 envs.observation_space,
                 envs.action_space,
                 envs.num_rows,
                 together=is_joint,
-                exploration=key.exploration,
+                exploration=exploration,
             )
-        return self._built[full_key]
+        return self._built[key]
 
     def built_population(
         self, population: Population, parameters: Mapping[str, np.ndarray], envs: RowEnvs
     ) -> PopulationAgent:
         """Return an agent that acts as the members of a population; their parameters (K, *shape) have been checked."""
         current_activity().begin(Phase.LOADING)
-        key = AgentKey(population.policy_version, population.env_version, population.exploration)
         return build_population(
             self._specs[population.policy_version],
             parameters,
-            self.built(key, envs),
+            self.built(population.policy_version, population.env_version, population.exploration, envs),
             envs.observation_space,
             envs.action_space,
             envs.num_rows,

@@ -15,6 +15,7 @@ from rollserve_server.sampling.protocol.descriptions import EnvDescription, Work
 from rollserve_server.sampling.protocol.episodes import Order, Report
 from rollserve_server.sampling.protocol.fragments import FragmentOrder, FragmentReport
 from rollserve_server.sampling.protocol.populations import Population, PopulationOrder, PopulationReport
+from rollserve_server.sampling.work.populations import PopulationWork
 from rollserve_server.sampling.worker.agents import InstalledAgents
 from rollserve_server.sampling.worker.environments import InstalledEnvs
 from rollserve_server.sampling.worker.works import Works
@@ -147,7 +148,7 @@ class Worker:
     def _sample_episodes(self, order: Order) -> tuple[Report, NDArray[np.uint8]]:
         work_id = order.sequence.work_id
         work = self._works.for_episodes(order.sequence)
-        current_activity().episode_of = work.episode_index
+        current_activity().episode_of = work.collector.episode_index
         report, buffer = work.run(order, functools.partial(self._works.is_stopped, work_id))
         if report.is_closed:
             self.close_work(work_id)
@@ -157,13 +158,13 @@ class Worker:
         work_id, assignment = order.sequence.work_id, order.assignment
         work = self._works.for_fragments(order)
         self._works.forget_stopped_calls(assignment.call_id)
-        current_activity().episode_of = work.episode_index
+        current_activity().episode_of = work.collector.episode_index
         build_agent = self._works.agent_builder(work, assignment)
         is_stopped = functools.partial(self._works.is_stopped, work_id, assignment.call_id)
         return work.run(order, build_agent, is_stopped)
 
     def _sample_population(self, order: PopulationOrder) -> tuple[PopulationReport, NDArray[np.uint8]]:
-        work = self._works.for_population(order.work_id)
-        current_activity().episode_of = work.episode_index
+        work = self._works.find(PopulationWork, order.work_id)
+        current_activity().episode_of = work.collector.episode_index
         report = work.run(order, functools.partial(self._works.is_stopped, order.work_id))
         return report, np.empty(0, np.uint8)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, TypeVar
 from rollserve_server.sampling.work.episodes import EpisodeWork
 from rollserve_server.sampling.work.fragments import FragmentWork
 from rollserve_server.sampling.work.populations import PopulationWork
-from rollserve_server.sampling.worker.agents import AgentKey, InstalledAgents
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from rollserve_server.sampling.protocol.episodes import SequenceSpec
     from rollserve_server.sampling.protocol.fragments import FragmentAssignment, FragmentOrder
     from rollserve_server.sampling.protocol.populations import Population
+    from rollserve_server.sampling.worker.agents import InstalledAgents
     from rollserve_server.sampling.worker.environments import InstalledEnvs
     from rollserve_server.settings import WorkerSettings
 
@@ -53,16 +53,11 @@ class Works:
         if sequence.work_id not in self._works:
             envs = self._envs[sequence.env_version].take(sequence.max_episode_length)
             with self._giving_back_on_error(sequence.env_version, envs):
-                key = AgentKey(sequence.policy_version, sequence.env_version, sequence.exploration)
-                self._works[sequence.work_id] = EpisodeWork(
-                    sequence,
-                    envs,
-                    self._agents.built(key, envs),
-                    worker_index=self._worker_index,
-                    buffer_bytes=self._settings.worker_buffer_bytes,
-                    num_retries=self._settings.env_retries,
-                )
-        return self._find(EpisodeWork, sequence.work_id)
+                versions = sequence.policy_version, sequence.env_version
+                agent = self._agents.built(*versions, sequence.exploration, envs)
+                work = EpisodeWork(sequence, envs, agent, self._worker_index, self._settings)
+                self._works[sequence.work_id] = work
+        return self.find(EpisodeWork, sequence.work_id)
 
     def for_fragments(self, order: FragmentOrder) -> FragmentWork:
         """Return the work on a row sequence, opened with the order's states if it is new.
@@ -74,20 +69,15 @@ class Works:
         if sequence.work_id not in self._works:
             assert order.states is not None  # noqa: S101  # the pool knows which works are open
             limit = None if sequence.soft_horizon else sequence.max_episode_length
-            self._works[sequence.work_id] = FragmentWork(
-                sequence,
-                self._envs[sequence.env_version].take_for_fragments(limit),
-                order.states,
-                worker_index=self._worker_index,
-                buffer_bytes=self._settings.worker_buffer_bytes,
-                num_retries=self._settings.env_retries,
-            )
-        return self._find(FragmentWork, sequence.work_id)
+            envs = self._envs[sequence.env_version].take_for_fragments(limit)
+            work = FragmentWork(sequence, envs, order.states, self._worker_index, self._settings)
+            self._works[sequence.work_id] = work
+        return self.find(FragmentWork, sequence.work_id)
 
     def agent_builder(self, work: FragmentWork, assignment: FragmentAssignment) -> Callable[[], Agent]:
         """Return a function that builds the agent of an assignment."""
-        key = AgentKey(assignment.policy_version, work.spec.env_version, assignment.exploration)
-        return functools.partial(self._agents.built, key, work.envs)
+        versions = assignment.policy_version, work.spec.env_version
+        return functools.partial(self._agents.built, *versions, assignment.exploration, work.envs)
 
     def open_population(self, population: Population, parameters: Mapping[str, np.ndarray]) -> None:
         """Open the work on a population, given the parameters (K, *shape) of its members, which have been checked.
@@ -99,10 +89,6 @@ class Works:
         with self._giving_back_on_error(population.env_version, envs):
             agent = self._agents.built_population(population, parameters, envs)
             self._works[population.work_id] = PopulationWork(population, envs, agent, self._settings.env_retries)
-
-    def for_population(self, work_id: int) -> PopulationWork:
-        """Return the work on a population, which has been opened."""
-        return self._find(PopulationWork, work_id)
 
     def stop(self, number: int) -> None:
         """Stop a work, or a fragment call. May be called from any thread."""
@@ -139,7 +125,8 @@ class Works:
         for work in self._works.values():
             work.envs.close()
 
-    def _find(self, kind: type[_Work], work_id: int) -> _Work:
+    def find(self, kind: type[_Work], work_id: int) -> _Work:
+        """Return the work of a number, which has been opened and is of this kind."""
         work = self._works[work_id]
         assert isinstance(work, kind)  # noqa: S101  # no two works have the same number
         return work
