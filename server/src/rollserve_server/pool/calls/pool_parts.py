@@ -13,6 +13,8 @@ from rollserve_server.pool.calls.call import CallContext
 if TYPE_CHECKING:
     from rollserve_server.pool.interface.requests import MessageFormat, SamplingOptions
     from rollserve_server.pool.journal.journal import Journal
+    from rollserve_server.pool.sequences.row_sequences import RowSequences
+    from rollserve_server.pool.sequences.sequences import Sequences
     from rollserve_server.pool.versions.env_updates import EnvUpdates
     from rollserve_server.pool.versions.eviction import Eviction
     from rollserve_server.pool.versions.selection import Selection
@@ -37,6 +39,8 @@ class PoolParts:
         selection: chooses versions for calls.
         env_updates: makes environments, also for evaluations.
         eviction: has workers forget versions.
+        sequences: sequences of whole episodes.
+        row_sequences: sequences of rows, for fragments.
         journal: keeps what outlives the server.
         counters: totals of calls.
         num_calls: number of calls that run now, evaluations included.
@@ -51,6 +55,8 @@ class PoolParts:
     selection: Selection
     env_updates: EnvUpdates
     eviction: Eviction
+    sequences: Sequences
+    row_sequences: RowSequences
     journal: Journal
     counters: Counters = field(default_factory=Counters)
     num_calls: int = 0

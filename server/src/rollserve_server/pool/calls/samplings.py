@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from rollserve_server.pool.calls.pool_parts import PoolParts
     from rollserve_server.pool.interface.requests import SampleRequest
     from rollserve_server.pool.sequences.own_sequence import OwnSequence
-    from rollserve_server.pool.sequences.row_sequences import RowSequences
-    from rollserve_server.pool.sequences.sequences import Sequences
 
 __all__ = ["Samplings"]
 
@@ -47,10 +45,8 @@ class Samplings:
         estimates: estimated lengths of episodes.
     """
 
-    def __init__(self, parts: PoolParts, sequences: Sequences, row_sequences: RowSequences) -> None:
+    def __init__(self, parts: PoolParts) -> None:
         self._parts = parts
-        self._sequences = sequences
-        self._row_sequences = row_sequences
         calls = parts.settings.calls
         self._admission = Admission(
             calls.max_calls,
@@ -58,7 +54,7 @@ class Samplings:
             max_stalled=calls.max_stalled_calls,
             max_waiting=calls.max_waiting_calls,
         )
-        self.prefetcher = Prefetcher(sequences)
+        self.prefetcher = Prefetcher(parts.sequences)
         self.estimates = LengthEstimates()
         self._num_running = 0
 
@@ -111,10 +107,10 @@ class Samplings:
         parts.selection.check_num_workers(policy_version, env_version, len(workforce))
         if isinstance(request.target, Fragments):
             fragments = self._fragment_call(request, request.target, policy_version, env_version)
-            return fragments, FragmentSettlement(self._row_sequences, fragments)
-        own = stack.enter_context(self._sequences.own()) if options.seed is None else None
+            return fragments, FragmentSettlement(parts.row_sequences, fragments)
+        own = stack.enter_context(parts.sequences.own()) if options.seed is None else None
         episodes = self._episode_call(request, own, policy_version, env_version, EpisodeCall)
-        return episodes, EpisodeSettlement(self._sequences, episodes, own)
+        return episodes, EpisodeSettlement(parts.sequences, episodes, own)
 
     def _episode_call(
         self,
@@ -142,9 +138,9 @@ class Samplings:
                 raise InvalidValueError.of("skip_episode_count", expected=expected, got=target.num_skipped)
             placement, num_skipped = PerWorker(first, target.num_episodes_per_worker), target.num_skipped
         assert seed is not None  # noqa: S101  # either the request has one, or the own sequence
-        self._sequences.drop_outdated(versions.agents.number, versions.envs.number)
+        parts.sequences.drop_outdated(versions.agents.number, versions.envs.number)
         wanted = SequenceSpec(0, seed, policy_version, env_version, max_episode_length, options.exploration)
-        sequence = self._sequences.open(wanted, first + num_skipped, placement, workforce)
+        sequence = parts.sequences.open(wanted, first + num_skipped, placement, workforce)
         max_episode_steps = env.description.max_episode_steps
         estimate = self.estimates.of(env_version, max_episode_steps, max_episode_length, versions.envs)
         reproducibility = env.description.reproducibility
@@ -161,10 +157,10 @@ class Samplings:
         kind = RowSequenceKind(env_version, limit, target.soft_horizon)
         initial = Checkpoint.initial(len(workforce), num_rows)
         if options.seed is None:
-            sequence, start = self._row_sequences.begin_own(kind, initial)
+            sequence, start = parts.row_sequences.begin_own(kind, initial)
         else:
-            sequence, start = self._row_sequences.begin(options.seed, kind, target.row_step_count, initial)
-        ids, context = self._row_sequences.ids, self._context(request)
+            sequence, start = parts.row_sequences.begin(options.seed, kind, target.row_step_count, initial)
+        ids, context = parts.ids, self._context(request)
         reproducibility = description.reproducibility
         return FragmentCall(target, sequence, start, policy_version, ids, workforce, context, reproducibility)
 
@@ -204,8 +200,8 @@ class Samplings:
             settlement.cancel(error)
             raise
         else:
-            self._sequences.report_dropped(call.account)
-            self._row_sequences.report_dropped(call.account)
+            parts.sequences.report_dropped(call.account)
+            parts.row_sequences.report_dropped(call.account)
             moved = settlement.complete()
             counters.num_completed_calls += 1
         finally:
@@ -221,5 +217,5 @@ class Samplings:
         current = versions.agents.number, versions.envs.number
         is_current = (account.policy_version, account.env_version) == current
         if request.prefetch and is_current and not (self._num_running or self.prefetcher.is_running):
-            with self._sequences.own() as own:
+            with self._parts.sequences.own() as own:
                 self.prefetcher.begin(self._episode_call(request, own, *current, Prefetch))

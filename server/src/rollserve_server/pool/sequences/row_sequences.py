@@ -106,7 +106,7 @@ class RowSequences:
                 seed continue.
             ids: names for workers' work and for sequences.
         """
-        self.ids = ids
+        self._ids = ids
         self._own_seed = own_seed
         self._num_seeds = 0
         self._max_kept = max_kept
@@ -149,7 +149,7 @@ class RowSequences:
                 if not sequence.is_busy:
                     return self._take(sequence, start)
             for sequence, _ in at_clock:  # used by a call that its client may have left
-                copied = sequence.copy(next(self.ids))
+                copied = sequence.copy(next(self._ids))
                 copied_start = copied.state.at(clock)
                 assert copied_start is not None  # noqa: S101  # the original has one
                 self._kept.append(copied)
@@ -268,7 +268,7 @@ class RowSequences:
         self, seed: int, kind: RowSequenceKind, initial: Checkpoint, *, is_own: bool
     ) -> tuple[RowSequence, Checkpoint]:
         locations: list[WorkLocation | None] = [None] * len(initial.workers)
-        sequence = RowSequence(next(self.ids), seed, kind, is_own, initial, None, locations)
+        sequence = RowSequence(next(self._ids), seed, kind, is_own, initial, None, locations)
         self._kept.append(sequence)
         return self._take(sequence, initial)
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from rollserve_server.pool.journal.journal import Journal
     from rollserve_server.pool.versions.selection import Selection
     from rollserve_server.pool.versions.versions import Versions
-    from rollserve_server.pool.workers.workers import Workers
     from rollserve_server.settings import AgentSettings
 
 __all__ = ["SHARED_BYTES", "AgentUpdates"]
@@ -39,13 +38,10 @@ SHARED_BYTES = 1 << 18
 class AgentUpdates:
     """Makes new versions of agents."""
 
-    def __init__(
-        self, versions: Versions, selection: Selection, workers: Workers, journal: Journal, settings: AgentSettings
-    ) -> None:
+    def __init__(self, versions: Versions, selection: Selection, journal: Journal, settings: AgentSettings) -> None:
         """Take the installed versions, where new ones are written, and the rules for accepting agents."""
         self._versions = versions
         self._selection = selection
-        self._workers = workers
         self._journal = journal
         self._settings = settings
 
@@ -58,14 +54,14 @@ class AgentUpdates:
             number = versions.agents.number + 1
             spread, spread_fields = versions.spread(agents), versions.spread(fields)
             if len(agents) == 1 and content_bytes(agents[0]) >= SHARED_BYTES:
-                spread = versions.spread([await self._workers.share(agents[0])])
+                spread = versions.spread([await versions.workers.share(agents[0])])
 
             async def add_agent(index: int, worker: WorkerHandle) -> None:
                 with within(spread_fields[index]):
                     await worker.call(Worker.add_agent, number, spread[index])
 
             with versions.installing("agent", number):
-                await self._workers.broadcast(add_agent, wait_for_lost=len(agents) > 1)
+                await versions.workers.broadcast(add_agent, wait_for_lost=len(agents) > 1)
                 version = AgentVersion(agents)
                 versions.accept("agent", number, version)
                 await self._journal.write(agents=(number, version))

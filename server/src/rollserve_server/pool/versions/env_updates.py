@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from rollserve_server.pool.interface.updates import EnvUpdate
     from rollserve_server.pool.journal.journal import Journal
     from rollserve_server.pool.versions.versions import Versions
-    from rollserve_server.pool.workers.workers import Workers
     from rollserve_server.settings import AllowSettings
 
 __all__ = ["EnvUpdates"]
@@ -29,10 +28,9 @@ __all__ = ["EnvUpdates"]
 class EnvUpdates:
     """Makes new versions of environments, for calls and for evaluations."""
 
-    def __init__(self, versions: Versions, workers: Workers, journal: Journal, allow: AllowSettings) -> None:
+    def __init__(self, versions: Versions, journal: Journal, allow: AllowSettings) -> None:
         """Take the installed versions, where new ones are written, and the permissions of environments."""
         self._versions = versions
-        self._workers = workers
         self._journal = journal
         self._allow = allow
 
@@ -51,7 +49,7 @@ class EnvUpdates:
 
             with versions.installing("env", number):
                 is_first = versions.envs.current is None
-                descriptions = await self._workers.broadcast(
+                descriptions = await versions.workers.broadcast(
                     add_env, wait_for_lost=len(specs) > 1, isolate_failures=is_first
                 )
                 check_alike(descriptions, per_worker=per_worker)
@@ -88,7 +86,7 @@ class EnvUpdates:
             for worker_specs in specs:
                 self._check_allowed(worker_specs)
             with versions.installing("env", number):
-                descriptions = await self._workers.broadcast(
+                descriptions = await versions.workers.broadcast(
                     lambda index, worker: worker.call(Worker.add_env, number, spread[index]),
                     wait_for_lost=len(specs) > 1,
                 )
@@ -113,7 +111,7 @@ class EnvUpdates:
             if len(held) > 1 and not all(isinstance(update, EnvSpec) for update in updates):
                 updates = self._versions.spread(updates)
             held = self._versions.spread(held)[: len(updates)]
-            budget = EnvBudget.for_updates(held, updates, num_rows, len(self._workers))
+            budget = EnvBudget.for_updates(held, updates, num_rows, len(self._versions.workers))
             for index, (worker_specs, update) in enumerate(zip(held, updates, strict=True)):
                 with within(element_field(index, per_worker=per_worker)):
                     specs.append(updated_specs(worker_specs, update, num_rows, budget))

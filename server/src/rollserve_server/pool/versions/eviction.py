@@ -11,7 +11,6 @@ from rollserve_server.sampling import Worker
 if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import WorkerHandle
     from rollserve_server.pool.versions.versions import KeptVersions, Versions
-    from rollserve_server.pool.workers.workers import Workers
 
 __all__ = ["Eviction"]
 
@@ -19,9 +18,8 @@ __all__ = ["Eviction"]
 class Eviction:
     """Tells workers, in the background, which versions to keep."""
 
-    def __init__(self, versions: Versions, workers: Workers) -> None:
+    def __init__(self, versions: Versions) -> None:
         self._versions = versions
-        self._workers = workers
         self._tasks: set[asyncio.Task[object]] = set()
         # The versions that each worker keeps, unless it has got a new one since.
         self._known: WeakKeyDictionary[WorkerHandle, KeptVersions] = WeakKeyDictionary()
@@ -33,7 +31,7 @@ class Eviction:
     def run(self) -> None:
         """Have all workers forget the versions that no call needs any more."""
         kept = self._versions.kept()
-        for slot in self._workers.with_leaving:
+        for slot in self._versions.workers.with_leaving:
             # Nearly always nothing has changed since the previous call, and a needless order would delay a short one.
             if slot.healthy and self._known.get(slot.handle) != kept:
                 self._known[slot.handle] = kept
