@@ -21,7 +21,6 @@ from rollserve_server.pool.calls.samplings import Samplings
 from rollserve_server.pool.interface.status import PoolStatus, WorkerStatus
 from rollserve_server.pool.interface.updates import EnvUpdated
 from rollserve_server.pool.resizing import resize
-from rollserve_server.pool.sequences.own_sequence import SequenceKind
 from rollserve_server.pool.sequences.row_sequences import RowSequences
 from rollserve_server.pool.sequences.sequences import Sequences
 from rollserve_server.pool.state.sampler_state import SamplerState, Snapshot
@@ -32,6 +31,8 @@ from rollserve_server.pool.versions.env_updates import EnvUpdates
 from rollserve_server.pool.versions.eviction import Eviction
 from rollserve_server.pool.versions.selection import Selection
 from rollserve_server.pool.versions.versions import Versions
+from rollserve_server.pool.workers.broadcast import Broadcast
+from rollserve_server.sampling import SequenceSpec
 
 if TYPE_CHECKING:
     from rollserve_server.pool.accounts.account import Account
@@ -122,7 +123,8 @@ class Pool:
         if state is None:
             await parts.env_updates.update([env], per_worker=False)
         else:
-            await parts.workers.broadcast(parts.versions.take_over, wait_for_lost=False, isolate_failures=True)
+            take_over = parts.versions.take_over
+            await Broadcast(parts.workers, take_over, wait_for_lost=False, isolate_failures=True).answers()
             parts.workers.resume_totals(state.snapshot.workers, state.snapshot.departed)
 
     async def close(self, *, keep: bool = False) -> None:
@@ -275,7 +277,7 @@ class Pool:
             InvalidValueError: as of `evaluate`; or there are no such parameters, workers differ, or rows cannot be
                 stepped one by one.
         """
-        return self._evaluations.evaluate_population(request, receiver)
+        return self._evaluations.evaluate(request, receiver)
 
     def status(self) -> PoolStatus:
         """Return the state of the pool now."""
@@ -316,7 +318,8 @@ class Pool:
         current = versions.agents.number, versions.envs.number
         placement = self._parts.selection.placement(*current, len(self._parts.workers))
         unit_size = versions.env_in_use(versions.envs.number).rows.unit_size(placement)
-        return own.first_index(SequenceKind(*current, self._parts.settings.worker.max_episode_length), unit_size)
+        max_episode_length = self._parts.settings.worker.max_episode_length
+        return own.first_index(SequenceSpec(0, own.seed, *current, max_episode_length), unit_size)
 
     def _state(self, first_env: EnvSpec) -> SamplerState:
         """Return all of the state that outlives this server."""

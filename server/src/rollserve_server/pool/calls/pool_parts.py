@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rollserve_server.pool.accounts.counters import Counters
-from rollserve_server.pool.calls.call import CallContext
 
 if TYPE_CHECKING:
-    from rollserve_server.pool.interface.requests import MessageFormat, SamplingOptions
+    from rollserve_server.pool.interface.requests import SamplingOptions
     from rollserve_server.pool.journal.journal import Journal
     from rollserve_server.pool.sequences.row_sequences import RowSequences
     from rollserve_server.pool.sequences.sequences import Sequences
@@ -70,7 +69,6 @@ class PoolParts:
         finally:
             self.num_calls -= 1
 
-    def context(self, options: SamplingOptions, messages: MessageFormat) -> CallContext:
-        """Return the context of a call with these options."""
-        settings = self.settings
-        return CallContext(options, messages, settings.calls, settings.worker.env_retries, lambda: self.num_calls)
+    def max_episode_length(self, options: SamplingOptions) -> int | None:
+        """Return the number of steps after which a call's episodes are truncated; None for no limit."""
+        return options.max_episode_length or self.settings.worker.max_episode_length

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from typing import TYPE_CHECKING
 
@@ -24,13 +23,11 @@ class Prefetch(EpisodeCall):
 
     def start(self) -> None:
         """Start the workers."""
-        self._drivers = self._start_drivers()
+        self._start_drivers()
 
     async def end(self) -> None:
         """Give no more orders; reports to come are for whoever continues. May be called more than once."""
-        for driver in self._drivers:
-            driver.cancel()
-        await asyncio.gather(*self._drivers, return_exceptions=True)
+        await self._stop_drivers()
 
     @property
     def has_failed(self) -> bool:
@@ -79,4 +76,4 @@ class Prefetcher:
                 self._sequences.keep_prefetched(
                     prefetch.sequence, prefetch.account, has_failed=prefetch.has_failed, drop=drop
                 )
-                prefetch.count_simulated()
+                prefetch.sequence.workforce.count_simulated(prefetch.account)

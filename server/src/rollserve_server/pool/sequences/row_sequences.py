@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,26 +9,20 @@ from typing import TYPE_CHECKING, NamedTuple
 from rollserve import Reason
 from rollserve_server.errors import NotReadyError
 from rollserve_server.pool.sequences.in_flight import num_steps_coming
-from rollserve_server.pool.sequences.root_seeds import derived_seed
+from rollserve_server.pool.sequences.root_seeds import derived_seeds
 from rollserve_server.pool.state.row_sequence import RowSequenceKind, RowSequenceState, RowsMoved
-from rollserve_server.sampling import Worker
+from rollserve_server.pool.workers.background import in_background
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Iterator
 
     from rollserve_server.pool.accounts.account import Account
-    from rollserve_server.pool.backends.backend import WorkerHandle
+    from rollserve_server.pool.sequences.open_work import WorkLocation
     from rollserve_server.pool.state.checkpoints import Checkpoint
     from rollserve_server.sampling import FragmentReport, RowProgress
 
-__all__ = ["RowSequence", "RowSequences", "RowsReached", "WorkLocation"]
-
-
-class WorkLocation(NamedTuple):
-    """A worker that has its rows of a sequence, and the name of its work on them."""
-
-    handle: WorkerHandle
-    work_id: int
+__all__ = ["RowSequence", "RowSequences", "RowsReached"]
 
 
 @dataclass(eq=False)
@@ -107,13 +100,12 @@ class RowSequences:
             ids: names for workers' work and for sequences.
         """
         self._ids = ids
-        self._own_seed = own_seed
-        self._num_seeds = 0
+        # The 0 keeps them apart from the seeds of sequences of whole episodes.
+        self._seeds = derived_seeds(own_seed, (0,))
         self._max_kept = max_kept
         self._kept: list[RowSequence] = []
         self._num_cancelled_steps = 0
         self._were_dropped = False
-        self._closing: set[asyncio.Task[None]] = set()
 
     def begin_own(self, kind: RowSequenceKind, initial: Checkpoint) -> tuple[RowSequence, Checkpoint]:
         """Return a sequence for a call without a seed, and where the call begins: where no other call goes on.
@@ -125,7 +117,7 @@ class RowSequences:
         for sequence in self._kept:
             if sequence.is_own and sequence.kind == kind and not sequence.is_busy:
                 return self._take(sequence, sequence.current)
-        return self._new(self._next_seed(), kind, initial, is_own=True)
+        return self._new(next(self._seeds), kind, initial, is_own=True)
 
     def begin(
         self, seed: int, kind: RowSequenceKind, clock: int | None, initial: Checkpoint
@@ -259,11 +251,6 @@ class RowSequences:
         account.num_carried_steps += self._num_cancelled_steps
         self._num_cancelled_steps = 0
 
-    def _next_seed(self) -> int:
-        self._num_seeds += 1
-        # The 0 keeps them apart from the seeds of sequences of whole episodes.
-        return derived_seed(self._own_seed, (0, self._num_seeds))
-
     def _new(
         self, seed: int, kind: RowSequenceKind, initial: Checkpoint, *, is_own: bool
     ) -> tuple[RowSequence, Checkpoint]:
@@ -301,12 +288,10 @@ class RowSequences:
     def _close(self, locations: Iterable[WorkLocation], reports: Sequence[asyncio.Future[FragmentReport]]) -> None:
         # The calls are made here, so that workers hear of it before anything later.
         closing = []
-        for handle, work_id in locations:
-            handle.stop(work_id)
-            closing.append(asyncio.ensure_future(handle.call(Worker.close_work, work_id)))
-        task = asyncio.create_task(self._count_closed(closing, reports))
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        for location in locations:
+            location.stop()
+            closing.append(location.close())
+        in_background(self._count_closed(closing, reports))
 
     async def _count_closed(
         self, closing: Sequence[asyncio.Future[None]], reports: Sequence[asyncio.Future[FragmentReport]]

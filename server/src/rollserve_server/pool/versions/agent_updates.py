@@ -19,6 +19,7 @@ from rollserve_server.agents import (
 from rollserve_server.errors import NotReadyError, within
 from rollserve_server.pool.state.agent_version import AgentVersion
 from rollserve_server.pool.versions.fields import element_field
+from rollserve_server.pool.workers.broadcast import Broadcast
 from rollserve_server.sampling import Worker
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class AgentUpdates:
                     await worker.call(Worker.add_agent, number, spread[index])
 
             with versions.installing("agent", number):
-                await versions.workers.broadcast(add_agent, wait_for_lost=len(agents) > 1)
+                await Broadcast(versions.workers, add_agent, wait_for_lost=len(agents) > 1).answers()
                 version = AgentVersion(agents)
                 versions.accept("agent", number, version)
                 await self._journal.write(agents=(number, version))

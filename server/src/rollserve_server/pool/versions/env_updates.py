@@ -13,6 +13,7 @@ from rollserve_server.pool.state.env_version import EnvVersion
 from rollserve_server.pool.versions.env_specs import EnvBudget, updated_specs
 from rollserve_server.pool.versions.fields import EnvFields, element_field
 from rollserve_server.pool.versions.spaces import check_alike, common_description
+from rollserve_server.pool.workers.broadcast import Broadcast
 from rollserve_server.sampling import EnvDescription, Worker
 
 if TYPE_CHECKING:
@@ -49,9 +50,8 @@ class EnvUpdates:
 
             with versions.installing("env", number):
                 is_first = versions.envs.current is None
-                descriptions = await versions.workers.broadcast(
-                    add_env, wait_for_lost=len(specs) > 1, isolate_failures=is_first
-                )
+                adding = Broadcast(versions.workers, add_env, wait_for_lost=len(specs) > 1, isolate_failures=is_first)
+                descriptions = await adding.answers()
                 check_alike(descriptions, per_worker=per_worker)
                 env = EnvVersion(list(specs), common_description(descriptions))
                 versions.accept("env", number, env)
@@ -86,10 +86,12 @@ class EnvUpdates:
             for worker_specs in specs:
                 self._check_allowed(worker_specs)
             with versions.installing("env", number):
-                descriptions = await versions.workers.broadcast(
+                adding = Broadcast(
+                    versions.workers,
                     lambda index, worker: worker.call(Worker.add_env, number, spread[index]),
                     wait_for_lost=len(specs) > 1,
                 )
+                descriptions = await adding.answers()
                 versions.evaluation_envs.add(EnvVersion(list(specs), common_description(descriptions)))
         return number
 

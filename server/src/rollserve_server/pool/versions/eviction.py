@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from rollserve_server.pool.workers.background import in_background
 from rollserve_server.sampling import Worker
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ class Eviction:
 
     def __init__(self, versions: Versions) -> None:
         self._versions = versions
-        self._tasks: set[asyncio.Task[object]] = set()
         # The versions that each worker keeps, unless it has got a new one since.
         self._known: WeakKeyDictionary[WorkerHandle, KeptVersions] = WeakKeyDictionary()
 
@@ -35,11 +34,4 @@ class Eviction:
             # Nearly always nothing has changed since the previous call, and a needless order would delay a short one.
             if slot.healthy and self._known.get(slot.handle) != kept:
                 self._known[slot.handle] = kept
-                task = asyncio.ensure_future(slot.handle.call(Worker.retain, *kept))
-                self._tasks.add(task)
-                task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[object]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # a lost worker is noticed when it is needed
+                in_background(slot.handle.call(Worker.retain, *kept))  # a lost worker is noticed when it is needed
