@@ -142,8 +142,8 @@ class Pool:
 
     def drain(self, error: DomainError) -> None:
         """Let no further call begin: waiting and later calls fail with the error."""
-        self._samplings.drain(error)
-        self._evaluations.drain(error)
+        self._samplings.admission.refuse(error)
+        self._evaluations.admission.refuse(error)
 
     async def update_agent(self, updates: Sequence[AgentUpdate], *, per_worker: bool = False) -> int:
         """Give all workers new agents, or none.

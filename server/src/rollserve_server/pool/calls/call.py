@@ -81,12 +81,12 @@ class Call(ABC, Generic[_O, _R]):
             WorkerLostError: workers are lost again and again, or for long.
         """
         self._begin()
-        self._start_drivers()
+        self.start()
         try:
             async with contextlib.aclosing(self._items()) as items:
                 yield items
         finally:
-            await self._stop_drivers()
+            await self.stop()
             self._end()
             self._workforce.count_simulated(self.account)
             account = self.account
@@ -162,10 +162,12 @@ class Call(ABC, Generic[_O, _R]):
 
     # What all kinds of calls share.
 
-    def _start_drivers(self) -> None:
+    def start(self) -> None:
+        """Start to give orders."""
         self._drivers = [asyncio.create_task(self._keep_driving(worker)) for worker in range(len(self._workforce))]
 
-    async def _stop_drivers(self) -> None:
+    async def stop(self) -> None:
+        """Give no more orders; reports to come are for whoever continues. May be called more than once."""
         for driver in self._drivers:
             driver.cancel()
         await asyncio.gather(*self._drivers, return_exceptions=True)

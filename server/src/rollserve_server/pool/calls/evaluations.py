@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from rollserve_server.envs import WorkerSpecs
-    from rollserve_server.errors import DomainError
     from rollserve_server.pool.calls.pool_parts import PoolParts
     from rollserve_server.pool.interface.requests import EvaluationRequest
     from rollserve_server.pool.state.env_version import EnvVersion
@@ -66,12 +65,16 @@ class _Prepared:
 
 
 class Evaluations:
-    """Runs evaluations, a few at a time, beside whatever else the workers do."""
+    """Runs evaluations, a few at a time, beside whatever else the workers do.
+
+    Attributes:
+        admission: lets a bounded number of evaluations run.
+    """
 
     def __init__(self, parts: PoolParts) -> None:
         self._parts = parts
         calls = parts.settings.calls
-        self._admission = Admission(
+        self.admission = Admission(
             MAX_EVALUATIONS,
             calls.progress_seconds,
             max_stalled=MAX_EVALUATIONS,
@@ -79,17 +82,13 @@ class Evaluations:
         )
         self._seed = derived_seed(parts.seed, _SEED_KEY)
 
-    def drain(self, error: DomainError) -> None:
-        """Let no further evaluation begin: waiting and later ones fail with the error."""
-        self._admission.refuse(error)
-
     async def evaluate(self, request: EvaluationRequest | PopulationRequest, receiver: Receiver) -> _Items:
         """Run an evaluation, also of a population; see `Pool.evaluate` and `Pool.evaluate_population`."""
         parts = self._parts
         parts.workers.check_enough()
         arrived = time.monotonic()
         async with contextlib.AsyncExitStack() as stack:
-            async with self._admission.admitting(stack, receiver) as ticks:
+            async with self.admission.admitting(stack, receiver) as ticks:
                 async for _ in ticks:
                     yield Progress(0)
             queued_seconds = time.monotonic() - arrived

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from rollserve_server.pool.interface.targets import Fragments
     from rollserve_server.pool.sequences.in_flight import InFlight
     from rollserve_server.pool.sequences.row_sequences import RowSequence
-    from rollserve_server.pool.state.checkpoints import Checkpoint
     from rollserve_server.pool.workers.workforce import Workforce
     from rollserve_server.sampling import FragmentReport, RowState
 
@@ -44,7 +43,6 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
 
     Attributes:
         sequence: what its rows run.
-        start: where they stand at its beginning.
     """
 
     def __init__(
@@ -53,18 +51,17 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         request: SampleRequest,
         target: Fragments,
         sequence: RowSequence,
-        start: Checkpoint,
         policy_version: int,
         workforce: Workforce,
         reproducibility: Reproducibility,
     ) -> None:
         account = Account(
-            seed=sequence.seed,
+            seed=sequence.state.seed,
             first_episode_index=0,
             policy_version=policy_version,
-            env_version=sequence.kind.env_version,
+            env_version=sequence.state.kind.env_version,
             workers=[WorkerAccount() for _ in workforce],
-            row_step_count=start.clock,
+            row_step_count=sequence.start.clock,
         )
         is_whole = target.fraction_of_workers >= 1
         # How far workers are that are stopped is up to chance.
@@ -72,7 +69,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         super().__init__(parts, request, workforce, account, reached)
         self._reports_actions = reproducibility is not Reproducibility.WORKER
         self.sequence = sequence
-        self.start = start
+        self._start = start = sequence.start  # where the rows stand at the beginning
         self._call_id = next(parts.ids)
         self._num_row_steps = target.num_steps // start.stride
         self._workers = [
@@ -91,7 +88,6 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         """Return where the call, once complete, has brought its rows."""
         abandoned = [state for state in self._workers if state.is_abandoned]
         return RowsReached(
-            self.start,
             self._num_row_steps,
             [state.progress for state in self._workers if state.progress is not None],
             [None if state.is_abandoned else state.location for state in self._workers],
@@ -105,7 +101,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
 
     def beginning(self) -> Beginning:
         """Return the inputs that determine the call's episodes."""
-        return dataclasses.replace(super().beginning(), num_rows=self.start.stride)
+        return dataclasses.replace(super().beginning(), num_rows=self._start.stride)
 
     def coming(self) -> list[asyncio.Future[FragmentReport]]:
         """Return the reports that workers still owe."""
@@ -185,7 +181,8 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         if state.location is None:
             state.location = WorkLocation(handle, next(self._parts.ids))
             row_states = self._row_states(state)
-        spec = RowSequenceSpec(state.location.work_id, self.sequence.seed, *self.sequence.kind, self.start.stride)
+        seed, kind = self.sequence.state.seed, self.sequence.state.kind
+        spec = RowSequenceSpec(state.location.work_id, seed, *kind, self._start.stride)
         seconds = self._slice_seconds(state.index) if samples else 0.0
         enough = state.num_needed_row_steps if self._is_ending else None
         return FragmentOrder(spec, self._assignment(state), row_states, max(room, 0), seconds, enough)
@@ -205,7 +202,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
 
     def _row_states(self, state: FragmentWorker) -> Sequence[RowState]:
         """Return what a worker's rows are made from, after any that it had are gone."""
-        row_states, state.num_unknown = self.start.states(state.index)
+        row_states, state.num_unknown = self._start.states(state.index)
         state.num_skipped, state.num_broken_off = state.num_written, state.num_unknown
         self._notify()
         return row_states
@@ -272,7 +269,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
     def _can_abandon(self, state: FragmentWorker) -> bool:
         """Whether a worker has written nothing, and its rows can be made again as they were."""
         has_stopped = state.num_row_steps < self._num_row_steps
-        points = self.start.workers[state.index]
+        points = self._start.workers[state.index]
         is_restorable = self._reports_actions and all(point.is_restorable for point in points)
         return is_restorable and not (has_stopped or state.num_needed_row_steps)
 
@@ -328,7 +325,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         state.progress, state.num_made = None, 0
         self._has_answered[state.index] = False
         state.num_row_steps = self._num_row_steps
-        self.account.count_retried(reason, len(self.start.workers[state.index]))
+        self.account.count_retried(reason, len(self._start.workers[state.index]))
         self._notify()
 
     def _restart_lost(self, state: FragmentWorker, error: WorkerLostError) -> None:

@@ -21,14 +21,6 @@ class Prefetch(EpisodeCall):
     The call that comes continues its sequence.
     """
 
-    def start(self) -> None:
-        """Start the workers."""
-        self._start_drivers()
-
-    async def end(self) -> None:
-        """Give no more orders; reports to come are for whoever continues. May be called more than once."""
-        await self._stop_drivers()
-
     @property
     def has_failed(self) -> bool:
         """Whether the sequence cannot be continued. A call has to find out the reason itself."""
@@ -70,7 +62,7 @@ class Prefetcher:
             drop: whether no call can use it any more.
         """
         while (prefetch := self._prefetch) is not None:
-            await prefetch.end()
+            await prefetch.stop()
             if prefetch is self._prefetch:  # else somebody else has waited for the same
                 self._prefetch = None
                 self._sequences.keep_prefetched(

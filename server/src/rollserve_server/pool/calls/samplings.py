@@ -40,6 +40,7 @@ class Samplings:
     """Runs sampling calls, several at a time, each as if alone.
 
     Attributes:
+        admission: lets a bounded number of calls run.
         prefetcher: samples between calls for the next one.
         estimates: estimated lengths of episodes.
     """
@@ -47,7 +48,7 @@ class Samplings:
     def __init__(self, parts: PoolParts) -> None:
         self._parts = parts
         calls = parts.settings.calls
-        self._admission = Admission(
+        self.admission = Admission(
             calls.max_calls,
             calls.progress_seconds,
             max_stalled=calls.max_stalled_calls,
@@ -57,10 +58,6 @@ class Samplings:
         self.estimates = LengthEstimates()
         self._num_running = 0
 
-    def drain(self, error: DomainError) -> None:
-        """Let no further call begin: waiting and later calls fail with the error."""
-        self._admission.refuse(error)
-
     async def sample(
         self, request: SampleRequest, receiver: Receiver
     ) -> AsyncGenerator[Beginning | Delivery | Progress | Account, None]:
@@ -69,7 +66,7 @@ class Samplings:
         parts.workers.check_enough()
         arrived = time.monotonic()
         async with contextlib.AsyncExitStack() as stack:
-            async with self._admission.admitting(stack, receiver) as ticks:
+            async with self.admission.admitting(stack, receiver) as ticks:
                 async for _ in ticks:
                     yield Progress(0)
             stack.callback(parts.eviction.run)  # of versions that the call was the last to use
@@ -153,11 +150,11 @@ class Samplings:
         kind = RowSequenceKind(env_version, max_episode_length, target.soft_horizon)
         initial = Checkpoint.initial(len(workforce), num_rows)
         if options.seed is None:
-            sequence, start = parts.row_sequences.begin_own(kind, initial)
+            sequence = parts.row_sequences.begin_own(kind, initial)
         else:
-            sequence, start = parts.row_sequences.begin(options.seed, kind, target.row_step_count, initial)
+            sequence = parts.row_sequences.begin(options.seed, kind, target.row_step_count, initial)
         reproducibility = description.reproducibility
-        return FragmentCall(parts, request, target, sequence, start, policy_version, workforce, reproducibility)
+        return FragmentCall(parts, request, target, sequence, policy_version, workforce, reproducibility)
 
     @contextlib.asynccontextmanager
     async def _running(

@@ -85,7 +85,8 @@ class AgentUpdates:
             if not await asyncio.to_thread(lambda: len(held) == len(wanted) and all(map(is_same, held, wanted))):
                 return None
             number = self._versions.agents.number
-            return number if await self._selection.fits(number, self._versions.envs.number) else None
+            misfit = await self._selection.misfit(number, self._versions.envs.number)
+            return number if misfit is None else None
 
     async def _prepared(
         self, updates: Sequence[AgentUpdate], per_worker: bool

@@ -54,10 +54,6 @@ class Launcher:
         handle = handle or self._backend.create_worker(index, self._settings)
         return WorkerSlot(index, handle, Restarts(self._health.worker_restarts_per_hour))
 
-    def find_worker(self, index: int) -> WorkerHandle | None:
-        """Return the worker that an earlier server left for a slot, if there is one."""
-        return self._backend.find_worker(index)
-
     async def identify(self, index: int, handle: WorkerHandle) -> WorkerIdentity:
         """Wait until a worker has started, and watch it from then on. It is killed if it does not start.
 

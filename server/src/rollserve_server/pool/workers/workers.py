@@ -99,7 +99,7 @@ class Workers(Sequence[WorkerSlot]):
         Raises:
             WorkerLostError: a worker did not start in time, or none has started.
         """
-        left = [self._launcher.find_worker(index) for index in range(num_workers)]
+        left = [self._backend.find_worker(index) for index in range(num_workers)]
         self._slots = [self._launcher.new_slot(index, handle) for index, handle in enumerate(left)]
         self.workforce = Workforce(self._slots)
         missing = [slot for slot, handle in zip(self._slots, left, strict=True) if handle is None and any(left)]
@@ -122,7 +122,9 @@ class Workers(Sequence[WorkerSlot]):
         """Continue the totals of an earlier server, which had as many workers."""
         self.departed = self.departed.plus(departed)
         for slot, totals in zip(self._slots, workers, strict=True):
-            slot.resume_totals(totals)
+            slot.num_simulated_steps += totals.num_simulated_steps
+            slot.restarts.count += totals.num_restarts
+            slot.last_failure = slot.last_failure or totals.last_failure
 
     async def ready(self, slot: WorkerSlot) -> WorkerHandle:
         """Return the worker in a slot once there is one.
