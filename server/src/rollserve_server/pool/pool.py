@@ -317,7 +317,7 @@ class Pool:
         versions, own = self._parts.versions, self._parts.sequences.first_own
         current = versions.agents.number, versions.envs.number
         placement = self._parts.selection.placement(*current, len(self._parts.workers))
-        unit_size = versions.env_in_use(versions.envs.number).rows.unit_size(placement)
+        unit_size = versions.env_in_use(versions.envs.number).unit_size(placement)
         max_episode_length = self._parts.settings.worker.max_episode_length
         return own.first_index(SequenceSpec(0, own.seed, *current, max_episode_length), unit_size)
 

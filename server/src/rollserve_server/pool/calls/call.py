@@ -7,7 +7,7 @@ import contextlib
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from rollserve_server.errors import WorkerLostError
@@ -226,9 +226,12 @@ class Call(ABC, Generic[_O, _R]):
             delivery = await self._next_delivery()
             if delivery is not None:
                 if delivery.messages:
-                    with self._sending():
+                    started = time.monotonic()
+                    try:
                         yield delivery
-                    reported_at = time.monotonic()
+                    finally:  # the client takes this time
+                        reported_at = time.monotonic()
+                        self.account.sending_seconds += reported_at - started
                 self._notify()
                 continue
             if self._failure is not None:
@@ -286,15 +289,6 @@ class Call(ABC, Generic[_O, _R]):
         share.encoding_seconds += report.encoding_seconds
         share.num_simulated_steps += report.num_simulated_steps
         self.account.dropped_infos.update(report.dropped_infos)
-
-    @contextlib.contextmanager
-    def _sending(self) -> Iterator[None]:
-        """Count the time that the client takes."""
-        started = time.monotonic()
-        try:
-            yield
-        finally:
-            self.account.sending_seconds += time.monotonic() - started
 
     async def _wait(self, seconds: float | None = None) -> None:
         """Wait until something has changed, or the time is over."""

@@ -74,7 +74,7 @@ class EpisodeCall(Call["Order", "Report"]):
             estimate,
             len(workforce),
             num_partial_steps,
-            env.rows.unit_size(placement),
+            env.unit_size(placement),
             skip_failed=request.options.skip_failed,
         )
         self._claims = Claims(self._settings.window_bytes, sequence.claim_names, pinned=self._is_pinned)

@@ -172,7 +172,7 @@ class Evaluations:
         if len(specs) > 1 or not isinstance(spec, EnvSpec):
             expected = "an environment for all rows, because those of the sampler differ"
             raise InvalidValueError.of(field, expected=expected, got="none")
-        if own is not None and own.rows.num_episodes_per_row is None:
+        if own is not None and own.description.num_episodes_per_row is None:
             return specs
         if (spec.vectorization or self._parts.settings.worker.vectorization) == "envpool":
             expected = "an environment of gymnasium's, because members act in rows that are stepped one by one"

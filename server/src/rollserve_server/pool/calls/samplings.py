@@ -126,7 +126,7 @@ class Samplings:
         seed = options.seed if own is None else own.seed
         assert seed is not None  # noqa: S101  # either the request has one, or the own sequence
         wanted = SequenceSpec(0, seed, policy_version, env_version, max_episode_length, options.exploration)
-        first = options.first_index if own is None else own.first_index(wanted, env.rows.unit_size(placement))
+        first = options.first_index if own is None else own.first_index(wanted, env.unit_size(placement))
         num_skipped = 0
         if isinstance(target, Exactly):
             num_episodes = target.num_episodes_per_worker * len(workforce)

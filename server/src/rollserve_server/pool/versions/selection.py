@@ -88,8 +88,8 @@ class Selection:
         """Return which worker an episode belongs to where the call does not say; both versions are kept."""
         env, agents = self._versions.env_in_use(env_number), self._versions.agents.get(policy_version)
         if env.rows_differ or len(agents or ()) > 1 or len(env.specs) > 1:
-            by_rows = env.rows_differ or env.rows.num_episodes_per_row is not None
-            return RoundRobin(num_workers, env.rows.num_rows if by_rows else 1)
+            by_rows = env.rows_differ or env.description.num_episodes_per_row is not None
+            return RoundRobin(num_workers, env.description.num_rows if by_rows else 1)
         return Anywhere()
 
     async def misfit(self, policy_version: int, env_number: int) -> DomainError | None:

@@ -59,7 +59,6 @@ class Workers(Sequence[WorkerSlot]):
         self._launcher = Launcher(backend, settings, health, prepare, self.lose)
         self._replacements = Replacements(self._launcher)
         self._slots: list[WorkerSlot] = []
-        self._is_closed = False
         self.workforce = Workforce(())
         self._old_workforces: list[Workforce] = []
         self.leaving: list[WorkerSlot] = []
@@ -138,7 +137,7 @@ class Workers(Sequence[WorkerSlot]):
             max_seconds = _GIVEN_UP_SECONDS if slot.given_up else self._health.start_seconds
             left = since + max_seconds - time.monotonic()
             await self._replacements.wait(slot, seconds=min(max(left, 0.0), _GIVEN_UP_SECONDS))
-            if not slot.healthy and (left <= 0 or self._is_closed):
+            if not slot.healthy and (left <= 0 or self._replacements.is_closed):
                 what = "is given up for now" if slot.given_up else f"could not be replaced within {max_seconds:g} s"
                 raise WorkerLostError(f"worker {slot.index} was lost and {what}: {slot.last_failure}", slot.index)
         return slot.handle
@@ -152,7 +151,7 @@ class Workers(Sequence[WorkerSlot]):
         since = time.monotonic()
         while not self.num_healthy:
             left = since + self._health.start_seconds - time.monotonic()
-            if left <= 0 or self._is_closed or all(slot.given_up for slot in self._slots):
+            if left <= 0 or self._replacements.is_closed or all(slot.given_up for slot in self._slots):
                 raise WorkerLostError(f"all workers are lost: {self._slots[0].last_failure}", 0)
             await self._replacements.wait(*self._slots, seconds=min(left, _GIVEN_UP_SECONDS))
 
@@ -252,7 +251,6 @@ class Workers(Sequence[WorkerSlot]):
         self.leaving.clear()
 
     def _stop_replacing(self) -> None:
-        self._is_closed = True
         self._launcher.stop_watching()
         self._replacements.close()
         for task in self._ending.values():

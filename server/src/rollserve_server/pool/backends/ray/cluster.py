@@ -27,7 +27,7 @@ from rollserve_server.pool.backends.ray.preflight import check_room, hint_of
 if TYPE_CHECKING:
     from rollserve_server.settings import RaySettings
 
-__all__ = ["check_store", "connect", "default_num_workers"]
+__all__ = ["check_store", "connect"]
 
 _log = logging.getLogger(__name__)
 
@@ -67,12 +67,6 @@ def connect(settings: RaySettings, num_workers: int | None) -> None:
         failed = "Ray cannot be started" if address is None else f"ray_address: cannot connect to Ray at {address}"
         hint = hint_of(error) if address is None else " (does it ask for a token? See RAY_AUTH_MODE)"
         raise OSError(f"{failed}: {' '.join(str(error).split())}{hint}") from error
-
-
-def default_num_workers(settings: RaySettings) -> int:
-    """Return how many workers the cluster has cores for."""
-    cores = ray.cluster_resources().get("CPU", 1.0)  # type: ignore[no-untyped-call]
-    return max(int(cores / settings.worker_num_cpus), 1) if settings.worker_num_cpus else int(cores)
 
 
 def check_store(results_bytes: int) -> None:
