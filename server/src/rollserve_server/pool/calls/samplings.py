@@ -176,7 +176,7 @@ class Samplings:
             raise
         else:
             parts.sequences.report_dropped(call.account)
-            parts.row_sequences.report_dropped(call.account)
+            parts.row_sequences.dropped.report(call.account)
             moved = settlement.complete()
             counters.num_completed_calls += 1
         finally:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rollserve import Reason
 from rollserve_server.errors import NotReadyError
-from rollserve_server.pool.sequences.in_flight import num_steps_coming
+from rollserve_server.pool.sequences.in_flight import DroppedSteps
 from rollserve_server.pool.sequences.root_seeds import derived_seeds
 from rollserve_server.pool.state.row_sequence import RowSequenceKind, RowSequenceState, RowsMoved
 from rollserve_server.pool.workers.background import in_background
@@ -71,7 +71,11 @@ class RowsReached(NamedTuple):
 
 
 class RowSequences:
-    """Row sequences, kept from call to call. A call that ends early leaves its sequence where it stood before."""
+    """Row sequences, kept from call to call. A call that ends early leaves its sequence where it stood before.
+
+    Attributes:
+        dropped: steps of calls that ended early.
+    """
 
     def __init__(self, own_seed: int, max_kept: int, ids: Iterator[int]) -> None:
         """Start without sequences.
@@ -87,7 +91,7 @@ class RowSequences:
         self._seeds = derived_seeds(own_seed, (0,))
         self._max_kept = max_kept
         self._kept: list[RowSequence] = []
-        self._num_cancelled_steps = 0
+        self.dropped = DroppedSteps()
         self._were_dropped = False
 
     def begin_own(self, kind: RowSequenceKind, initial: Checkpoint) -> RowSequence:
@@ -173,7 +177,7 @@ class RowSequences:
             reports: reports that workers still owe.
             end: whether calls without a seed are to begin another sequence, because this one would fail again.
         """
-        self._num_cancelled_steps += account.num_simulated_steps - account.num_steps
+        self.dropped.num_cancelled += account.num_simulated_steps - account.num_steps
         # Rows that the call did not come to use are still where the sequence has them.
         unused = (location for location in sequence.locations if location is not None)
         self._close({*locations, *unused}, reports)
@@ -220,12 +224,6 @@ class RowSequences:
         for number, state in states.items():
             self._kept.append(RowSequence(number, state, is_own=False, is_written=True))
 
-    def report_dropped(self, account: Account) -> None:
-        """Add what was dropped since the last report to an account."""
-        account.num_cancelled_steps += self._num_cancelled_steps
-        account.num_carried_steps += self._num_cancelled_steps
-        self._num_cancelled_steps = 0
-
     def _new(self, seed: int, kind: RowSequenceKind, initial: Checkpoint, *, is_own: bool) -> RowSequence:
         sequence = RowSequence(next(self._ids), RowSequenceState(seed, kind, initial, None), is_own=is_own)
         self._kept.append(sequence)
@@ -263,14 +261,7 @@ class RowSequences:
         for location in locations:
             location.stop()
             closing.append(location.close())
-        in_background(self._count_closed(closing, reports))
-
-    async def _count_closed(
-        self, closing: Sequence[asyncio.Future[None]], reports: Sequence[asyncio.Future[FragmentReport]]
-    ) -> None:
-        """Count the steps that workers simulated until they closed their work."""
-        num_steps = await num_steps_coming(closing, reports)
-        self._num_cancelled_steps += num_steps
+        in_background(self.dropped.count_coming(closing, reports, cancelled=True))
 
     def _unknown_clock(self, clock: int, sequences: Sequence[RowSequence]) -> NotReadyError:
         states = [sequence.state for sequence in sequences]

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 
 from rollserve_server.pool.plan.ledger import Ledger
 from rollserve_server.pool.plan.placement import PerWorker
-from rollserve_server.pool.sequences.in_flight import num_steps_coming
+from rollserve_server.pool.sequences.in_flight import DroppedSteps
 from rollserve_server.pool.sequences.open_sequence import OpenSequence
 from rollserve_server.pool.sequences.own_sequence import OwnSequence, content_of
 from rollserve_server.pool.sequences.root_seeds import derived_seeds
 from rollserve_server.pool.workers.background import in_background
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from rollserve_server.pool.accounts.account import Account
     from rollserve_server.pool.plan.placement import Placement
@@ -42,8 +41,7 @@ class Sequences:
         self._max_kept = max_kept
         self._kept: list[OpenSequence] = []
         self._ids = ids
-        self._num_superseded_steps = 0
-        self._num_cancelled_steps = 0
+        self._dropped = DroppedSteps()
         self._prefetched: list[Account] = []
 
     @property
@@ -124,7 +122,7 @@ class Sequences:
             sequence: the sequence.
             num_discarded_steps: number of its steps that were discarded already, and that no account reports.
         """
-        self._num_cancelled_steps += sequence.num_held_steps + num_discarded_steps
+        self._dropped.num_cancelled += sequence.num_held_steps + num_discarded_steps
         self._close(sequence, cancelled=True)
 
     def drop_kept(self) -> None:
@@ -141,10 +139,7 @@ class Sequences:
 
     def report_dropped(self, account: Account) -> None:
         """Add what was dropped since the last report to an account."""
-        account.num_superseded_steps += self._num_superseded_steps
-        account.num_cancelled_steps += self._num_cancelled_steps
-        account.num_carried_steps += self._num_superseded_steps + self._num_cancelled_steps
-        self._num_superseded_steps = self._num_cancelled_steps = 0
+        self._dropped.report(account)
         while self._prefetched:
             account.add_prefetched(self._prefetched.pop())
 
@@ -154,20 +149,11 @@ class Sequences:
             self._supersede(self._kept.pop(0))
 
     def _supersede(self, sequence: OpenSequence) -> None:
-        self._num_superseded_steps += sequence.num_held_steps
+        self._dropped.num_superseded += sequence.num_held_steps
         self._close(sequence, cancelled=False)
 
     def _close(self, sequence: OpenSequence, *, cancelled: bool) -> None:
         # The calls are made here, so that workers hear of it before anything later.
-        in_background(self._count_closed(sequence, sequence.close(), cancelled=cancelled))
-
-    async def _count_closed(
-        self, sequence: OpenSequence, closing: Sequence[asyncio.Future[None]], *, cancelled: bool
-    ) -> None:
-        """Count the steps that workers simulated until they closed their work on a sequence."""
+        closing = sequence.close()
         reports = [in_flight.report for queue in sequence.in_flight for in_flight in queue]
-        num_steps = await num_steps_coming(closing, reports)
-        if cancelled:
-            self._num_cancelled_steps += num_steps
-        else:
-            self._num_superseded_steps += num_steps
+        in_background(self._dropped.count_coming(closing, reports, cancelled=cancelled))
