@@ -65,7 +65,7 @@ class Versions:
             self.agents.restore(state.agents)
             self.envs.restore(state.envs)
         self.updating = asyncio.Lock()
-        self.workers = Workers(backend, settings.worker, settings.health, self.prepare)
+        self.workers = Workers(backend, settings, self.prepare)
         # The pending version, by kind and number; its value is None until all workers have accepted it.
         self._pending: dict[tuple[str, int], AgentVersion | EnvVersion | None] = {}
 

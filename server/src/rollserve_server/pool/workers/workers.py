@@ -19,7 +19,7 @@ from rollserve_server.sampling import WorkerIdentity
 
 if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import Backend, WorkerHandle
-    from rollserve_server.settings import HealthSettings, WorkerSettings
+    from rollserve_server.settings import PoolSettings
 
 __all__ = ["Workers"]
 
@@ -40,23 +40,18 @@ class Workers(Sequence[WorkerSlot]):
     """
 
     def __init__(
-        self,
-        backend: Backend,
-        settings: WorkerSettings,
-        health: HealthSettings,
-        prepare: Callable[[int, WorkerHandle], Awaitable[object]],
+        self, backend: Backend, settings: PoolSettings, prepare: Callable[[int, WorkerHandle], Awaitable[object]]
     ) -> None:
         """Start without workers.
 
         Args:
             backend: creates workers.
-            settings: what each worker is made with.
-            health: limits for their work, and how often they are replaced.
+            settings: what each worker is made with, limits for their work, and how often they are replaced.
             prepare: gives a new worker its agents and environments.
         """
         self._backend = backend
-        self._health = health
-        self._launcher = Launcher(backend, settings, health, prepare, self.lose)
+        self._health = settings.health
+        self._launcher = Launcher(backend, settings, prepare, self.lose)
         self._replacements = Replacements(self._launcher)
         self._slots: list[WorkerSlot] = []
         self.workforce = Workforce(())
