@@ -1,4 +1,4 @@
-"""Orders in flight: sent to a worker, and not answered yet; and the steps of those that no call waits for."""
+"""Orders in flight: sent to a worker, and not answered yet; and steps that no call can deliver any more."""
 
 from __future__ import annotations
 

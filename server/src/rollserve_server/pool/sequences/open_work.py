@@ -1,4 +1,4 @@
-"""Open work: what workers hold for one sequence or population."""
+"""Open work: workers that hold one sequence or population, and what they owe."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _R = TypeVar("_R")
 
 
 class WorkLocation(NamedTuple):
-    """A worker that has a work, and the name of the work there."""
+    """A worker that has work, and the name of the work there."""
 
     handle: WorkerHandle
     work_id: int
@@ -37,7 +37,7 @@ class WorkLocation(NamedTuple):
 
 
 class OpenWork(Generic[_O, _R]):
-    """What the workers of a workforce hold for one sequence or population.
+    """The work of a workforce on one sequence or population.
 
     Attributes:
         work_id: name of the work.

@@ -17,7 +17,7 @@ _tasks: set[asyncio.Task[Any]] = set()
 
 
 def in_background(work: Coroutine[Any, Any, _R]) -> asyncio.Task[_R]:
-    """Begin to run a coroutine; return its task, for which nobody has to wait, and whose error is not logged."""
+    """Begin to run a coroutine; return its task. Nobody has to wait for it, and asyncio does not log its error."""
     task = asyncio.create_task(work)
     _tasks.add(task)
     task.add_done_callback(_tasks.discard)
