@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rollserve import Reproducibility
 from rollserve_server.errors import EnvFailedError, WorkerLostError
-from rollserve_server.pool.accounts.account import Account, WorkerAccount
+from rollserve_server.pool.accounts.account import Account
 from rollserve_server.pool.accounts.env_failures import FailedEpisode
 from rollserve_server.pool.calls.call import Call
 from rollserve_server.pool.calls.claims import Cancellation, Claims, PendingDelivery
@@ -52,14 +52,8 @@ class EpisodeCall(Call["Order", "Report"]):
         estimate: LengthEstimate,
     ) -> None:
         ledger, placement, workforce = sequence.ledger, sequence.placement, sequence.workforce
-        account = Account(
-            seed=sequence.spec.root_seed,
-            first_episode_index=ledger.next_index,
-            policy_version=sequence.spec.policy_version,
-            env_version=sequence.spec.env_version,
-            workers=[WorkerAccount() for _ in workforce],
-            num_carried_steps=sequence.num_held_steps,
-        )
+        account = Account.begin(sequence.spec, ledger.next_index, len(workforce))
+        account.num_carried_steps = sequence.num_held_steps
         super().__init__(parts, request, workforce, account, env.description.reproducibility)
         self.sequence = sequence
         self.in_flight = sequence.in_flight

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rollserve import Reproducibility
 from rollserve_server.errors import EnvFailedError, WorkerLostError
-from rollserve_server.pool.accounts.account import Account, WorkerAccount
+from rollserve_server.pool.accounts.account import Account
 from rollserve_server.pool.accounts.env_failures import FailedEpisode
 from rollserve_server.pool.calls.call import Call
 from rollserve_server.pool.plan.pace import Pace
@@ -48,13 +48,7 @@ class PopulationCall(Call[PopulationOrder, PopulationReport]):
         workforce: Workforce,
     ) -> None:
         """Take the members' parameters, shared with the workers if they are large, and their environments."""
-        account = Account(
-            seed=population.root_seed,
-            first_episode_index=population.first_index,
-            policy_version=population.policy_version,
-            env_version=population.env_version,
-            workers=[WorkerAccount() for _ in workforce],
-        )
+        account = Account.begin(population, population.first_index, len(workforce))
         super().__init__(parts, request, workforce, account, env.description.reproducibility)
         self.num_members = population.num_members
         self._work: OpenWork[PopulationOrder, PopulationReport] = OpenWork(population.work_id, workforce)
