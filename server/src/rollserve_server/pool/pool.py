@@ -20,8 +20,7 @@ from rollserve_server.pool.calls.pool_parts import PoolParts
 from rollserve_server.pool.calls.samplings import Samplings
 from rollserve_server.pool.interface.status import PoolStatus, WorkerStatus
 from rollserve_server.pool.interface.updates import EnvUpdated
-from rollserve_server.pool.resizing import Resizing
-from rollserve_server.pool.sequences.own_sequence import SequenceKind
+from rollserve_server.pool.resizing import resize
 from rollserve_server.pool.sequences.row_sequences import RowSequences
 from rollserve_server.pool.sequences.sequences import Sequences
 from rollserve_server.pool.state.sampler_state import SamplerState, Snapshot
@@ -32,7 +31,8 @@ from rollserve_server.pool.versions.env_updates import EnvUpdates
 from rollserve_server.pool.versions.eviction import Eviction
 from rollserve_server.pool.versions.selection import Selection
 from rollserve_server.pool.versions.versions import Versions
-from rollserve_server.pool.workers.workers import Workers
+from rollserve_server.pool.workers.broadcast import Broadcast
+from rollserve_server.sampling import SequenceSpec
 
 if TYPE_CHECKING:
     from rollserve_server.pool.accounts.account import Account
@@ -70,20 +70,13 @@ class Pool:
     def __init__(self, parts: PoolParts, state: SamplerState | None) -> None:
         self._parts = parts
         self.is_taken_over = state is not None
-        settings, max_kept = parts.settings, parts.settings.calls.max_calls
-        seed = parts.seed if state is None else own_seed(parts.seed, parts.journal.epoch)
-        self._sequences = Sequences(seed, max_kept, parts.ids)
-        self._row_sequences = RowSequences(seed, max_kept, parts.ids)
-        self.agents = AgentQueries(parts.versions, parts.workers)
-        self._agent_updates = AgentUpdates(
-            parts.versions, parts.selection, parts.workers, parts.journal, settings.agents
-        )
-        self._samplings = Samplings(parts, self._sequences, self._row_sequences)
+        self.agents = AgentQueries(parts.versions)
+        self._agent_updates = AgentUpdates(parts.versions, parts.selection, parts.journal, parts.settings.agents)
+        self._samplings = Samplings(parts)
         self._evaluations = Evaluations(parts)
-        self._resizing = Resizing(parts, self._sequences, self._row_sequences, self._samplings.prefetcher)
         self._started = time.monotonic()
         if state is not None:
-            self._row_sequences.restore(state.row_sequences)
+            parts.row_sequences.restore(state.row_sequences)
             parts.counters = state.snapshot.counters
             self._started -= max(time.time() - state.started_seconds, 0.0)
 
@@ -130,7 +123,8 @@ class Pool:
         if state is None:
             await parts.env_updates.update([env], per_worker=False)
         else:
-            await parts.workers.broadcast(parts.versions.take_over, wait_for_lost=False, isolate_failures=True)
+            take_over = parts.versions.take_over
+            await Broadcast(parts.workers, take_over, wait_for_lost=False, isolate_failures=True).answers()
             parts.workers.resume_totals(state.snapshot.workers, state.snapshot.departed)
 
     async def close(self, *, keep: bool = False) -> None:
@@ -148,8 +142,8 @@ class Pool:
 
     def drain(self, error: DomainError) -> None:
         """Let no further call begin: waiting and later calls fail with the error."""
-        self._samplings.drain(error)
-        self._evaluations.drain(error)
+        self._samplings.admission.refuse(error)
+        self._evaluations.admission.refuse(error)
 
     async def update_agent(self, updates: Sequence[AgentUpdate], *, per_worker: bool = False) -> int:
         """Give all workers new agents, or none.
@@ -209,11 +203,11 @@ class Pool:
         await prefetcher.end(drop=True)
         if not all(isinstance(update, EnvSpec) for update in updates):
             # So that environments are free to be changed in place.
-            self._sequences.drop_kept()
-            self._row_sequences.free_rows()
+            parts.sequences.drop_kept()
+            parts.row_sequences.free_rows()
         try:
             version, env = await parts.env_updates.update(updates, per_worker=per_worker)
-            self._row_sequences.end_own(version)
+            parts.row_sequences.end_own(version)
             await prefetcher.end(drop=True)  # of a call that ended meanwhile
         finally:
             parts.eviction.run()
@@ -236,7 +230,7 @@ class Pool:
             NotReadyError: workers have agents or environments of their own.
             WorkerLostError: a worker did not start in time. Nothing has changed then.
         """
-        previous = await self._resizing.resize(num_workers)
+        previous = await resize(self._parts, self._samplings.prefetcher, num_workers)
         await self._parts.journal.write()
         return previous
 
@@ -283,7 +277,7 @@ class Pool:
             InvalidValueError: as of `evaluate`; or there are no such parameters, workers differ, or rows cannot be
                 stepped one by one.
         """
-        return self._evaluations.evaluate_population(request, receiver)
+        return self._evaluations.evaluate(request, receiver)
 
     def status(self) -> PoolStatus:
         """Return the state of the pool now."""
@@ -308,7 +302,7 @@ class Pool:
             env=description,
             agent_kinds=[kind_of(agent) for agent in versions.agents.current or ()],
             policy_version=versions.agents.number,
-            seed=self._sequences.first_own.seed,
+            seed=parts.sequences.first_own.seed,
             next_index=self._next_index(),
             workers=workers,
             counters=parts.counters,
@@ -320,11 +314,12 @@ class Pool:
 
     def _next_index(self) -> int:
         """Return the index at which the next call begins that names no seed and sets no option."""
-        versions, own = self._parts.versions, self._sequences.first_own
+        versions, own = self._parts.versions, self._parts.sequences.first_own
         current = versions.agents.number, versions.envs.number
         placement = self._parts.selection.placement(*current, len(self._parts.workers))
-        unit_size = versions.env_in_use(versions.envs.number).rows.unit_size(placement)
-        return own.first_index(SequenceKind(*current, self._parts.settings.worker.max_episode_length), unit_size)
+        unit_size = versions.env_in_use(versions.envs.number).unit_size(placement)
+        max_episode_length = self._parts.settings.worker.max_episode_length
+        return own.first_index(SequenceSpec(0, own.seed, *current, max_episode_length), unit_size)
 
     def _state(self, first_env: EnvSpec) -> SamplerState:
         """Return all of the state that outlives this server."""
@@ -339,7 +334,7 @@ class Pool:
             self._snapshot(),
             dict(parts.versions.agents.items()),
             dict(parts.versions.envs.items()),
-            self._row_sequences.states(),
+            parts.row_sequences.states(),
         )
 
     def _snapshot(self) -> Snapshot:
@@ -351,7 +346,7 @@ class Pool:
             parts.workers.departed.plus(*(slot.totals for slot in parts.workers.leaving)),
             frozenset(kept.agents),
             frozenset(kept.envs),
-            self._row_sequences.numbers(),
+            parts.row_sequences.numbers(),
         )
 
 
@@ -366,19 +361,21 @@ def _decided(settings: PoolSettings, default: int) -> PoolSettings:
 def _parts(backend: Backend, settings: PoolSettings, journal: Journal) -> PoolParts:
     """Make the parts of a pool, without workers."""
     state = journal.state
-    versions = Versions(settings.versions, state)
-    workers = Workers(backend, settings.worker, settings.health, versions.prepare)
-    versions.attach(workers)
+    versions = Versions(backend, settings, state)
     assert settings.seed is not None  # noqa: S101  # decided at the start
+    seed = settings.seed if state is None else own_seed(settings.seed, journal.epoch)
+    ids, max_kept = itertools.count((journal.epoch - 1 << _EPOCH_BITS) + 1), settings.calls.max_calls
     return PoolParts(
         settings,
         run=secrets.token_hex(8) if state is None else state.run,
         seed=settings.seed,
-        ids=itertools.count((journal.epoch - 1 << _EPOCH_BITS) + 1),
-        workers=workers,
+        ids=ids,
+        workers=versions.workers,
         versions=versions,
         selection=Selection(versions, settings.agents),
-        env_updates=EnvUpdates(versions, workers, journal, settings.allow),
-        eviction=Eviction(versions, workers),
+        env_updates=EnvUpdates(versions, journal, settings.allow),
+        eviction=Eviction(versions),
+        sequences=Sequences(seed, max_kept, ids),
+        row_sequences=RowSequences(seed, max_kept, ids),
         journal=journal,
     )

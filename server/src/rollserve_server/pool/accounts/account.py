@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rollserve_server.pool.accounts.env_failures import EnvFailures
 
 if TYPE_CHECKING:
-    from rollserve_server.sampling import EpisodeFailure
+    from rollserve_server.sampling import EpisodeFailure, Population, SequenceSpec
 
 __all__ = ["ENVIRONMENT_FAILED", "Account", "WorkerAccount"]
 
@@ -66,6 +66,12 @@ class Account:
     elapsed_seconds: float = 0.0
     retry_reasons: Counter[str] = field(default_factory=Counter)
     env_failures: EnvFailures = field(default_factory=EnvFailures)
+
+    @classmethod
+    def begin(cls, work: SequenceSpec | Population, first_episode_index: int, num_workers: int) -> Account:
+        """Return the account of a call that has done nothing of its work yet."""
+        workers = [WorkerAccount() for _ in range(num_workers)]
+        return cls(work.root_seed, first_episode_index, work.policy_version, work.env_version, workers)
 
     @property
     def num_simulated_steps(self) -> int:

@@ -7,12 +7,11 @@ import contextlib
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from rollserve_server.errors import WorkerLostError
-from rollserve_server.pool.interface.results import Delivery, Progress
+from rollserve_server.pool.interface.results import Beginning, Delivery, Progress
 from rollserve_server.pool.sequences.in_flight import InFlight, submit
 
 if TYPE_CHECKING:
@@ -22,12 +21,12 @@ if TYPE_CHECKING:
     from rollserve import Reproducibility
     from rollserve_server.pool.accounts.account import Account
     from rollserve_server.pool.backends.backend import WorkerHandle
-    from rollserve_server.pool.interface.requests import MessageFormat, SamplingOptions
+    from rollserve_server.pool.calls.pool_parts import PoolParts
+    from rollserve_server.pool.interface.requests import EvaluationRequest, PopulationRequest, SampleRequest
     from rollserve_server.pool.workers.workforce import Workforce
-    from rollserve_server.sampling import Message
-    from rollserve_server.settings import CallSettings
+    from rollserve_server.sampling import FragmentReport, Message, Report
 
-__all__ = ["Call", "CallContext"]
+__all__ = ["Call"]
 
 _O = TypeVar("_O")
 _R = TypeVar("_R")
@@ -40,42 +39,34 @@ _SOLO_FACTOR = 4
 """Factor on the slice where no other call runs: an order costs a millisecond or two in all."""
 
 
-@dataclass(frozen=True)
-class CallContext:
-    """The request of a call, and the settings that it runs with.
-
-    Attributes:
-        options: options of sampling.
-        messages: how episodes are written.
-        settings: how calls share the workers, and when they give up.
-        env_retries: number of times that an episode runs again after its environment raised an error.
-        num_calls: returns the number of calls that run now.
-    """
-
-    options: SamplingOptions
-    messages: MessageFormat
-    settings: CallSettings
-    env_retries: int
-    num_calls: Callable[[], int]
-
-
 class Call(ABC, Generic[_O, _R]):
     """A call: a driver for each worker, and the deliveries in order.
 
     Attributes:
         account: what became of the steps so far; complete at the end.
         reproducibility: which unit of the call's work the same seed gives again.
+        in_flight: for each worker, orders that are not answered.
     """
 
+    in_flight: Sequence[deque[InFlight[_O, _R]]]
+
     def __init__(
-        self, workforce: Workforce, context: CallContext, account: Account, reproducibility: Reproducibility
+        self,
+        parts: PoolParts,
+        request: SampleRequest | EvaluationRequest | PopulationRequest,
+        workforce: Workforce,
+        account: Account,
+        reproducibility: Reproducibility,
     ) -> None:
         self.account = account
         self.reproducibility = reproducibility
+        self._parts = parts
+        self._settings = parts.settings.calls
+        self._request = request
         self._workforce = workforce
-        self._context = context
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
+        self._has_answered = [False] * len(workforce)
         self._num_losses: Counter[int] = Counter()
         self._started = time.monotonic()
 
@@ -90,32 +81,37 @@ class Call(ABC, Generic[_O, _R]):
             WorkerLostError: workers are lost again and again, or for long.
         """
         self._begin()
-        drivers = self._start_drivers()
+        self.start()
         try:
             async with contextlib.aclosing(self._items()) as items:
                 yield items
         finally:
-            for driver in drivers:
-                driver.cancel()
-            await asyncio.gather(*drivers, return_exceptions=True)
+            await self.stop()
             self._end()
+            self._workforce.count_simulated(self.account)
             account = self.account
             account.elapsed_seconds = time.monotonic() - self._started
             account.waiting_seconds = account.elapsed_seconds - account.sending_seconds
 
-    def count_simulated(self) -> None:
-        """Add the simulated steps to the totals of the workers. To be called once, when the call has ended."""
-        self._workforce.count_simulated(self.account)
+    def beginning(self) -> Beginning:
+        """Return the inputs that determine the call's episodes."""
+        account = self.account
+        return Beginning(
+            account.seed,
+            account.first_episode_index,
+            account.policy_version,
+            account.env_version,
+            self.reproducibility,
+            self._parts.run,
+            row_step_count=account.row_step_count,
+            num_workers=len(account.workers),
+        )
 
     # What each kind of call decides.
 
     @abstractmethod
     def _begin(self) -> None:
         """Prepare the first orders."""
-
-    @abstractmethod
-    def _in_flight(self, worker: int) -> deque[InFlight[_O, _R]]:
-        """Return the worker's orders that are not answered."""
 
     @abstractmethod
     async def _next_handle(self, worker: int) -> WorkerHandle | None:
@@ -166,8 +162,15 @@ class Call(ABC, Generic[_O, _R]):
 
     # What all kinds of calls share.
 
-    def _start_drivers(self) -> list[asyncio.Task[None]]:
-        return [asyncio.create_task(self._keep_driving(worker)) for worker in range(len(self._workforce))]
+    def start(self) -> None:
+        """Start to give orders."""
+        self._drivers = [asyncio.create_task(self._keep_driving(worker)) for worker in range(len(self._workforce))]
+
+    async def stop(self) -> None:
+        """Give no more orders; reports to come are for whoever continues. May be called more than once."""
+        for driver in self._drivers:
+            driver.cancel()
+        await asyncio.gather(*self._drivers, return_exceptions=True)
 
     async def _keep_driving(self, worker: int) -> None:
         try:
@@ -185,12 +188,12 @@ class Call(ABC, Generic[_O, _R]):
             try:
                 await self._drive_handle(worker, handle)
             except WorkerLostError as error:
-                self._workforce.lose(worker, handle, error)
+                self._parts.workers.lose(worker, handle, error)
                 self._lose(worker, handle, error)
 
     async def _drive_handle(self, worker: int, handle: WorkerHandle) -> None:
         """Keep a worker busy until it is lost, or the call has no use for it."""
-        in_flight = self._in_flight(worker)
+        in_flight = self.in_flight[worker]
         while in_flight or self._uses(worker, handle):
             while len(in_flight) < _ORDERS_IN_FLIGHT and (order := self._next_order(worker, handle)):
                 await self._prepare(worker, handle)
@@ -211,21 +214,24 @@ class Call(ABC, Generic[_O, _R]):
         """Wait for the worker in a slot, as long as others can do its work."""
         while True:
             try:
-                return await self._workforce.ready(worker)
+                return await self._parts.workers.ready(self._workforce[worker])
             except WorkerLostError:
                 if not self._workforce.can_do_without(worker):
                     raise
 
     async def _items(self) -> AsyncGenerator[Delivery | Progress, None]:
         reported_at, reported_steps = time.monotonic(), 0
-        progress_seconds = self._context.settings.progress_seconds
+        progress_seconds = self._settings.progress_seconds
         while not self._is_complete():
             delivery = await self._next_delivery()
             if delivery is not None:
                 if delivery.messages:
-                    with self._sending():
+                    started = time.monotonic()
+                    try:
                         yield delivery
-                    reported_at = time.monotonic()
+                    finally:  # the client takes this time
+                        reported_at = time.monotonic()
+                        self.account.sending_seconds += reported_at - started
                 self._notify()
                 continue
             if self._failure is not None:
@@ -250,7 +256,7 @@ class Call(ABC, Generic[_O, _R]):
             self._num_losses.update(lost)
         self.account.count_retried(error.reason.lower(), len(lost))
         worst, num_losses = max(self._num_losses.items(), key=lambda item: item[1], default=(0, 0))
-        if num_losses > self._context.settings.unit_retries:
+        if num_losses > self._settings.unit_retries:
             text = f"{error.text}; it ran {name_of(worst)}, which {num_losses - 1} workers were lost with before"
             raise error.again(text)
 
@@ -259,7 +265,7 @@ class Call(ABC, Generic[_O, _R]):
         account, share = self.account, self.account.workers[worker]
         num_steps = sum(message.num_steps for message in messages)
         num_episodes = sum(message.num_episodes for message in messages)
-        if self._context.messages.columns is None:
+        if self._request.messages.columns is None:
             account.num_discarded_steps += num_steps
             account.num_discarded_episodes += num_episodes
             return Delivery(buffer, ())
@@ -268,23 +274,21 @@ class Call(ABC, Generic[_O, _R]):
         account.message_bytes += sum(message.size for message in messages)
         return Delivery(buffer, messages)
 
-    def _slice_seconds(self, *, has_answered: bool) -> float:
+    def _slice_seconds(self, worker: int) -> float:
         """Return how long a worker works on an order, so that one gateway hears of many workers as often as of few.
 
-        Args:
-            has_answered: whether the worker has answered in this call; the first answer should come soon.
+        The first answer of a worker should come soon.
         """
         seconds = _SLICE_SECONDS * max(1.0, len(self._workforce) / 8)
-        return seconds * _SOLO_FACTOR if has_answered and self._context.num_calls() == 1 else seconds
+        return seconds * _SOLO_FACTOR if self._has_answered[worker] and self._parts.num_calls == 1 else seconds
 
-    @contextlib.contextmanager
-    def _sending(self) -> Iterator[None]:
-        """Count the time that the client takes."""
-        started = time.monotonic()
-        try:
-            yield
-        finally:
-            self.account.sending_seconds += time.monotonic() - started
+    def _count_work(self, worker: int, report: Report | FragmentReport) -> None:
+        """Add what a worker did for an order to the account."""
+        share = self.account.workers[worker]
+        share.sampling_seconds += report.sampling_seconds
+        share.encoding_seconds += report.encoding_seconds
+        share.num_simulated_steps += report.num_simulated_steps
+        self.account.dropped_infos.update(report.dropped_infos)
 
     async def _wait(self, seconds: float | None = None) -> None:
         """Wait until something has changed, or the time is over."""

@@ -36,7 +36,7 @@ def check_fragments(target: Fragments, options: SamplingOptions, num_rows: int, 
         target: the fragments.
         options: the other options of the request.
         num_rows: number of rows of all workers.
-        max_episode_length: limit of episodes where the request does not say.
+        max_episode_length: limit of episodes, by the request or else by the server; None if there is none.
     """
     num_steps = target.num_steps
     if num_steps % num_rows:
@@ -50,7 +50,7 @@ def check_fragments(target: Fragments, options: SamplingOptions, num_rows: int, 
     if target.num_skipped_steps and target.fraction_of_workers < 1:
         expected = "none beside fragments.fraction_of_workers, with which no call can be repeated"
         raise InvalidValueError.of("fragments.skip_step_count", expected=expected, got=target.num_skipped_steps)
-    if target.soft_horizon and (options.max_episode_length or max_episode_length) is None:
+    if target.soft_horizon and max_episode_length is None:
         expected = "options.max_episode_length beside it, or a server with a limit"
         raise InvalidValueError.of("fragments.soft_horizon", expected=expected, got="neither")
     if options.skip_failed:

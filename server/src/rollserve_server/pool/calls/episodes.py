@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rollserve import Reproducibility
 from rollserve_server.errors import EnvFailedError, WorkerLostError
-from rollserve_server.pool.accounts.account import Account, WorkerAccount
+from rollserve_server.pool.accounts.account import Account
 from rollserve_server.pool.accounts.env_failures import FailedEpisode
-from rollserve_server.pool.calls.call import Call, CallContext
+from rollserve_server.pool.calls.call import Call
 from rollserve_server.pool.calls.claims import Cancellation, Claims, PendingDelivery
 from rollserve_server.pool.calls.stragglers import Stragglers
 from rollserve_server.pool.plan.placement import Anywhere, PerWorker
@@ -20,13 +19,14 @@ from rollserve_server.sampling import EARLY, Claim, EpisodeRange, Order
 
 if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import WorkerHandle
+    from rollserve_server.pool.calls.pool_parts import PoolParts
+    from rollserve_server.pool.interface.requests import EvaluationRequest, SampleRequest
     from rollserve_server.pool.interface.results import Delivery
     from rollserve_server.pool.interface.targets import Target
     from rollserve_server.pool.plan.length_estimate import LengthEstimate
-    from rollserve_server.pool.plan.placement import RowLayout
     from rollserve_server.pool.sequences.in_flight import InFlight
     from rollserve_server.pool.sequences.open_sequence import OpenSequence
-    from rollserve_server.pool.workers.workforce import Workforce
+    from rollserve_server.pool.state.env_version import EnvVersion
     from rollserve_server.sampling import EpisodeFailure, Report
 
 __all__ = ["EpisodeCall"]
@@ -44,26 +44,20 @@ class EpisodeCall(Call["Order", "Report"]):
 
     def __init__(
         self,
+        parts: PoolParts,
+        request: SampleRequest | EvaluationRequest,
         target: Target,
         sequence: OpenSequence,
-        workforce: Workforce,
-        rows: RowLayout,
+        env: EnvVersion,
         estimate: LengthEstimate,
-        context: CallContext,
-        reproducibility: Reproducibility,
     ) -> None:
-        ledger, placement = sequence.ledger, sequence.placement
-        account = Account(
-            seed=sequence.spec.root_seed,
-            first_episode_index=ledger.next_index,
-            policy_version=sequence.spec.policy_version,
-            env_version=sequence.spec.env_version,
-            workers=[WorkerAccount() for _ in workforce],
-            num_carried_steps=sequence.num_held_steps,
-        )
-        super().__init__(workforce, context, account, reproducibility)
+        ledger, placement, workforce = sequence.ledger, sequence.placement, sequence.workforce
+        account = Account.begin(sequence.spec, ledger.next_index, len(workforce))
+        account.num_carried_steps = sequence.num_held_steps
+        super().__init__(parts, request, workforce, account, env.description.reproducibility)
         self.sequence = sequence
-        self._rows = rows
+        self.in_flight = sequence.in_flight
+        self._num_rows = env.description.num_rows
         self._estimate = estimate
         self._is_pinned = not isinstance(placement, Anywhere)
         num_partial_steps = sequence.num_held_steps - sum(num_steps for num_steps, _ in ledger.sizes.values())
@@ -74,18 +68,17 @@ class EpisodeCall(Call["Order", "Report"]):
             estimate,
             len(workforce),
             num_partial_steps,
-            rows.unit_size(placement),
-            skip_failed=context.options.skip_failed,
+            env.unit_size(placement),
+            skip_failed=request.options.skip_failed,
         )
-        self._claims = Claims(context.settings.window_bytes, sequence.claim_names, pinned=self._is_pinned)
+        self._claims = Claims(self._settings.window_bytes, sequence.claim_names, pinned=self._is_pinned)
         self._num_finished_last = [0] * len(workforce)
         self._steps_per_second = [0.0] * len(workforce)
-        self._has_answered = [False] * len(workforce)
         # Whether a worker had nothing to do with its last order, and so would have nothing now unless it gets
         # something: its buffer is full, its episodes have ended, or those that have not are not needed yet.
         self._is_stuck = [False] * len(workforce)
-        can_repeat = not self._is_pinned and reproducibility is not Reproducibility.WORKER
-        factor = context.settings.straggler_factor if can_repeat else 0.0
+        can_repeat = not self._is_pinned and self.reproducibility is not Reproducibility.WORKER
+        factor = self._settings.straggler_factor if can_repeat else 0.0
         self._stragglers = Stragglers(self._plan, self._claims, sequence.begun_at, estimate.pace, factor)
         # For each worker, episodes that it is to begin as duplicates.
         self._duplicates: list[list[range]] = [[] for _ in workforce]
@@ -104,9 +97,6 @@ class EpisodeCall(Call["Order", "Report"]):
     def _end(self) -> None:
         self.account.num_kept_steps = self.sequence.num_held_steps
 
-    def _in_flight(self, worker: int) -> deque[InFlight[Order, Report]]:
-        return self.sequence.in_flight[worker]
-
     async def _next_handle(self, worker: int) -> WorkerHandle:
         known, slot = self.sequence.handles[worker], self._workforce[worker]
         if known is not None and not (slot.handle is known and slot.healthy):  # lost while no call was there
@@ -114,7 +104,7 @@ class EpisodeCall(Call["Order", "Report"]):
         elif not slot.healthy:
             self._plan.lose(worker)  # others take its share meanwhile
         if self._is_pinned:
-            handle = await self._workforce.ready(worker)
+            handle = await self._parts.workers.ready(slot)
         else:
             handle = await self._ready(worker)
         self.sequence.handles[worker] = handle
@@ -130,11 +120,11 @@ class EpisodeCall(Call["Order", "Report"]):
     def _next_order(self, worker: int, handle: WorkerHandle) -> Order | None:
         plan, claims, sequence = self._plan, self._claims, self.sequence
         begin_again = claims.to_begin(worker) + self._duplicates[worker]
-        begin = plan.begin(worker, self._rows.num_rows + self._lookahead(worker) - plan.num_open[worker])
+        begin = plan.begin(worker, self._num_rows + self._lookahead(worker) - plan.num_open[worker])
         deliver = claims.to_ask(worker)
         samples = (not plan.complete and plan.num_open[worker] > 0) or claims.num_missing(worker) > 0
         # The first answer often brings everything, so nothing is ordered beyond it.
-        is_first = not (sequence.in_flight[worker] or self._has_answered[worker])
+        is_first = not (self.in_flight[worker] or self._has_answered[worker])
         is_beyond_first = not (is_first or self._has_answered[worker])
         release = () if plan.complete else tuple(sequence.releases[worker])
         cancel = sequence.cancellations[worker].take()
@@ -153,10 +143,10 @@ class EpisodeCall(Call["Order", "Report"]):
             begin_again=tuple(self._episode_range(unit) for indices in begin_again for unit in plan.units_in(indices)),
             before=plan.needed_before(),
             deliver=tuple(deliver),
-            max_message_bytes=self._context.messages.max_message_bytes,
+            max_message_bytes=self._request.messages.max_message_bytes,
             bind_worker=self._is_pinned,
-            seconds=self._slice_seconds(has_answered=self._has_answered[worker]) if samples else 0.0,
-            columns=self._context.messages.columns,
+            seconds=self._slice_seconds(worker) if samples else 0.0,
+            columns=self._request.messages.columns,
             # Where each worker's episodes are known in advance, it can write them without being asked.
             early=bool(begin) and isinstance(sequence.placement, PerWorker),
             release=release,
@@ -167,7 +157,7 @@ class EpisodeCall(Call["Order", "Report"]):
     def _begin_duplicates(self, worker: int) -> bool:
         """Have an idle worker run what the call has waited for too long; return whether there is any."""
         # At least one: the worker's own episodes may wait for just that, because its buffer is full.
-        room = max(self._rows.num_rows - self._plan.num_open[worker], 1)
+        room = max(self._num_rows - self._plan.num_open[worker], 1)
         duplicates, num_episodes = self._stragglers.begin_duplicates(worker, room)
         self._duplicates[worker] += duplicates
         self.account.count_stragglers(num_episodes)
@@ -176,8 +166,7 @@ class EpisodeCall(Call["Order", "Report"]):
     def _lookahead(self, worker: int) -> int:
         """Return how many episodes should wait for a worker's rows: as many as may end there during two orders."""
         mean = self._estimate.mean
-        seconds = self._slice_seconds(has_answered=self._has_answered[worker])
-        num_expected = int(self._steps_per_second[worker] * seconds / mean) if mean else 0
+        num_expected = int(self._steps_per_second[worker] * self._slice_seconds(worker) / mean) if mean else 0
         return 2 * max(num_expected, self._num_finished_last[worker])
 
     def _episode_range(self, indices: range) -> EpisodeRange:
@@ -208,14 +197,10 @@ class EpisodeCall(Call["Order", "Report"]):
 
     def _count(self, worker: int, report: Report) -> None:
         """Add a worker's steps and times to the account, to the estimate and to the plan."""
-        share, sequence = self.account.workers[worker], self.sequence
-        share.sampling_seconds += report.sampling_seconds
-        share.encoding_seconds += report.encoding_seconds
-        share.num_simulated_steps += report.num_simulated_steps
-        self.account.dropped_infos.update(report.dropped_infos)
+        self._count_work(worker, report)
         num_held_steps = report.num_simulated_steps - report.num_idle_steps
         self.account.num_idle_steps += report.num_idle_steps
-        sequence.held_steps[worker] += num_held_steps
+        self.sequence.held_steps[worker] += num_held_steps
         self._count_lost(worker, report.num_lost_steps)
         num_new_steps = max(num_held_steps - report.num_lost_steps, 0)
         self._estimate.observe(num_new_steps, [num_steps for _, num_steps, _ in report.finished])
@@ -281,7 +266,7 @@ class EpisodeCall(Call["Order", "Report"]):
 
     def _lose(self, worker: int, handle: WorkerHandle, error: WorkerLostError) -> None:
         sequence = self.sequence
-        sequence.in_flight[worker].clear()
+        self.in_flight[worker].clear()
         self._early.pop(worker, None)
         sequence.releases[worker].clear()
         sequence.cancellations[worker].clear()

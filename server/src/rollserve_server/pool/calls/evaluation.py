@@ -9,7 +9,7 @@ from rollserve_server.errors import OverLimitError
 from rollserve_server.pool.calls.episodes import EpisodeCall
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence, Sized
+    from collections.abc import Mapping, Sequence
 
     from rollserve_server.pool.accounts.env_failures import FailedEpisode
     from rollserve_server.pool.backends.backend import WorkerHandle
@@ -35,21 +35,6 @@ class EvaluationCall(EpisodeCall):
         claimed = range(self.account.first_episode_index, self.sequence.ledger.next_index)
         return [self._outcomes[index] for index in claimed if index in self._outcomes]
 
-    @property
-    def work_id(self) -> int:
-        """Name of the workers' work on the evaluation."""
-        return self.sequence.spec.work_id
-
-    @property
-    def handles(self) -> Sequence[WorkerHandle | None]:
-        """The worker of each slot that has work on the evaluation, or None."""
-        return self.sequence.handles
-
-    @property
-    def in_flight(self) -> Sequence[Sized]:
-        """Unanswered orders of each worker."""
-        return self.sequence.in_flight
-
     def _next_order(self, worker: int, handle: WorkerHandle) -> Order | None:
         order = super()._next_order(worker, handle)
         return order and dataclasses.replace(order, report_outcomes=True)
@@ -70,3 +55,4 @@ class EvaluationCall(EpisodeCall):
 
     def _end(self) -> None:
         self.account.num_idle_steps += self.sequence.num_held_steps
+        self.sequence.close()

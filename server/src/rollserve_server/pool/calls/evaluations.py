@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,11 +14,10 @@ from rollserve import EnvSpec
 from rollserve_server.admission import Admission, Receiver
 from rollserve_server.agents import check_population
 from rollserve_server.errors import InvalidValueError, within
-from rollserve_server.futures import ignore_result
 from rollserve_server.pool.calls.checks import check_run
 from rollserve_server.pool.calls.evaluation import EvaluationCall
 from rollserve_server.pool.calls.population import PopulationCall
-from rollserve_server.pool.interface.requests import DISCARD
+from rollserve_server.pool.interface.requests import PopulationRequest
 from rollserve_server.pool.interface.results import Beginning, Delivery, Evaluation, Progress
 from rollserve_server.pool.interface.targets import InAll
 from rollserve_server.pool.plan.ledger import Ledger
@@ -26,16 +25,15 @@ from rollserve_server.pool.plan.length_estimate import LengthEstimate
 from rollserve_server.pool.sequences.open_sequence import OpenSequence
 from rollserve_server.pool.sequences.root_seeds import derived_seed
 from rollserve_server.pool.versions.agent_updates import SHARED_BYTES
-from rollserve_server.sampling import Population, SequenceSpec, Worker
+from rollserve_server.sampling import Population, SequenceSpec
 from rollserve_server.settings import MAX_EVALUATIONS
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from rollserve_server.envs import WorkerSpecs
-    from rollserve_server.errors import DomainError
     from rollserve_server.pool.calls.pool_parts import PoolParts
-    from rollserve_server.pool.interface.requests import EvaluationRequest, PopulationRequest, SamplingOptions
+    from rollserve_server.pool.interface.requests import EvaluationRequest
     from rollserve_server.pool.state.env_version import EnvVersion
     from rollserve_server.pool.workers.workforce import Workforce
 
@@ -45,7 +43,6 @@ _SEED_KEY = (0,)
 """Key by which the seed of evaluations derives from the pool's; no other seed derives by it."""
 
 _Items = AsyncGenerator[Beginning | Delivery | Progress | Evaluation, None]
-_Call = EvaluationCall | PopulationCall
 
 
 @dataclass(frozen=True)
@@ -68,84 +65,63 @@ class _Prepared:
 
 
 class Evaluations:
-    """Runs evaluations, a few at a time, beside whatever else the workers do."""
+    """Runs evaluations, a few at a time, beside whatever else the workers do.
+
+    Attributes:
+        admission: lets a bounded number of evaluations run.
+    """
 
     def __init__(self, parts: PoolParts) -> None:
         self._parts = parts
         calls = parts.settings.calls
-        self._admission = Admission(
+        self.admission = Admission(
             MAX_EVALUATIONS,
             calls.progress_seconds,
             max_stalled=MAX_EVALUATIONS,
             max_waiting=calls.max_waiting_calls,
         )
         self._seed = derived_seed(parts.seed, _SEED_KEY)
-        self._closing: set[asyncio.Future[None]] = set()
 
-    def drain(self, error: DomainError) -> None:
-        """Let no further evaluation begin: waiting and later ones fail with the error."""
-        self._admission.refuse(error)
-
-    def evaluate(self, request: EvaluationRequest, receiver: Receiver) -> _Items:
-        """Run an evaluation; see `Pool.evaluate`."""
-        return self._evaluate(
-            request, lambda specs, own: specs, lambda *begun: self._evaluation_call(request, *begun), receiver
-        )
-
-    def evaluate_population(self, request: PopulationRequest, receiver: Receiver) -> _Items:
-        """Run an evaluation of a population; see `Pool.evaluate_population`."""
-        return self._evaluate(
-            request, self._stepped_by_rows, lambda *begun: self._population_call(request, *begun), receiver
-        )
-
-    async def _evaluate(
-        self,
-        request: EvaluationRequest | PopulationRequest,
-        adapt: Callable[[Sequence[WorkerSpecs], EnvVersion | None], Sequence[WorkerSpecs]],
-        make_call: Callable[[_Prepared, Workforce], Awaitable[_Call]],
-        receiver: Receiver,
-    ) -> _Items:
-        """Run an evaluation of either kind.
-
-        Args:
-            request: the request.
-            adapt: returns the specs to make environments from, given the specs, and the sampler's own version if they
-                are its own.
-            make_call: makes the call.
-            receiver: reads what the call yields.
-        """
+    async def evaluate(self, request: EvaluationRequest | PopulationRequest, receiver: Receiver) -> _Items:
+        """Run an evaluation, also of a population; see `Pool.evaluate` and `Pool.evaluate_population`."""
         parts = self._parts
         parts.workers.check_enough()
         arrived = time.monotonic()
         async with contextlib.AsyncExitStack() as stack:
-            async with self._admission.admitting(stack, receiver) as ticks:
+            async with self.admission.admitting(stack, receiver) as ticks:
                 async for _ in ticks:
                     yield Progress(0)
             queued_seconds = time.monotonic() - arrived
-            preparing = self._start_preparing(request, stack, adapt)
+            preparing = self._start_preparing(request, stack)
             while not (await asyncio.wait({preparing}, timeout=parts.settings.calls.progress_seconds))[0]:
                 yield Progress(0)
             prepared = await preparing
-            workforce = stack.enter_context(parts.workers.workforce.using())
+            workforce = stack.enter_context(parts.workers.using_workforce())
             parts.selection.check_num_workers(prepared.policy_version, prepared.env_number, len(workforce))
-            call = await make_call(prepared, workforce)
+            call: EvaluationCall | PopulationCall
+            if isinstance(request, PopulationRequest):
+                call = await self._population_call(request, prepared, workforce)
+            else:
+                call = self._evaluation_call(request, prepared, workforce)
             call.account.queued_seconds = queued_seconds
-            async with self._running(call, prepared) as items:
-                yield self._beginning(prepared, request.options, len(workforce))
-                async for item in items:
-                    yield item
+            call.account.env_version = prepared.env_version  # the workers' own number means nothing to clients
+            try:
+                with parts.counting_calls():
+                    async with call.running() as items:
+                        yield call.beginning()
+                        async for item in items:
+                            yield item
+            finally:
+                parts.counters.count_faults(call.account)
         await parts.journal.write()
         yield Evaluation(call.outcomes, call.account, call.reproducibility, call.num_members)
 
     def _start_preparing(
-        self,
-        request: EvaluationRequest | PopulationRequest,
-        stack: AsyncExitStack,
-        adapt: Callable[[Sequence[WorkerSpecs], EnvVersion | None], Sequence[WorkerSpecs]],
+        self, request: EvaluationRequest | PopulationRequest, stack: AsyncExitStack
     ) -> asyncio.Task[_Prepared]:
         """Start `_prepare`, which ends with the stack at the latest."""
         stack.callback(self._parts.eviction.run)  # once nothing is being prepared any more
-        preparing = asyncio.create_task(self._prepare(request, stack, adapt))
+        preparing = asyncio.create_task(self._prepare(request, stack))
 
         async def give_up() -> None:
             preparing.cancel()
@@ -154,12 +130,7 @@ class Evaluations:
         stack.push_async_callback(give_up)
         return preparing
 
-    async def _prepare(
-        self,
-        request: EvaluationRequest | PopulationRequest,
-        stack: AsyncExitStack,
-        adapt: Callable[[Sequence[WorkerSpecs], EnvVersion | None], Sequence[WorkerSpecs]],
-    ) -> _Prepared:
+    async def _prepare(self, request: EvaluationRequest | PopulationRequest, stack: AsyncExitStack) -> _Prepared:
         """Choose versions, which the stack keeps, and have the workers make environments."""
         versions, selection, options = self._parts.versions, self._parts.selection, request.options
         check_run(options.run, self._parts.run)
@@ -171,7 +142,8 @@ class Evaluations:
             env_version = selection.choose_env(options)
             own = versions.envs.get(env_version)
         specs: Sequence[WorkerSpecs] = own.specs if own is not None else [request.env] if request.env else []
-        specs = adapt(specs, own)
+        if isinstance(request, PopulationRequest):
+            specs = self._stepped_by_rows(specs, own)
         with within("options.environment") if own is None else contextlib.nullcontext():
             number = await self._env_number(specs)
         stack.enter_context(versions.evaluation_envs.using(-number))
@@ -200,41 +172,25 @@ class Evaluations:
         if len(specs) > 1 or not isinstance(spec, EnvSpec):
             expected = "an environment for all rows, because those of the sampler differ"
             raise InvalidValueError.of(field, expected=expected, got="none")
-        if own is not None and own.rows.num_episodes_per_row is None:
+        if own is not None and own.description.num_episodes_per_row is None:
             return specs
         if (spec.vectorization or self._parts.settings.worker.vectorization) == "envpool":
             expected = "an environment of gymnasium's, because members act in rows that are stepped one by one"
             raise InvalidValueError.of(field, expected=expected, got="one of EnvPool's")
         return [dataclasses.replace(spec, vectorization="rows")]
 
-    def _beginning(self, prepared: _Prepared, options: SamplingOptions, num_workers: int) -> Beginning:
-        return Beginning(
-            prepared.seed,
-            options.first_index,
-            prepared.policy_version,
-            prepared.env_version,
-            prepared.env.description.reproducibility,
-            self._parts.run,
-            num_workers=num_workers,
-        )
-
-    async def _evaluation_call(
-        self, request: EvaluationRequest, prepared: _Prepared, workforce: Workforce
-    ) -> EvaluationCall:
-        options, description = request.options, prepared.env.description
-        limit = options.max_episode_length or self._parts.settings.worker.max_episode_length
+    def _evaluation_call(self, request: EvaluationRequest, prepared: _Prepared, workforce: Workforce) -> EvaluationCall:
+        options, limit = request.options, self._parts.max_episode_length(request.options)
         work_id, versions = next(self._parts.ids), (prepared.policy_version, prepared.env_number)
         spec = SequenceSpec(work_id, prepared.seed, *versions, limit, options.exploration)
         placement = self._parts.selection.placement(*versions, len(workforce))
-        limits = [steps for steps in (description.max_episode_steps, limit) if steps]
         return EvaluationCall(
+            self._parts,
+            request,
             InAll(request.num_episodes),
-            OpenSequence.begin(spec, placement, Ledger(options.first_index), workforce),
-            workforce,
-            prepared.env.rows,
-            LengthEstimate(min(limits, default=None)),
-            self._parts.context(options, request.messages),
-            description.reproducibility,
+            OpenSequence(spec, placement, Ledger(options.first_index), workforce),
+            prepared.env,
+            LengthEstimate(prepared.env.description.max_episode_steps, limit),
         )
 
     async def _population_call(
@@ -259,43 +215,10 @@ class Evaluations:
             num_episodes=request.num_episodes,
             first_index=options.first_index,
             shares_episodes=request.shares_episodes,
-            max_episode_length=options.max_episode_length or parts.settings.worker.max_episode_length,
+            max_episode_length=parts.max_episode_length(options),
             exploration=options.exploration,
         )
         num_bytes = sum(value.nbytes for value in parameters.values())
-        return PopulationCall(
-            population,
-            await parts.workers.share(parameters) if num_bytes >= SHARED_BYTES else parameters,
-            prepared.env.rows.num_rows,
-            workforce,
-            parts.context(options, DISCARD),
-            prepared.env.description.reproducibility,
-        )
-
-    @contextlib.asynccontextmanager
-    async def _running(
-        self, call: _Call, prepared: _Prepared
-    ) -> AsyncGenerator[AsyncGenerator[Delivery | Progress, None], None]:
-        """Run a call, and have the workers close their work on it."""
-        call.account.env_version = prepared.env_version  # the workers' own number means nothing to clients
-        try:
-            with self._parts.counting_calls():
-                async with call.running() as items:
-                    yield items
-        finally:
-            self._close(call)
-            call.count_simulated()
-            self._parts.counters.count_faults(call.account)
-
-    def _close(self, call: _Call) -> None:
-        for handle, in_flight in zip(call.handles, call.in_flight, strict=True):
-            if handle is not None:
-                if in_flight:
-                    handle.stop(call.work_id)
-                closing = asyncio.ensure_future(handle.call(Worker.close_work, call.work_id))
-                self._closing.add(closing)
-                closing.add_done_callback(self._closed)
-
-    def _closed(self, closing: asyncio.Future[None]) -> None:
-        self._closing.discard(closing)
-        ignore_result(closing)
+        if num_bytes >= SHARED_BYTES:
+            parameters = await parts.workers.share(parameters)
+        return PopulationCall(parts, request, population, parameters, prepared.env, workforce)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rollserve_server.errors import DomainError
     from rollserve_server.pool.backends.backend import RemoteBuffer, WorkerHandle
     from rollserve_server.pool.sequences.in_flight import InFlight
-    from rollserve_server.pool.sequences.row_sequences import WorkLocation
+    from rollserve_server.pool.sequences.open_work import WorkLocation
     from rollserve_server.sampling import FragmentOrder, FragmentReport, Message, RowProgress
 
 __all__ = ["FragmentWorker", "PendingMessages"]
@@ -35,8 +35,7 @@ class FragmentWorker:
         num_rows: number of its rows.
         location: where the rows are; None if they have to be made.
         in_flight: orders that are not answered.
-        has_answered: whether the worker has answered since its rows were made.
-        num_made: steps made since then, except repeated steps that brought rows to where they stood.
+        num_made: steps made since its rows were made, except repeated steps that brought rows to where they stood.
         num_skipped: steps at the beginning that are not written this time, because they are written or delivered
             already.
         num_written: steps that are written, delivered, or not wanted.
@@ -59,7 +58,6 @@ class FragmentWorker:
     num_rows: int
     location: WorkLocation | None = None
     in_flight: deque[InFlight[FragmentOrder, FragmentReport]] = field(default_factory=deque)
-    has_answered: bool = False
     num_made: int = 0
     num_skipped: int = 0
     num_written: int = 0

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import math
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rollserve import Reason, Reproducibility
 from rollserve_server.errors import DomainError, EnvFailedError, NotReadyError, WorkerLostError
-from rollserve_server.futures import ignore_result
 from rollserve_server.pool.accounts.account import ENVIRONMENT_FAILED, Account, WorkerAccount
 from rollserve_server.pool.accounts.env_failures import FailedEpisode
-from rollserve_server.pool.calls.call import Call, CallContext
+from rollserve_server.pool.calls.call import Call
 from rollserve_server.pool.calls.fragment_worker import FragmentWorker, PendingMessages
-from rollserve_server.pool.sequences.row_sequences import RowsReached, WorkLocation
-from rollserve_server.sampling import FragmentAssignment, FragmentOrder, RowSequenceSpec, Worker
+from rollserve_server.pool.sequences.open_work import WorkLocation
+from rollserve_server.pool.sequences.row_sequences import RowsReached
+from rollserve_server.sampling import FragmentAssignment, FragmentOrder, RowSequenceSpec
 
 if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import RemoteBuffer, WorkerHandle
-    from rollserve_server.pool.interface.results import Delivery
+    from rollserve_server.pool.calls.pool_parts import PoolParts
+    from rollserve_server.pool.interface.requests import SampleRequest
+    from rollserve_server.pool.interface.results import Beginning, Delivery
     from rollserve_server.pool.interface.targets import Fragments
     from rollserve_server.pool.sequences.in_flight import InFlight
     from rollserve_server.pool.sequences.row_sequences import RowSequence
-    from rollserve_server.pool.state.checkpoints import Checkpoint
     from rollserve_server.pool.workers.workforce import Workforce
     from rollserve_server.sampling import FragmentReport, RowState
 
@@ -42,40 +43,39 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
 
     Attributes:
         sequence: what its rows run.
-        start: where they stand at its beginning.
     """
 
     def __init__(
         self,
+        parts: PoolParts,
+        request: SampleRequest,
         target: Fragments,
         sequence: RowSequence,
-        start: Checkpoint,
         policy_version: int,
-        ids: Iterator[int],
         workforce: Workforce,
-        context: CallContext,
         reproducibility: Reproducibility,
     ) -> None:
         account = Account(
-            seed=sequence.seed,
+            seed=sequence.state.seed,
             first_episode_index=0,
             policy_version=policy_version,
-            env_version=sequence.kind.env_version,
+            env_version=sequence.state.kind.env_version,
             workers=[WorkerAccount() for _ in workforce],
-            row_step_count=start.clock,
+            row_step_count=sequence.start.clock,
         )
         is_whole = target.fraction_of_workers >= 1
         # How far workers are that are stopped is up to chance.
-        super().__init__(workforce, context, account, reproducibility if is_whole else Reproducibility.WORKER)
+        reached = reproducibility if is_whole else Reproducibility.WORKER
+        super().__init__(parts, request, workforce, account, reached)
         self._reports_actions = reproducibility is not Reproducibility.WORKER
         self.sequence = sequence
-        self.start = start
-        self._ids = ids
-        self._call_id = next(ids)
+        self._start = start = sequence.start  # where the rows stand at the beginning
+        self._call_id = next(parts.ids)
         self._num_row_steps = target.num_steps // start.stride
         self._workers = [
             FragmentWorker(worker, self._num_row_steps, len(rows)) for worker, rows in enumerate(start.workers)
         ]
+        self.in_flight = [state.in_flight for state in self._workers]
         # How many workers have to make all their steps; and whether they have, so that the others stop.
         self._num_enough = math.ceil(target.fraction_of_workers * len(workforce) - 1e-9)
         self._is_ending, self._overdue_at = False, math.inf
@@ -88,7 +88,6 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         """Return where the call, once complete, has brought its rows."""
         abandoned = [state for state in self._workers if state.is_abandoned]
         return RowsReached(
-            self.start,
             self._num_row_steps,
             [state.progress for state in self._workers if state.progress is not None],
             [None if state.is_abandoned else state.location for state in self._workers],
@@ -100,9 +99,13 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         """Return where rows are, wherever they stand."""
         return [state.location for state in self._workers if state.location is not None]
 
+    def beginning(self) -> Beginning:
+        """Return the inputs that determine the call's episodes."""
+        return dataclasses.replace(super().beginning(), num_rows=self._start.stride)
+
     def coming(self) -> list[asyncio.Future[FragmentReport]]:
         """Return the reports that workers still owe."""
-        return [in_flight.report for state in self._workers for in_flight in state.in_flight]
+        return [in_flight.report for queue in self.in_flight for in_flight in queue]
 
     def _begin(self) -> None:
         for state, location in zip(self._workers, self.sequence.locations, strict=True):
@@ -130,9 +133,6 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         for state, share in zip(self._workers, account.workers, strict=True):
             share.num_missing_steps = (self._num_row_steps - state.num_row_steps) * state.num_rows
 
-    def _in_flight(self, worker: int) -> deque[InFlight[FragmentOrder, FragmentReport]]:
-        return self._workers[worker].in_flight
-
     def _is_abandoned(self, worker: int) -> bool:
         return self._workers[worker].is_abandoned
 
@@ -147,7 +147,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
             await self._wait()
             return None
         try:
-            handle = await self._workforce.ready(worker)
+            handle = await self._parts.workers.ready(slot)
         except WorkerLostError:
             state.is_missing = True
             if not self._can_wait_for(state):
@@ -173,25 +173,26 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         samples = state.num_made < state.num_steps
         room = self._room(state)
         # The first answer often brings everything, so nothing is ordered beyond it.
-        if state.in_flight and not (samples and state.has_answered):
+        if state.in_flight and not (samples and self._has_answered[worker]):
             return None
         if room <= 0 and (state.is_stuck or not samples):
             return None
         row_states = None
         if state.location is None:
-            state.location = WorkLocation(handle, next(self._ids))
+            state.location = WorkLocation(handle, next(self._parts.ids))
             row_states = self._row_states(state)
-        spec = RowSequenceSpec(state.location.work_id, self.sequence.seed, *self.sequence.kind, self.start.stride)
-        seconds = self._slice_seconds(has_answered=state.has_answered) if samples else 0.0
+        seed, kind = self.sequence.state.seed, self.sequence.state.kind
+        spec = RowSequenceSpec(state.location.work_id, seed, *kind, self._start.stride)
+        seconds = self._slice_seconds(state.index) if samples else 0.0
         enough = state.num_needed_row_steps if self._is_ending else None
         return FragmentOrder(spec, self._assignment(state), row_states, max(room, 0), seconds, enough)
 
     def _assignment(self, state: FragmentWorker) -> FragmentAssignment:
-        messages = self._context.messages
+        messages = self._request.messages
         return FragmentAssignment(
             call_id=self._call_id,
             policy_version=self.account.policy_version,
-            exploration=self._context.options.exploration,
+            exploration=self._request.options.exploration,
             num_row_steps=state.num_row_steps,
             num_skipped_steps=state.num_skipped,
             max_message_bytes=messages.max_message_bytes,
@@ -201,25 +202,21 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
 
     def _row_states(self, state: FragmentWorker) -> Sequence[RowState]:
         """Return what a worker's rows are made from, after any that it had are gone."""
-        row_states, state.num_unknown = self.start.states(state.index)
+        row_states, state.num_unknown = self._start.states(state.index)
         state.num_skipped, state.num_broken_off = state.num_written, state.num_unknown
         self._notify()
         return row_states
 
     def _room(self, state: FragmentWorker) -> int:
         """Return how many bytes a worker may write now: half of the window in its turn, else a share of the rest."""
-        share = self._context.settings.window_bytes // 2
+        share = self._settings.window_bytes // 2
         if state.index != self._next_worker:
             share //= len(self._workers)
         return max(share, 1) - state.num_pending_bytes - sum(sent.order.write_bytes for sent in state.in_flight)
 
     def _take_report(self, worker: int, sent: InFlight[FragmentOrder, FragmentReport], report: FragmentReport) -> None:
         state = self._workers[worker]
-        share = self.account.workers[worker]
-        share.sampling_seconds += report.sampling_seconds
-        share.encoding_seconds += report.encoding_seconds
-        share.num_simulated_steps += report.num_simulated_steps
-        self.account.dropped_infos.update(report.dropped_infos)
+        self._count_work(worker, report)
         for env_failure in report.env_failures:
             self.account.count_env_failure(worker, env_failure)
         if report.failure is not None:
@@ -232,7 +229,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
             self._notify()
 
     def _take_progress(self, state: FragmentWorker, report: FragmentReport, buffer: RemoteBuffer) -> None:
-        state.has_answered = True
+        self._has_answered[state.index] = True
         state.num_made += report.num_simulated_steps - report.num_restoring_steps
         state.num_broken_off = state.num_unknown + report.num_broken_off
         state.num_row_steps = report.num_row_steps
@@ -272,14 +269,18 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
     def _can_abandon(self, state: FragmentWorker) -> bool:
         """Whether a worker has written nothing, and its rows can be made again as they were."""
         has_stopped = state.num_row_steps < self._num_row_steps
-        points = self.start.workers[state.index]
+        points = self._start.workers[state.index]
         is_restorable = self._reports_actions and all(point.is_restorable for point in points)
         return is_restorable and not (has_stopped or state.num_needed_row_steps)
 
     def _take_failure(self, state: FragmentWorker, report: FragmentReport, failure: DomainError) -> None:
         """Make rows again that an environment's error has left behind; raise all other failures."""
         location = state.location
-        if report.is_stranded and location is not None and state.num_strandings < self._context.env_retries:
+        if (
+            report.is_stranded
+            and location is not None
+            and state.num_strandings < self._parts.settings.worker.env_retries
+        ):
             state.num_strandings += 1
             state.failure = failure
             self._close_rows(state, location)
@@ -316,22 +317,22 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
     def _close_rows(self, state: FragmentWorker, location: WorkLocation) -> None:
         """Have a worker end what it does with its rows."""
         state.forget_rows()
-        location.handle.stop(location.work_id)
-        closing = asyncio.ensure_future(location.handle.call(Worker.close_work, location.work_id))
-        closing.add_done_callback(ignore_result)
+        location.stop()
+        location.close()
 
     def _restart(self, state: FragmentWorker, reason: str) -> None:
         """Have a worker make its steps again, except the written ones."""
-        state.progress, state.num_made, state.has_answered = None, 0, False
+        state.progress, state.num_made = None, 0
+        self._has_answered[state.index] = False
         state.num_row_steps = self._num_row_steps
-        self.account.count_retried(reason, len(self.start.workers[state.index]))
+        self.account.count_retried(reason, len(self._start.workers[state.index]))
         self._notify()
 
     def _restart_lost(self, state: FragmentWorker, error: WorkerLostError) -> None:
         """Restart a lost worker's part; raise the error if that has happened too often."""
         state.num_losses += not self._workforce[state.index].lost_in_broadcast
         self._restart(state, error.reason.lower())
-        if state.num_losses > self._context.settings.unit_retries:
+        if state.num_losses > self._settings.unit_retries:
             text = f"{error.text}; {state.num_losses - 1} workers were lost with the same rows before"
             raise error.again(text)
 
@@ -354,7 +355,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         state.pending.clear()
         state.num_written = state.num_done
         if state.location is not None and state.location.handle is pending.handle:
-            self._workforce.lose(state.index, pending.handle, error)
+            self._parts.workers.lose(state.index, pending.handle, error)
             self._lose_rows(state, error)
         elif state.location is not None:  # its replacement leaves out what is gone
             self._close_rows(state, state.location)

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rollserve_server.pool.accounts.counters import Counters
-from rollserve_server.pool.calls.call import CallContext
 
 if TYPE_CHECKING:
-    from rollserve_server.pool.interface.requests import MessageFormat, SamplingOptions
+    from rollserve_server.pool.interface.requests import SamplingOptions
     from rollserve_server.pool.journal.journal import Journal
+    from rollserve_server.pool.sequences.row_sequences import RowSequences
+    from rollserve_server.pool.sequences.sequences import Sequences
     from rollserve_server.pool.versions.env_updates import EnvUpdates
     from rollserve_server.pool.versions.eviction import Eviction
     from rollserve_server.pool.versions.selection import Selection
@@ -37,6 +38,8 @@ class PoolParts:
         selection: chooses versions for calls.
         env_updates: makes environments, also for evaluations.
         eviction: has workers forget versions.
+        sequences: sequences of whole episodes.
+        row_sequences: sequences of rows, for fragments.
         journal: keeps what outlives the server.
         counters: totals of calls.
         num_calls: number of calls that run now, evaluations included.
@@ -51,6 +54,8 @@ class PoolParts:
     selection: Selection
     env_updates: EnvUpdates
     eviction: Eviction
+    sequences: Sequences
+    row_sequences: RowSequences
     journal: Journal
     counters: Counters = field(default_factory=Counters)
     num_calls: int = 0
@@ -64,7 +69,6 @@ class PoolParts:
         finally:
             self.num_calls -= 1
 
-    def context(self, options: SamplingOptions, messages: MessageFormat) -> CallContext:
-        """Return the context of a call with these options."""
-        settings = self.settings
-        return CallContext(options, messages, settings.calls, settings.worker.env_retries, lambda: self.num_calls)
+    def max_episode_length(self, options: SamplingOptions) -> int | None:
+        """Return the number of steps after which a call's episodes are truncated; None for no limit."""
+        return options.max_episode_length or self.settings.worker.max_episode_length

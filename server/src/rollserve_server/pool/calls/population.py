@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rollserve import Reproducibility
 from rollserve_server.errors import EnvFailedError, WorkerLostError
-from rollserve_server.pool.accounts.account import Account, WorkerAccount
+from rollserve_server.pool.accounts.account import Account
 from rollserve_server.pool.accounts.env_failures import FailedEpisode
-from rollserve_server.pool.calls.call import Call, CallContext
+from rollserve_server.pool.calls.call import Call
 from rollserve_server.pool.plan.pace import Pace
 from rollserve_server.pool.plan.units import Units
+from rollserve_server.pool.sequences.open_work import OpenWork
 from rollserve_server.sampling import Population, PopulationOrder, PopulationReport, Worker
 
 if TYPE_CHECKING:
     import numpy as np
 
     from rollserve_server.pool.backends.backend import WorkerHandle
+    from rollserve_server.pool.calls.pool_parts import PoolParts
+    from rollserve_server.pool.interface.requests import PopulationRequest
     from rollserve_server.pool.interface.results import Delivery
     from rollserve_server.pool.sequences.in_flight import InFlight
+    from rollserve_server.pool.state.env_version import EnvVersion
     from rollserve_server.pool.workers.workforce import Workforce
     from rollserve_server.sampling import Outcome
 
@@ -32,40 +35,33 @@ class PopulationCall(Call[PopulationOrder, PopulationReport]):
     """An evaluation of a population. A worker that is lost, or far slower than others, costs time only.
 
     Attributes:
-        handles: for each slot, the worker that has the population, or None.
+        num_members: number of members.
     """
 
     def __init__(
         self,
+        parts: PoolParts,
+        request: PopulationRequest,
         population: Population,
         parameters: Mapping[str, np.ndarray],
-        num_rows: int,
+        env: EnvVersion,
         workforce: Workforce,
-        context: CallContext,
-        reproducibility: Reproducibility,
     ) -> None:
-        """Take the members' parameters, shared with the workers if they are large, and the rows of each worker."""
-        account = Account(
-            seed=population.root_seed,
-            first_episode_index=population.first_index,
-            policy_version=population.policy_version,
-            env_version=population.env_version,
-            workers=[WorkerAccount() for _ in workforce],
-        )
-        super().__init__(workforce, context, account, reproducibility)
-        self.handles: list[WorkerHandle | None] = [None] * len(workforce)
-        self._orders: list[deque[InFlight[PopulationOrder, PopulationReport]]] = [deque() for _ in workforce]
+        """Take the members' parameters, shared with the workers if they are large, and their environments."""
+        account = Account.begin(population, population.first_index, len(workforce))
+        super().__init__(parts, request, workforce, account, env.description.reproducibility)
+        self.num_members = population.num_members
+        self._work: OpenWork[PopulationOrder, PopulationReport] = OpenWork(population.work_id, workforce)
+        self.in_flight = self._work.in_flight
         self._population = population
         self._parameters = parameters
-        self._num_rows = num_rows
+        self._num_rows = env.description.num_rows
         self._units = Units(population.num_units, len(workforce))
         self._outcomes: dict[int, Outcome] = {}
-        self._held_steps = [0] * len(workforce)
         self._num_finished_last = [0] * len(workforce)
-        self._has_answered = [False] * len(workforce)
         self._pace = Pace()
-        can_repeat = reproducibility is not Reproducibility.WORKER
-        self._straggler_factor = context.settings.straggler_factor if can_repeat else 0.0
+        can_repeat = self.reproducibility is not Reproducibility.WORKER
+        self._straggler_factor = self._settings.straggler_factor if can_repeat else 0.0
         # For each running unit, when its order was sent; for each worker, duplicates that it is to begin.
         self._begun_at: dict[int, float] = {}
         self._duplicates: list[list[int]] = [[] for _ in workforce]
@@ -74,21 +70,6 @@ class PopulationCall(Call[PopulationOrder, PopulationReport]):
     def outcomes(self) -> Sequence[Outcome]:
         """Outcomes of the units, in their order, once all have ended."""
         return [self._outcomes[unit] for unit in range(self._population.num_units)]
-
-    @property
-    def num_members(self) -> int:
-        """Number of members."""
-        return self._population.num_members
-
-    @property
-    def work_id(self) -> int:
-        """Name of the workers' work on the population."""
-        return self._population.work_id
-
-    @property
-    def in_flight(self) -> Sequence[deque[InFlight[PopulationOrder, PopulationReport]]]:
-        """Unanswered orders of each worker."""
-        return self._orders
 
     def _begin(self) -> None:
         for worker, slot in enumerate(self._workforce):
@@ -102,10 +83,8 @@ class PopulationCall(Call[PopulationOrder, PopulationReport]):
         return None
 
     def _end(self) -> None:
-        self.account.num_lost_steps += sum(self._held_steps)  # of duplicates that ended second
-
-    def _in_flight(self, worker: int) -> deque[InFlight[PopulationOrder, PopulationReport]]:
-        return self._orders[worker]
+        self.account.num_lost_steps += self._work.num_held_steps  # of duplicates that ended second
+        self._work.close()
 
     async def _next_handle(self, worker: int) -> WorkerHandle:
         handle = await self._ready(worker)
@@ -113,8 +92,8 @@ class PopulationCall(Call[PopulationOrder, PopulationReport]):
         return handle
 
     async def _prepare(self, worker: int, handle: WorkerHandle) -> None:
-        if self.handles[worker] is not handle:
-            self.handles[worker] = handle
+        if self._work.handles[worker] is not handle:
+            self._work.handles[worker] = handle
             await handle.call(Worker.add_population, self._population, self._parameters)
 
     async def _idle(self, worker: int) -> None:
@@ -125,7 +104,7 @@ class PopulationCall(Call[PopulationOrder, PopulationReport]):
         units = self._units
         begin = units.begin(worker, self._num_rows + 2 * self._num_finished_last[worker])
         # The first answer often brings everything, so nothing is ordered beyond it.
-        is_first = not (self._orders[worker] or self._has_answered[worker])
+        is_first = not (self.in_flight[worker] or self._has_answered[worker])
         goes_on = units.num_open[worker] > 0 and (is_first or self._has_answered[worker])
         begin += [range(unit, unit + 1) for unit in self._duplicates[worker]]
         self._duplicates[worker].clear()
@@ -135,8 +114,7 @@ class PopulationCall(Call[PopulationOrder, PopulationReport]):
         for indices in begin:
             for unit in indices:
                 self._begun_at.setdefault(unit, now)
-        seconds = self._slice_seconds(has_answered=self._has_answered[worker])
-        return PopulationOrder(self._population.work_id, tuple(begin), seconds)
+        return PopulationOrder(self._population.work_id, tuple(begin), self._slice_seconds(worker))
 
     def _begin_duplicates(self, worker: int) -> bool:
         """Have an idle worker run what others take too long for; return whether there is anything."""
@@ -165,7 +143,7 @@ class PopulationCall(Call[PopulationOrder, PopulationReport]):
         share.sampling_seconds += report.sampling_seconds
         share.num_simulated_steps += report.num_simulated_steps
         account.num_lost_steps += report.num_lost_steps
-        self._held_steps[worker] += report.num_simulated_steps - report.num_lost_steps
+        self._work.held_steps[worker] += report.num_simulated_steps - report.num_lost_steps
         self._num_finished_last[worker] = len(report.outcomes)
         self._has_answered[worker] = True
         for outcome in report.outcomes:
@@ -183,20 +161,20 @@ class PopulationCall(Call[PopulationOrder, PopulationReport]):
         if unit not in self._outcomes:  # else another worker was first, and these steps are lost
             self.account.num_discarded_steps += outcome.length
             self.account.num_discarded_episodes += 1
-            self._held_steps[worker] -= outcome.length
+            self._work.held_steps[worker] -= outcome.length
             self._pace.observe(time.monotonic() - self._begun_at.pop(unit))
         self._units.finish(worker, unit)
         self._outcomes[unit] = outcome
 
     def _lose(self, worker: int, handle: WorkerHandle, error: WorkerLostError) -> None:
-        self._orders[worker].clear()
-        self.handles[worker] = None
+        self.in_flight[worker].clear()
+        self._work.handles[worker] = None
         self._duplicates[worker].clear()
         self._has_answered[worker] = False
         lost = self._units.lose(worker)
         for unit in lost:
             del self._begun_at[unit]
-        self.account.num_lost_steps += self._held_steps[worker]
-        self._held_steps[worker] = 0
+        self.account.num_lost_steps += self._work.held_steps[worker]
+        self._work.held_steps[worker] = 0
         self._count_losses(lost, error, lambda unit: f"an episode of member {self._population.member_of(unit)}")
         self._notify()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from typing import TYPE_CHECKING
 
@@ -21,16 +20,6 @@ class Prefetch(EpisodeCall):
 
     The call that comes continues its sequence.
     """
-
-    def start(self) -> None:
-        """Start the workers."""
-        self._drivers = self._start_drivers()
-
-    async def end(self) -> None:
-        """Give no more orders; reports to come are for whoever continues. May be called more than once."""
-        for driver in self._drivers:
-            driver.cancel()
-        await asyncio.gather(*self._drivers, return_exceptions=True)
 
     @property
     def has_failed(self) -> bool:
@@ -73,10 +62,10 @@ class Prefetcher:
             drop: whether no call can use it any more.
         """
         while (prefetch := self._prefetch) is not None:
-            await prefetch.end()
+            await prefetch.stop()
             if prefetch is self._prefetch:  # else somebody else has waited for the same
                 self._prefetch = None
                 self._sequences.keep_prefetched(
                     prefetch.sequence, prefetch.account, has_failed=prefetch.has_failed, drop=drop
                 )
-                prefetch.count_simulated()
+                prefetch.sequence.workforce.count_simulated(prefetch.account)

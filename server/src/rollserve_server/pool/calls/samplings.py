@@ -14,11 +14,10 @@ from rollserve_server.pool.calls.episodes import EpisodeCall
 from rollserve_server.pool.calls.fragments import FragmentCall
 from rollserve_server.pool.calls.prefetch import Prefetch, Prefetcher
 from rollserve_server.pool.calls.settlement import EpisodeSettlement, FragmentSettlement, Settlement
-from rollserve_server.pool.interface.results import Beginning, Delivery, Progress
+from rollserve_server.pool.interface.results import Progress
 from rollserve_server.pool.interface.targets import Exactly, Fragments
 from rollserve_server.pool.plan.length_estimate import LengthEstimates
 from rollserve_server.pool.plan.placement import PerWorker
-from rollserve_server.pool.sequences.own_sequence import SequenceKind
 from rollserve_server.pool.state.checkpoints import Checkpoint
 from rollserve_server.pool.state.row_sequence import RowSequenceKind
 from rollserve_server.sampling import SequenceSpec
@@ -27,12 +26,10 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from rollserve_server.pool.accounts.account import Account
-    from rollserve_server.pool.calls.call import CallContext
     from rollserve_server.pool.calls.pool_parts import PoolParts
     from rollserve_server.pool.interface.requests import SampleRequest
+    from rollserve_server.pool.interface.results import Beginning, Delivery
     from rollserve_server.pool.sequences.own_sequence import OwnSequence
-    from rollserve_server.pool.sequences.row_sequences import RowSequences
-    from rollserve_server.pool.sequences.sequences import Sequences
 
 __all__ = ["Samplings"]
 
@@ -43,28 +40,23 @@ class Samplings:
     """Runs sampling calls, several at a time, each as if alone.
 
     Attributes:
+        admission: lets a bounded number of calls run.
         prefetcher: samples between calls for the next one.
         estimates: estimated lengths of episodes.
     """
 
-    def __init__(self, parts: PoolParts, sequences: Sequences, row_sequences: RowSequences) -> None:
+    def __init__(self, parts: PoolParts) -> None:
         self._parts = parts
-        self._sequences = sequences
-        self._row_sequences = row_sequences
         calls = parts.settings.calls
-        self._admission = Admission(
+        self.admission = Admission(
             calls.max_calls,
             calls.progress_seconds,
             max_stalled=calls.max_stalled_calls,
             max_waiting=calls.max_waiting_calls,
         )
-        self.prefetcher = Prefetcher(sequences)
+        self.prefetcher = Prefetcher(parts.sequences)
         self.estimates = LengthEstimates()
         self._num_running = 0
-
-    def drain(self, error: DomainError) -> None:
-        """Let no further call begin: waiting and later calls fail with the error."""
-        self._admission.refuse(error)
 
     async def sample(
         self, request: SampleRequest, receiver: Receiver
@@ -74,7 +66,7 @@ class Samplings:
         parts.workers.check_enough()
         arrived = time.monotonic()
         async with contextlib.AsyncExitStack() as stack:
-            async with self._admission.admitting(stack, receiver) as ticks:
+            async with self.admission.admitting(stack, receiver) as ticks:
                 async for _ in ticks:
                     yield Progress(0)
             stack.callback(parts.eviction.run)  # of versions that the call was the last to use
@@ -86,7 +78,7 @@ class Samplings:
             account = call.account
             account.queued_seconds = time.monotonic() - arrived
             async with self._running(call, settlement) as items:
-                yield self._beginning(call)
+                yield call.beginning()
                 async for item in items:
                     yield item
         self._begin_prefetch(request, account)
@@ -106,15 +98,15 @@ class Samplings:
         parts.selection.check_exploration(policy_version, options.exploration)
         await self.prefetcher.end(drop=False)
         # Nothing is awaited from here until the call is made, so that what is kept for it is of the same workforce.
-        workforce = stack.enter_context(parts.workers.workforce.using())
+        workforce = stack.enter_context(parts.workers.using_workforce())
         check_num_workers(request.num_workers, len(workforce))
         parts.selection.check_num_workers(policy_version, env_version, len(workforce))
         if isinstance(request.target, Fragments):
             fragments = self._fragment_call(request, request.target, policy_version, env_version)
-            return fragments, FragmentSettlement(self._row_sequences, fragments)
-        own = stack.enter_context(self._sequences.own()) if options.seed is None else None
+            return fragments, FragmentSettlement(parts.row_sequences, fragments)
+        own = stack.enter_context(parts.sequences.own()) if options.seed is None else None
         episodes = self._episode_call(request, own, policy_version, env_version, EpisodeCall)
-        return episodes, EpisodeSettlement(self._sequences, episodes, own)
+        return episodes, EpisodeSettlement(parts.sequences, episodes, own)
 
     def _episode_call(
         self,
@@ -128,62 +120,41 @@ class Samplings:
         parts, options, target = self._parts, request.options, request.target
         assert not isinstance(target, Fragments)  # noqa: S101
         env, versions = parts.versions.env_in_use(env_version), parts.versions
-        max_episode_length = options.max_episode_length or parts.settings.worker.max_episode_length
+        max_episode_length = parts.max_episode_length(options)
         workforce = parts.workers.workforce
         placement = parts.selection.placement(policy_version, env_version, len(workforce))
-        seed, first, num_skipped = options.seed, options.first_index, 0
-        if own is not None:
-            kind = SequenceKind(policy_version, env_version, max_episode_length, options.exploration)
-            seed, first = own.seed, own.first_index(kind, env.rows.unit_size(placement))
+        seed = options.seed if own is None else own.seed
+        assert seed is not None  # noqa: S101  # either the request has one, or the own sequence
+        wanted = SequenceSpec(0, seed, policy_version, env_version, max_episode_length, options.exploration)
+        first = options.first_index if own is None else own.first_index(wanted, env.unit_size(placement))
+        num_skipped = 0
         if isinstance(target, Exactly):
             num_episodes = target.num_episodes_per_worker * len(workforce)
             if target.num_skipped > num_episodes:
                 expected = f"at most {num_episodes}, the number of all episodes"
                 raise InvalidValueError.of("skip_episode_count", expected=expected, got=target.num_skipped)
             placement, num_skipped = PerWorker(first, target.num_episodes_per_worker), target.num_skipped
-        assert seed is not None  # noqa: S101  # either the request has one, or the own sequence
-        self._sequences.drop_outdated(versions.agents.number, versions.envs.number)
-        wanted = SequenceSpec(0, seed, policy_version, env_version, max_episode_length, options.exploration)
-        sequence = self._sequences.open(wanted, first + num_skipped, placement, workforce)
+        parts.sequences.drop_outdated(versions.agents.number, versions.envs.number)
+        sequence = parts.sequences.open(wanted, first + num_skipped, placement, workforce)
         max_episode_steps = env.description.max_episode_steps
         estimate = self.estimates.of(env_version, max_episode_steps, max_episode_length, versions.envs)
-        reproducibility = env.description.reproducibility
-        return make(target, sequence, workforce, env.rows, estimate, self._context(request), reproducibility)
+        return make(parts, request, target, sequence, env, estimate)
 
     def _fragment_call(
         self, request: SampleRequest, target: Fragments, policy_version: int, env_version: int
     ) -> FragmentCall:
         parts, options, workforce = self._parts, request.options, self._parts.workers.workforce
         description = parts.versions.env_in_use(env_version).description
-        num_rows, max_episode_length = description.num_rows, parts.settings.worker.max_episode_length
+        num_rows, max_episode_length = description.num_rows, parts.max_episode_length(options)
         check_fragments(target, options, len(workforce) * num_rows, max_episode_length)
-        limit = options.max_episode_length or max_episode_length
-        kind = RowSequenceKind(env_version, limit, target.soft_horizon)
+        kind = RowSequenceKind(env_version, max_episode_length, target.soft_horizon)
         initial = Checkpoint.initial(len(workforce), num_rows)
         if options.seed is None:
-            sequence, start = self._row_sequences.begin_own(kind, initial)
+            sequence = parts.row_sequences.begin_own(kind, initial)
         else:
-            sequence, start = self._row_sequences.begin(options.seed, kind, target.row_step_count, initial)
-        ids, context = self._row_sequences.ids, self._context(request)
+            sequence = parts.row_sequences.begin(options.seed, kind, target.row_step_count, initial)
         reproducibility = description.reproducibility
-        return FragmentCall(target, sequence, start, policy_version, ids, workforce, context, reproducibility)
-
-    def _context(self, request: SampleRequest) -> CallContext:
-        return self._parts.context(request.options, request.messages)
-
-    def _beginning(self, call: EpisodeCall | FragmentCall) -> Beginning:
-        account = call.account
-        return Beginning(
-            account.seed,
-            account.first_episode_index,
-            account.policy_version,
-            account.env_version,
-            call.reproducibility,
-            self._parts.run,
-            num_rows=call.start.stride if isinstance(call, FragmentCall) else 0,
-            row_step_count=account.row_step_count,
-            num_workers=len(account.workers),
-        )
+        return FragmentCall(parts, request, target, sequence, policy_version, workforce, reproducibility)
 
     @contextlib.asynccontextmanager
     async def _running(
@@ -204,13 +175,12 @@ class Samplings:
             settlement.cancel(error)
             raise
         else:
-            self._sequences.report_dropped(call.account)
-            self._row_sequences.report_dropped(call.account)
+            parts.sequences.report_dropped(call.account)
+            parts.row_sequences.dropped.report(call.account)
             moved = settlement.complete()
             counters.num_completed_calls += 1
         finally:
             self._num_running -= 1
-            call.count_simulated()
             counters.count_delivered(call.account)
             counters.count_faults(call.account)
         await parts.journal.write(moved=moved)
@@ -221,5 +191,5 @@ class Samplings:
         current = versions.agents.number, versions.envs.number
         is_current = (account.policy_version, account.env_version) == current
         if request.prefetch and is_current and not (self._num_running or self.prefetcher.is_running):
-            with self._sequences.own() as own:
+            with self._parts.sequences.own() as own:
                 self.prefetcher.begin(self._episode_call(request, own, *current, Prefetch))

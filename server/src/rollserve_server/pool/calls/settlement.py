@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from rollserve_server.errors import EnvFailedError, EpisodeFailedError
 from rollserve_server.pool.plan.placement import PerWorker
-from rollserve_server.pool.sequences.own_sequence import SequenceKind
 
 if TYPE_CHECKING:
     from rollserve_server.pool.calls.episodes import EpisodeCall
@@ -18,18 +17,6 @@ if TYPE_CHECKING:
     from rollserve_server.pool.state.row_sequence import RowsMoved
 
 __all__ = ["EpisodeSettlement", "FragmentSettlement", "Settlement"]
-
-
-class Settlement(Protocol):
-    """Settles a call."""
-
-    def complete(self) -> RowsMoved | None:
-        """Settle a call that was answered in full; return what the journal has to know of its rows, if anything."""
-        ...
-
-    def cancel(self, error: BaseException) -> None:
-        """Settle a call that ended early, because of the error."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -45,13 +32,15 @@ class EpisodeSettlement:
         self.sequences.keep(self.call.sequence)
         if self.own is not None:
             sequence = self.call.sequence
-            is_exact, spec = isinstance(sequence.placement, PerWorker), sequence.spec
-            kind = SequenceKind(spec.policy_version, spec.env_version, spec.max_episode_length, spec.exploration)
+            is_exact = isinstance(sequence.placement, PerWorker)
             # The units of an exact call begin where its workers do, so no other call continues them.
-            self.own.continue_at(sequence.ledger.next_index, None if is_exact else kind)
+            self.own.continue_at(sequence.ledger.next_index, None if is_exact else sequence.spec)
 
     def cancel(self, error: BaseException) -> None:
-        """Drop the sequence; go on behind an episode that failed, or with another seed."""
+        """Drop the sequence of a call that ended early, because of the error.
+
+        Own sequences go on behind an episode that failed, or with another seed.
+        """
         self.sequences.cancel(self.call.sequence, self.call.account.num_discarded_steps)
         if self.own is None:
             return
@@ -69,12 +58,15 @@ class FragmentSettlement:
     call: FragmentCall
 
     def complete(self) -> RowsMoved | None:
-        """Record where the rows stand now."""
+        """Record where the rows stand now; return what the journal has to know of them, if anything."""
         return self.row_sequences.complete(self.call.sequence, self.call.reached())
 
     def cancel(self, error: BaseException) -> None:
-        """Leave the sequence where it stood before the call."""
+        """Leave the sequence of a call that ended early, because of the error, where it stood before."""
         call = self.call
         # Rows that run into an error of an environment would do so again.
         end = isinstance(error, EnvFailedError)
         self.row_sequences.cancel(call.sequence, call.account, call.open_locations(), call.coming(), end=end)
+
+
+Settlement = EpisodeSettlement | FragmentSettlement

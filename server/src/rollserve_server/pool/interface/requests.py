@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from rollserve_server.agents import DEFAULT_EXPLORATION
 from rollserve_server.sampling import PLAIN
@@ -112,6 +112,7 @@ class PopulationRequest:
         options: options of sampling.
         env: environment to act in instead of the pool's own; None for the pool's.
         shares_episodes: whether all members have the same episodes.
+        messages: how to write the episodes: not at all.
     """
 
     parameters: Mapping[str, np.ndarray]
@@ -119,3 +120,4 @@ class PopulationRequest:
     options: SamplingOptions = field(default_factory=SamplingOptions)
     env: EnvSpec | None = None
     shares_episodes: bool = True
+    messages: ClassVar[MessageFormat] = DISCARD

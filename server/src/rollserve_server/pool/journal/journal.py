@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypedDict, Unpack
 
 if TYPE_CHECKING:
     from rollserve_server.pool.state.agent_version import AgentVersion
@@ -12,7 +12,15 @@ if TYPE_CHECKING:
     from rollserve_server.pool.state.row_sequence import RowsMoved
     from rollserve_server.pool.state.sampler_state import SamplerState, Snapshot
 
-__all__ = ["Journal", "NoJournal"]
+__all__ = ["Changes", "Journal", "NoJournal"]
+
+
+class Changes(TypedDict, total=False):
+    """Changes of a sampler's state; see `Entry`."""
+
+    agents: tuple[int, AgentVersion]
+    env: tuple[int, EnvVersion]
+    moved: RowsMoved | None
 
 
 class Journal(Protocol):
@@ -35,13 +43,7 @@ class Journal(Protocol):
         """
         ...
 
-    async def write(
-        self,
-        *,
-        agents: tuple[int, AgentVersion] | None = None,
-        env: tuple[int, EnvVersion] | None = None,
-        moved: RowsMoved | None = None,
-    ) -> None:
+    async def write(self, **changes: Unpack[Changes]) -> None:
         """Write an entry with a snapshot and these changes. The next server knows what was written.
 
         Raises:
@@ -68,13 +70,7 @@ class NoJournal:
     async def begin(self, state: Callable[[], SamplerState], snapshot: Callable[[], Snapshot]) -> None:
         """Keep nothing."""
 
-    async def write(
-        self,
-        *,
-        agents: tuple[int, AgentVersion] | None = None,
-        env: tuple[int, EnvVersion] | None = None,
-        moved: RowsMoved | None = None,
-    ) -> None:
+    async def write(self, **changes: Unpack[Changes]) -> None:
         """Write nothing."""
 
     async def lost(self) -> str:

@@ -42,6 +42,9 @@ class Claiming:
     """The claims of one call, in the order of the episodes.
 
     Attributes:
+        target: what the call has to deliver.
+        ledger: ledger of the sequence; claimed and skipped episodes are removed from it.
+        stop_index: index behind the last episode of the call; None if only the number of steps is known.
         complete: whether everything that the call delivers is claimed.
         obstacle: a failed episode that ends the call: it may not be skipped, or nothing would be left to deliver, or
             all 256 episodes before it were skipped, too. None if there is none.
@@ -63,10 +66,10 @@ class Claiming:
             stop_index: index behind the last episode of the call; None if only the number of steps is known.
             skip_failed: whether the call goes on without failed episodes.
         """
-        self._target = target
-        self._ledger = ledger
+        self.target = target
+        self.ledger = ledger
         self._duplicates = duplicates
-        self._stop_index = stop_index
+        self.stop_index = stop_index
         self._skip_failed = skip_failed
         self._is_rest = isinstance(target, Exactly) and target.num_skipped > 0
         self._skipped: dict[int, FailedEpisode] = {}
@@ -89,7 +92,7 @@ class Claiming:
             flush: whether to claim at once what is gathered.
         """
         claims = []
-        ledger = self._ledger
+        ledger = self.ledger
         while not self.complete:
             if self.next_index in ledger.failed:
                 if self._num_bytes:
@@ -118,7 +121,7 @@ class Claiming:
 
     def needs(self, index: int) -> bool:
         """Whether it is known that the call cannot complete without an episode."""
-        return not self._skip_failed and self._stop_index is not None and index < self._stop_index
+        return not self._skip_failed and self.stop_index is not None and index < self.stop_index
 
     def lose(self, worker: int, finished: Mapping[int, int]) -> None:
         """Record that a worker is gone. If the gathered episodes were there, gather from the first one again.
@@ -129,7 +132,7 @@ class Claiming:
         """
         self.num_steps -= sum(num_steps for index, num_steps in finished.items() if index < self.next_index)
         if self._num_bytes and self._worker == worker:
-            self.next_index = self._ledger.next_index
+            self.next_index = self.ledger.next_index
             self._num_bytes = 0
 
     def _gather(self, worker: int, num_steps: int, num_bytes: int) -> None:
@@ -142,7 +145,7 @@ class Claiming:
 
     def _close(self) -> PlannedClaim:
         """Return the gathered claim; its episodes leave the ledger."""
-        ledger = self._ledger
+        ledger = self.ledger
         claim = PlannedClaim(self._worker, ledger.next_index, self.next_index, self._num_bytes)
         for index in range(claim.start, claim.stop):
             if index in ledger.duplicates:
@@ -154,10 +157,10 @@ class Claiming:
 
     def _skip(self) -> bool:
         """Skip the next episode, which has failed; return False if it is an obstacle instead."""
-        ledger, index = self._ledger, self.next_index
-        is_endless = self._stop_index is None and self.num_skipped_in_a_row >= _MAX_SKIPPED_IN_A_ROW
+        ledger, index = self.ledger, self.next_index
+        is_endless = self.stop_index is None and self.num_skipped_in_a_row >= _MAX_SKIPPED_IN_A_ROW
         # The rest of a repeated call may be empty: its client has the episodes before.
-        is_empty = index + 1 == self._stop_index and not (self.num_steps or self._is_rest)
+        is_empty = index + 1 == self.stop_index and not (self.num_steps or self._is_rest)
         if not self._skip_failed or is_endless or is_empty:
             self.obstacle = ledger.failed[index]
             return False
@@ -169,6 +172,6 @@ class Claiming:
 
     def _is_reached(self) -> bool:
         """Whether the episodes before the next index make the target."""
-        if isinstance(self._target, AtLeast):
-            return self.num_steps >= self._target.num_steps
-        return self.next_index == self._stop_index
+        if isinstance(self.target, AtLeast):
+            return self.num_steps >= self.target.num_steps
+        return self.next_index == self.stop_index

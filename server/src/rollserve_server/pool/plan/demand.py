@@ -6,11 +6,10 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rollserve_server.pool.interface.targets import AtLeast, Target
+from rollserve_server.pool.interface.targets import AtLeast
 
 if TYPE_CHECKING:
     from rollserve_server.pool.plan.claiming import Claiming
-    from rollserve_server.pool.plan.ledger import Ledger
     from rollserve_server.pool.plan.length_estimate import LengthEstimate
 
 __all__ = ["Demand"]
@@ -20,32 +19,19 @@ class Demand:
     """The number of episodes that a call needs beside the ones it has begun."""
 
     def __init__(
-        self,
-        target: Target,
-        ledger: Ledger,
-        claiming: Claiming,
-        estimate: LengthEstimate,
-        stop_index: int | None,
-        *,
-        num_partial_steps: int,
-        max_unknown: int,
+        self, claiming: Claiming, estimate: LengthEstimate, *, num_partial_steps: int, max_unknown: int
     ) -> None:
         """Count what the ledger has as begun.
 
         Args:
-            target: what the call has to deliver.
-            ledger: ledger of the sequence; it is only read here.
-            claiming: claims of the call.
+            claiming: claims of the call; they and the ledger are only read here.
             estimate: estimate of the lengths of the sequence's episodes.
-            stop_index: index behind the last episode of the call; None if only the number of steps is known.
             num_partial_steps: steps of the ledger's unfinished episodes.
             max_unknown: maximum number of episodes that run while their lengths are unknown.
         """
-        self._target = target
-        self._ledger = ledger
+        ledger = claiming.ledger
         self._claiming = claiming
         self._estimate = estimate
-        self._stop_index = stop_index
         self._max_unknown = max_unknown
         self._first_index = ledger.next_index
         self._num_begun = len(ledger.workers.keys() | ledger.failed.keys())
@@ -58,10 +44,10 @@ class Demand:
         Args:
             num_running: number of episodes that have begun and not ended.
         """
-        if not isinstance(self._target, AtLeast):
-            assert self._stop_index is not None  # noqa: S101
-            return self._stop_index - self._first_index - self._num_begun
-        num_missing_steps = self._target.num_steps - self._num_finished_steps
+        if not isinstance(self._claiming.target, AtLeast):
+            assert self._claiming.stop_index is not None  # noqa: S101
+            return self._claiming.stop_index - self._first_index - self._num_begun
+        num_missing_steps = self._claiming.target.num_steps - self._num_finished_steps
         # The expected length of an episode that has made s steps lies between the mean, if all lengths are equal, and
         # the mean plus s, if it may end at any time.
         if num_running:
@@ -78,28 +64,28 @@ class Demand:
         it blocks: so the index is never below the number of episodes that have begun.
         """
         stop = self._first_index + self._num_begun + max(num_more, 0)
-        return stop if self._stop_index is None else min(stop, self._stop_index)
+        return stop if self._claiming.stop_index is None else min(stop, self._claiming.stop_index)
 
     def needed_before(self) -> int | None:
         """Return the index before which all needed episodes are; None if that is not known."""
         mean = self._estimate.mean
-        if not isinstance(self._target, AtLeast) or mean is None:
-            return self._stop_index
-        num_missing_steps = self._target.num_steps - self._claiming.num_steps
+        if not isinstance(self._claiming.target, AtLeast) or mean is None:
+            return self._claiming.stop_index
+        num_missing_steps = self._claiming.target.num_steps - self._claiming.num_steps
         return self._claiming.next_index + max(math.ceil(num_missing_steps / mean), 1)
 
     def awaited(self) -> Iterator[int]:
         """Yield running episodes that the call needs, in their order."""
-        ledger, index = self._ledger, self._claiming.next_index
+        ledger, index = self._claiming.ledger, self._claiming.next_index
         num_steps = float(self._claiming.num_steps)
-        while (index in ledger.workers or index in ledger.failed) and index != self._stop_index:
+        while (index in ledger.workers or index in ledger.failed) and index != self._claiming.stop_index:
             if index in ledger.sizes:
                 num_steps += ledger.sizes[index][0]
             elif index in ledger.workers:
                 yield index
                 num_steps += self._estimate.mean or 1
             index += 1
-            if isinstance(self._target, AtLeast) and num_steps >= self._target.num_steps:
+            if isinstance(self._claiming.target, AtLeast) and num_steps >= self._claiming.target.num_steps:
                 break
 
     def begin(self, num_episodes: int) -> None:

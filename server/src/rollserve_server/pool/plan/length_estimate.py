@@ -31,10 +31,11 @@ class LengthEstimate:
     _MAX_STEPS = 2**50
     _PRIOR_EPISODES = 0.25
 
-    def __init__(self, max_episode_steps: int | None) -> None:
-        """Assume that episodes are as long as their limit, if they have one, with the weight of 1/4 episode."""
+    def __init__(self, *limits: int | None) -> None:
+        """Assume that episodes are as long as the lowest limit, if there is one, with the weight of 1/4 episode."""
+        max_episode_steps = min(filter(None, limits), default=0)
         # The limit is a safe assumption: it is better to begin too few episodes than too many.
-        self._steps = min(max_episode_steps or 0, self._MAX_STEPS) * self._PRIOR_EPISODES
+        self._steps = min(max_episode_steps, self._MAX_STEPS) * self._PRIOR_EPISODES
         self._episodes = self._PRIOR_EPISODES if max_episode_steps else 0.0
         self._lengths: deque[int] = deque(maxlen=int(self._MAX_EPISODES))
         self.pace = Pace()
@@ -92,8 +93,7 @@ class LengthEstimates:
         if key not in self._estimates:
             while len(self._estimates) >= _MAX_ESTIMATES:
                 del self._estimates[next(iter(self._estimates))]
-            limits = [limit for limit in (max_episode_steps, max_episode_length) if limit]
-            self._estimates[key] = LengthEstimate(min(limits, default=None))
+            self._estimates[key] = LengthEstimate(max_episode_steps, max_episode_length)
         return self._estimates[key]
 
     def fade(self) -> None:

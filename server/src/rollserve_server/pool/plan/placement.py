@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["Anywhere", "PerWorker", "Placement", "RoundRobin", "RowLayout"]
+__all__ = ["Anywhere", "PerWorker", "Placement", "RoundRobin"]
 
 
 class _WithUnits:
@@ -74,23 +74,3 @@ class PerWorker(_WithUnits):
 
 Placement = Anywhere | RoundRobin | PerWorker
 """A rule that says which worker an episode belongs to."""
-
-
-@dataclass(frozen=True)
-class RowLayout:
-    """The rows of a worker.
-
-    Attributes:
-        num_rows: number of rows.
-        num_episodes_per_row: number of episodes of each row that make a block; None where rows are stepped one by one.
-    """
-
-    num_rows: int
-    num_episodes_per_row: int | None
-
-    def unit_size(self, placement: Placement) -> int:
-        """Return the number of episodes in a work unit."""
-        if self.num_episodes_per_row is None:
-            return 1
-        # Workers that differ take turns as often as possible.
-        return self.num_rows * (1 if isinstance(placement, RoundRobin) else self.num_episodes_per_row)

@@ -77,11 +77,8 @@ class Plan:
         stop_index = _stop_index(target, ledger.next_index, num_workers)
         self._claiming = Claiming(target, ledger, self._duplicates, stop_index, skip_failed=skip_failed)
         self._demand = Demand(
-            target,
-            ledger,
             self._claiming,
             estimate,
-            stop_index,
             num_partial_steps=num_partial_steps,
             # One unit on each worker tells enough: a worker steps its environments one after the other anyway.
             max_unknown=num_workers * unit_size,

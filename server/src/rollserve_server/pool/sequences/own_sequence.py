@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
-from rollserve_server.agents import DEFAULT_EXPLORATION, Exploration
+if TYPE_CHECKING:
+    from rollserve_server.sampling import SequenceSpec
 
-__all__ = ["OwnSequence", "SequenceKind"]
-
-
-class SequenceKind(NamedTuple):
-    """Inputs that determine episodes, beside seed and index."""
-
-    policy_version: int
-    env_version: int
-    max_episode_length: int | None
-    exploration: Exploration = DEFAULT_EXPLORATION
+__all__ = ["OwnSequence", "content_of"]
 
 
 @dataclass(eq=False)
@@ -26,22 +19,27 @@ class OwnSequence:
     Attributes:
         seed: root seed of the sequence.
         next_index: index of the first episode that no call has got.
-        kind: kind of the episodes before it; None if they are no beginning of what follows.
+        spec: spec of the episodes before it, as of `content_of`; None if they are no beginning of what follows.
         is_busy: whether a call uses the sequence.
     """
 
     seed: int
     next_index: int = 0
-    kind: SequenceKind | None = None
+    spec: SequenceSpec | None = None
     is_busy: bool = False
 
-    def first_index(self, kind: SequenceKind, unit_size: int) -> int:
-        """Return the index at which the next call begins, whose episodes are of this kind and run in such units.
+    def first_index(self, spec: SequenceSpec, unit_size: int) -> int:
+        """Return the index at which the next call begins, whose episodes have this spec and run in such units.
 
-        A call of another kind leaves out the rest of the unit: all of the unit would run for a part of it.
+        A call with another spec leaves out the rest of the unit: all of the unit would run for a part of it.
         """
-        return self.next_index if kind == self.kind else -(-self.next_index // unit_size) * unit_size
+        return self.next_index if content_of(spec) == self.spec else -(-self.next_index // unit_size) * unit_size
 
-    def continue_at(self, next_index: int, kind: SequenceKind | None) -> None:
+    def continue_at(self, next_index: int, spec: SequenceSpec | None) -> None:
         """Record where a call has ended."""
-        self.next_index, self.kind = next_index, kind
+        self.next_index, self.spec = next_index, spec and content_of(spec)
+
+
+def content_of(spec: SequenceSpec) -> SequenceSpec:
+    """Return a spec without the name of the work, so that equal specs have equal episodes."""
+    return dataclasses.replace(spec, work_id=0)

@@ -2,83 +2,60 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from rollserve import Reason
 from rollserve_server.errors import NotReadyError
-from rollserve_server.pool.sequences.in_flight import num_steps_coming
-from rollserve_server.pool.sequences.root_seeds import derived_seed
+from rollserve_server.pool.sequences.in_flight import DroppedSteps
+from rollserve_server.pool.sequences.root_seeds import derived_seeds
 from rollserve_server.pool.state.row_sequence import RowSequenceKind, RowSequenceState, RowsMoved
-from rollserve_server.sampling import Worker
+from rollserve_server.pool.workers.background import in_background
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Iterator
 
     from rollserve_server.pool.accounts.account import Account
-    from rollserve_server.pool.backends.backend import WorkerHandle
+    from rollserve_server.pool.sequences.open_work import WorkLocation
     from rollserve_server.pool.state.checkpoints import Checkpoint
     from rollserve_server.sampling import FragmentReport, RowProgress
 
-__all__ = ["RowSequence", "RowSequences", "RowsReached", "WorkLocation"]
+__all__ = ["RowSequence", "RowSequences", "RowsReached"]
 
 
-class WorkLocation(NamedTuple):
-    """A worker that has its rows of a sequence, and the name of its work on them."""
-
-    handle: WorkerHandle
-    work_id: int
-
-
-@dataclass(eq=False)
 class RowSequence:
     """A sequence of episodes for each row.
 
     Attributes:
         number: name of the sequence.
-        seed: its root seed.
-        kind: what else its episodes are a function of.
+        state: its seed and kind, and where its rows stand now and stood before the last call.
         is_own: whether calls that name no seed continue it.
-        current: where its rows stand.
-        previous: where they stood before the last call; None before there was one.
-        locations: for each worker, where its rows stand as they do now; None if they have to be made.
-        is_busy: whether a call uses the sequence.
         is_written: whether a journal knows where its rows stand.
+        is_busy: whether a call uses the sequence.
+        start: where the call that uses it, or the last one, began.
+        locations: for each worker, where its rows stand as they do now; None if they have to be made.
     """
 
-    number: int
-    seed: int
-    kind: RowSequenceKind
-    is_own: bool
-    current: Checkpoint
-    previous: Checkpoint | None
-    locations: list[WorkLocation | None]
-    is_busy: bool = False
-    is_written: bool = False
-
-    @property
-    def state(self) -> RowSequenceState:
-        """Positions of the rows, now and before the last call, as the journal keeps them."""
-        return RowSequenceState(self.seed, self.kind, self.current, self.previous)
-
-    def copy(self, number: int) -> RowSequence:
-        """Return the same sequence under another name, whose rows have to be made."""
-        previous = self.previous and self.previous.copy()
-        locations: list[WorkLocation | None] = [None] * len(self.locations)
-        return RowSequence(number, self.seed, self.kind, self.is_own, self.current.copy(), previous, locations)
+    def __init__(self, number: int, state: RowSequenceState, *, is_own: bool, is_written: bool = False) -> None:
+        self.number = number
+        self.state = state
+        self.is_own = is_own
+        self.is_written = is_written
+        self.is_busy = False
+        self.start = state.current
+        self.locations: list[WorkLocation | None] = [None for _ in state.current.workers]
 
     def is_like(self, other: RowSequence) -> bool:
         """Whether one of the two could stand for the other."""
-        return (self.seed, self.kind, self.is_own) == (other.seed, other.kind, other.is_own)
+        mine, others = self.state, other.state
+        return (mine.seed, mine.kind, self.is_own) == (others.seed, others.kind, other.is_own)
 
 
 class RowsReached(NamedTuple):
-    """Positions of a sequence's rows before and after a completed call.
+    """Positions of a sequence's rows after a completed call.
 
     Attributes:
-        start: where the rows stood before the call.
         num_row_steps: number of steps that each row has made.
         progress: for each worker, what it reported of its rows.
         locations: for each worker, where its rows stand as they do now; None if they have to be made.
@@ -86,7 +63,6 @@ class RowsReached(NamedTuple):
         reports: reports that these workers still owe.
     """
 
-    start: Checkpoint
     num_row_steps: int
     progress: Sequence[Sequence[RowProgress]]
     locations: list[WorkLocation | None]
@@ -95,7 +71,11 @@ class RowsReached(NamedTuple):
 
 
 class RowSequences:
-    """Row sequences, kept from call to call. A call that ends early leaves its sequence where it stood before."""
+    """Row sequences, kept from call to call. A call that ends early leaves its sequence where it stood before.
+
+    Attributes:
+        dropped: steps of calls that ended early.
+    """
 
     def __init__(self, own_seed: int, max_kept: int, ids: Iterator[int]) -> None:
         """Start without sequences.
@@ -106,31 +86,28 @@ class RowSequences:
                 seed continue.
             ids: names for workers' work and for sequences.
         """
-        self.ids = ids
-        self._own_seed = own_seed
-        self._num_seeds = 0
+        self._ids = ids
+        # The 0 keeps them apart from the seeds of sequences of whole episodes.
+        self._seeds = derived_seeds(own_seed, (0,))
         self._max_kept = max_kept
         self._kept: list[RowSequence] = []
-        self._num_cancelled_steps = 0
+        self.dropped = DroppedSteps()
         self._were_dropped = False
-        self._closing: set[asyncio.Task[None]] = set()
 
-    def begin_own(self, kind: RowSequenceKind, initial: Checkpoint) -> tuple[RowSequence, Checkpoint]:
-        """Return a sequence for a call without a seed, and where the call begins: where no other call goes on.
+    def begin_own(self, kind: RowSequenceKind, initial: Checkpoint) -> RowSequence:
+        """Return a sequence for a call without a seed, which begins where no other call goes on.
 
         Args:
             kind: kind of the sequence.
             initial: where new rows stand.
         """
         for sequence in self._kept:
-            if sequence.is_own and sequence.kind == kind and not sequence.is_busy:
-                return self._take(sequence, sequence.current)
-        return self._new(self._next_seed(), kind, initial, is_own=True)
+            if sequence.is_own and sequence.state.kind == kind and not sequence.is_busy:
+                return self._take(sequence, sequence.state.current)
+        return self._new(next(self._seeds), kind, initial, is_own=True)
 
-    def begin(
-        self, seed: int, kind: RowSequenceKind, clock: int | None, initial: Checkpoint
-    ) -> tuple[RowSequence, Checkpoint]:
-        """Return the sequence of a seed, and where a call begins in it.
+    def begin(self, seed: int, kind: RowSequenceKind, clock: int | None, initial: Checkpoint) -> RowSequence:
+        """Return the sequence of a seed for a call.
 
         Args:
             seed: seed of the sequence.
@@ -142,18 +119,16 @@ class RowSequences:
         Raises:
             NotReadyError: the sequence does not stand there, and did not before its last call.
         """
-        same = [sequence for sequence in self._kept if (sequence.seed, sequence.kind) == (seed, kind)]
+        same = [each for each in self._kept if (each.state.seed, each.state.kind) == (seed, kind)]
         if clock is not None:
-            at_clock = [(sequence, start) for sequence in same if (start := sequence.state.at(clock)) is not None]
-            for sequence, start in at_clock:
-                if not sequence.is_busy:
-                    return self._take(sequence, start)
-            for sequence, _ in at_clock:  # used by a call that its client may have left
-                copied = sequence.copy(next(self.ids))
-                copied_start = copied.state.at(clock)
-                assert copied_start is not None  # noqa: S101  # the original has one
-                self._kept.append(copied)
-                return self._take(copied, copied_start)
+            at_clock = [sequence for sequence in same if sequence.state.at(clock) is not None]
+            idle = next((sequence for sequence in at_clock if not sequence.is_busy), None)
+            if idle is None and at_clock:  # used by a call that its client may have left
+                original = at_clock[0]
+                idle = RowSequence(next(self._ids), original.state.copy(), is_own=original.is_own)
+                self._kept.append(idle)
+            if idle is not None:
+                return self._take(idle, idle.state.at(clock) or initial)
             if clock:
                 raise self._unknown_clock(clock, same)
         for sequence in same:
@@ -163,11 +138,11 @@ class RowSequences:
 
     def complete(self, sequence: RowSequence, reached: RowsReached) -> RowsMoved | None:
         """Take back the sequence of a completed call; return what the journal has to know of it, if anything."""
-        start = reached.start.clock if sequence.is_written else reached.start
-        moved = RowsMoved(sequence.number, sequence.seed, sequence.kind, start, reached.num_row_steps, reached.progress)
+        start, seed, kind = sequence.start, sequence.state.seed, sequence.state.kind
+        known_start = start.clock if sequence.is_written else start
+        moved = RowsMoved(sequence.number, seed, kind, known_start, reached.num_row_steps, reached.progress)
         sequence.is_written = True
-        sequence.previous = reached.start
-        sequence.current = reached.start.after(reached.num_row_steps, reached.progress)
+        sequence.state = RowSequenceState(seed, kind, start.after(reached.num_row_steps, reached.progress), start)
         sequence.locations = reached.locations
         sequence.is_busy = False
         if reached.abandoned:
@@ -202,7 +177,7 @@ class RowSequences:
             reports: reports that workers still owe.
             end: whether calls without a seed are to begin another sequence, because this one would fail again.
         """
-        self._num_cancelled_steps += account.num_simulated_steps - account.num_steps
+        self.dropped.num_cancelled += account.num_simulated_steps - account.num_steps
         # Rows that the call did not come to use are still where the sequence has them.
         unused = (location for location in sequence.locations if location is not None)
         self._close({*locations, *unused}, reports)
@@ -210,14 +185,14 @@ class RowSequences:
         sequence.is_busy = False
         sequence.is_own &= not end
         others = [other for other in self._kept if other is not sequence and other.is_like(sequence)]
-        if sequence in self._kept and (others or not (sequence.is_own or sequence.current.clock)):
+        if sequence in self._kept and (others or not (sequence.is_own or sequence.state.current.clock)):
             self._forget(sequence)
         self._limit()
 
     def end_own(self, env_version: int) -> None:
         """Have calls without a seed begin other sequences than those of environments before this version."""
         for sequence in self._kept:
-            if sequence.kind.env_version < env_version:
+            if sequence.state.kind.env_version < env_version:
                 sequence.is_own = False
                 if not sequence.is_busy:
                     self._give_up_rows(sequence)
@@ -225,7 +200,7 @@ class RowSequences:
     def free_rows(self) -> None:
         """Give up rows that can be made again and that no call uses, so that their environments are free."""
         for sequence in self._kept:
-            if not sequence.is_busy and sequence.current.is_restorable:
+            if not sequence.is_busy and sequence.state.current.is_restorable:
                 self._give_up_rows(sequence)
 
     def drop_all(self) -> None:
@@ -238,7 +213,7 @@ class RowSequences:
 
     def states(self) -> dict[int, RowSequenceState]:
         """Return by name where the rows stand that have made steps."""
-        return {each.number: each.state for each in self._kept if each.current.clock}
+        return {each.number: each.state for each in self._kept if each.state.current.clock}
 
     def numbers(self) -> frozenset[int]:
         """Return the names of all sequences."""
@@ -247,43 +222,25 @@ class RowSequences:
     def restore(self, states: Mapping[int, RowSequenceState]) -> None:
         """Continue with the sequences of an earlier server; calls without a seed do not."""
         for number, state in states.items():
-            locations: list[WorkLocation | None] = [None] * len(state.current.workers)
-            sequence = RowSequence(
-                number, state.seed, state.kind, False, state.current, state.previous, locations, is_written=True
-            )
-            self._kept.append(sequence)
+            self._kept.append(RowSequence(number, state, is_own=False, is_written=True))
 
-    def report_dropped(self, account: Account) -> None:
-        """Add what was dropped since the last report to an account."""
-        account.num_cancelled_steps += self._num_cancelled_steps
-        account.num_carried_steps += self._num_cancelled_steps
-        self._num_cancelled_steps = 0
-
-    def _next_seed(self) -> int:
-        self._num_seeds += 1
-        # The 0 keeps them apart from the seeds of sequences of whole episodes.
-        return derived_seed(self._own_seed, (0, self._num_seeds))
-
-    def _new(
-        self, seed: int, kind: RowSequenceKind, initial: Checkpoint, *, is_own: bool
-    ) -> tuple[RowSequence, Checkpoint]:
-        locations: list[WorkLocation | None] = [None] * len(initial.workers)
-        sequence = RowSequence(next(self.ids), seed, kind, is_own, initial, None, locations)
+    def _new(self, seed: int, kind: RowSequenceKind, initial: Checkpoint, *, is_own: bool) -> RowSequence:
+        sequence = RowSequence(next(self._ids), RowSequenceState(seed, kind, initial, None), is_own=is_own)
         self._kept.append(sequence)
         return self._take(sequence, initial)
 
-    def _take(self, sequence: RowSequence, start: Checkpoint) -> tuple[RowSequence, Checkpoint]:
-        sequence.is_busy = True
-        if start is not sequence.current:
+    def _take(self, sequence: RowSequence, start: Checkpoint) -> RowSequence:
+        sequence.is_busy, sequence.start = True, start
+        if start is not sequence.state.current:
             self._give_up_rows(sequence)
-        return sequence, start
+        return sequence
 
     def _limit(self) -> None:
         """Forget sequences beyond the limit: the oldest first, those for calls without a seed last."""
         idle = [sequence for sequence in self._kept if not sequence.is_busy]
         own = [sequence for sequence in reversed(idle) if sequence.is_own]
         # Calls with a seed can begin theirs again; calls without would never learn what follows.
-        newest_own = max(own, key=lambda sequence: sequence.kind.env_version, default=None)
+        newest_own = max(own, key=lambda sequence: sequence.state.kind.env_version, default=None)
         others = [sequence for sequence in idle if sequence is not newest_own]
         # A client is just going on with the last one used.
         in_order = sorted(others[:-1], key=lambda sequence: sequence.is_own) + others[-1:]
@@ -301,22 +258,14 @@ class RowSequences:
     def _close(self, locations: Iterable[WorkLocation], reports: Sequence[asyncio.Future[FragmentReport]]) -> None:
         # The calls are made here, so that workers hear of it before anything later.
         closing = []
-        for handle, work_id in locations:
-            handle.stop(work_id)
-            closing.append(asyncio.ensure_future(handle.call(Worker.close_work, work_id)))
-        task = asyncio.create_task(self._count_closed(closing, reports))
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
-
-    async def _count_closed(
-        self, closing: Sequence[asyncio.Future[None]], reports: Sequence[asyncio.Future[FragmentReport]]
-    ) -> None:
-        """Count the steps that workers simulated until they closed their work."""
-        num_steps = await num_steps_coming(closing, reports)
-        self._num_cancelled_steps += num_steps
+        for location in locations:
+            location.stop()
+            closing.append(location.close())
+        in_background(self.dropped.count_coming(closing, reports, cancelled=True))
 
     def _unknown_clock(self, clock: int, sequences: Sequence[RowSequence]) -> NotReadyError:
-        known = {each.clock for sequence in sequences for each in (sequence.current, sequence.previous) if each}
+        states = [sequence.state for sequence in sequences]
+        known = {each.clock for state in states for each in (state.current, state.previous) if each}
         expected = " or ".join(map(str, sorted({0, *known}))) if known else "0, because there is no such sequence now"
         hint = "rows stand there or begin again"
         if not known and self._were_dropped:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 from typing import TYPE_CHECKING
 
 from rollserve_server.pool.plan.ledger import Ledger
 from rollserve_server.pool.plan.placement import PerWorker
-from rollserve_server.pool.sequences.in_flight import num_steps_coming
+from rollserve_server.pool.sequences.in_flight import DroppedSteps
 from rollserve_server.pool.sequences.open_sequence import OpenSequence
-from rollserve_server.pool.sequences.own_sequence import OwnSequence
-from rollserve_server.pool.sequences.root_seeds import derived_seed
-from rollserve_server.sampling import Worker
+from rollserve_server.pool.sequences.own_sequence import OwnSequence, content_of
+from rollserve_server.pool.sequences.root_seeds import derived_seeds
+from rollserve_server.pool.workers.background import in_background
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from rollserve_server.pool.accounts.account import Account
     from rollserve_server.pool.plan.placement import Placement
@@ -37,16 +36,13 @@ class Sequences:
             max_kept: number of sequences that stay open while no call uses them.
             ids: names for workers' work.
         """
-        self._own_seed = own_seed
-        self._num_seeds = 0
+        self._seeds = derived_seeds(own_seed)
         self._own = [OwnSequence(own_seed)]
         self._max_kept = max_kept
         self._kept: list[OpenSequence] = []
         self._ids = ids
-        self._num_superseded_steps = 0
-        self._num_cancelled_steps = 0
+        self._dropped = DroppedSteps()
         self._prefetched: list[Account] = []
-        self._closing: set[asyncio.Task[None]] = set()
 
     @property
     def first_own(self) -> OwnSequence:
@@ -58,7 +54,7 @@ class Sequences:
         """Lend the first own sequence that no other call uses, for the duration of the block."""
         own = next((own for own in self._own if not own.is_busy), None)
         if own is None:
-            own = OwnSequence(self._next_seed())
+            own = OwnSequence(next(self._seeds))
             self._own.append(own)
         own.is_busy = True
         try:
@@ -68,7 +64,7 @@ class Sequences:
 
     def renew(self, own: OwnSequence) -> None:
         """Give an own sequence another seed: a client may still resume the call that it was used for."""
-        own.seed = self._next_seed()
+        own.seed = next(self._seeds)
         own.continue_at(0, None)
 
     def open(self, wanted: SequenceSpec, first_index: int, placement: Placement, workforce: Workforce) -> OpenSequence:
@@ -82,14 +78,17 @@ class Sequences:
         """
         found = None
         for kept in list(self._kept):
-            if _content(kept.spec) == _content(wanted) and kept.placement == placement:
+            if content_of(kept.spec) == content_of(wanted) and kept.placement == placement:
                 if found is None and kept.ledger.next_index == first_index:
                     found = kept
                     self._kept.remove(kept)
             elif kept.spec.root_seed == wanted.root_seed:  # the sequence continues in another way
                 self._kept.remove(kept)
                 self._supersede(kept)
-        return found or self._new(wanted, first_index, placement, workforce)
+        if found is None:
+            spec = dataclasses.replace(wanted, work_id=next(self._ids))
+            found = OpenSequence(spec, placement, Ledger(first_index), workforce)
+        return found
 
     def keep(self, sequence: OpenSequence) -> None:
         """Take back the sequence of a completed call."""
@@ -123,7 +122,7 @@ class Sequences:
             sequence: the sequence.
             num_discarded_steps: number of its steps that were discarded already, and that no account reports.
         """
-        self._num_cancelled_steps += sequence.num_held_steps + num_discarded_steps
+        self._dropped.num_cancelled += sequence.num_held_steps + num_discarded_steps
         self._close(sequence, cancelled=True)
 
     def drop_kept(self) -> None:
@@ -140,20 +139,9 @@ class Sequences:
 
     def report_dropped(self, account: Account) -> None:
         """Add what was dropped since the last report to an account."""
-        account.num_superseded_steps += self._num_superseded_steps
-        account.num_cancelled_steps += self._num_cancelled_steps
-        account.num_carried_steps += self._num_superseded_steps + self._num_cancelled_steps
-        self._num_superseded_steps = self._num_cancelled_steps = 0
+        self._dropped.report(account)
         while self._prefetched:
             account.add_prefetched(self._prefetched.pop())
-
-    def _next_seed(self) -> int:
-        self._num_seeds += 1
-        return derived_seed(self._own_seed, (self._num_seeds,))
-
-    def _new(self, wanted: SequenceSpec, first_index: int, placement: Placement, workforce: Workforce) -> OpenSequence:
-        spec = dataclasses.replace(wanted, work_id=next(self._ids))
-        return OpenSequence.begin(spec, placement, Ledger(first_index), workforce)
 
     def _keep(self, sequence: OpenSequence) -> None:
         self._kept.append(sequence)
@@ -161,38 +149,11 @@ class Sequences:
             self._supersede(self._kept.pop(0))
 
     def _supersede(self, sequence: OpenSequence) -> None:
-        self._num_superseded_steps += sequence.num_held_steps
+        self._dropped.num_superseded += sequence.num_held_steps
         self._close(sequence, cancelled=False)
 
     def _close(self, sequence: OpenSequence, *, cancelled: bool) -> None:
-        work_id = sequence.spec.work_id
-        for handle, in_flight in zip(sequence.handles, sequence.in_flight, strict=True):
-            if handle is not None and in_flight:
-                handle.stop(work_id)
-        if not any(sequence.handles) and not any(sequence.in_flight):  # the workers have closed it themselves
-            return
         # The calls are made here, so that workers hear of it before anything later.
-        closing = [
-            asyncio.ensure_future(handle.call(Worker.close_work, work_id))
-            for handle in sequence.handles
-            if handle is not None
-        ]
-        task = asyncio.create_task(self._count_closed(sequence, closing, cancelled=cancelled))
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
-
-    async def _count_closed(
-        self, sequence: OpenSequence, closing: Sequence[asyncio.Future[None]], *, cancelled: bool
-    ) -> None:
-        """Count the steps that workers simulated until they closed their work on a sequence."""
+        closing = sequence.close()
         reports = [in_flight.report for queue in sequence.in_flight for in_flight in queue]
-        num_steps = await num_steps_coming(closing, reports)
-        if cancelled:
-            self._num_cancelled_steps += num_steps
-        else:
-            self._num_superseded_steps += num_steps
-
-
-def _content(spec: SequenceSpec) -> SequenceSpec:
-    """Return a spec without the name of the work, so that equal specs have equal episodes."""
-    return dataclasses.replace(spec, work_id=0)
+        in_background(self._dropped.count_coming(closing, reports, cancelled=cancelled))

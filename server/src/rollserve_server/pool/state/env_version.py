@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollserve_server.envs import RowSpecs, WorkerSpecs
-from rollserve_server.pool.plan.placement import RowLayout
+from rollserve_server.pool.plan.placement import Placement, RoundRobin
 
 if TYPE_CHECKING:
     from rollserve_server.sampling import EnvDescription
@@ -32,7 +32,10 @@ class EnvVersion:
         """Whether the rows of a worker have environments of their own."""
         return any(isinstance(specs, RowSpecs) for specs in self.specs)
 
-    @property
-    def rows(self) -> RowLayout:
-        """The rows of each worker."""
-        return RowLayout(self.description.num_rows, self.description.num_episodes_per_row)
+    def unit_size(self, placement: Placement) -> int:
+        """Return the number of episodes in a work unit: 1 where rows are stepped one by one."""
+        num_episodes_per_row = self.description.num_episodes_per_row
+        if num_episodes_per_row is None:
+            return 1
+        # Workers that differ take turns as often as possible.
+        return self.description.num_rows * (1 if isinstance(placement, RoundRobin) else num_episodes_per_row)

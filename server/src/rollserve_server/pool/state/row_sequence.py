@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -35,6 +36,11 @@ class RowSequenceState:
     kind: RowSequenceKind
     current: Checkpoint
     previous: Checkpoint | None
+
+    def copy(self) -> RowSequenceState:
+        """Return an independent copy, for another sequence."""
+        previous = self.previous and self.previous.copy()
+        return dataclasses.replace(self, current=self.current.copy(), previous=previous)
 
     def at(self, clock: int) -> Checkpoint | None:
         """Return where the rows stand or stood at that clock, if it is known."""

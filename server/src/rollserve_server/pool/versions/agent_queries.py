@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from rollserve_server.pool.state.agent_version import AgentSummary
     from rollserve_server.pool.versions.versions import Versions
-    from rollserve_server.pool.workers.workers import Workers
 
 __all__ = ["AgentQueries", "AgentVersionStatus"]
 
@@ -43,9 +42,8 @@ class AgentVersionStatus:
 class AgentQueries:
     """Answers queries about the agents that are kept."""
 
-    def __init__(self, versions: Versions, workers: Workers) -> None:
+    def __init__(self, versions: Versions) -> None:
         self._versions = versions
-        self._workers = workers
 
     async def listed(self) -> Sequence[AgentVersionStatus]:
         """Return all versions that are kept, in rising order."""
@@ -68,7 +66,7 @@ class AgentQueries:
             NotReadyError: there is no agent, or the version is not kept.
             InvalidValueError: there is no worker of that index.
         """
-        versions, num_workers = self._versions.agents, len(self._workers)
+        versions, num_workers = self._versions.agents, len(self._versions.workers)
         if not versions.number:
             raise NotReadyError("there is no agent yet: call UpdateAgent first", reason=Reason.NO_AGENT)
         number = versions.choose(number, Reason.POLICY_VERSION)

@@ -19,6 +19,7 @@ from rollserve_server.agents import (
 from rollserve_server.errors import NotReadyError, within
 from rollserve_server.pool.state.agent_version import AgentVersion
 from rollserve_server.pool.versions.fields import element_field
+from rollserve_server.pool.workers.broadcast import Broadcast
 from rollserve_server.sampling import Worker
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from rollserve_server.pool.journal.journal import Journal
     from rollserve_server.pool.versions.selection import Selection
     from rollserve_server.pool.versions.versions import Versions
-    from rollserve_server.pool.workers.workers import Workers
     from rollserve_server.settings import AgentSettings
 
 __all__ = ["SHARED_BYTES", "AgentUpdates"]
@@ -39,13 +39,10 @@ SHARED_BYTES = 1 << 18
 class AgentUpdates:
     """Makes new versions of agents."""
 
-    def __init__(
-        self, versions: Versions, selection: Selection, workers: Workers, journal: Journal, settings: AgentSettings
-    ) -> None:
+    def __init__(self, versions: Versions, selection: Selection, journal: Journal, settings: AgentSettings) -> None:
         """Take the installed versions, where new ones are written, and the rules for accepting agents."""
         self._versions = versions
         self._selection = selection
-        self._workers = workers
         self._journal = journal
         self._settings = settings
 
@@ -58,14 +55,14 @@ class AgentUpdates:
             number = versions.agents.number + 1
             spread, spread_fields = versions.spread(agents), versions.spread(fields)
             if len(agents) == 1 and content_bytes(agents[0]) >= SHARED_BYTES:
-                spread = versions.spread([await self._workers.share(agents[0])])
+                spread = versions.spread([await versions.workers.share(agents[0])])
 
             async def add_agent(index: int, worker: WorkerHandle) -> None:
                 with within(spread_fields[index]):
                     await worker.call(Worker.add_agent, number, spread[index])
 
             with versions.installing("agent", number):
-                await self._workers.broadcast(add_agent, wait_for_lost=len(agents) > 1)
+                await Broadcast(versions.workers, add_agent, wait_for_lost=len(agents) > 1).answers()
                 version = AgentVersion(agents)
                 versions.accept("agent", number, version)
                 await self._journal.write(agents=(number, version))
@@ -88,7 +85,8 @@ class AgentUpdates:
             if not await asyncio.to_thread(lambda: len(held) == len(wanted) and all(map(is_same, held, wanted))):
                 return None
             number = self._versions.agents.number
-            return number if await self._selection.fits(number, self._versions.envs.number) else None
+            misfit = await self._selection.misfit(number, self._versions.envs.number)
+            return number if misfit is None else None
 
     async def _prepared(
         self, updates: Sequence[AgentUpdate], per_worker: bool

@@ -56,13 +56,10 @@ class EnvBudget:
             for spec in specs.specs:
                 self.spend_row(spec)
         else:
-            self._count(specs, self._num_rows)
+            self.spend_row(specs, self._num_rows)
 
-    def spend_row(self, spec: EnvSpec) -> None:
-        """Count the environment of one row; raise OverLimitError if it exceeds the budget."""
-        self._count(spec, 1)
-
-    def _count(self, spec: EnvSpec, num_rows: int) -> None:
+    def spend_row(self, spec: EnvSpec, num_rows: int = 1) -> None:
+        """Count the environment of one row, or of several rows; raise OverLimitError if it exceeds the budget."""
         if id(spec) not in self._sizes:
             self._sizes[id(spec)] = spec, _text_bytes(spec)
         _, size = self._sizes[id(spec)]

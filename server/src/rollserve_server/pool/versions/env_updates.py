@@ -13,6 +13,7 @@ from rollserve_server.pool.state.env_version import EnvVersion
 from rollserve_server.pool.versions.env_specs import EnvBudget, updated_specs
 from rollserve_server.pool.versions.fields import EnvFields, element_field
 from rollserve_server.pool.versions.spaces import check_alike, common_description
+from rollserve_server.pool.workers.broadcast import Broadcast
 from rollserve_server.sampling import EnvDescription, Worker
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from rollserve_server.pool.interface.updates import EnvUpdate
     from rollserve_server.pool.journal.journal import Journal
     from rollserve_server.pool.versions.versions import Versions
-    from rollserve_server.pool.workers.workers import Workers
     from rollserve_server.settings import AllowSettings
 
 __all__ = ["EnvUpdates"]
@@ -29,10 +29,9 @@ __all__ = ["EnvUpdates"]
 class EnvUpdates:
     """Makes new versions of environments, for calls and for evaluations."""
 
-    def __init__(self, versions: Versions, workers: Workers, journal: Journal, allow: AllowSettings) -> None:
+    def __init__(self, versions: Versions, journal: Journal, allow: AllowSettings) -> None:
         """Take the installed versions, where new ones are written, and the permissions of environments."""
         self._versions = versions
-        self._workers = workers
         self._journal = journal
         self._allow = allow
 
@@ -51,9 +50,8 @@ class EnvUpdates:
 
             with versions.installing("env", number):
                 is_first = versions.envs.current is None
-                descriptions = await self._workers.broadcast(
-                    add_env, wait_for_lost=len(specs) > 1, isolate_failures=is_first
-                )
+                adding = Broadcast(versions.workers, add_env, wait_for_lost=len(specs) > 1, isolate_failures=is_first)
+                descriptions = await adding.answers()
                 check_alike(descriptions, per_worker=per_worker)
                 env = EnvVersion(list(specs), common_description(descriptions))
                 versions.accept("env", number, env)
@@ -88,10 +86,12 @@ class EnvUpdates:
             for worker_specs in specs:
                 self._check_allowed(worker_specs)
             with versions.installing("env", number):
-                descriptions = await self._workers.broadcast(
+                adding = Broadcast(
+                    versions.workers,
                     lambda index, worker: worker.call(Worker.add_env, number, spread[index]),
                     wait_for_lost=len(specs) > 1,
                 )
+                descriptions = await adding.answers()
                 versions.evaluation_envs.add(EnvVersion(list(specs), common_description(descriptions)))
         return number
 
@@ -113,7 +113,7 @@ class EnvUpdates:
             if len(held) > 1 and not all(isinstance(update, EnvSpec) for update in updates):
                 updates = self._versions.spread(updates)
             held = self._versions.spread(held)[: len(updates)]
-            budget = EnvBudget.for_updates(held, updates, num_rows, len(self._workers))
+            budget = EnvBudget.for_updates(held, updates, num_rows, len(self._versions.workers))
             for index, (worker_specs, update) in enumerate(zip(held, updates, strict=True)):
                 with within(element_field(index, per_worker=per_worker)):
                     specs.append(updated_specs(worker_specs, update, num_rows, budget))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from rollserve_server.pool.workers.background import in_background
 from rollserve_server.sampling import Worker
 
 if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import WorkerHandle
     from rollserve_server.pool.versions.versions import KeptVersions, Versions
-    from rollserve_server.pool.workers.workers import Workers
 
 __all__ = ["Eviction"]
 
@@ -19,10 +18,8 @@ __all__ = ["Eviction"]
 class Eviction:
     """Tells workers, in the background, which versions to keep."""
 
-    def __init__(self, versions: Versions, workers: Workers) -> None:
+    def __init__(self, versions: Versions) -> None:
         self._versions = versions
-        self._workers = workers
-        self._tasks: set[asyncio.Task[object]] = set()
         # The versions that each worker keeps, unless it has got a new one since.
         self._known: WeakKeyDictionary[WorkerHandle, KeptVersions] = WeakKeyDictionary()
 
@@ -33,15 +30,8 @@ class Eviction:
     def run(self) -> None:
         """Have all workers forget the versions that no call needs any more."""
         kept = self._versions.kept()
-        for slot in self._workers.with_leaving:
+        for slot in self._versions.workers.with_leaving:
             # Nearly always nothing has changed since the previous call, and a needless order would delay a short one.
             if slot.healthy and self._known.get(slot.handle) != kept:
                 self._known[slot.handle] = kept
-                task = asyncio.ensure_future(slot.handle.call(Worker.retain, *kept))
-                self._tasks.add(task)
-                task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[object]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # a lost worker is noticed when it is needed
+                in_background(slot.handle.call(Worker.retain, *kept))  # a lost worker is noticed when it is needed

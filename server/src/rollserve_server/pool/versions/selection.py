@@ -65,14 +65,10 @@ class Selection:
 
     async def check_fit(self, policy_version: int, env_number: int) -> None:
         """Raise NotReadyError if the agents of a version do not fit environments; both are kept."""
-        misfit = await self._misfit(policy_version, env_number)
+        misfit = await self.misfit(policy_version, env_number)
         if misfit is not None:
             text = f"the agent does not fit the environment: {misfit.message}"
             raise NotReadyError(text, reason=Reason.AGENT_MISFIT)
-
-    async def fits(self, policy_version: int, env_number: int) -> bool:
-        """Whether the agents of a version fit environments; both are kept."""
-        return await self._misfit(policy_version, env_number) is None
 
     def remember_fit(self, policy_version: int, env_number: int) -> None:
         """Record that the agents of a version fit environments, because they were checked against them."""
@@ -92,12 +88,12 @@ class Selection:
         """Return which worker an episode belongs to where the call does not say; both versions are kept."""
         env, agents = self._versions.env_in_use(env_number), self._versions.agents.get(policy_version)
         if env.rows_differ or len(agents or ()) > 1 or len(env.specs) > 1:
-            by_rows = env.rows_differ or env.rows.num_episodes_per_row is not None
-            return RoundRobin(num_workers, env.rows.num_rows if by_rows else 1)
+            by_rows = env.rows_differ or env.description.num_episodes_per_row is not None
+            return RoundRobin(num_workers, env.description.num_rows if by_rows else 1)
         return Anywhere()
 
-    async def _misfit(self, policy_version: int, env_number: int) -> DomainError | None:
-        """Return why the agents of a version do not fit environments, or None if they do."""
+    async def misfit(self, policy_version: int, env_number: int) -> DomainError | None:
+        """Return why the agents of a version do not fit environments, or None if they do; both are kept."""
         pair = policy_version, env_number
         if pair not in self._misfits:
             self._remember(pair, await asyncio.to_thread(self._find_misfit, *pair))

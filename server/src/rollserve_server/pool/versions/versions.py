@@ -13,15 +13,15 @@ from rollserve_server.errors import InvalidValueError, NotReadyError
 from rollserve_server.pool.state.env_version import EnvVersion
 from rollserve_server.pool.versions.history import VersionHistory
 from rollserve_server.pool.versions.spaces import check_same
+from rollserve_server.pool.workers.workers import Workers
 from rollserve_server.sampling import EnvDescription, Worker
 
 if TYPE_CHECKING:
     from rollserve import EnvSpec
-    from rollserve_server.pool.backends.backend import WorkerHandle
+    from rollserve_server.pool.backends.backend import Backend, WorkerHandle
     from rollserve_server.pool.state.agent_version import AgentVersion
     from rollserve_server.pool.state.sampler_state import SamplerState
-    from rollserve_server.pool.workers.workers import Workers
-    from rollserve_server.settings import VersionSettings
+    from rollserve_server.settings import PoolSettings
 
 __all__ = ["KeptVersions", "Versions"]
 
@@ -48,28 +48,26 @@ class Versions:
         envs: versions of the environments.
         evaluation_envs: environments that only evaluations use; workers know number n as -n.
         updating: held while an update is in progress.
+        workers: the workers, which get the versions when they start.
     """
 
-    def __init__(self, settings: VersionSettings, state: SamplerState | None) -> None:
-        """Start with the versions that an earlier server left, if any. `attach` must follow."""
+    def __init__(self, backend: Backend, settings: PoolSettings, state: SamplerState | None) -> None:
+        """Start with the versions that an earlier server left, if any, and without workers."""
+        num_kept = settings.versions.keep_versions
         self.agents: VersionHistory[AgentVersion] = VersionHistory(
-            settings.keep_versions,
-            max_idle_bytes=settings.max_kept_agent_bytes,
+            num_kept,
+            max_idle_bytes=settings.versions.max_kept_agent_bytes,
             bytes_of=lambda version: version.num_bytes,
         )
-        self.envs: VersionHistory[EnvVersion] = VersionHistory(settings.keep_versions)
+        self.envs: VersionHistory[EnvVersion] = VersionHistory(num_kept)
         self.evaluation_envs: VersionHistory[EnvVersion] = VersionHistory(_KEPT_EVALUATION_ENVS)
         if state is not None:
             self.agents.restore(state.agents)
             self.envs.restore(state.envs)
         self.updating = asyncio.Lock()
-        self._workers: Workers
+        self.workers = Workers(backend, settings, self.prepare)
         # The pending version, by kind and number; its value is None until all workers have accepted it.
         self._pending: dict[tuple[str, int], AgentVersion | EnvVersion | None] = {}
-
-    def attach(self, workers: Workers) -> None:
-        """Set the workers, which in turn need `prepare`."""
-        self._workers = workers
 
     @property
     def description(self) -> EnvDescription:
@@ -95,11 +93,11 @@ class Versions:
 
     def spread(self, values: Sequence[_T]) -> Sequence[_T]:
         """Return one value for each worker, given one for all or one for each."""
-        return values if len(values) == len(self._workers) else list(values) * len(self._workers)
+        return values if len(values) == len(self.workers) else list(values) * len(self.workers)
 
     def check_count(self, updates: Sequence[object], *, per_worker: bool) -> None:
         """Raise InvalidValueError unless there is one update for all workers, or one for each."""
-        num_expected = len(self._workers) if per_worker else 1
+        num_expected = len(self.workers) if per_worker else 1
         if len(updates) != num_expected:
             expected = f"{num_expected} elements, one for each worker"
             raise InvalidValueError.of("per_worker.updates", expected=expected, got=len(updates))

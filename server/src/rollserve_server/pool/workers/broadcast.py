@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from rollserve import Reason
 from rollserve_server.errors import DomainError, SamplerLostError, WorkerLostError
 
 if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import WorkerHandle
-    from rollserve_server.pool.workers.slot import WorkerSlot
+    from rollserve_server.pool.workers.workers import Workers
 
 __all__ = ["Broadcast"]
 
@@ -21,32 +21,27 @@ _R = TypeVar("_R")
 _MAX_ATTEMPTS = 4
 
 
-class _Workers(Protocol):
-    """The part of the pool's workers that a broadcast needs."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> WorkerSlot: ...
-
-    async def ready(self, slot: WorkerSlot) -> WorkerHandle: ...
-
-    async def first_ready(self) -> None: ...
-
-    def lose(self, index: int, handle: WorkerHandle, error: WorkerLostError | None = None) -> None: ...
-
-
 class Broadcast(Generic[_R]):
     """A question to all workers. A worker that is lost meanwhile is asked again once it is replaced."""
 
     def __init__(
         self,
-        workers: _Workers,
+        workers: Workers,
         ask: Callable[[int, WorkerHandle], Awaitable[_R]],
         *,
         wait_for_lost: bool,
-        isolate_failures: bool,
+        isolate_failures: bool = False,
     ) -> None:
-        """Prepare to ask; see `Workers.broadcast`."""
+        """Prepare to ask all workers at once.
+
+        Args:
+            workers: the workers.
+            ask: asks one worker, given its index.
+            wait_for_lost: whether to wait for lost workers. Otherwise they are left out, and get what the others got
+                when they come back; at least one worker answers.
+            isolate_failures: whether an error of some workers, where others succeed, costs these workers only: they are
+                replaced.
+        """
         self._workers = workers
         self._ask = ask
         self._wait_for_lost = wait_for_lost
@@ -57,7 +52,16 @@ class Broadcast(Generic[_R]):
         self._num_fatal_rounds = 0
 
     async def answers(self) -> dict[int, _R]:
-        """Ask until all workers that are in their slots then have answered; see `Workers.broadcast`."""
+        """Ask until all workers that are in their slots then have answered.
+
+        Returns:
+            By index, the answers of the workers that are in their slots now.
+
+        Raises:
+            DomainError: the first error that a worker answered with.
+            WorkerLostError: a worker was lost several times, all hung, or workers that were to answer could not be
+                replaced in time.
+        """
         while True:
             missing = self._missing()
             if missing:
@@ -70,11 +74,7 @@ class Broadcast(Generic[_R]):
 
     def _missing(self) -> list[int]:
         """Return the indices of workers that have not answered; drop answers of workers that were replaced since."""
-        present = {
-            slot.index: slot.handle
-            for slot in map(self._workers.__getitem__, range(len(self._workers)))
-            if self._wait_for_lost or slot.healthy
-        }
+        present = {slot.index: slot.handle for slot in self._workers if self._wait_for_lost or slot.healthy}
         self._answers = {index: given for index, given in self._answers.items() if present.get(index) is given[0]}
         return [index for index in present if index not in self._answers]
 

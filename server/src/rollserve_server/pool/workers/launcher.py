@@ -15,7 +15,7 @@ from rollserve_server.sampling import Worker, WorkerIdentity
 
 if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import Backend, WorkerHandle
-    from rollserve_server.settings import HealthSettings, WorkerSettings
+    from rollserve_server.settings import PoolSettings
 
 __all__ = ["Launcher", "close_worker"]
 
@@ -28,8 +28,7 @@ class Launcher:
     def __init__(
         self,
         backend: Backend,
-        settings: WorkerSettings,
-        health: HealthSettings,
+        settings: PoolSettings,
         prepare: Callable[[int, WorkerHandle], Awaitable[object]],
         on_loss: Callable[[int, WorkerHandle, WorkerLostError], None],
     ) -> None:
@@ -37,26 +36,20 @@ class Launcher:
 
         Args:
             backend: creates workers.
-            settings: what each worker is made with.
-            health: limits for their work.
+            settings: what each worker is made with, and limits for their work.
             prepare: gives a new worker its agents and environments.
             on_loss: called when a started worker hangs or is gone.
         """
         self._backend = backend
         self._settings = settings
-        self._health = health
         self._prepare = prepare
         self._on_loss = on_loss
         self._watches: set[asyncio.Task[None]] = set()
 
     def new_slot(self, index: int, handle: WorkerHandle | None = None) -> WorkerSlot:
         """Return a slot with this worker, or with a new one that may not have started yet."""
-        handle = handle or self._backend.create_worker(index, self._settings)
-        return WorkerSlot(index, handle, Restarts(self._health.worker_restarts_per_hour))
-
-    def find_worker(self, index: int) -> WorkerHandle | None:
-        """Return the worker that an earlier server left for a slot, if there is one."""
-        return self._backend.find_worker(index)
+        handle = handle or self._backend.create_worker(index, self._settings.worker)
+        return WorkerSlot(index, handle, Restarts(self._settings.health.worker_restarts_per_hour))
 
     async def identify(self, index: int, handle: WorkerHandle) -> WorkerIdentity:
         """Wait until a worker has started, and watch it from then on. It is killed if it does not start.
@@ -64,7 +57,7 @@ class Launcher:
         Raises:
             WorkerLostError: the worker does not start, or not in time.
         """
-        max_seconds = self._health.start_seconds
+        max_seconds = self._settings.health.start_seconds
         try:
             async with asyncio.timeout(max_seconds):
                 identity = await handle.call(Worker.identity)
@@ -100,7 +93,7 @@ class Launcher:
 
     async def restart(self, slot: WorkerSlot) -> None:
         """Put a new worker into a slot; errors as of `start`."""
-        slot.handle = self._backend.create_worker(slot.index, self._settings)
+        slot.handle = self._backend.create_worker(slot.index, self._settings.worker)
         await self.start(slot)
 
     def stop_watching(self) -> None:
@@ -110,7 +103,7 @@ class Launcher:
 
     async def _watch(self, index: int, handle: WorkerHandle) -> None:
         """Report the worker's loss, whether it is in its slot by then or still being prepared."""
-        error = await wait_for_loss(index, handle, self._health)
+        error = await wait_for_loss(index, handle, self._settings.health)
         self._on_loss(index, handle, error)
         handle.kill(error)
 

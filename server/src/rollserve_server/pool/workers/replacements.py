@@ -17,12 +17,16 @@ _log = logging.getLogger(__name__)
 
 
 class Replacements:
-    """The slots whose workers are being replaced."""
+    """The slots whose workers are being replaced.
+
+    Attributes:
+        is_closed: whether no worker is replaced any more.
+    """
 
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
         self._tasks: dict[WorkerSlot, asyncio.Task[None]] = {}
-        self._is_closed = False
+        self.is_closed = False
 
     def begin(self, slot: WorkerSlot, *, is_created: bool = False) -> None:
         """Replace the worker of a slot, whose first replacement may have been created already."""
@@ -42,12 +46,12 @@ class Replacements:
 
     def close(self) -> None:
         """Replace no worker from now on."""
-        self._is_closed = True
+        self.is_closed = True
         for task in self._tasks.values():
             task.cancel()
 
     async def _replace(self, slot: WorkerSlot, *, is_created: bool) -> None:
-        while not self._is_closed:
+        while not self.is_closed:
             if not is_created:
                 await self._wait_for_budget(slot)
             slot.restarts.begin(time.monotonic())

@@ -50,9 +50,3 @@ class WorkerSlot:
     def totals(self) -> WorkerTotals:
         """Totals of the workers that the slot has had."""
         return WorkerTotals(self.num_simulated_steps, self.restarts.count, self.last_failure)
-
-    def resume_totals(self, totals: WorkerTotals) -> None:
-        """Continue the totals of an earlier server."""
-        self.num_simulated_steps += totals.num_simulated_steps
-        self.restarts.count += totals.num_restarts
-        self.last_failure = self.last_failure or totals.last_failure

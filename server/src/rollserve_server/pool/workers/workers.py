@@ -6,12 +6,11 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from rollserve_server.errors import TooFewWorkersError, WorkerLostError
 from rollserve_server.pool.accounts.counters import WorkerTotals
-from rollserve_server.pool.workers.broadcast import Broadcast
 from rollserve_server.pool.workers.launcher import Launcher, close_worker
 from rollserve_server.pool.workers.replacements import Replacements
 from rollserve_server.pool.workers.slot import WorkerSlot
@@ -20,7 +19,7 @@ from rollserve_server.sampling import WorkerIdentity
 
 if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import Backend, WorkerHandle
-    from rollserve_server.settings import HealthSettings, WorkerSettings
+    from rollserve_server.settings import PoolSettings
 
 __all__ = ["Workers"]
 
@@ -41,27 +40,21 @@ class Workers(Sequence[WorkerSlot]):
     """
 
     def __init__(
-        self,
-        backend: Backend,
-        settings: WorkerSettings,
-        health: HealthSettings,
-        prepare: Callable[[int, WorkerHandle], Awaitable[object]],
+        self, backend: Backend, settings: PoolSettings, prepare: Callable[[int, WorkerHandle], Awaitable[object]]
     ) -> None:
         """Start without workers.
 
         Args:
             backend: creates workers.
-            settings: what each worker is made with.
-            health: limits for their work, and how often they are replaced.
+            settings: what each worker is made with, limits for their work, and how often they are replaced.
             prepare: gives a new worker its agents and environments.
         """
         self._backend = backend
-        self._health = health
-        self._launcher = Launcher(backend, settings, health, prepare, self.lose)
+        self._health = settings.health
+        self._launcher = Launcher(backend, settings, prepare, self.lose)
         self._replacements = Replacements(self._launcher)
         self._slots: list[WorkerSlot] = []
-        self._is_closed = False
-        self.workforce = Workforce(self, ())
+        self.workforce = Workforce(())
         self._old_workforces: list[Workforce] = []
         self.leaving: list[WorkerSlot] = []
         self._starting: Sequence[WorkerSlot] = ()
@@ -100,9 +93,9 @@ class Workers(Sequence[WorkerSlot]):
         Raises:
             WorkerLostError: a worker did not start in time, or none has started.
         """
-        left = [self._launcher.find_worker(index) for index in range(num_workers)]
+        left = [self._backend.find_worker(index) for index in range(num_workers)]
         self._slots = [self._launcher.new_slot(index, handle) for index, handle in enumerate(left)]
-        self.workforce = Workforce(self, self._slots)
+        self.workforce = Workforce(self._slots)
         missing = [slot for slot, handle in zip(self._slots, left, strict=True) if handle is None and any(left)]
         awaited = [slot for slot in self._slots if slot not in missing]
         starting = (self._launcher.identify(slot.index, slot.handle) for slot in awaited)
@@ -123,7 +116,9 @@ class Workers(Sequence[WorkerSlot]):
         """Continue the totals of an earlier server, which had as many workers."""
         self.departed = self.departed.plus(departed)
         for slot, totals in zip(self._slots, workers, strict=True):
-            slot.resume_totals(totals)
+            slot.num_simulated_steps += totals.num_simulated_steps
+            slot.restarts.count += totals.num_restarts
+            slot.last_failure = slot.last_failure or totals.last_failure
 
     async def ready(self, slot: WorkerSlot) -> WorkerHandle:
         """Return the worker in a slot once there is one.
@@ -137,7 +132,7 @@ class Workers(Sequence[WorkerSlot]):
             max_seconds = _GIVEN_UP_SECONDS if slot.given_up else self._health.start_seconds
             left = since + max_seconds - time.monotonic()
             await self._replacements.wait(slot, seconds=min(max(left, 0.0), _GIVEN_UP_SECONDS))
-            if not slot.healthy and (left <= 0 or self._is_closed):
+            if not slot.healthy and (left <= 0 or self._replacements.is_closed):
                 what = "is given up for now" if slot.given_up else f"could not be replaced within {max_seconds:g} s"
                 raise WorkerLostError(f"worker {slot.index} was lost and {what}: {slot.last_failure}", slot.index)
         return slot.handle
@@ -151,32 +146,9 @@ class Workers(Sequence[WorkerSlot]):
         since = time.monotonic()
         while not self.num_healthy:
             left = since + self._health.start_seconds - time.monotonic()
-            if left <= 0 or self._is_closed or all(slot.given_up for slot in self._slots):
+            if left <= 0 or self._replacements.is_closed or all(slot.given_up for slot in self._slots):
                 raise WorkerLostError(f"all workers are lost: {self._slots[0].last_failure}", 0)
             await self._replacements.wait(*self._slots, seconds=min(left, _GIVEN_UP_SECONDS))
-
-    async def broadcast(
-        self, ask: Callable[[int, WorkerHandle], Awaitable[_R]], *, wait_for_lost: bool, isolate_failures: bool = False
-    ) -> dict[int, _R]:
-        """Ask all workers at once, and wait for all answers. A worker that is lost meanwhile is asked once replaced.
-
-        Args:
-            ask: asks one worker, given its index.
-            wait_for_lost: whether to wait for lost workers. Otherwise they are left out, and get what the others got
-                when they come back; at least one worker answers.
-            isolate_failures: whether an error of some workers, where others succeed, costs these workers only: they are
-                replaced.
-
-        Returns:
-            By index, the answers of the workers that are in their slots now.
-
-        Raises:
-            DomainError: the first error that a worker answered with.
-            WorkerLostError: a worker was lost several times, all hung, or workers that were to answer could not be
-                replaced in time.
-        """
-        broadcast = Broadcast(self, ask, wait_for_lost=wait_for_lost, isolate_failures=isolate_failures)
-        return await broadcast.answers()
 
     async def share(self, value: _R) -> _R:
         """Return what stands for a large value in calls of several workers, so that it is copied once for all."""
@@ -236,14 +208,25 @@ class Workers(Sequence[WorkerSlot]):
         self._old_workforces.append(self.workforce)
         self.leaving += self._slots[num_workers:]
         self._slots = [*self._slots[:num_workers], *added]
-        self.workforce = Workforce(self, self._slots)
-        self.release_leaving()
+        self.workforce = Workforce(self._slots)
+        self._release_leaving()
 
-    def release_leaving(self) -> None:
+    @contextlib.contextmanager
+    def using_workforce(self) -> Iterator[Workforce]:
+        """Yield the slots that calls get which begin now, and keep their workers for the duration of the block."""
+        workforce = self.workforce
+        workforce.num_calls += 1
+        try:
+            yield workforce
+        finally:
+            workforce.num_calls -= 1
+            self._release_leaving()
+
+    def _release_leaving(self) -> None:
         """End the workers of leaving slots that no call uses any more."""
         if not self._old_workforces:
             return
-        self._old_workforces = [workforce for workforce in self._old_workforces if workforce.is_in_use]
+        self._old_workforces = [workforce for workforce in self._old_workforces if workforce.num_calls]
         for slot in self.leaving:
             if slot not in self._ending and not any(workforce.has(slot) for workforce in self._old_workforces):
                 self._ending[slot] = asyncio.create_task(self._remove(slot))
@@ -263,7 +246,6 @@ class Workers(Sequence[WorkerSlot]):
         self.leaving.clear()
 
     def _stop_replacing(self) -> None:
-        self._is_closed = True
         self._launcher.stop_watching()
         self._replacements.close()
         for task in self._ending.values():

@@ -129,7 +129,9 @@ class RayBackend:
 
     def default_num_workers(self) -> int:
         """Return how many workers the cluster has cores for."""
-        return cluster.default_num_workers(self._settings)
+        cores = ray.cluster_resources().get("CPU", 1.0)  # type: ignore[no-untyped-call]
+        num_cpus = self._settings.worker_num_cpus
+        return max(int(cores / num_cpus), 1) if num_cpus else int(cores)
 
     def watch(self, on_lost: Callable[[str], None]) -> None:
         """Watch the cluster's head and its raylet on this machine."""

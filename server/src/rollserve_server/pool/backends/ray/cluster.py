@@ -22,18 +22,20 @@ os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
 import ray
 import ray._private.worker
 
-from rollserve_server.pool.backends.ray.preflight import check_room, hint_of, small_store
+from rollserve_server.pool.backends.ray.preflight import check_room, hint_of
 
 if TYPE_CHECKING:
     from rollserve_server.settings import RaySettings
 
-__all__ = ["check_store", "connect", "default_num_workers"]
+__all__ = ["check_store", "connect"]
 
 _log = logging.getLogger(__name__)
 
 _SYSTEM_CONFIG = {"free_objects_period_milliseconds": 10}
 """Period in which Ray frees objects, 10 ms. With the default of 1 s, bulk data always goes into memory that was never
 touched, which costs as much as copying the data, and counts as memory of every process that touches it."""
+_SPILL_FRACTION = 0.8
+"""Part of the object store that is in use when Ray begins to write objects to the disk."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -67,22 +69,16 @@ def connect(settings: RaySettings, num_workers: int | None) -> None:
         raise OSError(f"{failed}: {' '.join(str(error).split())}{hint}") from error
 
 
-def default_num_workers(settings: RaySettings) -> int:
-    """Return how many workers the cluster has cores for."""
-    cores = ray.cluster_resources().get("CPU", 1.0)  # type: ignore[no-untyped-call]
-    return max(int(cores / settings.worker_num_cpus), 1) if settings.worker_num_cpus else int(cores)
-
-
 def check_store(results_bytes: int) -> None:
     """Warn if results on their way to clients may not fit into the object store.
 
     Args:
         results_bytes: bytes of all calls that may be on their way at a time.
     """
-    resources = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    small = small_store(int(resources.get("object_store_memory", 0)), results_bytes)
-    if small is not None:
-        _log.warning("results may not fit into the object store: with slow clients, it spills to the disk", extra=small)
+    store_bytes = int(ray.cluster_resources().get("object_store_memory", 0))  # type: ignore[no-untyped-call]
+    if results_bytes > _SPILL_FRACTION * store_bytes:
+        event = "results may not fit into the object store: with slow clients, it spills to the disk"
+        _log.warning(event, extra={"object_store_bytes": store_bytes, "results_bytes": results_bytes})
 
 
 def _start(settings: RaySettings, num_workers: int | None) -> None:

@@ -10,7 +10,7 @@ import pickle
 import socket
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import ray
 import ray.exceptions
@@ -31,9 +31,7 @@ from rollserve_server.pool.state.sampler_state import Entry
 
 if TYPE_CHECKING:
     from rollserve_server.pool.backends.ray.journal_actor import LeaseAnswer
-    from rollserve_server.pool.state.agent_version import AgentVersion
-    from rollserve_server.pool.state.env_version import EnvVersion
-    from rollserve_server.pool.state.row_sequence import RowsMoved
+    from rollserve_server.pool.journal.journal import Changes
     from rollserve_server.pool.state.sampler_state import SamplerState, Snapshot
 
 __all__ = ["RayJournal"]
@@ -103,26 +101,20 @@ class RayJournal:
         else:
             await self.write()
 
-    async def write(
-        self,
-        *,
-        agents: tuple[int, AgentVersion] | None = None,
-        env: tuple[int, EnvVersion] | None = None,
-        moved: RowsMoved | None = None,
-    ) -> None:
+    async def write(self, **changes: Unpack[Changes]) -> None:
         """Write an entry with a snapshot and these changes."""
         if self._read is None:
             return
         _, snapshot = self._read
         shared_agents: Any = None
-        if agents is not None and agents[1].num_bytes >= _MIN_SHARED_BYTES:
+        if "agents" in changes and changes["agents"][1].num_bytes >= _MIN_SHARED_BYTES:
             with putting():
-                agents, shared_agents = None, await asyncio.to_thread(ray.put, agents)
+                shared_agents = await asyncio.to_thread(ray.put, changes.pop("agents"))
 
         def send(actor: Any) -> Any:
             # Ray sends bytes as they are; anything else goes through its own serializer, which is Python code. Each
             # attempt has a snapshot of its own: an earlier one would undo what others have written meanwhile.
-            entry = pickle.dumps(Entry(snapshot(), agents, env, moved))
+            entry = pickle.dumps(Entry(snapshot(), **changes))
             return actor.write.remote(self.epoch, entry, shared_agents)
 
         await self._request(send)

@@ -8,12 +8,10 @@ from pathlib import Path
 
 from rollserve.errors import mismatch
 
-__all__ = ["check_room", "hint_of", "small_store"]
+__all__ = ["check_room", "hint_of"]
 
 _MIN_FREE_BYTES = 16 << 20
 """Room for Ray's logs, without which it does not start."""
-_SPILL_FRACTION = 0.8
-"""Part of the object store that is in use when Ray begins to write objects to the disk."""
 _HINTS = {
     errno.EAGAIN: "is there a limit on processes and threads, such as pids of the container or ulimit -u?",
     errno.EMFILE: "is there a limit on open files, such as ulimit -n?",
@@ -49,18 +47,6 @@ def hint_of(error: Exception) -> str:
     """Return the likely cause of an error at Ray's start, in parentheses; empty if none is known."""
     hint = _HINTS.get(getattr(error, "errno", None) or 0)
     return f" ({hint})" if hint else ""
-
-
-def small_store(store_bytes: int, results_bytes: int) -> dict[str, int] | None:
-    """Return the figures for a warning if results may not fit into the object store; None if they do.
-
-    Args:
-        store_bytes: size of the store.
-        results_bytes: bytes of all calls that may be on their way at a time.
-    """
-    if results_bytes <= _SPILL_FRACTION * store_bytes:
-        return None
-    return {"object_store_bytes": store_bytes, "results_bytes": results_bytes}
 
 
 def _mismatch(folder: Path, expected: str, got: str, advice: str) -> OSError:
