@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+from pathlib import Path
 
 import gymnasium
 import numpy as np
 import pytest
+from charges import lay
 from native_envs import ALLOWED, CARTPOLE, RIGHT, coins
 from pools import adds_up, kill_one, pool_of, sample
 from support import equal, raises
@@ -193,8 +195,10 @@ async def test_blocks_go_round_robin_to_workers_that_differ() -> None:
         assert [set(part.actions.tolist()) for part in (cut(exact, 0, 9), cut(exact, 9, 18))] == [{0}, {1}]
 
 
-async def test_failed_environment_is_replaced_for_the_next_call() -> None:
-    async with pool_of(InProcessBackend(), coins(fails_after=300), workers=1, env_retries=0, **ALLOWED) as pool:
+async def test_failed_environment_is_replaced_for_the_next_call(tmp_path: Path) -> None:
+    lay(tmp_path, "purse")
+    env = coins(fails_after=300, charges=str(tmp_path))
+    async with pool_of(InProcessBackend(), env, workers=1, env_retries=0, **ALLOWED) as pool:
         await pool.update_agent([RandomSpec()])
         await sample(pool, AtLeast(50))
         with pytest.raises(EnvFailedError, match=r"block.* episode \d+.*RuntimeError: the purse is empty"):

@@ -147,6 +147,7 @@ def test_journal_lost_during_a_takeover_is_replaced(cluster: RayCluster, tmp_pat
     assert soon(lambda: not cluster.actors())
 
 
+@pytest.mark.slow
 def test_second_gateway_is_rejected_until_the_first_stops(cluster: RayCluster, tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(cluster_server(cluster, tmp_path, *OPTIONS))
@@ -229,6 +230,7 @@ def is_whole_without(process_id: int, sampler: rollserve.Sampler) -> bool:
     return all(worker.healthy and worker.process_id != process_id for worker in sampler.status().workers)
 
 
+@pytest.mark.slow
 def test_sampler_is_kept_for_the_next_server_or_forgotten(cluster: RayCluster, tmp_path: Path) -> None:
     """Servers that fail to start leave the kept sampler as it is."""
     options = (*OPTIONS, "--keep-workers")

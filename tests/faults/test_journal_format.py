@@ -85,6 +85,7 @@ def test_server_refuses_a_journal_in_another_format_unless_it_may_end_the_sample
     assert soon(lambda: not cluster.actors())
 
 
+@pytest.mark.slow
 def test_server_leaves_the_sampler_of_another_version_that_serves(cluster: RayCluster, tmp_path: Path) -> None:
     with old_server(cluster, "serve") as old:
         try:

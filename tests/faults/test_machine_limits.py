@@ -141,6 +141,7 @@ def test_server_logs_that_ray_killed_a_worker_for_memory() -> None:
 # The object store
 
 
+@pytest.mark.slow
 def test_full_object_store_ends_calls_and_loses_no_worker(tmp_path: Path) -> None:
     kwargs = json.dumps({"observation_bytes": MIB, "length": 20})
     options = ["--env", "sample_envs:Big", "--env-kwargs", kwargs, "--workers", "2", "--rows", "2"]

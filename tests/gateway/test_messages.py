@@ -110,7 +110,7 @@ def test_progress_keeps_a_long_call_alive(sampler: rollserve.Sampler) -> None:
 
 
 def test_timeout_and_deadline_end_a_call(sampler: rollserve.Sampler) -> None:
-    sampler.update_env("sample_envs:Slow", kwargs={"step_seconds": 3.0, "length": 1})
+    sampler.update_env("sample_envs:Slow", kwargs={"step_seconds": 1.0, "length": 1})
     sampler.update_agent(rollserve.RandomAgent())
     with raises(rollserve.DeadlineError, reason=rollserve.Reason.NO_PROGRESS, quotes="0.5 s"):
         sampler.obtain_samples(1, timeout=0.5)

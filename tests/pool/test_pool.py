@@ -123,12 +123,12 @@ async def test_concurrent_calls_share_no_episode(backend: Backend, max_calls: in
 async def test_short_call_does_not_wait_for_a_long_one(backend: Backend) -> None:
     async with pool_of(backend) as pool:
         await pool.update_agent([cartpole_agent()])
-        long = asyncio.create_task(sample(pool, AtLeast(300_000)))
+        long = asyncio.create_task(sample(pool, AtLeast(100_000)))
         await asyncio.sleep(0.1)
         for _ in range(3):
             await sample(pool, AtLeast(1000))
         assert not long.done()
-        assert (await long).num_steps >= 300_000
+        assert (await long).num_steps >= 100_000
 
 
 async def test_queued_call_reports_progress_and_can_be_cancelled(backend: Backend) -> None:

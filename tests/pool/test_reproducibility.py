@@ -73,11 +73,12 @@ def test_every_simulated_step_is_accounted_for(sampler: rollserve.Sampler) -> No
         kept = account.num_kept_steps
 
 
-@pytest.mark.parametrize(("workers", "rows"), [("1", "1"), ("3", "5")])
+@pytest.mark.parametrize(("backend", "workers", "rows"), [("in-process", "1", "1"), ("ray", "3", "5")])
 def test_batch_does_not_depend_on_workers_or_rows(
-    sampler: rollserve.Sampler, workers: str, rows: str, tmp_path_factory: pytest.TempPathFactory
+    sampler: rollserve.Sampler, backend: str, workers: str, rows: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     options = ("--env", "CartPole-v1", "--vectorization", "rows", "--workers", workers, "--rows", rows)
+    options += ("--backend", backend)
     log = tmp_path_factory.mktemp("server") / "log"
     with (
         local_server(*options, "--allow-module", "sample_envs", log=log, environment=server_environment()) as other,

@@ -81,7 +81,7 @@ async def test_batch_is_the_same_when_workers_are_killed(
         await pool.update_agent([RandomSpec()])
         updates: Sequence[RowUpdates] = [cartpoles(2, 500, 40, 9), cartpoles(300, 1, 500, 12)]
         await pool.update_env(updates, per_worker=True)
-        request = target(30_000 if target is AtLeast else 800)
+        request = target(10_000 if target is AtLeast else 300)
         expected = await sample(pool, request, seed=9)
         source, num_lost = random.Random(buffer_bytes), 0
         for _ in range(3):

@@ -98,7 +98,7 @@ async def test_soft_horizon_does_not_reset_rows() -> None:
 
 @pytest.mark.parametrize("options", [{}, SOFT], ids=["free", "soft"])
 async def test_fragments_are_the_same_when_workers_are_killed(ray_backend: RayBackend, options: dict[str, Any]) -> None:
-    calls = [30, 30, 3000, 10, 3000]
+    calls = [30, 3000, 10, 3000]
     async with pool_of(ray_backend, CARTPOLE, workers=2) as pool:
         await pool.update_agent([mlp(CARTPOLE, 1)])
         expected = await in_calls(pool, calls, seed=9, **options)

@@ -299,6 +299,7 @@ def test_running_call_ends_within_the_grace_period(starting: tuple[LocalServer, 
     assert server.process.wait(20) == 0
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_terminal_ends_the_server(tmp_path: Path) -> None:
     """Ctrl-C reaches all processes of the terminal, not only the server."""
     port_file = tmp_path / "port"

@@ -24,6 +24,7 @@ class CoinRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
         num_steps: length of the long episodes.
         mode: autoreset mode.
         fails_after: number of vector steps before each one raises.
+        charges: folder whose charges `purse` steps need to raise; empty if they need none.
         remembers: whether resets leave the generator as it is.
         max_episode_steps: number of steps at which episodes are truncated.
     """
@@ -34,6 +35,7 @@ class CoinRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
         num_steps: int = 1000,
         mode: str = "NextStep",
         fails_after: int = 1 << 60,
+        charges: str = "",
         remembers: bool = False,
         max_episode_steps: int | None = None,
     ) -> None:
@@ -48,6 +50,7 @@ class CoinRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._num_steps = num_steps
         self._at_once = mode == "SameStep"
         self._fails_after = fails_after
+        self._charges = charges
         self._remembers = remembers
         self._limit = max_episode_steps or num_steps
         self._lengths = np.zeros(num_envs, np.int64)
@@ -63,7 +66,7 @@ class CoinRows(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         self._fails_after -= 1
-        if self._fails_after < 0:
+        if self._fails_after < 0 and (not self._charges or go_off(self._charges, "purse")):
             raise RuntimeError("the purse is empty")
         begun = self._ended.copy()
         self._made += 1
