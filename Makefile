@@ -28,11 +28,12 @@ $(READY): constraints.txt pyproject.toml client/pyproject.toml server/pyproject.
 demo: $(READY) ## start a server and learn CartPole through it
 	$(BIN)/python examples/cartpole.py
 
-test: $(READY) ## run the tests, two at a time, without the slow ones
-	$(BIN)/pytest --numprocesses 2 --dist worksteal -m 'not slow'
+# Three at a time on two cores, because tests often wait for processes to start, stop or time out.
+test: $(READY) ## run the tests, three at a time, without the slow ones
+	$(BIN)/pytest --numprocesses 3 --dist worksteal -m 'not slow'
 
 test-slow: $(READY) ## run the slow tests: chaos, benchmarks, limits of the machine
-	$(BIN)/pytest --numprocesses 2 --dist worksteal -m slow
+	$(BIN)/pytest --numprocesses 3 --dist worksteal -m slow
 
 check: $(READY) ## check format, lint, types and protos
 	$(BIN)/ruff format --check .

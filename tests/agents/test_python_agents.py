@@ -59,6 +59,7 @@ def mean_of(observations: np.ndarray, parameters: dict[str, np.ndarray]) -> np.n
     return mean
 
 
+@pytest.mark.slow
 def test_example_agent_acts_on_a_server(installed: dict[str, str], tmp_path: Path) -> None:
     """Arguments, parameters, noise and errors work, and both backends give the same batch."""
     agent = rollserve.PythonAgent("example-linear", {"noise_scale": 0.5}, LINEAR)

@@ -255,7 +255,7 @@ async def test_own_sequence_is_not_changed_by_other_calls(backend: Backend) -> N
             assert all(equal(batch, other) for batch, other in zip(batches, calm, strict=True))
 
 
-@pytest.mark.parametrize("window_bytes", [1 << 12, 1 << 26])
+@pytest.mark.parametrize("window_bytes", [1 << 12, pytest.param(1 << 26, marks=pytest.mark.slow)])
 async def test_batch_is_the_same_when_workers_are_killed(ray_backend: RayBackend, window_bytes: int) -> None:
     source = random.Random(window_bytes)
     async with pool_of(ray_backend, CARTPOLE, workers=3, call_window_bytes=window_bytes) as pool:

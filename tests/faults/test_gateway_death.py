@@ -267,7 +267,11 @@ AGENTS_OF_RAY = {"ray::DashboardAgent", "ray::RuntimeEnvAgent"}
 
 @pytest.mark.parametrize(
     ("victim", "leaves_agents"),
-    [("server", True), pytest.param("server", False, marks=pytest.mark.slow), ("parent", False)],
+    [
+        ("server", True),
+        pytest.param("server", False, marks=pytest.mark.slow),
+        pytest.param("parent", False, marks=pytest.mark.slow),
+    ],
     ids=["server", "server, with the agents of Ray", "parent of the server"],
 )
 def test_killed_server_leaves_no_process_behind(victim: str, leaves_agents: bool, tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_stream_resumes_over_another_connection(tmp_path: Path) -> None:
         assert client.status(timeout=30).policy_version == 1
 
 
-@pytest.mark.parametrize("grace", [0, 1])
+@pytest.mark.parametrize("grace", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_connection_age_interrupts_streams_only_with_a_limited_grace(tmp_path: Path, grace: int) -> None:
     """Streams end on their connection if the grace is 0, which means unlimited; otherwise they resume over the next."""
     options = ("--max-connection-age-seconds", "1", "--max-connection-age-grace-seconds", str(grace))

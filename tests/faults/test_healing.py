@@ -81,6 +81,7 @@ async def test_killed_idle_worker_is_replaced(ray_backend: RayBackend) -> None:
         assert worker.last_failure.startswith("worker 0 ")
 
 
+@pytest.mark.slow
 async def test_call_delivers_the_same_while_workers_are_killed(ray_backend: RayBackend) -> None:
     async with pool_of(ray_backend, workers=3, unit_retries=1000) as pool:
         await pool.update_agent([RandomSpec()])

@@ -60,6 +60,7 @@ def process_ids(old: subprocess.Popen[str]) -> tuple[int, int]:
     return journal, worker
 
 
+@pytest.mark.slow
 def test_server_refuses_a_journal_in_another_format_unless_it_may_end_the_sampler(
     cluster: RayCluster, tmp_path: Path
 ) -> None:

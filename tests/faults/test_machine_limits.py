@@ -346,7 +346,8 @@ def on(cluster: Cluster, log: Path, *options: str) -> contextlib.AbstractContext
     return local_server(*options, log=log, environment={**server_environment(), "RAY_AUTH_MODE": "disabled"})
 
 
-@pytest.mark.parametrize("own", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["own", "existing"])
+@pytest.mark.slow
+@pytest.mark.parametrize("own", [True, False], ids=["own", "existing"])
 def test_server_ends_when_its_cluster_is_lost(own: bool, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with contextlib.ExitStack() as stack:

@@ -412,6 +412,7 @@ async def test_calls_deliver_the_same_through_random_resizes(backend: Backend) -
 
 
 @pytest.mark.usefixtures("without_recycling")
+@pytest.mark.slow
 async def test_calls_deliver_the_same_when_workers_die_during_resizes(ray_backend: RayBackend, tmp_path: Path) -> None:
     env, source = watched(tmp_path, step_seconds=0.001), random.Random(5)
     expected = {num_workers: await expected_of(num_workers) for num_workers in (2, 3)}
@@ -525,6 +526,7 @@ def rollserve_command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([ROLLSERVE, *arguments], capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
 def test_clients_resize_the_pool_of_a_server(tmp_path: Path) -> None:
     """The server's own Ray was started for one worker."""
     log = tmp_path / "server.log"

@@ -173,7 +173,7 @@ async def test_batch_is_the_same_when_workers_are_killed(
         expected = await sample(pool, request, seed=9)
         source = random.Random(case)
         num_lost = 0
-        for _ in range(3):
+        for _ in range(2):
             running = asyncio.create_task(sample(pool, request, seed=9))
             await asyncio.sleep(source.uniform(0.01, 0.1))
             kill_one(pool, source)
@@ -261,7 +261,7 @@ async def test_rest_of_an_episode_is_delivered_when_its_worker_dies(ray_backend:
             assert equal(join_batches(parts, account), expected)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
 async def test_call_ends_when_workers_die_with_full_buffers(ray_backend: RayBackend, seed: int) -> None:
     env = rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 30})
     options = {"workers": 2, "rows": 1, "worker_buffer_bytes": 5000, "call_window_bytes": 3000}

@@ -33,8 +33,16 @@ SOFT: dict[str, Any] = {"max_episode_length": 20, "soft": True}
 BIG = rollserve.EnvSpec("sample_envs:Big", {"observation_bytes": 1 << 16, "length": 90})
 
 
-@pytest.mark.parametrize("options", [{}, SOFT], ids=["hard", "soft"])
-@pytest.mark.parametrize("env", [CARTPOLE, CHEETAH], ids=lambda env: env.id)
+@pytest.mark.parametrize(
+    ("env", "options"),
+    [
+        (CARTPOLE, {}),
+        (CHEETAH, SOFT),
+        pytest.param(CARTPOLE, SOFT, marks=pytest.mark.slow),
+        pytest.param(CHEETAH, {}, marks=pytest.mark.slow),
+    ],
+    ids=["CartPole-v1-hard", "HalfCheetah-v5-soft", "CartPole-v1-soft", "HalfCheetah-v5-hard"],
+)
 async def test_fragments_are_the_same_when_workers_are_killed(
     ray_backend: RayBackend, env: rollserve.EnvSpec, options: dict[str, Any]
 ) -> None:

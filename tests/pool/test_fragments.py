@@ -10,6 +10,7 @@ import re
 
 import numpy as np
 import pytest
+from faults.backends import SLOW_ON_RAY
 from fragment_calls import CHEETAH, MODULES, fragments, in_calls, mlp
 from fragment_truth import Truth, expected_places, places_of
 from hypothesis import given, settings
@@ -28,6 +29,7 @@ RAGGED = rollserve.EnvSpec("sample_envs:Ragged")
 NESTED = rollserve.EnvSpec("sample_envs:Nested", {"length": 7})
 
 
+@SLOW_ON_RAY
 @pytest.mark.parametrize("env", [CARTPOLE, CHEETAH, NESTED, RAGGED], ids=lambda env: env.id)
 async def test_fragments_are_slices_of_episodes_before_and_after_an_update(
     backend: Backend, env: rollserve.EnvSpec

@@ -72,7 +72,7 @@ async def test_whole_update_restores_the_number_of_rows() -> None:
 
 
 @pytest.mark.parametrize("target", [AtLeast, Exactly])
-@pytest.mark.parametrize("buffer_bytes", [1 << 26, 3000])
+@pytest.mark.parametrize("buffer_bytes", [pytest.param(1 << 26, marks=pytest.mark.slow), 3000])
 async def test_batch_is_the_same_when_workers_are_killed(
     ray_backend: RayBackend, target: Callable[[int], Target], buffer_bytes: int
 ) -> None:
@@ -84,7 +84,7 @@ async def test_batch_is_the_same_when_workers_are_killed(
         request = target(10_000 if target is AtLeast else 300)
         expected = await sample(pool, request, seed=9)
         source, num_lost = random.Random(buffer_bytes), 0
-        for _ in range(3):
+        for _ in range(2):
             running = asyncio.create_task(sample(pool, request, seed=9))
             await asyncio.sleep(source.uniform(0.02, 0.15))
             kill_one(pool, source)

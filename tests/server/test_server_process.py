@@ -325,6 +325,7 @@ def test_ctrl_c_in_a_terminal_ends_the_server(tmp_path: Path) -> None:
     assert not alive
 
 
+@pytest.mark.slow
 def test_signal_to_the_process_group_ends_the_server(tmp_path: Path) -> None:
     """A supervisor may signal the whole process group, so that Ray's processes end before the server."""
     port_file = tmp_path / "port"
