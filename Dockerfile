@@ -11,7 +11,7 @@ COPY client client
 RUN pip install --constraint constraints.txt --build-constraint constraints.txt ./client
 
 FROM build AS build-server
-# EnvPool, which `atari,envpool,mujoco` adds, takes 700 MB.
+# EnvPool, which `atari,envpool,mujoco` adds, takes 740 MB.
 ARG EXTRAS=atari,mujoco
 COPY server server
 RUN pip install --constraint constraints.txt --build-constraint constraints.txt "./server[$EXTRAS]"
