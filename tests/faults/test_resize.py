@@ -562,7 +562,7 @@ def test_clients_resize_the_pool_of_a_server(tmp_path: Path) -> None:
         lines = rollserve_command("status", server.address).stdout.splitlines()
         assert sum(line.startswith("worker ") and ": healthy, 4 rows" in line for line in lines) == 1
         simulated = sampler.status().counters.num_simulated_steps
-        assert simulated >= sampler.status().counters.num_steps >= 3 * before.num_steps
+        assert simulated >= sampler.status().counters.num_steps >= 2 * before.num_steps + 1600
     text = log.read_text()
     assert "Traceback" not in text, text
     assert "pool resized" in text
