@@ -15,7 +15,8 @@ class Reason(enum.StrEnum):
     the field."""
 
     ENV_REFUSED = "ENV_REFUSED"
-    """INVALID_ARGUMENT: An environment or a wrapper refused its arguments."""
+    """INVALID_ARGUMENT: An environment or a wrapper refused its arguments, or failed, crashed or hung when it was
+    tried."""
 
     AGENT_REFUSED = "AGENT_REFUSED"
     """INVALID_ARGUMENT: A Python agent refused its arguments or parameters, or failed when it was tried."""
@@ -69,7 +70,7 @@ class Reason(enum.StrEnum):
     """FAILED_PRECONDITION: The agent raised an error in an episode, or gave no valid action; the message says where."""
 
     POLICY_VERSION = "POLICY_VERSION"
-    """FAILED_PRECONDITION: The policy version is not the expected one, is too old, or is not kept any more."""
+    """FAILED_PRECONDITION: The policy version is too old, or is not kept any more."""
 
     ENVIRONMENT_VERSION = "ENVIRONMENT_VERSION"
     """FAILED_PRECONDITION: The environment version is not kept any more."""
@@ -87,6 +88,10 @@ class Reason(enum.StrEnum):
     WORKERS_DIFFER = "WORKERS_DIFFER"
     """FAILED_PRECONDITION: Workers have agents or environments of their own, so that their number cannot change."""
 
+    UNEXPECTED_VERSION = "UNEXPECTED_VERSION"
+    """FAILED_PRECONDITION: The current version of the agent or the environment is not the expected one, because another
+    client has updated the sampler."""
+
     MODEL_TOO_LARGE = "MODEL_TOO_LARGE"
     """RESOURCE_EXHAUSTED: A model or a pickle is larger than `--max-model-bytes`."""
 
@@ -96,7 +101,7 @@ class Reason(enum.StrEnum):
 
     FRAGMENTS_TOO_LARGE = "FRAGMENTS_TOO_LARGE"
     """RESOURCE_EXHAUSTED: The steps of a fragment call do not fit into a worker's buffer (`--worker-buffer-bytes`); the
-    message says how many do."""
+    message says how many do, and how many workers, or bytes, the call needs."""
 
     TOO_MANY_WORKERS = "TOO_MANY_WORKERS"
     """RESOURCE_EXHAUSTED: More workers were asked for than the operator allows (`--max-workers`)."""
@@ -111,14 +116,20 @@ class Reason(enum.StrEnum):
     """RESOURCE_EXHAUSTED: Messages of ended calls that clients have not read take as much memory as they may."""
 
     REQUEST_TOO_LARGE = "REQUEST_TOO_LARGE"
-    """RESOURCE_EXHAUSTED: The request has more than 4 MiB without an agent or environment, a text of more than 1 MiB,
-    or more than 262,144 fields, counting those of nested messages and the elements of lists of numbers."""
+    """RESOURCE_EXHAUSTED: The request has more than 4 MiB without an agent or environment, or before gRPC's
+    compression; a text of more than 1 MiB; or more than 262,144 fields, counting those of nested messages and the
+    elements of lists of numbers."""
 
     ENVIRONMENTS_TOO_LARGE = "ENVIRONMENTS_TOO_LARGE"
     """RESOURCE_EXHAUSTED: The environments of all rows of all workers take more than 2 MiB as JSON."""
 
     OBJECT_STORE_FULL = "OBJECT_STORE_FULL"
     """RESOURCE_EXHAUSTED: Ray's object store, and the disk it spills to, have no room for results."""
+
+    NO_EPISODE_ENDED = "NO_EPISODE_ENDED"
+    """RESOURCE_EXHAUSTED: No episode of a call without `max_episode_length` has ended in the last 1,000,000 steps of
+    its rows (`--max-unended-steps`), or 3 % of that for each row, 100 times the steps that it asks for, or twice the
+    environment's own limit for each row, whichever is most."""
 
     WORKER_LOST = "WORKER_LOST"
     """UNAVAILABLE: A worker's process is gone and could not be replaced in time. Calling again costs time only: lost
@@ -139,7 +150,8 @@ class Reason(enum.StrEnum):
     (`--client-stall-seconds`, or seconds where the call's place is needed). The rest can be asked for."""
 
     SERVER_STOPPING = "SERVER_STOPPING"
-    """UNAVAILABLE: The server is stopping: it starts no more calls, or the grace period of running ones is over."""
+    """UNAVAILABLE: The server is stopping: it starts no more calls and updates, or the grace period of running ones is
+    over."""
 
     SAMPLER_TAKEN = "SAMPLER_TAKEN"
     """UNAVAILABLE: Another server has taken the sampler over."""

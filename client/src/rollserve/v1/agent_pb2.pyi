@@ -516,7 +516,8 @@ class DiagonalGaussianHead(google.protobuf.message.Message):
     its parameter `log_std` of shape (output size) is the logarithm of the standard deviation, the same in all states,
     unless it is predicted. An ONNX model outputs both. The fields are for MLPs; INVALID_ARGUMENT if set for a model.
     Actions are not clipped; use the wrapper ClipAction for an environment that needs it. agent_infos: `log_prob` (T),
-    the sum over the elements, `mean` (T, *A) and `log_std` (T, *A), float32.
+    the sum over the elements, `mean` (T, *A) and `log_std` (T, *A), float32. In a space of float16, `log_prob` is of the
+    rounded action.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -553,7 +554,8 @@ class SquashedGaussianHead(google.protobuf.message.Message):
     """A normal distribution with independent elements, squashed into the bounds of a bounded Box action space of floats:
     the action is centre + half width · tanh(x), with x normal. Mean and log_std of x, and the fields, are the same as
     for DiagonalGaussianHead. agent_infos: `log_prob` (T), the logarithm of the action's density, with the correction for
-    the squashing and the width, and of x `mean` (T, *A) and `log_std` (T, *A), float32.
+    the squashing and the width, and of x `mean` (T, *A) and `log_std` (T, *A), float32. In a space of float16, `log_prob`
+    is of the rounded action, which lies strictly between the bounds.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor

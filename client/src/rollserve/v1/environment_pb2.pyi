@@ -26,15 +26,18 @@ class _Vectorization:
 class _VectorizationEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Vectorization.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     VECTORIZATION_UNSPECIFIED: _Vectorization.ValueType  # 0
-    """The server's setting (`--vectorization`). By default: native where the environment offers it and has no wrappers
-    and no task, else row by row.
+    """The server's setting (`--vectorization`). By default: native where the environment offers it, takes the arguments,
+    and has no wrappers and no task; else row by row. INVALID_ARGUMENT if native rows and single rows have different
+    spaces, or if there are no single rows: the request then has to choose VECTORIZATION_ROWS or VECTORIZATION_NATIVE.
     """
     VECTORIZATION_ROWS: _Vectorization.ValueType  # 1
     """One by one, each an environment of its own. Every episode is a function of its index."""
     VECTORIZATION_NATIVE: _Vectorization.ValueType  # 2
     """All at once, by the environment's own vector code (its `vector_entry_point`), which is far faster. A block of
     episodes is a function of the index that it starts with. INVALID_ARGUMENT if the environment has no such code, or
-    has wrappers or a task, or if its code does not accept an episode limit and the server is set to one.
+    has wrappers or a task, or if its code does not accept an episode limit and the server is set to one. Fragments
+    need code with same-step resets (an argument `autoreset_mode`, or CartPole), or single rows of the same spaces;
+    populations, and updates that make rows differ, need such single rows. INVALID_ARGUMENT where they are missing.
     """
     VECTORIZATION_ENVPOOL: _Vectorization.ValueType  # 3
     """All at once, by EnvPool. `id` is an id of EnvPool such as `Pong-v5`, else NOT_FOUND; `kwargs_json` has the
@@ -46,15 +49,18 @@ class Vectorization(_Vectorization, metaclass=_VectorizationEnumTypeWrapper):
     """How the rows of an environment are stepped."""
 
 VECTORIZATION_UNSPECIFIED: Vectorization.ValueType  # 0
-"""The server's setting (`--vectorization`). By default: native where the environment offers it and has no wrappers
-and no task, else row by row.
+"""The server's setting (`--vectorization`). By default: native where the environment offers it, takes the arguments,
+and has no wrappers and no task; else row by row. INVALID_ARGUMENT if native rows and single rows have different
+spaces, or if there are no single rows: the request then has to choose VECTORIZATION_ROWS or VECTORIZATION_NATIVE.
 """
 VECTORIZATION_ROWS: Vectorization.ValueType  # 1
 """One by one, each an environment of its own. Every episode is a function of its index."""
 VECTORIZATION_NATIVE: Vectorization.ValueType  # 2
 """All at once, by the environment's own vector code (its `vector_entry_point`), which is far faster. A block of
 episodes is a function of the index that it starts with. INVALID_ARGUMENT if the environment has no such code, or
-has wrappers or a task, or if its code does not accept an episode limit and the server is set to one.
+has wrappers or a task, or if its code does not accept an episode limit and the server is set to one. Fragments
+need code with same-step resets (an argument `autoreset_mode`, or CartPole), or single rows of the same spaces;
+populations, and updates that make rows differ, need such single rows. INVALID_ARGUMENT where they are missing.
 """
 VECTORIZATION_ENVPOOL: Vectorization.ValueType  # 3
 """All at once, by EnvPool. `id` is an id of EnvPool such as `Pong-v5`, else NOT_FOUND; `kwargs_json` has the
@@ -259,8 +265,8 @@ class EnvironmentUpdatePerRow(google.protobuf.message.Message):
         """One update for each row of a worker (`row_count` of Worker), in their order, else INVALID_ARGUMENT. An element with
         nothing set keeps its row's environment, which is only reset, like all others. The spaces of all rows have to be
         equal. Rows that differ are stepped one by one, even if they were stepped natively before: INVALID_ARGUMENT for an
-        `environment` with another `vectorization`. Where the present rows are EnvPool's, every row needs an `environment`,
-        else INVALID_ARGUMENT.
+        `environment` with another `vectorization`. Where the present rows are EnvPool's, or native rows whose spaces single
+        rows do not have, every row needs an `environment`, else INVALID_ARGUMENT.
         """
 
     def __init__(

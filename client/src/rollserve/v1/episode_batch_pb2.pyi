@@ -134,12 +134,16 @@ class EpisodeBatch(google.protobuf.message.Message):
 
     @property
     def environment_seeds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """(S) The seed of the reset at the episode's start; below 2^31. With a soft horizon, of the last reset."""
+        """(S) The seed of the reset at the episode's start; below 2^31. With a soft horizon, of the last reset. In a block,
+        of the reset that all rows started with: all episodes of a block have the same seed, and rows start their next
+        episodes without another one. So only the block can be repeated from its seed, not one of its episodes.
+        """
 
     @property
     def worker_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """(S), or empty. The worker that each episode is bound to. In ObtainExactEpisodes, the first
-        `episode_count_per_worker` episodes are bound to worker 0, the next to worker 1, and so on. In ObtainSamples, after
+        `episode_count_per_worker` episodes are bound to worker 0, the next to worker 1, and so on; while a worker is
+        missing, others with the same agent and environment simulate its episodes. In ObtainSamples, after
         an update per worker, the episode of index i is bound to worker i modulo their number. After an update of
         environments per row, it is bound to row i modulo M of worker (i div M) modulo their number, where M is the number
         of rows of a worker; in ObtainExactEpisodes, to row i modulo M of its worker. In fragment calls, episodes are bound
@@ -173,9 +177,11 @@ class EpisodeBatch(google.protobuf.message.Message):
     def environment_infos(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[rollserve.v1.tensor_pb2.NamedTensor]:
         """Each (T, *I). The environment's infos of the steps that are numbers or arrays of one shape; nested names are joined
         by `/`. A column is present if any step of the message's episodes has a value. If some rows have none, they are 0,
-        and a bool column of the same name with `_` in front, the mask, is false there; without a mask, every row has a
-        value. When joining messages, a column that a message lacks is a gap of all its rows. The type of a name is the
-        same within an episode, or within a fragment, and can differ between them, as the environment's values do.
+        and a bool column of the same name with `_` in front, the mask, is false there: `_gap` for `gap`, and `_nested/gap`
+        for the value `gap` of a mapping `nested`. Without a mask, every row has a value. Names that begin with `_` are the
+        masks' alone: the environment's own values of such names are dropped. When joining messages, a column that a
+        message lacks is a gap of all its rows. The type of a name is the same within an episode, or within a fragment, and
+        can differ between them, as the environment's values do.
         """
 
     @property
@@ -266,20 +272,33 @@ global___FrameStack = FrameStack
 @typing.final
 class Progress(google.protobuf.message.Message):
     """The progress of a call. Sent when nothing else has been sent for two seconds, and only if steps were made meanwhile,
-    so that a client can tell slow from stuck. Also sent while the call queues, before the stream's beginning.
+    so that a client can tell slow from stuck. Also sent while the call queues, before the stream's beginning, with a
+    warning, and with what the call waits for.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     SIMULATED_STEP_COUNT_FIELD_NUMBER: builtins.int
+    WARNING_FIELD_NUMBER: builtins.int
+    WAITING_FOR_FIELD_NUMBER: builtins.int
     simulated_step_count: builtins.int
     """Steps simulated for the call so far, including steps that will not be delivered; 0 while the call queues."""
+    warning: builtins.str
+    """What the caller should know before the call ends, in one sentence, such as that no episode ends. Sent once; empty
+    in all other messages.
+    """
+    waiting_for: builtins.str
+    """What the call waits for, if nothing has come of it for ten seconds: a worker that is missing, and why. Sent once for
+    each; empty in all other messages.
+    """
     def __init__(
         self,
         *,
         simulated_step_count: builtins.int = ...,
+        warning: builtins.str = ...,
+        waiting_for: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["simulated_step_count", b"simulated_step_count"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["simulated_step_count", b"simulated_step_count", "waiting_for", b"waiting_for", "warning", b"warning"]) -> None: ...
 
 global___Progress = Progress
 
@@ -321,7 +340,10 @@ class Beginning(google.protobuf.message.Message):
     sampler_run: builtins.str
     """The name of the sampler's run. Versions are numbered from the start again in each run."""
     row_count: builtins.int
-    """For fragments, the number of rows of all workers, which `step_count` has to be a multiple of. 0 for whole episodes."""
+    """For fragments, the number of rows of all workers, which `step_count` has to be a multiple of. The row of a fragment,
+    numbered over all workers in the order of their indices, is its episode index modulo this number. 0 for whole
+    episodes.
+    """
     row_step_count: builtins.int
     """For fragments, the number of steps that each row has made in this row sequence before this call."""
     worker_count: builtins.int
@@ -486,6 +508,7 @@ class Account(google.protobuf.message.Message):
     EPISODE_FAILURES_FIELD_NUMBER: builtins.int
     STRAGGLER_EPISODE_COUNT_FIELD_NUMBER: builtins.int
     MISSING_STEP_COUNT_FIELD_NUMBER: builtins.int
+    REASSIGNED_EPISODE_COUNT_FIELD_NUMBER: builtins.int
     step_count: builtins.int
     """Steps delivered."""
     episode_count: builtins.int
@@ -513,8 +536,8 @@ class Account(google.protobuf.message.Message):
     that `skip_step_count` leaves out; if the call is cancelled or fails, these count as cancelled.
     """
     retried_episode_count: builtins.int
-    """Episodes that were retried, or started a second time; `retry_reasons` has the reasons. For fragments, one for each
-    row whose environment was made again.
+    """Episodes that were retried because something had failed; `retry_reasons` has the reasons. For fragments, one for
+    each row whose environment was made again.
     """
     seed: builtins.int
     """The root seed of the sequence of episodes. All 64 bits count: in JavaScript, take it as a string or BigInt."""
@@ -554,15 +577,21 @@ class Account(google.protobuf.message.Message):
     """
     straggler_episode_count: builtins.int
     """Stragglers: episodes that were started a second time on another worker, because the first run took far longer than
-    other episodes. The run that ended first counts; both are the same.
+    other episodes. The run that ended first counts; both are the same. Nothing has failed, so `retried_episode_count`
+    does not count them.
     """
     missing_step_count: builtins.int
     """For fragments with `fraction_of_workers`, the number of requested steps that were not made."""
+    reassigned_episode_count: builtins.int
+    """For exact episodes, delivered episodes that another worker simulated than the one in `worker_indices`, because that
+    one was missing. Both have the same agent and environment, so the episodes are the same.
+    """
     @property
     def dropped_infos(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
-        """The number of values of environment infos, by name, that could not be delivered, because they were not numbers or
-        not of one shape. `(unreadable)` counts values that raised errors when they were read, or whose names are not
-        Unicode.
+        """The number of values of environment infos, by name, that the delivered episodes or fragments lack, because the
+        values were not numbers or not of one shape. `(unreadable)` counts values that raised errors when they were read, or
+        whose names are not Unicode. Values of a reset count for each fragment of its episode. Empty where no episodes are
+        delivered.
         """
 
     @property
@@ -588,8 +617,8 @@ class Account(google.protobuf.message.Message):
     @property
     def retry_reasons(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
         """The number of retried episodes by reason: `environment_failed`, the environment raised an error; `worker_lost`, the
-        worker's process is gone; `worker_hung`, the worker was replaced because something in it took too long;
-        `straggler`, see `straggler_episode_count`. Servers may add reasons. The values add up to `retried_episode_count`.
+        worker's process is gone; `worker_hung`, the worker was replaced because something in it took too long. Servers may
+        add reasons. The values add up to `retried_episode_count`.
         """
 
     @property
@@ -630,9 +659,10 @@ class Account(google.protobuf.message.Message):
         episode_failures: collections.abc.Iterable[global___EpisodeFailure] | None = ...,
         straggler_episode_count: builtins.int = ...,
         missing_step_count: builtins.int = ...,
+        reassigned_episode_count: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["elapsed", b"elapsed", "queued", b"queued", "sending", b"sending", "waiting", b"waiting"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["broken_off_episode_count", b"broken_off_episode_count", "cancelled_step_count", b"cancelled_step_count", "carried_step_count", b"carried_step_count", "discarded_episode_count", b"discarded_episode_count", "discarded_step_count", b"discarded_step_count", "dropped_infos", b"dropped_infos", "elapsed", b"elapsed", "environment_version", b"environment_version", "episode_count", b"episode_count", "episode_failures", b"episode_failures", "failed_episode_count", b"failed_episode_count", "first_episode_index", b"first_episode_index", "idle_step_count", b"idle_step_count", "kept_step_count", b"kept_step_count", "lost_step_count", b"lost_step_count", "missing_step_count", b"missing_step_count", "policy_version", b"policy_version", "prefetched_step_count", b"prefetched_step_count", "queued", b"queued", "retried_episode_count", b"retried_episode_count", "retry_reasons", b"retry_reasons", "row_step_count", b"row_step_count", "seed", b"seed", "sending", b"sending", "shared_message_bytes", b"shared_message_bytes", "simulated_step_count", b"simulated_step_count", "step_count", b"step_count", "straggler_episode_count", b"straggler_episode_count", "superseded_step_count", b"superseded_step_count", "waiting", b"waiting", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["broken_off_episode_count", b"broken_off_episode_count", "cancelled_step_count", b"cancelled_step_count", "carried_step_count", b"carried_step_count", "discarded_episode_count", b"discarded_episode_count", "discarded_step_count", b"discarded_step_count", "dropped_infos", b"dropped_infos", "elapsed", b"elapsed", "environment_version", b"environment_version", "episode_count", b"episode_count", "episode_failures", b"episode_failures", "failed_episode_count", b"failed_episode_count", "first_episode_index", b"first_episode_index", "idle_step_count", b"idle_step_count", "kept_step_count", b"kept_step_count", "lost_step_count", b"lost_step_count", "missing_step_count", b"missing_step_count", "policy_version", b"policy_version", "prefetched_step_count", b"prefetched_step_count", "queued", b"queued", "reassigned_episode_count", b"reassigned_episode_count", "retried_episode_count", b"retried_episode_count", "retry_reasons", b"retry_reasons", "row_step_count", b"row_step_count", "seed", b"seed", "sending", b"sending", "shared_message_bytes", b"shared_message_bytes", "simulated_step_count", b"simulated_step_count", "step_count", b"step_count", "straggler_episode_count", b"straggler_episode_count", "superseded_step_count", b"superseded_step_count", "waiting", b"waiting", "workers", b"workers"]) -> None: ...
 
 global___Account = Account
 

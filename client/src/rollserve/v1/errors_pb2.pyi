@@ -29,7 +29,7 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     Status: INVALID_ARGUMENT.
     """
     ERROR_REASON_ENV_REFUSED: _ErrorReason.ValueType  # 2
-    """An environment or a wrapper refused its arguments.
+    """An environment or a wrapper refused its arguments, or failed, crashed or hung when it was tried.
     Status: INVALID_ARGUMENT.
     """
     ERROR_REASON_AGENT_REFUSED: _ErrorReason.ValueType  # 3
@@ -101,7 +101,7 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     Status: FAILED_PRECONDITION.
     """
     ERROR_REASON_POLICY_VERSION: _ErrorReason.ValueType  # 33
-    """The policy version is not the expected one, is too old, or is not kept any more.
+    """The policy version is too old, or is not kept any more.
     Status: FAILED_PRECONDITION.
     """
     ERROR_REASON_ENVIRONMENT_VERSION: _ErrorReason.ValueType  # 34
@@ -124,6 +124,11 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """Workers have agents or environments of their own, so that their number cannot change.
     Status: FAILED_PRECONDITION.
     """
+    ERROR_REASON_UNEXPECTED_VERSION: _ErrorReason.ValueType  # 39
+    """The current version of the agent or the environment is not the expected one, because another client has updated the
+    sampler.
+    Status: FAILED_PRECONDITION.
+    """
     ERROR_REASON_MODEL_TOO_LARGE: _ErrorReason.ValueType  # 40
     """A model or a pickle is larger than `--max-model-bytes`.
     Status: RESOURCE_EXHAUSTED.
@@ -134,7 +139,7 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """
     ERROR_REASON_FRAGMENTS_TOO_LARGE: _ErrorReason.ValueType  # 42
     """The steps of a fragment call do not fit into a worker's buffer (`--worker-buffer-bytes`); the message says how many
-    do.
+    do, and how many workers, or bytes, the call needs.
     Status: RESOURCE_EXHAUSTED.
     """
     ERROR_REASON_TOO_MANY_WORKERS: _ErrorReason.ValueType  # 43
@@ -154,8 +159,8 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     Status: RESOURCE_EXHAUSTED.
     """
     ERROR_REASON_REQUEST_TOO_LARGE: _ErrorReason.ValueType  # 47
-    """The request has more than 4 MiB without an agent or environment, a text of more than 1 MiB, or more than 262,144
-    fields, counting those of nested messages and the elements of lists of numbers.
+    """The request has more than 4 MiB without an agent or environment, or before gRPC's compression; a text of more than
+    1 MiB; or more than 262,144 fields, counting those of nested messages and the elements of lists of numbers.
     Status: RESOURCE_EXHAUSTED.
     """
     ERROR_REASON_ENVIRONMENTS_TOO_LARGE: _ErrorReason.ValueType  # 48
@@ -164,6 +169,12 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """
     ERROR_REASON_OBJECT_STORE_FULL: _ErrorReason.ValueType  # 49
     """Ray's object store, and the disk it spills to, have no room for results.
+    Status: RESOURCE_EXHAUSTED.
+    """
+    ERROR_REASON_NO_EPISODE_ENDED: _ErrorReason.ValueType  # 50
+    """No episode of a call without `max_episode_length` has ended in the last 1,000,000 steps of its rows
+    (`--max-unended-steps`), or 3 % of that for each row, 100 times the steps that it asks for, or twice the
+    environment's own limit for each row, whichever is most.
     Status: RESOURCE_EXHAUSTED.
     """
     ERROR_REASON_WORKER_LOST: _ErrorReason.ValueType  # 60
@@ -189,7 +200,7 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     Status: UNAVAILABLE.
     """
     ERROR_REASON_SERVER_STOPPING: _ErrorReason.ValueType  # 65
-    """The server is stopping: it starts no more calls, or the grace period of running ones is over.
+    """The server is stopping: it starts no more calls and updates, or the grace period of running ones is over.
     Status: UNAVAILABLE.
     """
     ERROR_REASON_SAMPLER_TAKEN: _ErrorReason.ValueType  # 66
@@ -226,7 +237,7 @@ ERROR_REASON_INVALID_VALUE: ErrorReason.ValueType  # 1
 Status: INVALID_ARGUMENT.
 """
 ERROR_REASON_ENV_REFUSED: ErrorReason.ValueType  # 2
-"""An environment or a wrapper refused its arguments.
+"""An environment or a wrapper refused its arguments, or failed, crashed or hung when it was tried.
 Status: INVALID_ARGUMENT.
 """
 ERROR_REASON_AGENT_REFUSED: ErrorReason.ValueType  # 3
@@ -298,7 +309,7 @@ ERROR_REASON_AGENT_FAILED: ErrorReason.ValueType  # 32
 Status: FAILED_PRECONDITION.
 """
 ERROR_REASON_POLICY_VERSION: ErrorReason.ValueType  # 33
-"""The policy version is not the expected one, is too old, or is not kept any more.
+"""The policy version is too old, or is not kept any more.
 Status: FAILED_PRECONDITION.
 """
 ERROR_REASON_ENVIRONMENT_VERSION: ErrorReason.ValueType  # 34
@@ -321,6 +332,11 @@ ERROR_REASON_WORKERS_DIFFER: ErrorReason.ValueType  # 38
 """Workers have agents or environments of their own, so that their number cannot change.
 Status: FAILED_PRECONDITION.
 """
+ERROR_REASON_UNEXPECTED_VERSION: ErrorReason.ValueType  # 39
+"""The current version of the agent or the environment is not the expected one, because another client has updated the
+sampler.
+Status: FAILED_PRECONDITION.
+"""
 ERROR_REASON_MODEL_TOO_LARGE: ErrorReason.ValueType  # 40
 """A model or a pickle is larger than `--max-model-bytes`.
 Status: RESOURCE_EXHAUSTED.
@@ -331,7 +347,7 @@ Status: RESOURCE_EXHAUSTED.
 """
 ERROR_REASON_FRAGMENTS_TOO_LARGE: ErrorReason.ValueType  # 42
 """The steps of a fragment call do not fit into a worker's buffer (`--worker-buffer-bytes`); the message says how many
-do.
+do, and how many workers, or bytes, the call needs.
 Status: RESOURCE_EXHAUSTED.
 """
 ERROR_REASON_TOO_MANY_WORKERS: ErrorReason.ValueType  # 43
@@ -351,8 +367,8 @@ ERROR_REASON_TOO_MANY_STALLED_CALLS: ErrorReason.ValueType  # 46
 Status: RESOURCE_EXHAUSTED.
 """
 ERROR_REASON_REQUEST_TOO_LARGE: ErrorReason.ValueType  # 47
-"""The request has more than 4 MiB without an agent or environment, a text of more than 1 MiB, or more than 262,144
-fields, counting those of nested messages and the elements of lists of numbers.
+"""The request has more than 4 MiB without an agent or environment, or before gRPC's compression; a text of more than
+1 MiB; or more than 262,144 fields, counting those of nested messages and the elements of lists of numbers.
 Status: RESOURCE_EXHAUSTED.
 """
 ERROR_REASON_ENVIRONMENTS_TOO_LARGE: ErrorReason.ValueType  # 48
@@ -361,6 +377,12 @@ Status: RESOURCE_EXHAUSTED.
 """
 ERROR_REASON_OBJECT_STORE_FULL: ErrorReason.ValueType  # 49
 """Ray's object store, and the disk it spills to, have no room for results.
+Status: RESOURCE_EXHAUSTED.
+"""
+ERROR_REASON_NO_EPISODE_ENDED: ErrorReason.ValueType  # 50
+"""No episode of a call without `max_episode_length` has ended in the last 1,000,000 steps of its rows
+(`--max-unended-steps`), or 3 % of that for each row, 100 times the steps that it asks for, or twice the
+environment's own limit for each row, whichever is most.
 Status: RESOURCE_EXHAUSTED.
 """
 ERROR_REASON_WORKER_LOST: ErrorReason.ValueType  # 60
@@ -386,7 +408,7 @@ ERROR_REASON_CLIENT_STALLED: ErrorReason.ValueType  # 64
 Status: UNAVAILABLE.
 """
 ERROR_REASON_SERVER_STOPPING: ErrorReason.ValueType  # 65
-"""The server is stopping: it starts no more calls, or the grace period of running ones is over.
+"""The server is stopping: it starts no more calls and updates, or the grace period of running ones is over.
 Status: UNAVAILABLE.
 """
 ERROR_REASON_SAMPLER_TAKEN: ErrorReason.ValueType  # 66

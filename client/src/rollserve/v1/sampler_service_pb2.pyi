@@ -72,12 +72,29 @@ class UpdateAgentRequest(google.protobuf.message.Message):
     ALL_WORKERS_FIELD_NUMBER: builtins.int
     PER_WORKER_FIELD_NUMBER: builtins.int
     SKIP_IF_IDENTICAL_FIELD_NUMBER: builtins.int
+    EXPECTED_POLICY_VERSION_FIELD_NUMBER: builtins.int
+    EXPECTED_ENVIRONMENT_VERSION_FIELD_NUMBER: builtins.int
+    CLIENT_ID_FIELD_NUMBER: builtins.int
     sampler: builtins.str
     """The sampler's name; empty for `default`."""
     skip_if_identical: builtins.bool
     """Whether to skip the update if each worker's agent is already, to the last bit, what the update would make of it.
     The update is then not done, no version is added, and the response has the current version. An ONNX model is
-    compared with the last one that was sent: after an update of its parameters, the same model counts as another.
+    compared with the last one that was sent: after an update of its parameters, the same model counts as another. The
+    current version then counts as made by this `client_id`, too.
+    """
+    expected_policy_version: builtins.int
+    """The policy version that the caller expects to be current. FAILED_PRECONDITION if another one is
+    (UNEXPECTED_VERSION), or if there is no agent (NO_AGENT). For parameters alone, which go into the present agent; a
+    whole agent replaces any.
+    """
+    expected_environment_version: builtins.int
+    """The environment version that the caller expects to be current, whose spaces the agent has to fit.
+    FAILED_PRECONDITION (UNEXPECTED_VERSION) if another one is.
+    """
+    client_id: builtins.str
+    """The client, which the new version is recorded for; see SamplerService. INVALID_ARGUMENT for more than 64 bytes.
+    Empty: no client in particular.
     """
     @property
     def all_workers(self) -> global___AgentUpdate:
@@ -94,9 +111,17 @@ class UpdateAgentRequest(google.protobuf.message.Message):
         all_workers: global___AgentUpdate | None = ...,
         per_worker: global___AgentUpdatePerWorker | None = ...,
         skip_if_identical: builtins.bool = ...,
+        expected_policy_version: builtins.int | None = ...,
+        expected_environment_version: builtins.int | None = ...,
+        client_id: builtins.str = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["all_workers", b"all_workers", "per_worker", b"per_worker", "update", b"update"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["all_workers", b"all_workers", "per_worker", b"per_worker", "sampler", b"sampler", "skip_if_identical", b"skip_if_identical", "update", b"update"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_expected_environment_version", b"_expected_environment_version", "_expected_policy_version", b"_expected_policy_version", "all_workers", b"all_workers", "expected_environment_version", b"expected_environment_version", "expected_policy_version", b"expected_policy_version", "per_worker", b"per_worker", "update", b"update"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_expected_environment_version", b"_expected_environment_version", "_expected_policy_version", b"_expected_policy_version", "all_workers", b"all_workers", "client_id", b"client_id", "expected_environment_version", b"expected_environment_version", "expected_policy_version", b"expected_policy_version", "per_worker", b"per_worker", "sampler", b"sampler", "skip_if_identical", b"skip_if_identical", "update", b"update"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_expected_environment_version", b"_expected_environment_version"]) -> typing.Literal["expected_environment_version"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_expected_policy_version", b"_expected_policy_version"]) -> typing.Literal["expected_policy_version"] | None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["update", b"update"]) -> typing.Literal["all_workers", "per_worker"] | None: ...
 
 global___UpdateAgentRequest = UpdateAgentRequest
@@ -159,17 +184,23 @@ class UpdateAgentResponse(google.protobuf.message.Message):
 
     POLICY_VERSION_FIELD_NUMBER: builtins.int
     UNCHANGED_FIELD_NUMBER: builtins.int
+    ENVIRONMENT_VERSION_FIELD_NUMBER: builtins.int
     policy_version: builtins.int
     """The version of the new policy: one more than before, 1 for the first. If `unchanged`, the current version."""
     unchanged: builtins.bool
     """Whether the update was skipped because of `skip_if_identical`."""
+    environment_version: builtins.int
+    """The version of the environments that the agent was checked against. A client that expects it in its calls, beside
+    its `client_id`, is safe from other clients' environments also if it has set none itself.
+    """
     def __init__(
         self,
         *,
         policy_version: builtins.int = ...,
         unchanged: builtins.bool = ...,
+        environment_version: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["policy_version", b"policy_version", "unchanged", b"unchanged"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["environment_version", b"environment_version", "policy_version", b"policy_version", "unchanged", b"unchanged"]) -> None: ...
 
 global___UpdateAgentResponse = UpdateAgentResponse
 
@@ -182,8 +213,16 @@ class UpdateEnvRequest(google.protobuf.message.Message):
     SAMPLER_FIELD_NUMBER: builtins.int
     ALL_WORKERS_FIELD_NUMBER: builtins.int
     PER_WORKER_FIELD_NUMBER: builtins.int
+    EXPECTED_ENVIRONMENT_VERSION_FIELD_NUMBER: builtins.int
+    CLIENT_ID_FIELD_NUMBER: builtins.int
     sampler: builtins.str
     """The sampler's name; empty for `default`."""
+    expected_environment_version: builtins.int
+    """The environment version that the caller expects to be current. FAILED_PRECONDITION (UNEXPECTED_VERSION) if another
+    one is. For changes of the present environments; a whole environment replaces any.
+    """
+    client_id: builtins.str
+    """The client, which the new version is recorded for; as in UpdateAgentRequest."""
     @property
     def all_workers(self) -> rollserve.v1.environment_pb2.EnvironmentUpdate:
         """One update for every worker."""
@@ -198,9 +237,14 @@ class UpdateEnvRequest(google.protobuf.message.Message):
         sampler: builtins.str = ...,
         all_workers: rollserve.v1.environment_pb2.EnvironmentUpdate | None = ...,
         per_worker: global___EnvironmentUpdatePerWorker | None = ...,
+        expected_environment_version: builtins.int | None = ...,
+        client_id: builtins.str = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["all_workers", b"all_workers", "per_worker", b"per_worker", "update", b"update"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["all_workers", b"all_workers", "per_worker", b"per_worker", "sampler", b"sampler", "update", b"update"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_expected_environment_version", b"_expected_environment_version", "all_workers", b"all_workers", "expected_environment_version", b"expected_environment_version", "per_worker", b"per_worker", "update", b"update"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_expected_environment_version", b"_expected_environment_version", "all_workers", b"all_workers", "client_id", b"client_id", "expected_environment_version", b"expected_environment_version", "per_worker", b"per_worker", "sampler", b"sampler", "update", b"update"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_expected_environment_version", b"_expected_environment_version"]) -> typing.Literal["expected_environment_version"] | None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["update", b"update"]) -> typing.Literal["all_workers", "per_worker"] | None: ...
 
 global___UpdateEnvRequest = UpdateEnvRequest
@@ -460,15 +504,19 @@ class SamplingOptions(google.protobuf.message.Message):
     MIN_POLICY_VERSION_FIELD_NUMBER: builtins.int
     SKIP_FAILED_EPISODES_FIELD_NUMBER: builtins.int
     WORKER_COUNT_FIELD_NUMBER: builtins.int
+    EXPECTED_ENVIRONMENT_VERSION_FIELD_NUMBER: builtins.int
+    CLIENT_ID_FIELD_NUMBER: builtins.int
     expected_policy_version: builtins.int
-    """The policy version that the caller expects to be current. FAILED_PRECONDITION if another one is."""
+    """The policy version that the caller expects to be current; see SamplerService. FAILED_PRECONDITION
+    (UNEXPECTED_VERSION) if another one is.
+    """
     policy_version: builtins.int
     """The policy version that acts. Not set: the current one. The server keeps the last few, see ListAgentVersions;
-    FAILED_PRECONDITION for any other.
+    FAILED_PRECONDITION (POLICY_VERSION) for any other, also for 0.
     """
     environment_version: builtins.int
     """The environment version to act in. Not set: the current one. The server keeps the last few (`--keep-versions`, 4 by
-    default); FAILED_PRECONDITION for any other.
+    default); FAILED_PRECONDITION (ENVIRONMENT_VERSION) for any other, also for 0.
     """
     seed: builtins.int
     """The root seed of the episodes. The same seed, first episode index, policy and environment give the same episodes,
@@ -485,7 +533,8 @@ class SamplingOptions(google.protobuf.message.Message):
     """The maximum number of steps of an episode, from 1 to 2^50, else INVALID_ARGUMENT. An episode that reaches it is
     truncated, as if by the environment. Counted over all fragments of an episode. Not set: the server's setting, else
     the environment's limit. Other limits make other episodes. INVALID_ARGUMENT if a native vector environment steps
-    the rows and its code does not accept a limit.
+    the rows and its code does not accept a limit. Without one, a call in which no episode ends for long fails with
+    NO_EPISODE_ENDED.
     """
     sampler_run: builtins.str
     """The `sampler_run` of a stream that this call resumes. FAILED_PRECONDITION (SAMPLER_RUN) if the sampler was created
@@ -496,6 +545,9 @@ class SamplingOptions(google.protobuf.message.Message):
     """The maximum size of each message of the stream, in bytes as gRPC counts them. Not set: 4 MiB less 4 KiB, which
     clients accept without any setting. INVALID_ARGUMENT below 4 KiB or above 256 MiB. Messages usually have about 2
     MiB, and are larger only where a few steps take more. A message holds at least one step and one last observation.
+    RESOURCE_EXHAUSTED (MESSAGE_TOO_SMALL) if these two do not fit, as for observations of over 2 MiB with the default:
+    the error names the size that does, which the client then also has to accept (in gRPC's libraries, the maximum size
+    of a received message).
     The limit also applies to the size that the message would have without compression and frame stacks, so that it
     bounds the memory that a client needs to read it.
     """
@@ -537,6 +589,14 @@ class SamplingOptions(google.protobuf.message.Message):
     """The number of workers that the caller expects, such as `worker_count` of Beginning, which exact episodes and
     fragments depend on. FAILED_PRECONDITION (WORKER_COUNT) for any other number.
     """
+    expected_environment_version: builtins.int
+    """The environment version that the caller expects to be current; see SamplerService. FAILED_PRECONDITION
+    (UNEXPECTED_VERSION) if another one is.
+    """
+    client_id: builtins.str
+    """The client, whose own updates make versions that it expects; see SamplerService. INVALID_ARGUMENT for more than 64
+    bytes. Empty: only the expected numbers count.
+    """
     @property
     def accept_compression(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[rollserve.v1.tensor_pb2.Compression.ValueType]:
         """The compressions that columns of batches may have, the preferred one first. The server uses the first that it
@@ -568,11 +628,15 @@ class SamplingOptions(google.protobuf.message.Message):
         min_policy_version: builtins.int | None = ...,
         skip_failed_episodes: builtins.bool = ...,
         worker_count: builtins.int | None = ...,
+        expected_environment_version: builtins.int | None = ...,
+        client_id: builtins.str = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "_worker_count", b"_worker_count", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "min_policy_version", b"min_policy_version", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed", "worker_count", b"worker_count"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "_worker_count", b"_worker_count", "accept_compression", b"accept_compression", "accept_frame_stacks", b"accept_frame_stacks", "accept_shared_memory", b"accept_shared_memory", "blackhole", b"blackhole", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "min_policy_version", b"min_policy_version", "policy_version", b"policy_version", "prefetch", b"prefetch", "return_states", b"return_states", "sampler_run", b"sampler_run", "seed", b"seed", "skip_failed_episodes", b"skip_failed_episodes", "worker_count", b"worker_count"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_environment_version", b"_expected_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "_worker_count", b"_worker_count", "environment_version", b"environment_version", "expected_environment_version", b"expected_environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "min_policy_version", b"min_policy_version", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed", "worker_count", b"worker_count"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_environment_version", b"_expected_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "_worker_count", b"_worker_count", "accept_compression", b"accept_compression", "accept_frame_stacks", b"accept_frame_stacks", "accept_shared_memory", b"accept_shared_memory", "blackhole", b"blackhole", "client_id", b"client_id", "environment_version", b"environment_version", "expected_environment_version", b"expected_environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "min_policy_version", b"min_policy_version", "policy_version", b"policy_version", "prefetch", b"prefetch", "return_states", b"return_states", "sampler_run", b"sampler_run", "seed", b"seed", "skip_failed_episodes", b"skip_failed_episodes", "worker_count", b"worker_count"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_environment_version", b"_environment_version"]) -> typing.Literal["environment_version"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_expected_environment_version", b"_expected_environment_version"]) -> typing.Literal["expected_environment_version"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_expected_policy_version", b"_expected_policy_version"]) -> typing.Literal["expected_policy_version"] | None: ...
     @typing.overload
@@ -954,6 +1018,7 @@ class Counters(google.protobuf.message.Message):
     ENVIRONMENT_FAILURE_COUNT_FIELD_NUMBER: builtins.int
     RETRIED_EPISODE_COUNT_FIELD_NUMBER: builtins.int
     FAILED_EPISODE_COUNT_FIELD_NUMBER: builtins.int
+    STRAGGLER_EPISODE_COUNT_FIELD_NUMBER: builtins.int
     completed_call_count: builtins.int
     """Sampling calls that completed."""
     failed_call_count: builtins.int
@@ -975,9 +1040,13 @@ class Counters(google.protobuf.message.Message):
     environment_failure_count: builtins.int
     """Errors that environments raised in episodes, in calls and evaluations that have ended."""
     retried_episode_count: builtins.int
-    """Episodes that were retried for any reason, in calls and evaluations that have ended."""
+    """Episodes that were retried because something had failed, in calls and evaluations that have ended."""
     failed_episode_count: builtins.int
     """Episodes that were skipped because of `skip_failed_episodes`, in calls and evaluations that have ended."""
+    straggler_episode_count: builtins.int
+    """Stragglers: episodes that were started a second time on another worker although nothing had failed, in calls and
+    evaluations that have ended.
+    """
     @property
     def uptime(self) -> google.protobuf.duration_pb2.Duration:
         """The age of the sampler."""
@@ -997,9 +1066,10 @@ class Counters(google.protobuf.message.Message):
         environment_failure_count: builtins.int = ...,
         retried_episode_count: builtins.int = ...,
         failed_episode_count: builtins.int = ...,
+        straggler_episode_count: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["uptime", b"uptime"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cancelled_call_count", b"cancelled_call_count", "completed_call_count", b"completed_call_count", "environment_failure_count", b"environment_failure_count", "episode_count", b"episode_count", "failed_call_count", b"failed_call_count", "failed_episode_count", b"failed_episode_count", "message_bytes", b"message_bytes", "retried_episode_count", b"retried_episode_count", "simulated_step_count", b"simulated_step_count", "step_count", b"step_count", "uptime", b"uptime", "worker_restart_count", b"worker_restart_count"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cancelled_call_count", b"cancelled_call_count", "completed_call_count", b"completed_call_count", "environment_failure_count", b"environment_failure_count", "episode_count", b"episode_count", "failed_call_count", b"failed_call_count", "failed_episode_count", b"failed_episode_count", "message_bytes", b"message_bytes", "retried_episode_count", b"retried_episode_count", "simulated_step_count", b"simulated_step_count", "step_count", b"step_count", "straggler_episode_count", b"straggler_episode_count", "uptime", b"uptime", "worker_restart_count", b"worker_restart_count"]) -> None: ...
 
 global___Counters = Counters
 
@@ -1020,6 +1090,8 @@ class EvaluationOptions(google.protobuf.message.Message):
     EXPECTED_POLICY_VERSION_FIELD_NUMBER: builtins.int
     MIN_POLICY_VERSION_FIELD_NUMBER: builtins.int
     SKIP_FAILED_EPISODES_FIELD_NUMBER: builtins.int
+    EXPECTED_ENVIRONMENT_VERSION_FIELD_NUMBER: builtins.int
+    CLIENT_ID_FIELD_NUMBER: builtins.int
     policy_version: builtins.int
     """The version of the policy to evaluate. Not set: the current one; see SamplingOptions."""
     environment_version: builtins.int
@@ -1045,6 +1117,12 @@ class EvaluationOptions(google.protobuf.message.Message):
     """Whether to skip episodes whose environments raise errors in every attempt; see SamplingOptions. The evaluation then
     has fewer episodes; its `account` lists the skipped ones. INVALID_ARGUMENT for populations.
     """
+    expected_environment_version: builtins.int
+    """The environment version that the caller expects to be current; see SamplingOptions. INVALID_ARGUMENT beside
+    `environment`.
+    """
+    client_id: builtins.str
+    """The client; see SamplingOptions."""
     @property
     def environment(self) -> rollserve.v1.environment_pb2.Environment:
         """If set, another environment to act in, the same on all workers, such as the sampler's without wrappers that change
@@ -1071,11 +1149,15 @@ class EvaluationOptions(google.protobuf.message.Message):
         expected_policy_version: builtins.int | None = ...,
         min_policy_version: builtins.int | None = ...,
         skip_failed_episodes: builtins.bool = ...,
+        expected_environment_version: builtins.int | None = ...,
+        client_id: builtins.str = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_max_episode_length", b"_max_episode_length", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "environment", b"environment", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "max_episode_length", b"max_episode_length", "min_policy_version", b"min_policy_version", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_policy_version", b"_expected_policy_version", "_max_episode_length", b"_max_episode_length", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "environment", b"environment", "environment_version", b"environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "min_policy_version", b"min_policy_version", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed", "skip_failed_episodes", b"skip_failed_episodes"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_environment_version", b"_expected_environment_version", "_expected_policy_version", b"_expected_policy_version", "_max_episode_length", b"_max_episode_length", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "environment", b"environment", "environment_version", b"environment_version", "expected_environment_version", b"expected_environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "max_episode_length", b"max_episode_length", "min_policy_version", b"min_policy_version", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_environment_version", b"_expected_environment_version", "_expected_policy_version", b"_expected_policy_version", "_max_episode_length", b"_max_episode_length", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "client_id", b"client_id", "environment", b"environment", "environment_version", b"environment_version", "expected_environment_version", b"expected_environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "min_policy_version", b"min_policy_version", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed", "skip_failed_episodes", b"skip_failed_episodes"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_environment_version", b"_environment_version"]) -> typing.Literal["environment_version"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_expected_environment_version", b"_expected_environment_version"]) -> typing.Literal["expected_environment_version"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_expected_policy_version", b"_expected_policy_version"]) -> typing.Literal["expected_policy_version"] | None: ...
     @typing.overload

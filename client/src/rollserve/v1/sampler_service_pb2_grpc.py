@@ -37,13 +37,24 @@ class SamplerServiceStub(object):
 
     Errors are gRPC statuses. The constant that programs tell them apart by is an ErrorReason (errors.proto), which comes
     as `reason` of `google.rpc.ErrorInfo` and as the trailing metadata `rollserve-reason`; `google.rpc.BadRequest` names
-    the field at fault. docs/errors.md describes the form. Each RPC lists the reasons that it can fail with. Any RPC can
-    also fail with INVALID_VALUE, SAMPLER_NOT_FOUND, REQUEST_TOO_LARGE, CLIENT_STALLED, SERVER_STOPPING, SAMPLER_TAKEN,
-    JOURNAL_LOST and INTERNAL. Any call that samples or evaluates, and any update, can also fail with TOO_FEW_WORKERS and
-    OBJECT_STORE_FULL. Errors that gRPC itself raises have no reason: a server that is starting, stopping or out of reach
-    (UNAVAILABLE), deadlines, cancellation, too many RPCs at a time (RESOURCE_EXHAUSTED), and a request that is larger
-    than the server accepts (RESOURCE_EXHAUSTED; `--max-request-bytes`, 256 MiB by default). Losing a worker, or an error
-    of an environment, does not fail a call as long as a retry succeeds: it costs time only.
+    the field at fault. Both messages are details of a serialized `google.rpc.Status`, which gRPC carries in the trailing
+    metadata `grpc-status-details-bin`. docs/errors.md describes the form.
+
+    The path of a field leads from the request down: the names of fields as in the protos, joined by `.`, and the
+    position of a list element in brackets, from 0: `per_worker.updates[2].agent.mlp.layer_sizes[0]`. Lists of named
+    values stand like maps, and the key of a map or the name of a value is in brackets and quotes:
+    `agent.mlp.parameters['0/weight']` is the tensor of that name in `parameters.tensors`, `['0/weight'].shape` its
+    shape, and `['0/weight'][3, 1]` one of its elements. `model.input['x']` and the like lead on into an ONNX model. If
+    no field of a oneof is set, the path ends with the name of the oneof. The path is empty for what is about a request
+    as a whole.
+
+    Each RPC lists the reasons that it can fail with. Any RPC can also fail with INVALID_VALUE, SAMPLER_NOT_FOUND,
+    REQUEST_TOO_LARGE, CLIENT_STALLED, SERVER_STOPPING, SAMPLER_TAKEN, JOURNAL_LOST and INTERNAL. Any call that samples
+    or evaluates, and any update, can also fail with TOO_FEW_WORKERS and OBJECT_STORE_FULL. Errors that gRPC itself
+    raises have no reason: a server that is starting, stopping or out of reach (UNAVAILABLE), deadlines, cancellation,
+    too many RPCs at a time (RESOURCE_EXHAUSTED), a request that is larger than the server accepts (RESOURCE_EXHAUSTED;
+    `--max-request-bytes`, 256 MiB by default), and a request in another compression of gRPC than gzip (UNIMPLEMENTED).
+    Losing a worker, or an error of an environment, does not fail a call as long as a retry succeeds: it costs time only.
 
     Several calls can sample at the same time, each as if it were alone (`--max-calls`, 4 by default). Further calls
     queue and are admitted in the order of their arrival. While a client does not read what is ready for it, another call
@@ -53,6 +64,20 @@ class SamplerServiceStub(object):
     off ends that sequence, so that its client can resume it: the next call starts another own sequence, with another
     seed. If such a call fails because of an environment or an agent, the own sequence continues behind the episode that
     failed. Fragments differ; see there.
+
+    A sampler has one agent and one environment for all its clients: an update by one client changes what the calls of
+    all others sample with. A client that must not sample with the agent or the environment of another one sets
+    `expected_policy_version` and `expected_environment_version` to the versions that its own updates returned, in its
+    calls and in updates that build on the present agent or environment. A call then samples with these versions, or
+    fails with FAILED_PRECONDITION (UNEXPECTED_VERSION); the sampler stays as it was, and nothing is sampled. The
+    conditions hold when the call is admitted, or when the update begins. A client that updates while its own calls queue
+    also sets `client_id` everywhere, to a text that no other client has, such as a random UUID. The current version is
+    then the expected one if an update with this `client_id` has made it, whatever its number is; otherwise it is not,
+    even if the numbers are equal, as they can be after a restart of the server.
+
+    Versions are numbered from 1 in each run of a sampler, and 0 stands for none: `policy_version` is 0 in responses
+    before the first agent. In requests, 0 in an `optional` field is a version that never exists, so that the call fails
+    with FAILED_PRECONDITION; leave the field out for the current version.
     """
 
     def __init__(self, channel):
@@ -124,13 +149,24 @@ class SamplerServiceServicer(object):
 
     Errors are gRPC statuses. The constant that programs tell them apart by is an ErrorReason (errors.proto), which comes
     as `reason` of `google.rpc.ErrorInfo` and as the trailing metadata `rollserve-reason`; `google.rpc.BadRequest` names
-    the field at fault. docs/errors.md describes the form. Each RPC lists the reasons that it can fail with. Any RPC can
-    also fail with INVALID_VALUE, SAMPLER_NOT_FOUND, REQUEST_TOO_LARGE, CLIENT_STALLED, SERVER_STOPPING, SAMPLER_TAKEN,
-    JOURNAL_LOST and INTERNAL. Any call that samples or evaluates, and any update, can also fail with TOO_FEW_WORKERS and
-    OBJECT_STORE_FULL. Errors that gRPC itself raises have no reason: a server that is starting, stopping or out of reach
-    (UNAVAILABLE), deadlines, cancellation, too many RPCs at a time (RESOURCE_EXHAUSTED), and a request that is larger
-    than the server accepts (RESOURCE_EXHAUSTED; `--max-request-bytes`, 256 MiB by default). Losing a worker, or an error
-    of an environment, does not fail a call as long as a retry succeeds: it costs time only.
+    the field at fault. Both messages are details of a serialized `google.rpc.Status`, which gRPC carries in the trailing
+    metadata `grpc-status-details-bin`. docs/errors.md describes the form.
+
+    The path of a field leads from the request down: the names of fields as in the protos, joined by `.`, and the
+    position of a list element in brackets, from 0: `per_worker.updates[2].agent.mlp.layer_sizes[0]`. Lists of named
+    values stand like maps, and the key of a map or the name of a value is in brackets and quotes:
+    `agent.mlp.parameters['0/weight']` is the tensor of that name in `parameters.tensors`, `['0/weight'].shape` its
+    shape, and `['0/weight'][3, 1]` one of its elements. `model.input['x']` and the like lead on into an ONNX model. If
+    no field of a oneof is set, the path ends with the name of the oneof. The path is empty for what is about a request
+    as a whole.
+
+    Each RPC lists the reasons that it can fail with. Any RPC can also fail with INVALID_VALUE, SAMPLER_NOT_FOUND,
+    REQUEST_TOO_LARGE, CLIENT_STALLED, SERVER_STOPPING, SAMPLER_TAKEN, JOURNAL_LOST and INTERNAL. Any call that samples
+    or evaluates, and any update, can also fail with TOO_FEW_WORKERS and OBJECT_STORE_FULL. Errors that gRPC itself
+    raises have no reason: a server that is starting, stopping or out of reach (UNAVAILABLE), deadlines, cancellation,
+    too many RPCs at a time (RESOURCE_EXHAUSTED), a request that is larger than the server accepts (RESOURCE_EXHAUSTED;
+    `--max-request-bytes`, 256 MiB by default), and a request in another compression of gRPC than gzip (UNIMPLEMENTED).
+    Losing a worker, or an error of an environment, does not fail a call as long as a retry succeeds: it costs time only.
 
     Several calls can sample at the same time, each as if it were alone (`--max-calls`, 4 by default). Further calls
     queue and are admitted in the order of their arrival. While a client does not read what is ready for it, another call
@@ -140,6 +176,20 @@ class SamplerServiceServicer(object):
     off ends that sequence, so that its client can resume it: the next call starts another own sequence, with another
     seed. If such a call fails because of an environment or an agent, the own sequence continues behind the episode that
     failed. Fragments differ; see there.
+
+    A sampler has one agent and one environment for all its clients: an update by one client changes what the calls of
+    all others sample with. A client that must not sample with the agent or the environment of another one sets
+    `expected_policy_version` and `expected_environment_version` to the versions that its own updates returned, in its
+    calls and in updates that build on the present agent or environment. A call then samples with these versions, or
+    fails with FAILED_PRECONDITION (UNEXPECTED_VERSION); the sampler stays as it was, and nothing is sampled. The
+    conditions hold when the call is admitted, or when the update begins. A client that updates while its own calls queue
+    also sets `client_id` everywhere, to a text that no other client has, such as a random UUID. The current version is
+    then the expected one if an update with this `client_id` has made it, whatever its number is; otherwise it is not,
+    even if the numbers are equal, as they can be after a restart of the server.
+
+    Versions are numbered from 1 in each run of a sampler, and 0 stands for none: `policy_version` is 0 in responses
+    before the first agent. In requests, 0 in an `optional` field is a version that never exists, so that the call fails
+    with FAILED_PRECONDITION; leave the field out for the current version.
     """
 
     def UpdateAgent(self, request, context):
@@ -147,8 +197,9 @@ class SamplerServiceServicer(object):
         the update. If any worker cannot, none does. Calls that are running finish with the version that they started with;
         calls that are queued use the new version.
 
-        Reasons: MODEL_TOO_LARGE, NO_AGENT (for parameters alone), WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG. For Python
-        agents also AGENT_REFUSED, AGENT_NOT_FOUND, MODULE_NOT_FOUND, PATH_NOT_ALLOWED, PICKLE_NOT_ALLOWED.
+        Reasons: MODEL_TOO_LARGE, NO_AGENT (for parameters alone, and with `expected_policy_version`), UNEXPECTED_VERSION,
+        WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG. For Python agents also AGENT_REFUSED, AGENT_NOT_FOUND,
+        MODULE_NOT_FOUND, PATH_NOT_ALLOWED, PICKLE_NOT_ALLOWED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -159,9 +210,13 @@ class SamplerServiceServicer(object):
         cannot make them, all workers keep what they have. Calls that are running finish in the old environments. If the
         spaces change so that the agent does not fit any more, sampling needs a new agent first.
 
+        One worker first tries each environment in a child process, with a reset and up to 8 steps. ENV_REFUSED if it fails
+        in every attempt (`--env-retries`), ends the process, takes longer than `--reset-seconds` or `--step-seconds`, or
+        if its observations have another shape or dtype than their space.
+
         Reasons: ENVIRONMENTS_TOO_LARGE, ENV_REFUSED, ENV_NOT_FOUND, WRAPPER_NOT_FOUND, MODULE_NOT_FOUND,
         PACKAGE_NOT_FOUND, MODULE_NOT_ALLOWED, WRAPPER_NOT_ALLOWED, METHOD_NOT_ALLOWED, PATH_NOT_ALLOWED,
-        RENDER_MODE_NOT_ALLOWED, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG.
+        RENDER_MODE_NOT_ALLOWED, UNEXPECTED_VERSION, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -193,9 +248,9 @@ class SamplerServiceServicer(object):
         that order as they become ready, and one account. If the call has to queue, agent, environment and the conditions
         on versions are evaluated when it is admitted.
 
-        Reasons: NO_AGENT, AGENT_MISFIT, AGENT_FAILED, POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, ROW_STEP_COUNT,
-        WORKER_COUNT, MESSAGE_TOO_SMALL, FRAGMENTS_TOO_LARGE, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, WORKER_LOST,
-        WORKER_LOST_AGAIN, WORKER_HUNG, ENV_FAILED.
+        Reasons: NO_AGENT, AGENT_MISFIT, AGENT_FAILED, UNEXPECTED_VERSION, POLICY_VERSION, ENVIRONMENT_VERSION,
+        SAMPLER_RUN, ROW_STEP_COUNT, WORKER_COUNT, MESSAGE_TOO_SMALL, FRAGMENTS_TOO_LARGE, NO_EPISODE_ENDED (except for
+        fragments), TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, ENV_FAILED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -253,8 +308,9 @@ class SamplerServiceServicer(object):
         are being made, progress comes before the beginning.
 
         Reasons: for an environment from the request those of UpdateEnv; NO_AGENT, AGENT_MISFIT, AGENT_FAILED,
-        POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, WORKER_COUNT, MESSAGE_TOO_SMALL, TOO_MANY_CALLS,
-        TOO_MANY_STALLED_CALLS, TOO_MANY_REQUEST_BYTES, WORKER_LOST, WORKER_LOST_AGAIN, WORKER_HUNG, ENV_FAILED.
+        UNEXPECTED_VERSION, POLICY_VERSION, ENVIRONMENT_VERSION, SAMPLER_RUN, WORKER_COUNT, MESSAGE_TOO_SMALL,
+        NO_EPISODE_ENDED, TOO_MANY_CALLS, TOO_MANY_STALLED_CALLS, TOO_MANY_REQUEST_BYTES, WORKER_LOST, WORKER_LOST_AGAIN,
+        WORKER_HUNG, ENV_FAILED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -267,7 +323,8 @@ class SamplerServiceServicer(object):
         the members, however many workers there are. The stream has its beginning, progress, and the evaluation; progress
         can come first, as in Evaluate.
 
-        Episodes run in rows that are stepped one by one, so the environment has to offer that; all but EnvPool's do.
+        Episodes run in rows that are stepped one by one, so the environment has to offer that, with the same spaces:
+        INVALID_ARGUMENT for EnvPool's and, for example, for native rows of ALE's games.
         Members of an MLP act side by side in the rows of a worker. Members of other agents act one after the other, which
         is slower.
 
@@ -349,13 +406,24 @@ class SamplerService(object):
 
     Errors are gRPC statuses. The constant that programs tell them apart by is an ErrorReason (errors.proto), which comes
     as `reason` of `google.rpc.ErrorInfo` and as the trailing metadata `rollserve-reason`; `google.rpc.BadRequest` names
-    the field at fault. docs/errors.md describes the form. Each RPC lists the reasons that it can fail with. Any RPC can
-    also fail with INVALID_VALUE, SAMPLER_NOT_FOUND, REQUEST_TOO_LARGE, CLIENT_STALLED, SERVER_STOPPING, SAMPLER_TAKEN,
-    JOURNAL_LOST and INTERNAL. Any call that samples or evaluates, and any update, can also fail with TOO_FEW_WORKERS and
-    OBJECT_STORE_FULL. Errors that gRPC itself raises have no reason: a server that is starting, stopping or out of reach
-    (UNAVAILABLE), deadlines, cancellation, too many RPCs at a time (RESOURCE_EXHAUSTED), and a request that is larger
-    than the server accepts (RESOURCE_EXHAUSTED; `--max-request-bytes`, 256 MiB by default). Losing a worker, or an error
-    of an environment, does not fail a call as long as a retry succeeds: it costs time only.
+    the field at fault. Both messages are details of a serialized `google.rpc.Status`, which gRPC carries in the trailing
+    metadata `grpc-status-details-bin`. docs/errors.md describes the form.
+
+    The path of a field leads from the request down: the names of fields as in the protos, joined by `.`, and the
+    position of a list element in brackets, from 0: `per_worker.updates[2].agent.mlp.layer_sizes[0]`. Lists of named
+    values stand like maps, and the key of a map or the name of a value is in brackets and quotes:
+    `agent.mlp.parameters['0/weight']` is the tensor of that name in `parameters.tensors`, `['0/weight'].shape` its
+    shape, and `['0/weight'][3, 1]` one of its elements. `model.input['x']` and the like lead on into an ONNX model. If
+    no field of a oneof is set, the path ends with the name of the oneof. The path is empty for what is about a request
+    as a whole.
+
+    Each RPC lists the reasons that it can fail with. Any RPC can also fail with INVALID_VALUE, SAMPLER_NOT_FOUND,
+    REQUEST_TOO_LARGE, CLIENT_STALLED, SERVER_STOPPING, SAMPLER_TAKEN, JOURNAL_LOST and INTERNAL. Any call that samples
+    or evaluates, and any update, can also fail with TOO_FEW_WORKERS and OBJECT_STORE_FULL. Errors that gRPC itself
+    raises have no reason: a server that is starting, stopping or out of reach (UNAVAILABLE), deadlines, cancellation,
+    too many RPCs at a time (RESOURCE_EXHAUSTED), a request that is larger than the server accepts (RESOURCE_EXHAUSTED;
+    `--max-request-bytes`, 256 MiB by default), and a request in another compression of gRPC than gzip (UNIMPLEMENTED).
+    Losing a worker, or an error of an environment, does not fail a call as long as a retry succeeds: it costs time only.
 
     Several calls can sample at the same time, each as if it were alone (`--max-calls`, 4 by default). Further calls
     queue and are admitted in the order of their arrival. While a client does not read what is ready for it, another call
@@ -365,6 +433,20 @@ class SamplerService(object):
     off ends that sequence, so that its client can resume it: the next call starts another own sequence, with another
     seed. If such a call fails because of an environment or an agent, the own sequence continues behind the episode that
     failed. Fragments differ; see there.
+
+    A sampler has one agent and one environment for all its clients: an update by one client changes what the calls of
+    all others sample with. A client that must not sample with the agent or the environment of another one sets
+    `expected_policy_version` and `expected_environment_version` to the versions that its own updates returned, in its
+    calls and in updates that build on the present agent or environment. A call then samples with these versions, or
+    fails with FAILED_PRECONDITION (UNEXPECTED_VERSION); the sampler stays as it was, and nothing is sampled. The
+    conditions hold when the call is admitted, or when the update begins. A client that updates while its own calls queue
+    also sets `client_id` everywhere, to a text that no other client has, such as a random UUID. The current version is
+    then the expected one if an update with this `client_id` has made it, whatever its number is; otherwise it is not,
+    even if the numbers are equal, as they can be after a restart of the server.
+
+    Versions are numbered from 1 in each run of a sampler, and 0 stands for none: `policy_version` is 0 in responses
+    before the first agent. In requests, 0 in an `optional` field is a version that never exists, so that the call fails
+    with FAILED_PRECONDITION; leave the field out for the current version.
     """
 
     @staticmethod

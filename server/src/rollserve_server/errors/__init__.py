@@ -16,6 +16,7 @@ from rollserve_server.errors.domain import (
     TooFewWorkersError,
     WorkerLostError,
     at_row,
+    joined,
     within,
 )
 from rollserve_server.errors.foreign import describe, listed, portable, shorten, show, traceback_of
@@ -37,6 +38,7 @@ __all__ = [
     "WorkerLostError",
     "at_row",
     "describe",
+    "joined",
     "listed",
     "portable",
     "shorten",

@@ -28,6 +28,7 @@ __all__ = [
     "TooFewWorkersError",
     "WorkerLostError",
     "at_row",
+    "joined",
     "within",
 ]
 
@@ -78,8 +79,13 @@ def within(field: str) -> Iterator[None]:
     try:
         yield
     except DomainError as error:
-        error.field = f"{field}.{error.field}" if error.field else field
+        error.field = joined(field, error.field)
         raise
+
+
+def joined(field: str, inner: str) -> str:
+    """Return the path of a field within another one; a position or name in brackets follows without a dot."""
+    return f"{field}.{inner}" if field and inner and not inner.startswith("[") else f"{field}{inner}"
 
 
 @contextlib.contextmanager
@@ -119,13 +125,17 @@ class WorkerLostError(DomainError):
 
     Attributes:
         worker_index: the worker's index.
+        episode_index: index of the episode that the worker hung in; None if it did not hang, or not in an episode.
     """
 
     reason = Reason.WORKER_LOST
 
-    def __init__(self, text: str, worker_index: int, *, reason: Reason | None = None) -> None:
+    def __init__(
+        self, text: str, worker_index: int, *, reason: Reason | None = None, episode_index: int | None = None
+    ) -> None:
         super().__init__(text, reason=reason)
         self.worker_index = worker_index
+        self.episode_index = episode_index
 
     def again(self, text: str) -> WorkerLostError:
         """Return the error of work that was lost with one worker after the other, the last time with this error."""
