@@ -84,12 +84,14 @@ class Account:
         num_discarded_steps: steps discarded because of `blackhole`, or by an evaluation that returns no episodes.
         num_discarded_episodes: episodes that ended in these steps.
         shared_message_bytes: bytes of messages received through shared memory instead of the connection.
-        num_retried_episodes: number of retries and duplicates of episodes.
+        num_retried_episodes: number of retries of episodes after something had failed.
         retry_reasons: number of retries by reason, a constant of the server such as `environment_failed`,
-            `worker_lost`, `worker_hung` or `straggler`.
+            `worker_lost` or `worker_hung`.
         num_straggler_episodes: episodes that were started a second time on another worker, because the first run took
-            far longer than others.
+            far longer than others. Nothing has failed, so they are no retries.
         num_missing_steps: for fragments with `fraction_of_workers`, requested steps that were not simulated.
+        num_reassigned_episodes: for exact episodes, delivered episodes that another worker simulated than the one in
+            `worker_indices`, because that one was missing; after an interruption, those since then.
         num_failed_episodes: episodes that the call skipped, with `skip_failed_episodes`, because their environments
             raised errors in every attempt.
         episode_failures: the first 64 episodes whose environments raised errors; after an interruption, those since
@@ -100,10 +102,12 @@ class Account:
         num_resumptions: number of interruptions of the stream, each followed by another call that continued it.
         seed: root seed of the sequence of episodes. With `first_episode_index`, or for fragments with `row_step_count`,
             it repeats the call.
-        first_episode_index: index of the first delivered episode.
+        first_episode_index: index of the first delivered episode; 0 for fragments, whose episodes are in
+            `EpisodeBatch.episode_indices`.
         policy_version: version that acted.
         env_version: version of the environment.
-        dropped_infos: number of values that could not be delivered, by the name of the info.
+        dropped_infos: number of values that the batch lacks because they are no numbers or not of one shape, by the
+            name of the info; for a stream, what its messages lack; after an interruption, since then.
         workers: share of each worker.
         queued_seconds: time in the queue until admission.
         waiting_seconds: time spent waiting for workers, after admission.
@@ -143,6 +147,7 @@ class Account:
     episode_failures: tuple[EpisodeFailure, ...] = ()
     num_straggler_episodes: int = 0
     num_missing_steps: int = 0
+    num_reassigned_episodes: int = 0
 
     @property
     def num_dropped_steps(self) -> int:

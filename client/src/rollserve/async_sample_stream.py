@@ -18,6 +18,7 @@ from rollserve._calls.time_limits import countable
 from rollserve.errors import closed_error
 
 if TYPE_CHECKING:
+    from rollserve._calls.contact import Contact
     from rollserve._calls.resumption import Request
     from rollserve._calls.time_limits import TimeLimits
     from rollserve.episode_batch import EpisodeBatch
@@ -42,10 +43,10 @@ class AsyncSampleStream(BaseStream, AsyncIterator["EpisodeBatch"]):
         RollserveError: from iteration, if the call fails.
     """
 
-    def __init__(self, method: Callable[..., Any], request: Request, limits: TimeLimits) -> None:
+    def __init__(self, method: Callable[..., Any], request: Request, limits: TimeLimits, contact: Contact) -> None:
         self._closed = False
         self._loop = asyncio.get_running_loop()
-        super().__init__(method, request, limits)
+        super().__init__(method, request, limits, contact)
 
     async def __aenter__(self) -> Self:
         return self
@@ -65,7 +66,7 @@ class AsyncSampleStream(BaseStream, AsyncIterator["EpisodeBatch"]):
                     response = await asyncio.wait_for(self._call.read(), countable(self._limits.timeout))
             except TimeoutError:
                 self.close()
-                raise self._limits.silence_error() from None
+                raise self._interruptions.silence_error() from self._interruptions.last
             except grpc.RpcError as error:
                 await self._wait_and_resume(error)
                 continue
@@ -103,8 +104,8 @@ class AsyncSampleStream(BaseStream, AsyncIterator["EpisodeBatch"]):
         """Resume the stream after a pause, or raise the error if resuming cannot help."""
         pause = self._pause(error)
         if pause is None:
-            raise self._limits.error_from_rpc(error) from error
+            raise self._interruptions.final_error(error) from self._interruptions.cause_of(error)
         await asyncio.sleep(pause)
         if self._closed:
-            raise closed_error("stream")
+            raise closed_error("stream") from None
         self._resume()

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 import grpc
-import grpc.aio
 
 from rollserve._calls import requests
 from rollserve._calls.agent_parameters import parameters_request, read_parameters_async
+from rollserve._calls.answers import receive_answer_async
 from rollserve._calls.base_sampler import BaseSampler
 from rollserve._calls.cancellation import closed_unless_task_cancelled
-from rollserve._calls.channel import channel_options
-from rollserve._calls.evaluations import EvaluationReader, PopulationReader, Reader, receive_async
-from rollserve._calls.requests import Reception
-from rollserve._calls.time_limits import DEFAULT_TIMEOUT, answer_error, countable
-from rollserve._checks import check_connection
+from rollserve._calls.connection import Connection
+from rollserve._calls.evaluations import Reader, receive_async
+from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 from rollserve.agent_versions import agent_versions_from_proto
 from rollserve.async_sample_stream import AsyncSampleStream
 from rollserve.environments import env_update_from_proto
-from rollserve.errors import closed_error
 from rollserve.status import SamplerStatus, status_from_proto
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve.v1.agent_versions_pb2 import ListAgentVersionsRequest
 
 if TYPE_CHECKING:
+    import grpc.aio
     import numpy as np
 
     from rollserve._calls.resumption import Request
@@ -50,25 +49,25 @@ def aconnect(
     max_message_bytes: int | None = requests.DEFAULT_MESSAGE_BYTES,
     compression: Compression | Sequence[Compression] | None = None,
     shared_memory: bool = False,
+    shared: bool = False,
 ) -> AsyncSampler:
-    """Return a sampler for asyncio on the server at `target`; needs a running event loop.
+    """Return a sampler for asyncio on the server at `target`.
 
-    For arguments and errors, see `rollserve.connect`.
+    The first call opens the connection, which belongs to the event loop of that call. For arguments and errors, see
+    `rollserve.connect`.
 
     >>> async with rollserve.aconnect("127.0.0.1:50051") as sampler:  # doctest: +SKIP
     ...     await sampler.update_agent(rollserve.RandomAgent())
     ...     batch = await sampler.obtain_samples(10_000)
     """
-    check_connection(target, sampler, timeout, max_message_bytes)
-    reception = Reception.of(max_message_bytes, compression, shared_memory)
-    channel = grpc.aio.insecure_channel(target, options=channel_options(max_message_bytes))
-    return AsyncSampler(channel, sampler=sampler, timeout=timeout, reception=reception)
+    return AsyncSampler(Connection.of(target, sampler, timeout, max_message_bytes, compression, shared_memory, shared))
 
 
 class AsyncSampler(BaseSampler[AsyncSampleStream]):
     """Client of a sampler for asyncio: sends agents and environments, and receives episodes.
 
-    `rollserve.aconnect` returns one. In an `async with` block, the connection is closed at the end.
+    `rollserve.aconnect` returns one. In an `async with` block, the connection is closed at the end. A pickle
+    carries the arguments of `aconnect`, and the unpickled sampler connects with its first call.
 
     It has the methods of `rollserve.Sampler`, with the same arguments, results and errors. All except the `stream_*`
     methods are awaited. Cancelling a task that awaits a call cancels the call.
@@ -97,8 +96,8 @@ class AsyncSampler(BaseSampler[AsyncSampleStream]):
 
         For arguments and errors, see `rollserve.Sampler.update_agent`.
         """
-        request = requests.update_agent_request(self._name, agent, per_worker, skip_if_identical)
-        return (await self._call(self._stub.UpdateAgent, request, timeout)).policy_version
+        request = requests.update_agent_request(self._name, self._own_versions, agent, per_worker, skip_if_identical)
+        return self._own_versions.set_agent(await self._call(self._stub.UpdateAgent, request, timeout))
 
     async def update_env(
         self,
@@ -113,8 +112,10 @@ class AsyncSampler(BaseSampler[AsyncSampleStream]):
 
         For arguments and errors, see `rollserve.Sampler.update_env`.
         """
-        request = requests.update_env_request(self._name, env, kwargs, wrappers, per_worker)
-        return env_update_from_proto(await self._call(self._stub.UpdateEnv, request, timeout))
+        request = requests.update_env_request(self._name, self._own_versions, env, kwargs, wrappers, per_worker)
+        updated = env_update_from_proto(await self._call(self._stub.UpdateEnv, request, timeout))
+        self._own_versions.env_version = updated.env_version
+        return updated
 
     async def resize(self, num_workers: int, *, timeout: float | None = None) -> int:
         """Add or remove workers while the sampler runs; return the previous number of workers.
@@ -181,7 +182,7 @@ class AsyncSampler(BaseSampler[AsyncSampleStream]):
 
         For arguments and errors, see `rollserve.Sampler.evaluate`.
         """
-        reader = EvaluationReader(self._name, num_episodes, return_episodes, self._reception, options)
+        reader = self._evaluation_reader(num_episodes, return_episodes, options)
         return await self._receive(self._stub.Evaluate, reader, options)
 
     async def evaluate_population(
@@ -196,7 +197,7 @@ class AsyncSampler(BaseSampler[AsyncSampleStream]):
 
         For arguments and errors, see `rollserve.Sampler.evaluate_population`.
         """
-        reader = PopulationReader(self._name, parameters, num_episodes, same_episodes, options)
+        reader = self._population_reader(parameters, num_episodes, same_episodes, options)
         return await self._receive(self._stub.EvaluatePopulation, reader, options)
 
     async def status(self, *, timeout: float | None = None) -> SamplerStatus:
@@ -224,32 +225,22 @@ class AsyncSampler(BaseSampler[AsyncSampleStream]):
         request = parameters_request(self._name, version, worker, names, self._reception.max_message_bytes)
         return await self._call(read_parameters_async(self._stub.GetAgentParameters), request, timeout)
 
+    @functools.cached_property
+    def _channel(self) -> grpc.aio.Channel:
+        return self._connection.async_channel()
+
     def _stream(self, method: Callable[..., Any], request: Request, options: SamplingOptions) -> AsyncSampleStream:
-        return AsyncSampleStream(self._opened(method), request, self._time_limits(options))
+        return AsyncSampleStream(self._opened(method), request, self._time_limits(options), self._contact)
 
     async def _receive(
         self, method: Callable[..., Any], reader: Reader[_Result], options: EvaluationOptions
     ) -> _Result:
         with closed_unless_task_cancelled("sampler"):
-            return await receive_async(self._opened(method), reader, self._time_limits(options))
+            return await receive_async(self._opened(method), reader, self._time_limits(options), self._contact)
 
     async def _call(self, method: Callable[..., _Result], request: object, timeout: float | None) -> _Result:
         """Await the answer of a method. The stub's types are those for a synchronous channel."""
         seconds = self._answer_seconds(timeout)
-        try:
-            with closed_unless_task_cancelled("sampler"):
-                answer: Any = self._opened(method)(request, timeout=countable(seconds))
-                result: _Result = await answer
-                return result
-        except grpc.RpcError as error:
-            raise answer_error(error, seconds) from error
-
-    def _opened(self, method: Callable[..., _Result]) -> Callable[..., _Result]:
-        """Wrap a method so that it raises the client's own error once the sampler is closed."""
-
-        def call(*arguments: Any, **options: Any) -> _Result:
-            if self._closed:
-                raise closed_error("sampler")
-            return method(*arguments, **options)
-
-        return call
+        with closed_unless_task_cancelled("sampler"):
+            answer: _Result = await receive_answer_async(self._opened(method), request, self._contact, seconds)
+            return answer

@@ -10,16 +10,15 @@ import json
 import os
 import sys
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from rollserve import __version__
-from rollserve._calls.joining import Joining
-from rollserve._calls.progress_bar import ProgressBar
+from rollserve._calls.progress import Progress
 from rollserve._calls.time_limits import DEFAULT_TIMEOUT
+from rollserve._codec.batch_tables import range_text
 from rollserve.agents import RandomAgent
 from rollserve.errors import InvalidArgumentError, RollserveError, UnavailableError, mismatch
 from rollserve.reasons import Reason
@@ -27,6 +26,8 @@ from rollserve.sampler import Sampler, connect
 from rollserve.spaces import Space
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from rollserve.environments import EnvSpec
     from rollserve.episode_batch import EpisodeBatch
     from rollserve.options import SamplingOptions
@@ -63,7 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"rollserve: {error.message}", file=sys.stderr)
         return 2
     try:
-        with connected as sampler:
+        with connected as sampler, warnings.catch_warnings():
+            warnings.showwarning = _show_warning
             options.run(sampler, options)
         print(end="", flush=True)  # an error is reported here, but not at the interpreter's exit
         return 0
@@ -118,7 +120,7 @@ def _add_sample(commands: _Commands, common: argparse.ArgumentParser) -> None:
         help="sample episodes with the sampler's agent",
         description="Sample with the sampler's agent, and show the returns and lengths of the episodes.",
     )
-    sample.add_argument("--steps", type=int, required=True, metavar="N", help="minimum number of steps")
+    sample.add_argument("--steps", type=_count, required=True, metavar="N", help="minimum number of steps, such as 1e6")
     sample.add_argument(
         "--fragments",
         action="store_true",
@@ -132,6 +134,7 @@ def _add_sample(commands: _Commands, common: argparse.ArgumentParser) -> None:
     )
     sample.add_argument("--out", type=Path, metavar="FILE.npz", help="file for the episodes; no ending is added")
     sample.add_argument("--seed", type=int, metavar="N", help="root seed of the episodes")
+    sample.add_argument("--first-episode-index", type=int, metavar="N", help="with --seed: episode to start at")
     sample.add_argument("--policy-version", type=int, metavar="N", help="version that acts")
     sample.add_argument("--min-policy-version", type=int, metavar="N", help="oldest version that may act")
     sample.add_argument(
@@ -157,7 +160,7 @@ def _add_evaluate(commands: _Commands, common: argparse.ArgumentParser) -> None:
         description="Evaluate the sampler's agent beside all other calls, and show the returns and lengths.",
     )
     evaluate.add_argument(
-        "--episodes", type=int, default=100, metavar="N", help="number of episodes (default: %(default)s)"
+        "--episodes", type=_count, default=100, metavar="N", help="number of episodes (default: %(default)s)"
     )
     evaluate.add_argument("--deterministic", action="store_true", help="act without randomness")
     evaluate.add_argument(
@@ -173,8 +176,23 @@ def _add_resize(commands: _Commands, common: argparse.ArgumentParser) -> None:
         help="change the number of workers",
         description="Add or remove workers while the sampler runs. Calls that are running keep their workers.",
     )
-    resize.add_argument("workers", type=int, metavar="N", help="new number of workers")
+    resize.add_argument("workers", type=_count, metavar="N", help="new number of workers")
     resize.set_defaults(run=_resize)
+
+
+def _count(text: str) -> int:
+    """Parse a whole number, which may be written as 1e6."""
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        number = float(text)
+        if number.is_integer():
+            return int(number)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(mismatch("a whole number, such as 10000 or 1e4", repr(text)))
 
 
 def _numbers(text: str) -> list[float]:
@@ -198,6 +216,7 @@ def _sample(sampler: Sampler, options: argparse.Namespace) -> None:
     began = time.monotonic()
     sampling_options: SamplingOptions = {
         "seed": options.seed,
+        "first_episode_index": options.first_episode_index,
         "policy_version": options.policy_version,
         "min_policy_version": options.min_policy_version,
         "skip_failed_episodes": options.skip_failed_episodes,
@@ -220,14 +239,14 @@ def _sample(sampler: Sampler, options: argparse.Namespace) -> None:
         try:
             batch.save(options.out)
         except OSError as error:
-            raise OSError(error.errno, error.strerror or str(error), str(options.out)) from error
+            raise OSError(error.errno, error.strerror or str(error), str(options.out)) from None
         print(f"written to {options.out}")
 
 
 def _evaluate(sampler: Sampler, options: argparse.Namespace) -> None:
     result = sampler.evaluate(options.episodes, deterministic=options.deterministic, seed=options.seed)
-    print(f"return {result.return_summary}, {_range(result.returns)}")
-    print(f"length {result.length_summary}, {_range(result.lengths)}")
+    print(f"return {result.return_summary}, {range_text(result.returns)}")
+    print(f"length {result.length_summary}, {range_text(result.lengths)}")
     print(
         f"{len(result)} episodes, policy version {result.policy_version}, environment version {result.env_version}, "
         f"seed {result.seed}"
@@ -250,14 +269,9 @@ def _check_writable(path: Path) -> None:
 
 
 def _receive(stream: SampleStream, num_steps: int) -> EpisodeBatch:
-    """Return the whole stream as one batch, and show a progress bar meanwhile."""
-    received = 0
-    with ProgressBar(num_steps, unit="steps", file=sys.stderr) as bar, Joining(num_steps) as joining:
-        for part in stream:
-            joining.add(part)
-            received += part.num_steps
-            bar.update(min(received, num_steps))
-        return joining.join(stream.end())
+    """Return the whole stream as one batch, and show the progress meanwhile."""
+    with Progress(lambda: stream.num_simulated_steps, num_steps, unit="steps", file=sys.stderr):
+        return stream.join()
 
 
 def _summary(batch: EpisodeBatch, seconds: float) -> str:
@@ -282,12 +296,7 @@ def _summary(batch: EpisodeBatch, seconds: float) -> str:
 
 
 def _distribution(name: str, values: np.ndarray) -> str:
-    return f"{name}: mean {values.mean():.1f}, {_range(values)}"
-
-
-def _range(values: np.ndarray) -> str:
-    low, middle, high = np.quantile(values, (0, 0.5, 1))
-    return f"min {low:g}, median {middle:g}, max {high:g}"
+    return f"{name}: mean {values.mean():.1f}, {range_text(values)}"
 
 
 def _describe(status: SamplerStatus) -> str:
@@ -304,6 +313,7 @@ def _describe(status: SamplerStatus) -> str:
         f"simulated: {counters.num_simulated_steps} steps",
         f"faults: {counters.num_env_failures} errors of environments, {counters.num_retried_episodes} episodes "
         f"retried, {counters.num_failed_episodes} skipped",
+        f"stragglers: {counters.num_straggler_episodes} episodes started a second time on another worker",
     ]
     return "\n".join([*lines, *map(_describe_worker, status.workers)])
 
@@ -341,6 +351,10 @@ def _to_json(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(mismatch("a value that JSON can hold", type(value).__name__))
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"rollserve: {message}", file=sys.stderr)
 
 
 def _one_line(error: RollserveError) -> str:

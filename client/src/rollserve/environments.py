@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rollserve._checks import check_choice, check_count, check_text, check_type
+from rollserve._codec.field_errors import FieldError
 from rollserve._codec.json_arguments import kwargs_from_json, kwargs_to_json, value_from_json, value_to_json
 from rollserve.errors import mismatch
 from rollserve.reproducibility import Reproducibility, reproducibility_from_proto
@@ -98,8 +99,9 @@ class EnvSpec:
         reset_options: `options` of each reset. JSON has to be able to hold them.
         vectorization: "rows" steps rows one by one. "native" steps all rows of a worker together, by the environment's
             own code for many rows. "envpool" takes the environment from EnvPool, which allows no wrappers, task or
-            reset options. None takes the server's setting: "native" where the environment offers it, unless the
-            operator says otherwise.
+            reset options. None takes the server's setting: unless the operator says otherwise, "native" where the
+            environment offers it, else "rows". Where both exist and their spaces differ, as with ALE's games, the
+            server refuses None.
         num_rows: number of rows that each worker steps at once for a call; None for the server's setting.
         num_episodes_per_row: number of episodes of each row in a block, where rows are stepped together; None for the
             server's setting.
@@ -235,7 +237,7 @@ def env_spec_from_proto(message: environment_pb2.Environment) -> EnvSpec:
     """
     names = {number: name for name, number in _VECTORIZATIONS.items()}
     if message.vectorization and message.vectorization not in names:
-        raise ValueError(f"vectorization: {mismatch('a member of Vectorization', message.vectorization)}")
+        raise FieldError("vectorization", mismatch("a member of Vectorization", message.vectorization))
     wrappers = [Wrapper(wrapper.name, kwargs_from_json(wrapper.kwargs_json)) for wrapper in message.wrappers]
     task = _task_from_proto(message.task) if message.HasField("task") else None
     options = kwargs_from_json(message.reset_options_json)
@@ -298,4 +300,4 @@ def _task_from_proto(message: environment_pb2.Task) -> Task:
     try:
         return Task(message.method, value_from_json(message.argument_json))
     except ValueError as error:
-        raise ValueError(f"task.argument_json: {error}") from None
+        raise FieldError("task.argument_json", str(error)) from None

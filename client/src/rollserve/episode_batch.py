@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve._codec.column_checks import as_int64, check_columns, check_header, check_last_observations
+from rollserve._codec.batch_fields import (
+    FIELDS,
+    HEADERS,
+    INFOS,
+    INTEGER_HEADERS,
+    OPTIONAL_HEADERS,
+    REQUIRED,
+    SEGMENT_COLUMNS,
+    STEP_COLUMNS,
+)
+from rollserve._codec.batch_tables import batch_table
+from rollserve._codec.column_checks import as_int64, check_batch, check_header
 from rollserve._codec.column_files import UNREADABLE_ERRORS, load_columns, save_columns
 from rollserve._codec.columns import (
     Columns,
@@ -22,6 +33,7 @@ from rollserve._codec.columns import (
     without_full_masks,
 )
 from rollserve._codec.initial_states import later_initial_states
+from rollserve._codec.row_layout import columns_by_row
 from rollserve.errors import mismatch
 
 if TYPE_CHECKING:
@@ -30,23 +42,6 @@ if TYPE_CHECKING:
     from rollserve.account import Account
 
 __all__ = ["EpisodeBatch", "StepType"]
-
-_STEP_COLUMNS = ("observations", "actions", "rewards", "agent_infos", "env_infos")
-_SEGMENT_COLUMNS = ("last_observations", "episode_infos", "initial_states")
-_INTEGER_HEADERS = ("lengths", "policy_versions", "episode_indices", "first_steps")
-_OPTIONAL_HEADERS = ("env_seeds", "worker_indices")
-_HEADERS = (
-    "lengths",
-    "terminated",
-    "truncated",
-    "policy_versions",
-    "episode_indices",
-    "first_steps",
-    *_OPTIONAL_HEADERS,
-)
-_FIELDS = (*_STEP_COLUMNS, *_SEGMENT_COLUMNS, *_HEADERS)
-_INFOS = ("agent_infos", "env_infos", "episode_infos", "initial_states")
-_REQUIRED = ("observations", "last_observations", "actions", "rewards", "terminated", "truncated")
 
 
 class StepType(enum.IntEnum):
@@ -72,11 +67,12 @@ class EpisodeBatch:
     like it with `_` in front, which is true in the rows that have a value.
 
     >>> batch = sampler.obtain_samples(10_000)  # doctest: +SKIP
-    >>> print(batch, batch.returns.mean(), batch.observations.shape)  # doctest: +SKIP
+    >>> print(batch)  # its columns, returns and lengths  # doctest: +SKIP
+    >>> print(batch.returns.mean(), batch.observations.shape)  # doctest: +SKIP
 
     Attributes:
         observations: (T, *O), observation before each step.
-        last_observations: (N, *O), observation after the last step of each segment.
+        last_observations: (N, *O), observation after the last step of each segment, of the dtype of `observations`.
         actions: (T, *A), action of each step.
         rewards: (T,), reward of each step, floats.
         lengths: (N,) int64, number of steps of each segment, at least 1.
@@ -94,6 +90,8 @@ class EpisodeBatch:
         worker_indices: (N,) int64, worker that the episode is bound to, in batches of `obtain_exact_episodes` and
             `obtain_fragments`, and in all batches after an update of agents or environments per worker or per row;
             otherwise None.
+        row_indices: (N,) int64, row that each segment ran in, from 0, over the rows of all workers in the order of
+            their indices, in batches of `obtain_fragments`; otherwise None.
         initial_states: (N, *H) each, recurrent states before the first step of each segment, by their names. Where an
             episode was cut, they are the states after the step before. With the option `return_states`, agent_infos
             `state/NAME` hold the states before every step.
@@ -121,6 +119,7 @@ class EpisodeBatch:
     first_steps: np.ndarray = None  # type: ignore[assignment]
     env_seeds: np.ndarray | None = None
     worker_indices: np.ndarray | None = None
+    row_indices: np.ndarray | None = None
     initial_states: Mapping[str, np.ndarray] = field(default_factory=dict)
     account: Account | None = None
 
@@ -131,8 +130,8 @@ class EpisodeBatch:
             if getattr(self, name) is None:
                 default = np.arange if name == "episode_indices" else np.zeros
                 object.__setattr__(self, name, default(num_segments, dtype=np.int64))
-        self._check()
-        for name in (*_INTEGER_HEADERS, *_OPTIONAL_HEADERS):
+        check_batch(self)
+        for name in (*INTEGER_HEADERS, *OPTIONAL_HEADERS):
             header = getattr(self, name)
             if header is not None:
                 object.__setattr__(self, name, as_int64(name, header))
@@ -145,6 +144,9 @@ class EpisodeBatch:
         ended = f"{int(self.terminated.sum())} terminated, {int(self.truncated.sum())} truncated"
         whole = (self.first_steps == 0) & (self.terminated | self.truncated)
         return f"EpisodeBatch({len(self)} {'episodes' if whole.all() else 'segments'}, {self.num_steps} steps, {ended})"
+
+    def __str__(self) -> str:
+        return batch_table(self)
 
     @property
     def num_steps(self) -> int:
@@ -198,7 +200,7 @@ class EpisodeBatch:
         Raises:
             ValueError: a name that is not one of these.
         """
-        known = (*_STEP_COLUMNS, "next_observations", "step_types")
+        known = (*STEP_COLUMNS, "next_observations", "step_types")
         if name not in known:
             raise ValueError(f"name: {mismatch('one of ' + ', '.join(known), repr(name))}")
         valids = self.valids
@@ -209,6 +211,28 @@ class EpisodeBatch:
             return padded
 
         return map_columns(pad, getattr(self, name))
+
+    def as_rows(self) -> dict[str, Columns]:
+        """Return the columns of R rows with T steps each, (T, R, …), in new arrays, as on-policy learners use them.
+
+        The rows are in ascending order of `row_indices`. A row's episodes follow each other: `next_observations` are
+        the true observations after each step, also where an episode ends, so that the value of a step's next state is
+        their value unless `terminated` is set, and no advantage crosses a step with `terminated` or `truncated`.
+
+        >>> rows = sampler.obtain_fragments(128 * num_rows).as_rows()  # doctest: +SKIP
+        >>> rows["rewards"].shape  # doctest: +SKIP
+        (128, 8)
+
+        Returns:
+            `observations` and `next_observations` (T, R, *O), `actions` (T, R, *A), `rewards`, `terminated` and
+            `truncated` (T, R), `agent_infos` and `env_infos` (T, R, *I) each; and `initial_states` (R, *H) each, the
+            recurrent states before each row's first step.
+
+        Raises:
+            ValueError: a batch of another call than `obtain_fragments`, rows with different numbers of steps, or a row
+                whose segments do not follow each other.
+        """
+        return columns_by_row(self)
 
     def split(self) -> list[EpisodeBatch]:
         """Return one batch for each segment, whose arrays are views of this batch's arrays."""
@@ -232,7 +256,7 @@ class EpisodeBatch:
         if not batches:
             raise ValueError(f"batches: {mismatch('at least one', 'none')}")
         columns: dict[str, Any] = {}
-        for name in _FIELDS:
+        for name in FIELDS:
             parts = [getattr(batch, name) for batch in batches]
             try:
                 columns[name] = _concatenate(name, parts, batches)
@@ -256,7 +280,7 @@ class EpisodeBatch:
             return self
         begins = np.flatnonzero(np.append(True, ~continues))
         ends = np.append(begins[1:], len(self)) - 1
-        replaced: dict[str, Any] = {name: getattr(self, name) for name in _HEADERS}
+        replaced: dict[str, Any] = {name: getattr(self, name) for name in HEADERS}
         for name, header in replaced.items():
             positions = ends if name in ("terminated", "truncated") else begins
             replaced[name] = None if header is None else header[positions]
@@ -293,10 +317,10 @@ class EpisodeBatch:
         """Return one dict for each segment, with its columns of steps as arrays and the values of its headers."""
         rows = []
         for batch in self.split():
-            row: dict[str, Any] = {name: getattr(batch, name) for name in _STEP_COLUMNS}
-            for name in _SEGMENT_COLUMNS:
+            row: dict[str, Any] = {name: getattr(batch, name) for name in STEP_COLUMNS}
+            for name in SEGMENT_COLUMNS:
                 row[name] = map_columns(lambda array: array[0], getattr(batch, name))
-            for name in _HEADERS:
+            for name in HEADERS:
                 header = getattr(batch, name)
                 row[name] = None if header is None else header[0].item()
             rows.append(row)
@@ -311,14 +335,14 @@ class EpisodeBatch:
         """
         batches = []
         for position, row in enumerate(rows):
-            if unknown := ", ".join(sorted(row.keys() - set(_FIELDS))):
+            if unknown := ", ".join(sorted(row.keys() - set(FIELDS))):
                 raise ValueError(f"rows[{position}]: {mismatch('no unknown columns', unknown)}")
-            if missing := ", ".join(sorted(set(_REQUIRED) - row.keys())):
+            if missing := ", ".join(sorted(set(REQUIRED) - row.keys())):
                 raise ValueError(f"rows[{position}]: {mismatch(f'columns named {missing}', 'none')}")
-            columns = {name: row[name] for name in _STEP_COLUMNS if name in row}
-            for name in _SEGMENT_COLUMNS:
+            columns = {name: row[name] for name in STEP_COLUMNS if name in row}
+            for name in SEGMENT_COLUMNS:
                 columns[name] = map_columns(lambda array: np.asarray(array)[np.newaxis], row.get(name, {}))
-            for name in _HEADERS:
+            for name in HEADERS:
                 columns[name] = None if row.get(name) is None else np.array([row[name]])
             columns["lengths"] = np.array([len(row["rewards"])])
             columns["episode_indices"] = np.array([row.get("episode_indices", position)])
@@ -333,7 +357,7 @@ class EpisodeBatch:
         Raises:
             OSError: a file that cannot be written.
         """
-        save_columns(path, {name: getattr(self, name) for name in _FIELDS})
+        save_columns(path, {name: getattr(self, name) for name in FIELDS})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> EpisodeBatch:
@@ -358,40 +382,17 @@ class EpisodeBatch:
     def _slices(self, steps: slice, segments: slice) -> dict[str, Any]:
         """Return views of all columns for a range of segments and the range of their steps."""
         columns: dict[str, Any] = {}
-        for name in _STEP_COLUMNS:
+        for name in STEP_COLUMNS:
             columns[name] = map_columns(lambda array: array[steps], getattr(self, name))
-        for name in (*_SEGMENT_COLUMNS, *_HEADERS):
+        for name in (*SEGMENT_COLUMNS, *HEADERS):
             header = getattr(self, name)
             columns[name] = None if header is None else map_columns(lambda array: array[segments], header)
         return columns
 
-    def _check(self) -> None:
-        num_segments = len(self.lengths)
-        if num_segments and self.lengths.min() < 1:
-            raise ValueError(f"lengths: {mismatch('at least 1', self.lengths.min())}")
-        check_header("rewards", self.rewards, "fiu", None)
-        num_steps = int(self.lengths.sum())
-        if num_steps != len(self.rewards):
-            raise ValueError(f"lengths: {mismatch(f'a sum of {len(self.rewards)}, as rewards has rows', num_steps)}")
-        for name in ("terminated", "truncated"):
-            check_header(name, getattr(self, name), "b", num_segments)
-        for name in ("policy_versions", "episode_indices", "first_steps", *_OPTIONAL_HEADERS):
-            header = getattr(self, name)
-            if header is not None or name not in _OPTIONAL_HEADERS:
-                check_header(name, header, "iu", num_segments)
-        for name in _STEP_COLUMNS:
-            check_columns(name, getattr(self, name), num_steps)
-        for name in _SEGMENT_COLUMNS:
-            check_columns(name, getattr(self, name), num_segments)
-        for name in _INFOS:
-            if not isinstance(getattr(self, name), Mapping):
-                raise ValueError(f"{name}: {mismatch('a mapping', type(getattr(self, name)).__name__)}")
-        check_last_observations(self.observations, self.last_observations)
-
 
 def _concatenate(name: str, parts: Sequence[Any], batches: Sequence[EpisodeBatch]) -> Any:
     """Return one column of all batches, concatenated."""
-    if name in _INFOS:
-        lengths = [len(batch) if name in _SEGMENT_COLUMNS else batch.num_steps for batch in batches]
+    if name in INFOS:
+        lengths = [len(batch) if name in SEGMENT_COLUMNS else batch.num_steps for batch in batches]
         return concatenate_infos(parts, lengths)
     return None if any(part is None for part in parts) else concatenate_columns(parts)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from rollserve._codec.batch_fields import HEADERS, SEGMENT_COLUMNS
 from rollserve.errors import mismatch
 
 __all__ = ["ArrayKey", "EpisodeBuffer"]
@@ -15,21 +16,7 @@ ArrayKey = tuple[str, str]
 """Field of a batch that an array belongs to, and its leaf, which is empty if the field is a single array."""
 
 _DOUBLED_BYTES = 8 << 20  # smaller arrays grow by doubling, larger ones by a quarter
-_SEGMENT_FIELDS = frozenset(
-    (
-        "last_observations",
-        "episode_infos",
-        "lengths",
-        "terminated",
-        "truncated",
-        "policy_versions",
-        "episode_indices",
-        "first_steps",
-        "env_seeds",
-        "worker_indices",
-        "initial_states",
-    )
-)
+_SEGMENT_FIELDS = frozenset((*SEGMENT_COLUMNS, *HEADERS))
 # A segment that continues in the next message takes these fields from there.
 _END_FIELDS = ("terminated", "truncated", "last_observations")
 

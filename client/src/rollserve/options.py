@@ -32,7 +32,9 @@ class SamplingOptions(TypedDict, total=False):
         max_episode_length: number of steps after which an episode is truncated, counted over all of its fragments. By
             default the server's setting, or if it has none, only the environment's own limit holds.
         expected_policy_version: version that the current policy must have; otherwise the call fails with a
-            PreconditionError.
+            PreconditionError. By default the version that this client set last, or a later one that it is setting, if
+            `policy_version` is not given; see `shared` of `rollserve.connect`.
+        expected_env_version: version that the current environment must have, in the same way.
         min_policy_version: oldest version that may act; the call fails with a PreconditionError if the version that
             would act is older.
         policy_version: version that acts, one of the last few that the server keeps; the current one by default.
@@ -68,6 +70,7 @@ class SamplingOptions(TypedDict, total=False):
     first_episode_index: int | None
     max_episode_length: int | None
     expected_policy_version: int | None
+    expected_env_version: int | None
     min_policy_version: int | None
     policy_version: int | None
     env_version: int | None
@@ -94,7 +97,9 @@ class EvaluationOptions(TypedDict, total=False):
     Keys:
         policy_version: version to evaluate, one of the last few that the server keeps; the current one by default.
         expected_policy_version: version that the current policy must have; otherwise the call fails with a
-            PreconditionError.
+            PreconditionError. By default the version that this client set last, or a later one that it is setting, if
+            `policy_version` is not given; see `shared` of `rollserve.connect`.
+        expected_env_version: version that the current environment must have, in the same way.
         min_policy_version: oldest version that may act; the call fails with a PreconditionError if the version that
             would act is older.
         env: id or specification of another environment to act in, such as the sampler's own without wrappers that
@@ -119,6 +124,7 @@ class EvaluationOptions(TypedDict, total=False):
 
     policy_version: int | None
     expected_policy_version: int | None
+    expected_env_version: int | None
     min_policy_version: int | None
     env: str | EnvSpec | None
     env_version: int | None

@@ -15,6 +15,7 @@ from rollserve._calls.watchdog import Watchdog
 from rollserve.errors import closed_error
 
 if TYPE_CHECKING:
+    from rollserve._calls.contact import Contact
     from rollserve._calls.resumption import Request
     from rollserve._calls.time_limits import TimeLimits
     from rollserve.episode_batch import EpisodeBatch
@@ -28,8 +29,8 @@ class SampleStream(BaseStream, Iterator["EpisodeBatch"]):
 
     The arrays of a batch are read-only views of the message. Each batch can be used alone;
     `EpisodeBatch.concatenate(*stream).joined()` gives whole episodes. If the connection or the server is lost, the
-    stream continues where it was once both are back, as long as that takes no longer than its timeout. Closing the
-    stream, or leaving its `with` block, cancels the call unless it is over.
+    stream continues where it was once both are back. It ends with the last error if no new data has arrived for its
+    timeout since then. Closing the stream, or leaving its `with` block, cancels the call unless it is over.
 
     >>> with sampler.stream_samples(10_000) as stream:  # doctest: +SKIP
     ...     for batch in stream:
@@ -40,8 +41,8 @@ class SampleStream(BaseStream, Iterator["EpisodeBatch"]):
         RollserveError: from iteration, if the call fails.
     """
 
-    def __init__(self, method: Callable[..., Any], request: Request, limits: TimeLimits) -> None:
-        super().__init__(method, request, limits)
+    def __init__(self, method: Callable[..., Any], request: Request, limits: TimeLimits, contact: Contact) -> None:
+        super().__init__(method, request, limits, contact)
         self._closed = threading.Event()
         self._watchdog = Watchdog(limits.timeout)
 
@@ -59,14 +60,14 @@ class SampleStream(BaseStream, Iterator["EpisodeBatch"]):
         while True:
             try:
                 with self._watchdog.over(self._call):
-                    response = next(self._call)
+                    response = next(self._call, None)
             except grpc.RpcError as error:
                 self._wait_and_resume(error)
                 continue
-            except StopIteration:
+            if response is None:
                 self.close()
                 self._reader.end()
-                raise
+                raise StopIteration
             batch = self._read(response)
             if batch is not None:
                 return batch
@@ -98,12 +99,14 @@ class SampleStream(BaseStream, Iterator["EpisodeBatch"]):
         """Resume the stream after a pause, or raise the error if resuming cannot help."""
         if self._watchdog.expired:
             self.close()
-            raise self._limits.silence_error() from error
+            raise self._interruptions.silence_error() from self._interruptions.last
         pause = self._pause(error)
         if pause is None:
             closed = self._closed.is_set() and error.code() is grpc.StatusCode.CANCELLED
             self.close()
-            raise closed_error("stream") if closed else self._limits.error_from_rpc(error) from error
+            if closed:
+                raise closed_error("stream") from None
+            raise self._interruptions.final_error(error) from self._interruptions.cause_of(error)
         if self._closed.wait(pause):
-            raise closed_error("stream")
+            raise closed_error("stream") from None
         self._resume()

@@ -5,25 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
-import grpc
-
 from rollserve._calls import requests
 from rollserve._calls.agent_parameters import parameters_request, read_parameters
+from rollserve._calls.answers import receive_answer
 from rollserve._calls.base_sampler import BaseSampler
-from rollserve._calls.channel import channel_options
-from rollserve._calls.evaluations import EvaluationReader, PopulationReader, receive
-from rollserve._calls.requests import Reception
-from rollserve._calls.time_limits import DEFAULT_TIMEOUT, answer_error, countable
-from rollserve._checks import check_connection
+from rollserve._calls.connection import Connection
+from rollserve._calls.evaluations import receive
+from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 from rollserve.agent_versions import agent_versions_from_proto
 from rollserve.environments import env_update_from_proto
-from rollserve.errors import closed_error
 from rollserve.sample_stream import SampleStream
 from rollserve.status import SamplerStatus, status_from_proto
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve.v1.agent_versions_pb2 import ListAgentVersionsRequest
 
 if TYPE_CHECKING:
+    import grpc
     import numpy as np
 
     from rollserve._calls.resumption import Request
@@ -48,6 +45,7 @@ def connect(
     max_message_bytes: int | None = requests.DEFAULT_MESSAGE_BYTES,
     compression: Compression | Sequence[Compression] | None = None,
     shared_memory: bool = False,
+    shared: bool = False,
 ) -> Sampler:
     """Return a sampler on the server at `target`. The first call opens the connection.
 
@@ -59,7 +57,8 @@ def connect(
         target: address of the server: "host:port", or a name with one of gRPC's schemes, such as "unix:/a/path".
         sampler: name of the sampler; empty for the default one.
         timeout: seconds that an update may take, and that a sampling call may go without any progress. A long call does
-            not reach the timeout as long as it makes steps. `float("inf")` for no limit.
+            not reach the timeout as long as it makes steps. A call that begins while the server is away waits for it as
+            long, if the server has answered before; otherwise it fails at once. `float("inf")` for no limit.
         max_message_bytes: size of the largest message to receive, 8 MiB by default; None for gRPC's own limit.
         compression: "lz4", "zstd" or a sequence of them, best first: codecs that the server may use for columns that
             they make smaller. Needs the extra `rollserve[compression]`. None for no compression.
@@ -67,31 +66,40 @@ def connect(
             time. That works if the server runs on the same machine for the same user and was started with
             `--shared-memory-bytes`; otherwise messages are sent as usual. `account.shared_message_bytes` says how much
             was received that way.
+        shared: whether the client uses agents and environments that other clients of the same sampler set. By default,
+            calls fail with a PreconditionError (`Reason.UNEXPECTED_VERSION`) once another client has replaced or
+            changed what this client set. A client that has set nothing uses what is there.
 
     Raises:
         TypeError: an argument of the wrong type.
         InvalidArgumentError: an argument with an invalid value.
         ModuleNotFoundError: a codec whose package is not installed.
     """
-    check_connection(target, sampler, timeout, max_message_bytes)
-    reception = Reception.of(max_message_bytes, compression, shared_memory)
-    channel = grpc.insecure_channel(target, options=channel_options(max_message_bytes))
-    return Sampler(channel, sampler=sampler, timeout=timeout, reception=reception)
+    return Sampler(Connection.of(target, sampler, timeout, max_message_bytes, compression, shared_memory, shared))
 
 
 class Sampler(BaseSampler[SampleStream]):
     """Client of a sampler: sends agents and environments, and receives episodes. Thread-safe.
 
-    `rollserve.connect` returns one. A `with` block closes the connection at its end.
+    `rollserve.connect` returns one. A `with` block closes the connection at its end. A pickle carries the arguments of
+    `connect`, and the unpickled sampler connects with its first call.
 
     All methods raise a `RollserveError` if the call fails; its subclasses say what the caller can do (see
     `rollserve.errors`). An argument of the wrong type raises a TypeError. The keyword argument `timeout` of a method
     replaces the timeout given to `connect` for one call.
 
+    Calls sample with the agent and the environment that this client set, or fail with a PreconditionError
+    (`Reason.UNEXPECTED_VERSION`) if another client has updated them since, unless `shared=True` was given to `connect`.
+    What this client has not set, or what a call names by `policy_version` or `env_version`, may be anybody's.
+
     An update that fails changes nothing on the server. A sampling call that fails or is cancelled uses up the indices
     of the episodes that it may have delivered, if it continued the sampler's own sequence. A fragment call that fails
     or is cancelled leaves the rows where they were.
     """
+
+    def __init__(self, connection: Connection, channel: grpc.Channel | None = None) -> None:
+        super().__init__(connection)
+        self._channel = connection.channel() if channel is None else channel
 
     def __enter__(self) -> Self:
         return self
@@ -133,8 +141,8 @@ class Sampler(BaseSampler[SampleStream]):
             TypeError: an argument of the wrong type.
             ValueError: an array of a dtype that cannot be sent.
         """
-        request = requests.update_agent_request(self._name, agent, per_worker, skip_if_identical)
-        return self._call(self._stub.UpdateAgent, request, timeout).policy_version
+        request = requests.update_agent_request(self._name, self._own_versions, agent, per_worker, skip_if_identical)
+        return self._own_versions.set_agent(self._call(self._stub.UpdateAgent, request, timeout))
 
     def update_env(
         self,
@@ -167,8 +175,10 @@ class Sampler(BaseSampler[SampleStream]):
             TypeError: an argument of the wrong type.
             ValueError: an argument that JSON cannot hold.
         """
-        request = requests.update_env_request(self._name, env, kwargs, wrappers, per_worker)
-        return env_update_from_proto(self._call(self._stub.UpdateEnv, request, timeout))
+        request = requests.update_env_request(self._name, self._own_versions, env, kwargs, wrappers, per_worker)
+        updated = env_update_from_proto(self._call(self._stub.UpdateEnv, request, timeout))
+        self._own_versions.env_version = updated.env_version
+        return updated
 
     def resize(self, num_workers: int, *, timeout: float | None = None) -> int:
         """Add workers after the last one, or remove those with the highest indices, while the sampler runs.
@@ -305,8 +315,8 @@ class Sampler(BaseSampler[SampleStream]):
             RollserveError: the call failed.
             TypeError: an argument of the wrong type, or an unknown option.
         """
-        reader = EvaluationReader(self._name, num_episodes, return_episodes, self._reception, options)
-        return receive(self._opened(self._stub.Evaluate), reader, self._time_limits(options))
+        reader = self._evaluation_reader(num_episodes, return_episodes, options)
+        return receive(self._opened(self._stub.Evaluate), reader, self._time_limits(options), self._contact)
 
     def evaluate_population(
         self,
@@ -336,8 +346,8 @@ class Sampler(BaseSampler[SampleStream]):
             TypeError: an argument of the wrong type, or an unknown option.
             ValueError: an array of a dtype that cannot be sent.
         """
-        reader = PopulationReader(self._name, parameters, num_episodes, same_episodes, options)
-        return receive(self._opened(self._stub.EvaluatePopulation), reader, self._time_limits(options))
+        reader = self._population_reader(parameters, num_episodes, same_episodes, options)
+        return receive(self._opened(self._stub.EvaluatePopulation), reader, self._time_limits(options), self._contact)
 
     def status(self, *, timeout: float | None = None) -> SamplerStatus:
         """Return the state of the sampler and of its workers, and its counters."""
@@ -377,24 +387,7 @@ class Sampler(BaseSampler[SampleStream]):
         return self._call(read_parameters(self._stub.GetAgentParameters), request, timeout)
 
     def _stream(self, method: Callable[..., Any], request: Request, options: SamplingOptions) -> SampleStream:
-        return SampleStream(self._opened(method), request, self._time_limits(options))
+        return SampleStream(self._opened(method), request, self._time_limits(options), self._contact)
 
     def _call(self, method: Callable[..., _Result], request: object, timeout: float | None) -> _Result:
-        seconds = self._answer_seconds(timeout)
-        try:
-            return self._opened(method)(request, timeout=countable(seconds))
-        except grpc.RpcError as error:
-            raise answer_error(error, seconds) from error
-
-    def _opened(self, method: Callable[..., _Result]) -> Callable[..., _Result]:
-        """Wrap a method so that it raises the client's own error once the sampler is closed."""
-
-        def call(*arguments: Any, **options: Any) -> _Result:
-            try:
-                return method(*arguments, **options)
-            except ValueError:  # gRPC's error for a closed channel
-                if not self._closed:
-                    raise
-                raise closed_error("sampler") from None
-
-        return call
+        return receive_answer(self._opened(method), request, self._contact, self._answer_seconds(timeout))

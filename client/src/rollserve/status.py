@@ -64,8 +64,10 @@ class Counters:
         message_bytes: bytes of delivered messages.
         uptime_seconds: time since the sampler's start.
         num_env_failures: errors that environments raised in episodes, of calls and evaluations that have ended.
-        num_retried_episodes: episodes of these calls and evaluations that ran again.
+        num_retried_episodes: episodes of these calls and evaluations that ran again after something had failed.
         num_failed_episodes: episodes that these calls and evaluations skipped.
+        num_straggler_episodes: episodes of these calls and evaluations that were started a second time on another
+            worker, because the first run took far longer than others.
         num_worker_restarts: number of times that workers were replaced, failed attempts and former workers included.
     """
 
@@ -80,6 +82,7 @@ class Counters:
     num_env_failures: int = 0
     num_retried_episodes: int = 0
     num_failed_episodes: int = 0
+    num_straggler_episodes: int = 0
     num_worker_restarts: int = 0
 
 

@@ -113,6 +113,6 @@ class _Assembler:
         try:
             array = np.empty(tuple(part.shape), dtype_from_proto(part.data_type))
         except ValueError as error:
-            raise malformed_error(f"{part.name!r}: {error}") from error
+            raise malformed_error(f"{part.name!r}: {error}") from None
         self._arrays[part.name] = array
         self._bytes, self._num_received = array.reshape(-1).view(np.uint8), 0

@@ -2,34 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 from rollserve._calls import requests
+from rollserve._calls.contact import Contact
+from rollserve._calls.evaluations import EvaluationReader, PopulationReader
+from rollserve._calls.own_versions import OwnVersions
 from rollserve._calls.stub import RawStreamsStub
 from rollserve._calls.time_limits import TimeLimits
 from rollserve._checks import check_seconds
+from rollserve.errors import closed_error
 
 if TYPE_CHECKING:
-    from rollserve._calls.requests import Reception
+    import numpy as np
+
+    from rollserve._calls.connection import Connection
     from rollserve._calls.resumption import Request
     from rollserve.options import EvaluationOptions, SamplingOptions
 
 __all__ = ["BaseSampler"]
 
 _Stream = TypeVar("_Stream")
+_Result = TypeVar("_Result")
 
 
 class BaseSampler(Generic[_Stream]):
     """A sampler on a server, whose streams are of one class."""
 
-    def __init__(self, channel: Any, *, sampler: str, timeout: float, reception: Reception) -> None:
-        self._channel = channel
-        self._stub = RawStreamsStub(channel)
-        self._name = sampler
-        self._timeout = timeout
-        self._reception = reception
+    _channel: Any
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._name = connection.sampler
+        self._reception = connection.reception
+        self._own_versions = OwnVersions(connection.shared)
         self._closed = False
+        self._contact = Contact(connection)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._connection}{', closed' if self._closed else ''}>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Without the channel: a copy has a connection of its own, and counts as the same client.
+        return type(self), (self._connection,), {"_own_versions": self._own_versions}
+
+    @functools.cached_property
+    def _stub(self) -> RawStreamsStub:
+        return RawStreamsStub(self._channel)
 
     def stream_samples(self, num_steps: int, **options: Unpack[SamplingOptions]) -> _Stream:
         """Stream what `obtain_samples` returns, batch by batch as it arrives.
@@ -46,6 +67,7 @@ class BaseSampler(Generic[_Stream]):
                 returns the account.
         """
         request = requests.samples_request(self._name, num_steps, self._reception, options)
+        self._own_versions.expect_in_call(request.options)
         return self._stream(self._stub.ObtainSamples, request, options)
 
     def stream_fragments(
@@ -65,6 +87,7 @@ class BaseSampler(Generic[_Stream]):
         request = requests.fragments_request(
             self._name, num_steps, soft_horizon, row_step_count, fraction_of_workers, self._reception, options
         )
+        self._own_versions.expect_in_call(request.options)
         return self._stream(self._stub.ObtainSamples, request, options)
 
     def stream_exact_episodes(self, num_episodes_per_worker: int, **options: Unpack[SamplingOptions]) -> _Stream:
@@ -77,18 +100,52 @@ class BaseSampler(Generic[_Stream]):
             options: see `stream_samples`.
         """
         request = requests.exact_episodes_request(self._name, num_episodes_per_worker, self._reception, options)
+        self._own_versions.expect_in_call(request.options)
         return self._stream(self._stub.ObtainExactEpisodes, request, options)
 
     def _stream(self, method: Callable[..., Any], request: Request, options: SamplingOptions) -> _Stream:
         """Start a stream."""
         raise NotImplementedError
 
+    def _evaluation_reader(
+        self, num_episodes: int, return_episodes: bool, options: EvaluationOptions
+    ) -> EvaluationReader:
+        reader = EvaluationReader(self._name, num_episodes, return_episodes, self._reception, options)
+        self._own_versions.expect_in_call(reader.request.options)
+        return reader
+
+    def _population_reader(
+        self,
+        parameters: Mapping[str, np.ndarray],
+        num_episodes: int,
+        same_episodes: bool,
+        options: EvaluationOptions,
+    ) -> PopulationReader:
+        reader = PopulationReader(self._name, parameters, num_episodes, same_episodes, options)
+        self._own_versions.expect_in_call(reader.request.options)
+        return reader
+
     def _time_limits(self, options: SamplingOptions | EvaluationOptions) -> TimeLimits:
         timeout = options.get("timeout")
-        return TimeLimits(self._timeout if timeout is None else timeout, options.get("deadline"))
+        return TimeLimits(self._connection.timeout if timeout is None else timeout, options.get("deadline"))
 
     def _answer_seconds(self, timeout: float | None) -> float:
         """Return the seconds that a call with a single answer may take; raises as `check_seconds`."""
-        seconds = self._timeout if timeout is None else timeout
+        seconds = self._connection.timeout if timeout is None else timeout
         check_seconds("timeout", seconds, positive=True)
         return seconds
+
+    def _opened(self, method: Callable[..., _Result]) -> Callable[..., _Result]:
+        """Wrap a method so that it raises the client's own error once the sampler is closed."""
+
+        def call(*arguments: Any, **options: Any) -> _Result:
+            if self._closed:
+                raise closed_error("sampler")
+            try:
+                return method(*arguments, **options)
+            except ValueError:  # gRPC's error for a channel that was closed meanwhile
+                if not self._closed:
+                    raise
+                raise closed_error("sampler") from None
+
+        return call

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rollserve._calls.resumption import Backoff, may_pass
+from rollserve._calls.interruptions import Interruptions
 from rollserve._calls.stream_reader import StreamReader
+from rollserve.errors import mismatch
 
 if TYPE_CHECKING:
     import grpc
 
+    from rollserve._calls.contact import Contact
     from rollserve._calls.resumption import Request
     from rollserve._calls.time_limits import TimeLimits
     from rollserve.account import Account
@@ -22,13 +24,22 @@ __all__ = ["BaseStream"]
 class BaseStream:
     """State of a sampling stream, over all calls that deliver it."""
 
-    def __init__(self, method: Callable[..., Any], request: Request, limits: TimeLimits) -> None:
+    def __init__(self, method: Callable[..., Any], request: Request, limits: TimeLimits, contact: Contact) -> None:
         self._method = method
         self._limits = limits
+        self._contact = contact
         self._reader = StreamReader(request)
         self._blackhole = request.options.blackhole
-        self._backoff = Backoff(limits.timeout)
+        self._interruptions = Interruptions(limits)
         self._call = method(request, timeout=limits.remaining())
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} from {self._contact.connection}, {self.num_simulated_steps} steps simulated>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        name = type(self).__name__
+        hint = "send the sampler, or the batches"
+        raise TypeError(f"stream: {mismatch('an object that can be copied to another process', f'a {name}', hint)}")
 
     @property
     def num_simulated_steps(self) -> int:
@@ -45,14 +56,18 @@ class BaseStream:
 
     def _read(self, response: Any) -> EpisodeBatch | None:
         """Return the part of a response's batch that was not received before, if there is any."""
+        self._contact.was_made = True
         batch = self._reader.read(response)
-        if self._reader.has_advanced:
-            self._backoff.succeed()
+        self._interruptions.waiting_for = self._reader.waiting_for
+        if batch is not None:
+            self._interruptions.advance()
         return batch
 
     def _pause(self, error: grpc.RpcError) -> float | None:
         """Return the seconds to wait before the stream is resumed, or None if resuming it cannot help."""
-        return self._backoff.next_seconds() if may_pass(error) and self._reader.resumption.possible else None
+        resumption = self._reader.resumption
+        may_resume = resumption.possible if resumption.has_begun else self._contact.is_lost(error)
+        return self._interruptions.pause(error) if may_resume else None
 
     def _resume(self) -> None:
         """Start the call that delivers the rest of the stream."""

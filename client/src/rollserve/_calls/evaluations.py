@@ -11,10 +11,12 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from rollserve._calls.interruptions import Interruptions
 from rollserve._calls.joining import join_batches
 from rollserve._calls.requests import check_options, exploration_of
 from rollserve._calls.responses import read_response
-from rollserve._calls.resumption import REPEATABLE, Backoff, may_pass
+from rollserve._calls.resumption import REPEATABLE
+from rollserve._calls.server_warnings import warn_of
 from rollserve._calls.time_limits import countable
 from rollserve._calls.watchdog import Watchdog
 from rollserve._checks import check_flag, check_integer, check_type
@@ -36,6 +38,7 @@ from rollserve.v1 import sampler_service_pb2 as pb
 if TYPE_CHECKING:
     import numpy as np
 
+    from rollserve._calls.contact import Contact
     from rollserve._calls.requests import Reception
     from rollserve._calls.time_limits import TimeLimits
 
@@ -49,27 +52,30 @@ class Reader(Generic[_Result]):
 
     Attributes:
         request: request of the call; after the beginning of a stream, the request that repeats it.
-        can_repeat: whether repeating the call gives the same result.
+        has_begun: whether the beginning of a stream is known.
+        can_repeat: whether repeating a call that has begun gives the same result.
+        waiting_for: what the server last said that the call waits for; empty for nothing.
     """
 
     def __init__(self, request: pb.EvaluateRequest | pb.EvaluatePopulationRequest) -> None:
         self.request = request
-        self.can_repeat = False
+        self.has_begun = self.can_repeat = False
+        self.waiting_for = ""
         self._result: _Result | None = None
 
     def begin(self) -> None:
         """Drop what was received from an interrupted stream."""
 
-    def read(self, response: bytes) -> bool:
-        """Read a serialized response, and return whether it was more than the beginning of a call.
+    def read(self, response: bytes) -> None:
+        """Read a serialized response.
 
         Raises:
             ServerError: a malformed response.
         """
         try:
-            return self._read(response) != "beginning"
+            self._read(response)
         except (ValueError, DecodeError) as error:
-            raise malformed_error(str(error)) from error
+            raise malformed_error(str(error)) from None
 
     def result(self) -> _Result:
         """Return the evaluation, after the end of the stream.
@@ -81,17 +87,22 @@ class Reader(Generic[_Result]):
             raise malformed_error("the stream ended without its evaluation")
         return self._result
 
-    def _read(self, response: bytes) -> str | None:
-        """Read a response, and return the name of its content."""
+    def _read(self, response: bytes) -> None:
         raise NotImplementedError
+
+    def _take(self, progress: episode_batch_pb2.Progress) -> None:
+        self.waiting_for = progress.waiting_for
+        warn_of(progress)
 
     def _repeat_from(self, beginning: episode_batch_pb2.Beginning) -> None:
         """Make the request repeat the call that has begun."""
+        self.has_begun = True
         self.can_repeat = beginning.reproducibility in REPEATABLE
         options = self.request.options
         options.seed = beginning.seed
         options.policy_version = beginning.policy_version
-        options.ClearField("expected_policy_version")  # checked already, and the current version may change
+        options.ClearField("expected_policy_version")  # checked already, and the current versions may change
+        options.ClearField("expected_environment_version")
         options.sampler_run = beginning.sampler_run
         if not options.HasField("environment"):
             options.environment_version = beginning.environment_version
@@ -135,20 +146,21 @@ class EvaluationReader(Reader[Evaluation]):
         """Drop the episodes: a repeated call delivers all of them again."""
         self._parts.clear()
 
-    def _read(self, response: bytes) -> str | None:
+    def _read(self, response: bytes) -> None:
         content = pb.EvaluateResponse.FromString(response)
-        match name := content.WhichOneof("content"):
+        match content.WhichOneof("content"):
             case "beginning":
                 self._repeat_from(content.beginning)
             case "batch":
                 batch = read_response(response)
                 assert isinstance(batch, EpisodeBatch)  # noqa: S101  # both responses have it in the same field
                 self._parts.append(batch)
+            case "progress":
+                self._take(content.progress)
             case "evaluation":
                 account = account_from_proto(content.evaluation.account)
                 episodes = join_batches(self._parts, account) if self._returns_episodes else None
                 self._result = evaluation_from_proto(content.evaluation, episodes)
-        return name
 
 
 class PopulationReader(Reader[PopulationEvaluation]):
@@ -181,19 +193,24 @@ class PopulationReader(Reader[PopulationEvaluation]):
         )
         super().__init__(request)
 
-    def _read(self, response: bytes) -> str | None:
+    def _read(self, response: bytes) -> None:
         content = pb.EvaluatePopulationResponse.FromString(response)
-        match name := content.WhichOneof("content"):
+        match content.WhichOneof("content"):
             case "beginning":
                 self._repeat_from(content.beginning)
+            case "progress":
+                self._take(content.progress)
             case "evaluation":
                 self._result = population_evaluation_from_proto(content.evaluation)
-        return name
 
 
-def receive(method: Callable[..., Any], reader: Reader[_Result], limits: TimeLimits) -> _Result:
-    """Make the call of a reader and return its result, repeating the call if connection or server are lost."""
-    backoff = Backoff(limits.timeout)
+def receive(method: Callable[..., Any], reader: Reader[_Result], limits: TimeLimits, contact: Contact) -> _Result:
+    """Make the call of a reader and return its result.
+
+    If connection or server are lost, the call is repeated, up to `timeout` seconds after the first loss: nothing of an
+    interrupted evaluation is kept.
+    """
+    interruptions = Interruptions(limits)
     while True:
         reader.begin()
         watchdog = Watchdog(limits.timeout)
@@ -204,19 +221,22 @@ def receive(method: Callable[..., Any], reader: Reader[_Result], limits: TimeLim
                     response = next(call, None)
                 if response is None:
                     return reader.result()
-                if reader.read(response):
-                    backoff.succeed()
+                contact.was_made = True
+                reader.read(response)
+                interruptions.waiting_for = reader.waiting_for
         except grpc.RpcError as error:
             if watchdog.expired:
-                raise limits.silence_error() from error
-            time.sleep(_pause(error, reader, backoff, limits))
+                raise interruptions.silence_error() from interruptions.last
+            time.sleep(_pause(error, reader, interruptions, contact))
         finally:
             call.cancel()
 
 
-async def receive_async(method: Callable[..., Any], reader: Reader[_Result], limits: TimeLimits) -> _Result:
+async def receive_async(
+    method: Callable[..., Any], reader: Reader[_Result], limits: TimeLimits, contact: Contact
+) -> _Result:
     """Make the call of a reader for asyncio and return its result; see `receive`."""
-    backoff = Backoff(limits.timeout)
+    interruptions = Interruptions(limits)
     while True:
         reader.begin()
         call = method(reader.request, timeout=limits.remaining())
@@ -225,21 +245,23 @@ async def receive_async(method: Callable[..., Any], reader: Reader[_Result], lim
                 response = await asyncio.wait_for(call.read(), countable(limits.timeout))
                 if response is grpc.aio.EOF:
                     return reader.result()
-                if reader.read(response):
-                    backoff.succeed()
+                contact.was_made = True
+                reader.read(response)
+                interruptions.waiting_for = reader.waiting_for
         except TimeoutError:
-            raise limits.silence_error() from None
+            raise interruptions.silence_error() from interruptions.last
         except grpc.RpcError as error:
-            await asyncio.sleep(_pause(error, reader, backoff, limits))
+            await asyncio.sleep(_pause(error, reader, interruptions, contact))
         finally:
             call.cancel()
 
 
-def _pause(error: grpc.RpcError, reader: Reader[Any], backoff: Backoff, limits: TimeLimits) -> float:
+def _pause(error: grpc.RpcError, reader: Reader[Any], interruptions: Interruptions, contact: Contact) -> float:
     """Return the seconds to wait before the call is repeated, or raise the error if repeating it cannot help."""
-    pause = backoff.next_seconds() if may_pass(error) and reader.can_repeat else None
+    may_repeat = reader.can_repeat if reader.has_begun else contact.is_lost(error)
+    pause = interruptions.pause(error) if may_repeat else None
     if pause is None:
-        raise limits.error_from_rpc(error) from error
+        raise interruptions.final_error(error) from interruptions.cause_of(error)
     return pause
 
 
@@ -253,6 +275,7 @@ def _options(options: EvaluationOptions) -> pb.EvaluationOptions:
     return pb.EvaluationOptions(
         policy_version=options.get("policy_version"),
         expected_policy_version=options.get("expected_policy_version"),
+        expected_environment_version=options.get("expected_env_version"),
         min_policy_version=options.get("min_policy_version"),
         environment_version=options.get("env_version"),
         environment=None if env is None else env_spec_to_proto(env),

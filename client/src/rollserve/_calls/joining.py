@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from rollserve._codec.batch_fields import FIELDS, INFOS
 from rollserve._codec.columns import columns_of, is_mask, leaves_of, mask_name, without_full_masks
 from rollserve.episode_batch import EpisodeBatch
 from rollserve.episode_buffer import EpisodeBuffer
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from rollserve.episode_buffer import ArrayKey
 
 __all__ = ["Joining", "join_batches"]
-
-_FIELDS = tuple(field.name for field in dataclasses.fields(EpisodeBatch) if field.name != "account")
-_INFOS = ("agent_infos", "env_infos", "episode_infos", "initial_states")
 
 
 class Joining:
@@ -97,7 +95,7 @@ def join_batches(batches: Sequence[EpisodeBatch], account: Account) -> EpisodeBa
     try:
         batch = EpisodeBatch.concatenate(*_with_one_shape(batches, dropped_infos)).joined()
     except ValueError as error:
-        raise malformed_error(str(error)) from error
+        raise malformed_error(str(error)) from None
     return _with_account(batch, dataclasses.replace(account, dropped_infos=dict(dropped_infos)))
 
 
@@ -118,7 +116,8 @@ def _with_one_shape(batches: Sequence[EpisodeBatch], dropped_infos: Counter[str]
     over messages.
     """
     shapes: dict[tuple[str, str], tuple[int, ...]] = {}
-    for batch in batches:
+    for previous, batch in zip((None, *batches), batches, strict=False):
+        first_rows = {"env_infos": 0, "episode_infos": int(previous is not None and _continues(batch, previous))}
         kept: dict[str, Any] = {"env_infos": {}, "episode_infos": {}}
         for group, kept_infos in kept.items():
             infos = getattr(batch, group)
@@ -129,15 +128,25 @@ def _with_one_shape(batches: Sequence[EpisodeBatch], dropped_infos: Counter[str]
                 if shapes.setdefault((group, owner), shape) == shape:
                     kept_infos[name] = column
                 elif owner == name:
-                    dropped_infos[name] += len(column) if mask is None else int(mask.sum())
+                    first = first_rows[group]
+                    dropped_infos[name] += len(column) - first if mask is None else int(mask[first:].sum())
         yield dataclasses.replace(batch, **kept)
+
+
+def _continues(batch: EpisodeBatch, previous: EpisodeBatch) -> bool:
+    """Whether the first segment of a batch will be joined to the last segment of the one before."""
+    return bool(
+        batch.episode_indices[0] == previous.episode_indices[-1]
+        and batch.first_steps[0] == previous.first_steps[-1] + previous.lengths[-1]
+        and not (previous.terminated[-1] or previous.truncated[-1])
+    )
 
 
 def _arrays(batch: EpisodeBatch) -> dict[ArrayKey, np.ndarray]:
     """Return the arrays of a batch, except for headers that are None."""
     return {
         (name, leaf): array
-        for name in _FIELDS
+        for name in FIELDS
         if (columns := getattr(batch, name)) is not None
         for leaf, array in leaves_of(columns).items()
     }
@@ -148,15 +157,15 @@ def _batch(arrays: Mapping[ArrayKey, np.ndarray]) -> EpisodeBatch:
     fields: dict[str, dict[str, np.ndarray]] = {}
     for (name, leaf), array in arrays.items():
         fields.setdefault(name, {})[leaf] = array
-    columns: dict[str, Any] = {name: columns_of(leaves) for name, leaves in fields.items() if name not in _INFOS}
-    columns |= {name: fields.get(name, {}) for name in _INFOS}
+    columns: dict[str, Any] = {name: columns_of(leaves) for name, leaves in fields.items() if name not in INFOS}
+    columns |= {name: fields.get(name, {}) for name in INFOS}
     return EpisodeBatch(**columns)
 
 
 def _without_full_masks(batch: EpisodeBatch) -> EpisodeBatch:
     """Return the batch without the masks of infos that have no gaps."""
     kept: dict[str, Any] = {}
-    for group in _INFOS:
+    for group in INFOS:
         kept[group] = without_full_masks(getattr(batch, group))
     if all(len(infos) == len(getattr(batch, group)) for group, infos in kept.items()):
         return batch
@@ -165,7 +174,7 @@ def _without_full_masks(batch: EpisodeBatch) -> EpisodeBatch:
 
 def _has_usual_masks(batch: EpisodeBatch) -> bool:
     """Whether no mask has a mask itself, and all masks hold one truth value for each row."""
-    for group in _INFOS:
+    for group in INFOS:
         infos = getattr(batch, group)
         for name, column in infos.items():
             if is_mask(name, infos) and (is_mask(name[1:], infos) or column.ndim != 1 or column.dtype != np.bool_):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from rollserve.errors import InvalidArgumentError, mismatch
 from rollserve.options import Compression, SamplingOptions, compressions_to_proto
 from rollserve.v1 import environment_pb2, tensor_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from rollserve._calls.own_versions import OwnVersions
 
 __all__ = [
     "DEFAULT_MESSAGE_BYTES",
@@ -47,6 +50,7 @@ _UNSIGNED_OPTIONS = ("seed", "first_episode_index")
 _SIGNED_OPTIONS = (
     "max_episode_length",
     "expected_policy_version",
+    "expected_env_version",
     "min_policy_version",
     "policy_version",
     "env_version",
@@ -83,6 +87,7 @@ class Reception:
 
 def update_agent_request(
     sampler: str,
+    own_versions: OwnVersions,
     agent: AgentUpdate | None,
     per_worker: Sequence[AgentUpdate] | None,
     skip_if_identical: bool = False,
@@ -95,13 +100,16 @@ def update_agent_request(
     """
     _check_exclusive("agent", agent, per_worker)
     check_flag("skip_if_identical", skip_if_identical)
-    if isinstance(agent, Mapping):
-        return write_parameters_update(sampler, agent, skip_if_identical=skip_if_identical)
     request = pb.UpdateAgentRequest(sampler=sampler, skip_if_identical=skip_if_identical)
+    if per_worker is not None:
+        check_type("per_worker", per_worker, Sequence, "a sequence of updates")
+    has_parameters = isinstance(agent, Mapping) or any(isinstance(update, Mapping) for update in per_worker or ())
+    own_versions.expect_in_agent_update(request, has_parameters=has_parameters)
+    if isinstance(agent, Mapping):
+        return write_parameters_update(request, agent)
     if per_worker is None:
         request.all_workers.CopyFrom(_agent_update("agent", agent))
     else:
-        check_type("per_worker", per_worker, Sequence, "a sequence of updates")
         updates = [_agent_update(f"per_worker[{worker}]", update) for worker, update in enumerate(per_worker)]
         request.per_worker.CopyFrom(pb.AgentUpdatePerWorker(updates=updates))
     return request
@@ -109,6 +117,7 @@ def update_agent_request(
 
 def update_env_request(
     sampler: str,
+    own_versions: OwnVersions,
     env: str | EnvSpec | EnvChange | RowEnvUpdates | None,
     kwargs: Mapping[str, object] | None,
     wrappers: Sequence[Wrapper],
@@ -128,11 +137,16 @@ def update_env_request(
         name = "kwargs" if kwargs else "wrappers"
         hint = "an EnvSpec or EnvChange has its own"
         raise TypeError(f"{name}: {mismatch('an id for env', type(env).__name__, hint)}")
-    if per_worker is not None:
+    if per_worker is None:
+        updates = [_env_update("env", env)]
+        request = pb.UpdateEnvRequest(sampler=sampler, all_workers=updates[0])
+    else:
         check_type("per_worker", per_worker, Sequence, "a sequence of EnvSpecs, EnvChanges and lists of them")
         updates = [_env_update(f"per_worker[{worker}]", update) for worker, update in enumerate(per_worker)]
-        return pb.UpdateEnvRequest(sampler=sampler, per_worker=pb.EnvironmentUpdatePerWorker(updates=updates))
-    return pb.UpdateEnvRequest(sampler=sampler, all_workers=_env_update("env", env))
+        request = pb.UpdateEnvRequest(sampler=sampler, per_worker=pb.EnvironmentUpdatePerWorker(updates=updates))
+    rows = [row for update in updates for row in update.per_row.updates or (update,)]
+    own_versions.expect_in_env_update(request, keeps_any=not all(row.HasField("environment") for row in rows))
+    return request
 
 
 def resize_request(sampler: str, num_workers: int) -> pb.ResizePoolRequest:
@@ -235,6 +249,7 @@ def _sampling_options(reception: Reception, options: SamplingOptions) -> pb.Samp
         first_episode_index=options.get("first_episode_index"),
         max_episode_length=options.get("max_episode_length"),
         expected_policy_version=options.get("expected_policy_version"),
+        expected_environment_version=options.get("expected_env_version"),
         min_policy_version=options.get("min_policy_version"),
         policy_version=options.get("policy_version"),
         environment_version=options.get("env_version"),

@@ -11,6 +11,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from rollserve._codec.columns import columns_of
+from rollserve._codec.field_errors import in_named
 from rollserve._codec.frame_stacks import unstack_frames
 from rollserve._codec.protobuf import LENGTH_DELIMITED, UnusualError, fields, key_of, keys_of
 from rollserve._codec.tensor_fields import NO_TENSOR, add_named_tensor, read_tensor
@@ -61,10 +62,15 @@ _FRAME_STACKS = keys_of(pb.EpisodeBatch.DESCRIPTOR)["frame_stacks"]
 _FRAMES = keys_of(pb.FrameStack.DESCRIPTOR)["frames"]
 
 
-def read_response(data: Bytes) -> Content | None:
+def read_response(data: Bytes, num_rows: int = 0) -> Content | None:
     """Return the content of a serialized ObtainSamplesResponse or ObtainExactEpisodesResponse, or None without one.
 
     The arrays of a batch are read-only: they are views of the bytes, unless those are compressed.
+
+    Args:
+        data: the response.
+        num_rows: number of rows of all workers of a fragment call, which the indices of episodes are bound to;
+            otherwise 0.
 
     Raises:
         ValueError: a malformed response.
@@ -72,7 +78,7 @@ def read_response(data: Bytes) -> Content | None:
     """
     view = memoryview(data).cast("B").toreadonly()
     try:
-        return _content(view)
+        return _content(view, num_rows)
     except (UnusualError, IndexError, DecodeError, ValueError):
         pass  # a later field may replace what looks wrong, so the generated class decides
     try:
@@ -82,22 +88,22 @@ def read_response(data: Bytes) -> Content | None:
     if response.WhichOneof("content") is None:
         return None
     response.DiscardUnknownFields()
-    return _content(memoryview(response.SerializeToString()))  # in the usual form now
+    return _content(memoryview(response.SerializeToString()), num_rows)  # in the usual form now
 
 
-def _content(data: memoryview) -> Content:
+def _content(data: memoryview, num_rows: int) -> Content:
     contents = list(fields(data, 0, len(data)))
     if len(contents) != 1:
         raise UnusualError
     ((key, _, start, stop),) = contents
     if key == _BATCH:
-        return _batch(data, start, stop)
+        return _batch(data, start, stop, num_rows)
     if key in _OTHER_CONTENTS:
         return _OTHER_CONTENTS[key].FromString(data[start:stop].tobytes())
     raise UnusualError
 
 
-def _batch(data: memoryview, start: int, stop: int) -> EpisodeBatch:
+def _batch(data: memoryview, start: int, stop: int, num_rows: int) -> EpisodeBatch:
     headers = {name: np.empty(0, dtype) for name, dtype in _HEADERS.values()}
     columns: dict[str, dict[str, np.ndarray]] = {name: {} for name in _COLUMNS.values()}
     rewards: np.ndarray | None = None
@@ -135,6 +141,7 @@ def _batch(data: memoryview, start: int, stop: int) -> EpisodeBatch:
         first_steps=headers["first_steps"],
         env_seeds=headers["environment_seeds"],
         worker_indices=workers if len(workers) else None,
+        row_indices=headers["episode_indices"] % num_rows if num_rows else None,
         initial_states=columns["initial_states"],
     )
 
@@ -163,10 +170,8 @@ def _add_stack(
             raise UnusualError
     stack = pb.FrameStack.FromString(b"".join(head))
     name = stack.name
-    if name in observations or name in last_observations:
-        raise ValueError(f"{name!r}: {mismatch('unique names', 'this name twice')}")
-    try:
+    with in_named(name):
+        if name in observations or name in last_observations:
+            raise ValueError(mismatch("unique names", "this name twice"))
         array = array_from_tensor(NO_TENSOR, b"") if frames is None else read_tensor(data, *frames)
         observations[name], last_observations[name] = unstack_frames(array, stack.frame_count, lengths)
-    except ValueError as error:
-        raise ValueError(f"{name!r}: {error}") from None

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import random
-import time
 from typing import TYPE_CHECKING, NamedTuple
 
-import grpc
 import numpy as np
 
-from rollserve._calls.rpc_errors import reason_of
 from rollserve.errors import malformed_error, mismatch
-from rollserve.reasons import Reason
 from rollserve.v1 import episode_batch_pb2
 from rollserve.v1 import sampler_service_pb2 as pb
 
@@ -21,21 +16,13 @@ if TYPE_CHECKING:
     from rollserve.account import Account
     from rollserve.episode_batch import EpisodeBatch
 
-__all__ = ["REPEATABLE", "Backoff", "Request", "Resumption", "may_pass"]
+__all__ = ["REPEATABLE", "Request", "Resumption"]
 
 Request = pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest
 """Request for a stream of batches."""
 
 REPEATABLE = (episode_batch_pb2.REPRODUCIBILITY_EPISODE, episode_batch_pb2.REPRODUCIBILITY_BLOCK)
 """Reproducibility classes whose episodes are the same when they are requested again."""
-
-# The server itself has tried again before it sends these, and has lost a worker each time.
-_RETRIED_BY_SERVER = (Reason.WORKER_LOST_AGAIN, Reason.WORKER_HUNG)
-
-
-def may_pass(error: grpc.RpcError) -> bool:
-    """Whether the same call may succeed later."""
-    return error.code() is grpc.StatusCode.UNAVAILABLE and reason_of(error) not in _RETRIED_BY_SERVER
 
 
 class Resumption:
@@ -70,6 +57,11 @@ class Resumption:
         """Whether the stream's beginning is known and its episodes can be requested again."""
         beginning = self._beginning
         return beginning is not None and beginning.reproducibility in REPEATABLE
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the stream's beginning is known."""
+        return self._beginning is not None
 
     def begin(self, beginning: episode_batch_pb2.Beginning) -> None:
         """Record the first message of a call."""
@@ -107,9 +99,13 @@ class Resumption:
         return batch
 
     def rest(self) -> Request:
-        """Return the request for what has not been received. `possible` has to be true."""
+        """Return the request for what has not been received: all of it, if the stream has not begun.
+
+        `possible` has to be true if it has.
+        """
         beginning = self._beginning
-        assert beginning is not None  # noqa: S101  # `possible` is true
+        if beginning is None:
+            return self._request
         self.num_resumptions += 1
         if isinstance(self._request, pb.ObtainSamplesRequest) and self._request.HasField("fragments"):
             return self._rest_of_fragments(self._request, beginning)
@@ -178,7 +174,8 @@ class _Whole(NamedTuple):
 def _continue_from(options: pb.SamplingOptions, beginning: episode_batch_pb2.Beginning) -> None:
     """Make a call sample with the seed, the versions and the run that an earlier call began with."""
     options.ClearField("expected_policy_version")  # it was checked when the stream began
-    options.ClearField("worker_count")  # so was this
+    options.ClearField("expected_environment_version")  # so was this
+    options.ClearField("worker_count")  # and this
     options.ClearField("prefetch")  # not allowed with a seed
     options.seed = beginning.seed
     options.policy_version = beginning.policy_version
@@ -190,28 +187,3 @@ def _expect_workers(options: pb.SamplingOptions, beginning: episode_batch_pb2.Be
     """Make a call fail unless it has as many workers as an earlier call, because its episodes depend on them."""
     if beginning.worker_count:  # older servers do not report the number, and cannot change it
         options.worker_count = beginning.worker_count
-
-
-class Backoff:
-    """Pauses between attempts: exponential up to a limit, with random jitter."""
-
-    _FIRST_SECONDS, _MAX_SECONDS = 0.1, 5.0
-
-    def __init__(self, patience_seconds: float) -> None:
-        """Start counting; attempts end after this many seconds without success."""
-        self._patience_seconds = patience_seconds
-        self.succeed()
-
-    def succeed(self) -> None:
-        """Record that an attempt made progress. Time that the client then takes for itself does not count."""
-        self._since: float | None = None
-        self._seconds = self._FIRST_SECONDS
-
-    def next_seconds(self) -> float | None:
-        """Return the seconds to wait before the next attempt, or None if the patience is exhausted."""
-        seconds, now = self._seconds * random.uniform(0.5, 1.0), time.monotonic()
-        self._since = now if self._since is None else self._since
-        if now + seconds - self._since > self._patience_seconds:
-            return None
-        self._seconds = min(2 * self._seconds, self._MAX_SECONDS)
-        return seconds

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import grpc
 
 from rollserve._codec.protobuf import LENGTH_DELIMITED, UnusualError, fields, key_of
@@ -35,15 +37,32 @@ _CLASSES: dict[grpc.StatusCode, type[RollserveError]] = {
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineError,
 }
 
+# Methods of `Sampler`, for the RPCs that messages of the server name. (`Evaluate` is also a usual word.)
+_METHODS = {
+    "UpdateAgent": "update_agent",
+    "UpdateEnv": "update_env",
+    "ResizePool": "resize",
+    "ObtainSamples": "obtain_samples",
+    "ObtainExactEpisodes": "obtain_exact_episodes",
+    "EvaluatePopulation": "evaluate_population",
+    "GetSampler": "status",
+    "ListAgentVersions": "agent_versions",
+    "GetAgentParameters": "agent_parameters",
+}
+_RPC_NAME = re.compile(rf"\b({'|'.join(_METHODS)})\b")
+
 # Field numbers of google.rpc.Status, google.protobuf.Any, google.rpc.BadRequest and its FieldViolation.
 _STATUS_DETAILS, _ANY_TYPE, _ANY_VALUE, _VIOLATIONS, _VIOLATION_FIELD = 3, 1, 2, 1, 1
 _BAD_REQUEST = b"type.googleapis.com/google.rpc.BadRequest"
 
 
 def error_from_rpc(error: grpc.RpcError) -> RollserveError:
-    """Return the client's error for an error of gRPC; its class follows from the status."""
+    """Return the client's error for an error of gRPC; its class follows from the status.
+
+    Where the server's message names an RPC, the error names the method of `Sampler`.
+    """
     code = error.code()
-    details = error.details() or code.name
+    details = _RPC_NAME.sub(lambda match: _METHODS[match[0]], error.details() or code.name)
     kind = _CLASSES.get(code, ServerError)
     return kind(details, code=code, reason=reason_of(error), field=_field_of(error))
 

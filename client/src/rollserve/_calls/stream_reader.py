@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rollserve._calls.responses import read_response
 from rollserve._calls.resumption import Resumption
+from rollserve._calls.server_warnings import warn_of
 from rollserve._calls.shared_memory import SharedRing
 from rollserve.account import Account, account_from_proto
 from rollserve.episode_batch import EpisodeBatch
@@ -28,7 +29,7 @@ class StreamReader:
         num_simulated_steps: number of steps simulated so far, as far as the server has reported them; at least the
             number of received steps.
         num_expected_steps: approximate number of steps of the whole stream, or 0 if the request does not say.
-        has_advanced: whether the last response was more than the beginning of a call.
+        waiting_for: what the server last said that the call waits for; empty for nothing.
         in_place: whether a batch in shared memory stays there, as a view that is valid until the next response is read.
             Otherwise the batch is copied.
     """
@@ -40,9 +41,10 @@ class StreamReader:
         # Whole episodes usually have somewhat more steps than requested.
         num_requested_steps = getattr(request, "step_count", 0)
         self.num_expected_steps = num_requested_steps + num_requested_steps // 8
-        self.has_advanced = False
+        self.waiting_for = ""
         self._num_received_steps = 0
         self._account: Account | None = None
+        self._num_rows = 0
         self.in_place = False
         self._ring: SharedRing | None = None
         self._holds_message = False
@@ -57,20 +59,23 @@ class StreamReader:
         try:
             content = self._read(response)
         except ValueError as error:
-            raise malformed_error(str(error)) from error
-        self.has_advanced = not isinstance(content, Beginning)
+            raise malformed_error(str(error)) from None
         match content:
             case EpisodeBatch():
                 new = self.resumption.take(content)
+                self.waiting_for = ""
                 self._num_received_steps += 0 if new is None else new.num_steps
                 self.num_simulated_steps = max(self.num_simulated_steps, self._num_received_steps)
                 return new
             case Beginning():
                 self.resumption.begin(content)
+                self._num_rows = content.row_count
                 offer = content.shared_memory
                 self._ring = SharedRing.attach(offer) if content.HasField("shared_memory") else None
             case Progress():
                 self.num_simulated_steps = max(self.num_simulated_steps, content.simulated_step_count)
+                self.waiting_for = content.waiting_for
+                warn_of(content)
             case AccountProto():
                 self._account = account_from_proto(content)
                 self.num_simulated_steps = self._account.num_simulated_steps
@@ -90,17 +95,17 @@ class StreamReader:
 
     def _read(self, response: Bytes) -> Content | None:
         """Return the content of a response, which may be in shared memory."""
-        content = read_response(response)
+        content = read_response(response, self._num_rows)
         if not isinstance(content, SharedMessage):
             return content
         if self._ring is None:
             raise ValueError("shared: the message is in shared memory that this client has not accepted")
         data, self._holds_message = self._ring.read(content), True
         if self.in_place:
-            return read_response(data)
+            return read_response(data, self._num_rows)
         copied = data.tobytes()
         self._release()
-        return read_response(copied)
+        return read_response(copied, self._num_rows)
 
     def _release(self) -> None:
         """Release the message in shared memory, if one is held."""

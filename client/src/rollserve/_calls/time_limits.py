@@ -11,7 +11,7 @@ from rollserve._checks import check_seconds
 from rollserve.errors import DeadlineError, RollserveError
 from rollserve.reasons import Reason
 
-__all__ = ["DEFAULT_TIMEOUT", "TimeLimits", "answer_error", "countable"]
+__all__ = ["DEFAULT_TIMEOUT", "TimeLimits", "countable"]
 
 DEFAULT_TIMEOUT = 60.0
 """Seconds that a call may take without an answer or any progress."""
@@ -48,27 +48,39 @@ class TimeLimits:
         """Return the seconds that remain in total, or None for no limit."""
         return None if self._until is None else countable(max(self._until - time.monotonic(), 0.0))
 
-    def silence_error(self) -> DeadlineError:
-        """Return the error for a stream that made no progress for its timeout."""
-        text = f"timeout: no progress for {self.timeout:g} s"
+    def silence_error(self, before: RollserveError | None = None, waiting_for: str = "") -> DeadlineError:
+        """Return the error for a stream that made no progress for its timeout.
+
+        Args:
+            before: error of the attempt before, if the stream was interrupted.
+            waiting_for: what the server last said that the call waits for; empty for nothing.
+        """
+        text = f"timeout: no progress for {self.timeout:g} s{_after(before, waiting_for)}"
         code = grpc.StatusCode.DEADLINE_EXCEEDED
         return DeadlineError(text, code=code, reason=Reason.NO_PROGRESS, field="timeout")
 
-    def error_from_rpc(self, error: grpc.RpcError) -> RollserveError:
-        """Return the error for a stream that ended with an error of gRPC."""
+    def error_from_rpc(
+        self, error: grpc.RpcError, before: RollserveError | None = None, waiting_for: str = ""
+    ) -> RollserveError:
+        """Return the error for a stream that ended with an error of gRPC.
+
+        Args:
+            error: the error.
+            before: error of the attempt before, if the stream was interrupted.
+            waiting_for: what the server last said that the call waits for; empty for nothing.
+        """
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and self._deadline is not None:
-            text = f"deadline: the call was not over after {self._deadline:g} s"
+            text = f"deadline: the call was not over after {self._deadline:g} s{_after(before, waiting_for)}"
             return DeadlineError(text, code=error.code(), field="deadline")
         return error_from_rpc(error)
-
-
-def answer_error(error: grpc.RpcError, timeout: float) -> RollserveError:
-    """Return the error for a call with a single answer that ended with an error of gRPC."""
-    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return DeadlineError(f"timeout: no answer for {timeout:g} s", code=error.code(), field="timeout")
-    return error_from_rpc(error)
 
 
 def countable(seconds: float) -> float | None:
     """Return seconds as gRPC and asyncio accept them: None if there are more than clocks can count."""
     return float(seconds) if seconds <= _MAX_SECONDS else None
+
+
+def _after(before: RollserveError | None, waiting_for: str) -> str:
+    if waiting_for:
+        return f"; the server waits for {waiting_for}"
+    return f"; an earlier attempt ended with: {before.message}" if before is not None else ""

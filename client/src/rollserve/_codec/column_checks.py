@@ -3,19 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rollserve._codec.batch_fields import HEADERS, INFOS, OPTIONAL_HEADERS, SEGMENT_COLUMNS, STEP_COLUMNS
 from rollserve._codec.columns import leaves_of
 from rollserve.errors import mismatch
 
 if TYPE_CHECKING:
     from rollserve._codec.columns import Columns
 
-__all__ = ["as_int64", "check_columns", "check_header", "check_last_observations"]
+__all__ = ["as_int64", "check_batch", "check_header"]
 
+_NUMBER_KINDS = "biufc"
 _KINDS = {"b": "bool", "iu": "integer", "fiu": "float or integer"}
+
+
+def check_batch(batch: Any) -> None:
+    """Raise ValueError unless the fields of an `EpisodeBatch` fit together; its `lengths` are a header of integers."""
+    num_segments = len(batch.lengths)
+    if num_segments and batch.lengths.min() < 1:
+        raise ValueError(f"lengths: {mismatch('at least 1', batch.lengths.min())}")
+    check_header("rewards", batch.rewards, "fiu", None)
+    num_steps = int(batch.lengths.sum())
+    if num_steps != len(batch.rewards):
+        raise ValueError(f"lengths: {mismatch(f'a sum of {len(batch.rewards)}, as rewards has rows', num_steps)}")
+    for name in HEADERS:
+        header = getattr(batch, name)
+        if header is not None or name not in OPTIONAL_HEADERS:
+            check_header(name, header, "b" if name in ("terminated", "truncated") else "iu", num_segments)
+    for name in STEP_COLUMNS:
+        _check_columns(name, getattr(batch, name), num_steps)
+    for name in SEGMENT_COLUMNS:
+        _check_columns(name, getattr(batch, name), num_segments)
+    for name in INFOS:
+        if not isinstance(getattr(batch, name), Mapping):
+            raise ValueError(f"{name}: {mismatch('a mapping', type(getattr(batch, name)).__name__)}")
+    _check_last_observations(batch.observations, batch.last_observations)
 
 
 def check_header(name: str, array: object, kinds: str, length: int | None) -> None:
@@ -30,32 +55,6 @@ def check_header(name: str, array: object, kinds: str, length: int | None) -> No
         raise ValueError(f"{name}: {mismatch(f'{length} rows', len(array))}")
 
 
-def check_columns(name: str, columns: object, length: int) -> None:
-    """Raise ValueError unless all columns are arrays of numbers or truth values with the given number of rows."""
-    leaves = columns if isinstance(columns, Mapping) else {"": columns}
-    for leaf, array in leaves.items():
-        path = f"{name}/{leaf}" if leaf else name
-        if not isinstance(array, np.ndarray):
-            raise ValueError(f"{path}: {mismatch('an array', type(array).__name__)}")
-        if array.dtype.hasobject:
-            raise ValueError(f"{path}: {mismatch('numbers or truth values', f'dtype {array.dtype}')}")
-        if array.ndim < 1 or len(array) != length:
-            raise ValueError(f"{path}: {mismatch(f'{length} rows', f'shape {array.shape}')}")
-
-
-def check_last_observations(observations: Columns, last_observations: Columns) -> None:
-    """Raise ValueError unless both have the same leaves, with rows of the same shapes."""
-    expected, actual = leaves_of(observations), leaves_of(last_observations)
-    if expected.keys() != actual.keys():
-        text = mismatch(f"leaves {sorted(expected)} as in observations", sorted(actual))
-        raise ValueError(f"last_observations: {text}")
-    for leaf, array in actual.items():
-        if array.shape[1:] != expected[leaf].shape[1:]:
-            path = f"last_observations/{leaf}" if leaf else "last_observations"
-            text = mismatch(f"rows of shape {expected[leaf].shape[1:]} as in observations", array.shape[1:])
-            raise ValueError(f"{path}: {text}")
-
-
 def as_int64(name: str, header: np.ndarray) -> np.ndarray:
     """Return a header of integers as int64; raise ValueError if one is too large."""
     if header.dtype == np.int64:
@@ -64,3 +63,31 @@ def as_int64(name: str, header: np.ndarray) -> np.ndarray:
     if header.dtype == np.uint64 and header.max(initial=0) > max_value:
         raise ValueError(f"{name}: {mismatch(f'at most {max_value}', header.max())}")
     return header.astype(np.int64, copy=False)
+
+
+def _check_columns(name: str, columns: object, length: int) -> None:
+    """Raise ValueError unless all columns are arrays of numbers or truth values with the given number of rows."""
+    leaves = columns if isinstance(columns, Mapping) else {"": columns}
+    for leaf, array in leaves.items():
+        path = f"{name}/{leaf}" if leaf else name
+        if not isinstance(array, np.ndarray):
+            raise ValueError(f"{path}: {mismatch('an array', type(array).__name__)}")
+        if array.dtype.kind not in _NUMBER_KINDS:
+            raise ValueError(f"{path}: {mismatch('numbers or truth values', f'dtype {array.dtype}')}")
+        if array.ndim < 1 or len(array) != length:
+            raise ValueError(f"{path}: {mismatch(f'{length} rows', f'shape {array.shape}')}")
+
+
+def _check_last_observations(observations: Columns, last_observations: Columns) -> None:
+    """Raise ValueError unless both have the same leaves, with rows of the same shapes and dtypes."""
+    expected, actual = leaves_of(observations), leaves_of(last_observations)
+    if expected.keys() != actual.keys():
+        text = mismatch(f"leaves {sorted(expected)} as in observations", sorted(actual))
+        raise ValueError(f"last_observations: {text}")
+    for leaf, array in actual.items():
+        path, model = f"last_observations/{leaf}" if leaf else "last_observations", expected[leaf]
+        if array.shape[1:] != model.shape[1:]:
+            text = mismatch(f"rows of shape {model.shape[1:]} as in observations", array.shape[1:])
+            raise ValueError(f"{path}: {text}")
+        if array.dtype != model.dtype:
+            raise ValueError(f"{path}: {mismatch(f'dtype {model.dtype} as in observations', array.dtype)}")

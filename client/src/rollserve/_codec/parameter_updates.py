@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from rollserve._codec.field_errors import in_named
 from rollserve._codec.protobuf import (
     VARINT,
     UnusualError,
@@ -15,8 +16,6 @@ from rollserve._codec.protobuf import (
     key_of,
     keys_of,
     length_delimited,
-    text_field,
-    varint_field,
 )
 from rollserve._codec.tensor_fields import add_named_tensor, named_tensor, plain_tensor
 from rollserve.v1.agent_pb2 import Parameters
@@ -27,42 +26,48 @@ if TYPE_CHECKING:
 
 __all__ = ["ParametersUpdate", "read_parameters_update", "write_parameters_update"]
 
-_SAMPLER, _ALL_WORKERS = (keys_of(UpdateAgentRequest.DESCRIPTOR)[name] for name in ("sampler", "all_workers"))
+_KEYS = keys_of(UpdateAgentRequest.DESCRIPTOR)
+_ALL_WORKERS = _KEYS["all_workers"]
+_REST = {_KEYS["sampler"], _KEYS["client_id"]} | {
+    key_of(UpdateAgentRequest.DESCRIPTOR.fields_by_name[name].number, VARINT)
+    for name in ("skip_if_identical", "expected_policy_version", "expected_environment_version")
+}
+"""Keys of the fields beside the update."""
 _PARAMETERS = keys_of(AgentUpdate.DESCRIPTOR)["parameters"]
 _TENSORS = keys_of(Parameters.DESCRIPTOR)["tensors"]
-_SKIP_NUMBER = UpdateAgentRequest.SKIP_IF_IDENTICAL_FIELD_NUMBER
-_SKIP = key_of(_SKIP_NUMBER, VARINT)
-_FLAGS = {b"\0": False, b"\1": True}
 
 _MIN_UNALIGNED_BYTES = 1 << 20  # smaller arrays are copied, so that their elements are aligned
 
 
 class ParametersUpdate(NamedTuple):
-    """UpdateAgentRequest with parameters for all workers."""
+    """UpdateAgentRequest with parameters for all workers.
 
-    sampler: str
+    Attributes:
+        request: the request without its update.
+        parameters: the parameters by name.
+    """
+
+    request: UpdateAgentRequest
     parameters: dict[str, np.ndarray]
-    skip_if_identical: bool
 
 
-def write_parameters_update(
-    sampler: str, parameters: Mapping[str, np.ndarray], *, skip_if_identical: bool = False
-) -> bytes:
+def write_parameters_update(request: UpdateAgentRequest, parameters: Mapping[str, np.ndarray]) -> bytes:
     """Return a serialized UpdateAgentRequest with parameters for all workers.
 
+    Args:
+        request: the request without its update.
+        parameters: arrays by name.
+
     Raises:
-        ValueError: a dtype that the wire does not have; the message begins with the parameter's name.
+        ValueError: a dtype that the wire does not have; the message begins with the parameter's name in brackets.
     """
     tensors: list[bytes | memoryview] = []
     for name, array in parameters.items():
-        try:
+        with in_named(name):
             content = plain_tensor(np.asarray(array))
-        except ValueError as error:
-            raise ValueError(f"{name!r}: {error}") from None
         tensors += length_delimited(_TENSORS, named_tensor(name, content))
     update = length_delimited(_ALL_WORKERS, length_delimited(_PARAMETERS, tensors))
-    flag = varint_field(_SKIP_NUMBER, 1) if skip_if_identical else b""
-    return b"".join([text_field(_SAMPLER, sampler), *update, flag])
+    return b"".join([request.SerializeToString(), *update])
 
 
 def read_parameters_update(data: bytes) -> ParametersUpdate | None:
@@ -75,14 +80,12 @@ def read_parameters_update(data: bytes) -> ParametersUpdate | None:
     """
     view = memoryview(data)
     try:
-        sampler, update, skip_if_identical = b"", None, False
-        for key, _, begin, end in fields(view, 0, len(view)):
-            if key == _SAMPLER:
-                sampler = view[begin:end].tobytes()
-            elif key == _ALL_WORKERS and update is None:
+        update, rest = None, []
+        for key, before, begin, end in fields(view, 0, len(view)):
+            if key == _ALL_WORKERS and update is None:
                 update = begin, end
-            elif key == _SKIP and (flag := view[begin:end].tobytes()) in _FLAGS:
-                skip_if_identical = _FLAGS[flag]
+            elif key in _REST:
+                rest.append(view[before:end])
             else:
                 return None
         if update is None:
@@ -91,7 +94,7 @@ def read_parameters_update(data: bytes) -> ParametersUpdate | None:
         for start, stop in _tensors(view, *update):
             add_named_tensor(parameters, view, start, stop, is_column=False)
         parameters = {name: _aligned(array) for name, array in parameters.items()}
-        return ParametersUpdate(sampler.decode(), parameters, skip_if_identical)
+        return ParametersUpdate(UpdateAgentRequest.FromString(b"".join(rest)), parameters)
     except (UnusualError, IndexError, DecodeError, ValueError):
         return None
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from rollserve._codec.field_errors import in_named
 from rollserve._codec.protobuf import (
     ArrayPart,
     UnusualError,
@@ -40,7 +41,8 @@ def add_named_tensor(
     """Read a NamedTensor and add its array to the columns; for `is_column`, see `tensor_from_proto`.
 
     Raises:
-        ValueError: a name that the columns have already, or a malformed tensor; the message begins with the name.
+        ValueError: a name that the columns have already, or a malformed tensor; the message begins with the name in
+            brackets.
         UnusualError, IndexError, DecodeError: bytes that the generated classes have to parse.
     """
     name, tensor = "", None
@@ -51,15 +53,13 @@ def add_named_tensor(
             tensor = begin, end
         else:
             raise UnusualError
-    if name in columns:
-        raise ValueError(f"{name!r}: {mismatch('unique names', 'this name twice')}")
-    try:
+    with in_named(name):
+        if name in columns:
+            raise ValueError(mismatch("unique names", "this name twice"))
         if tensor is None:
             columns[name] = array_from_tensor(NO_TENSOR, b"")
         else:
             columns[name] = read_tensor(data, *tensor, is_column=is_column)
-    except ValueError as error:
-        raise ValueError(f"{name!r}: {error}") from None
 
 
 def read_tensor(data: memoryview, start: int, stop: int, *, is_column: bool = True) -> np.ndarray:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollserve._codec.compression import decompress
+from rollserve._codec.field_errors import FieldError, in_named
 from rollserve.errors import mismatch
 from rollserve.v1 import tensor_pb2
 
@@ -67,7 +68,7 @@ def dtype_from_proto(data_type: tensor_pb2.DataType.ValueType) -> np.dtype:
     try:
         return _DTYPES[data_type]
     except KeyError:
-        raise ValueError(f"data_type: {mismatch('a member of DataType', data_type)}") from None
+        raise FieldError("data_type", mismatch("a member of DataType", data_type)) from None
 
 
 def tensor_to_proto(array: np.ndarray) -> tensor_pb2.Tensor:
@@ -93,7 +94,7 @@ def tensor_from_proto(tensor: tensor_pb2.Tensor, *, is_column: bool = False) -> 
     """
     if tensor.compression and not is_column:
         expected = "COMPRESSION_UNSPECIFIED, as only columns of batches may be compressed"
-        raise ValueError(f"compression: {mismatch(expected, tensor.compression)}")
+        raise FieldError("compression", mismatch(expected, tensor.compression))
     return array_from_tensor(tensor, tensor.data)
 
 
@@ -112,19 +113,19 @@ def array_from_tensor(head: tensor_pb2.Tensor, data: bytes | memoryview) -> np.n
     """
     dtype = dtype_from_proto(head.data_type)
     if len(head.shape) > _MAX_DIMENSIONS:
-        raise ValueError(f"shape: {mismatch(f'at most {_MAX_DIMENSIONS} sizes', f'{len(head.shape)} sizes')}")
+        raise FieldError("shape", mismatch(f"at most {_MAX_DIMENSIONS} sizes", f"{len(head.shape)} sizes"))
     shape = tuple(head.shape)
     if any(size < 0 for size in shape):
-        raise ValueError(f"shape: {mismatch('sizes of at least 0', shape)}")
+        raise FieldError("shape", mismatch("sizes of at least 0", shape))
     if math.prod(size or 1 for size in shape) > _MAX_ELEMENTS:
-        raise ValueError(f"shape: {mismatch('sizes whose product is at most 2**59', shape)}")
+        raise FieldError("shape", mismatch("sizes whose product is at most 2**59", shape))
     num_bytes = math.prod(shape) * dtype.itemsize
     if head.compression:
         data = decompress(data, head.compression, num_bytes)
     if len(data) != num_bytes:
-        raise ValueError(f"data: {mismatch(f'{num_bytes} bytes for {dtype} of shape {shape}', f'{len(data)} bytes')}")
+        raise FieldError("data", mismatch(f"{num_bytes} bytes for {dtype} of shape {shape}", f"{len(data)} bytes"))
     if dtype == np.bool_ and np.frombuffer(data, np.uint8).max(initial=0) > 1:
-        raise ValueError(f"data: {mismatch('truth values of 0 or 1', 'another byte')}")
+        raise FieldError("data", mismatch("truth values of 0 or 1", "another byte"))
     return np.frombuffer(data, dtype).reshape(shape)
 
 
@@ -132,14 +133,12 @@ def named_tensors_to_proto(arrays: Mapping[str, np.ndarray]) -> list[tensor_pb2.
     """Return named arrays as messages, in their order.
 
     Raises:
-        ValueError: a dtype that the wire does not have; the message begins with the array's name.
+        ValueError: a dtype that the wire does not have; the message begins with the array's name in brackets.
     """
     tensors = []
     for name, array in arrays.items():
-        try:
+        with in_named(name):
             tensor = tensor_to_proto(np.asarray(array))
-        except ValueError as error:
-            raise ValueError(f"{name!r}: {error}") from None
         tensors.append(tensor_pb2.NamedTensor(name=name, tensor=tensor))
     return tensors
 
@@ -150,14 +149,12 @@ def named_tensors_from_proto(
     """Return named tensors as read-only arrays, in their order; see `tensor_from_proto`.
 
     Raises:
-        ValueError: a name that occurs twice, or a malformed tensor; the message begins with the name.
+        ValueError: a name that occurs twice, or a malformed tensor; the message begins with the name in brackets.
     """
     arrays: dict[str, np.ndarray] = {}
     for named in tensors:
-        if named.name in arrays:
-            raise ValueError(f"{named.name!r}: {mismatch('unique names', 'this name twice')}")
-        try:
+        with in_named(named.name):
+            if named.name in arrays:
+                raise ValueError(mismatch("unique names", "this name twice"))
             arrays[named.name] = tensor_from_proto(named.tensor, is_column=are_columns)
-        except ValueError as error:
-            raise ValueError(f"{named.name!r}: {error}") from None
     return arrays

@@ -1,0 +1,90 @@
+"""Interruptions of calls: how often a call is made again, after which pause, and the error at the end."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING
+
+import grpc
+
+from rollserve._calls.rpc_errors import error_from_rpc, reason_of
+from rollserve.reasons import Reason
+
+if TYPE_CHECKING:
+    from rollserve._calls.time_limits import TimeLimits
+    from rollserve.errors import DeadlineError, RollserveError
+
+__all__ = ["Backoff", "Interruptions"]
+
+# The server itself has tried again before it sends these, and has lost a worker each time.
+_RETRIED_BY_SERVER = (Reason.WORKER_LOST_AGAIN, Reason.WORKER_HUNG)
+
+
+class Interruptions:
+    """Interruptions of one call, over all attempts at it.
+
+    Only data that was not received before counts as progress: a server that fails in every attempt may report progress
+    in each. Attempts end `timeout` seconds after the first interruption without new data since.
+
+    Attributes:
+        last: error of the last attempt that was interrupted; None before the first.
+        waiting_for: what the server last said that the call waits for; empty for nothing.
+    """
+
+    def __init__(self, limits: TimeLimits) -> None:
+        self.last: RollserveError | None = None
+        self.waiting_for = ""
+        self._limits = limits
+        self._backoff = Backoff(limits.timeout)
+
+    def advance(self) -> None:
+        """Record that new data has arrived."""
+        self._backoff.succeed()
+
+    def pause(self, error: grpc.RpcError) -> float | None:
+        """Return the seconds to wait before the next attempt, or None if there is none."""
+        if error.code() is not grpc.StatusCode.UNAVAILABLE or reason_of(error) in _RETRIED_BY_SERVER:
+            return None
+        seconds = self._backoff.next_seconds()
+        if seconds is None:
+            return None
+        self.last = error_from_rpc(error)
+        remaining = self._limits.remaining()
+        return seconds if remaining is None else min(seconds, remaining)
+
+    def final_error(self, error: grpc.RpcError) -> RollserveError:
+        """Return the client's error for an attempt that ended with an error, after which there is none."""
+        return self._limits.error_from_rpc(error, self.last, self.waiting_for)
+
+    def silence_error(self) -> DeadlineError:
+        """Return the error for an attempt that made no progress for the call's timeout."""
+        return self._limits.silence_error(self.last, self.waiting_for)
+
+    def cause_of(self, error: grpc.RpcError) -> RollserveError | None:
+        """Return the cause of the client's error: what interrupted a call whose time is over; None for other errors."""
+        return self.last if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED else None
+
+
+class Backoff:
+    """Pauses between attempts: exponential up to a limit, with random jitter."""
+
+    _FIRST_SECONDS, _MAX_SECONDS = 0.1, 5.0
+
+    def __init__(self, patience_seconds: float) -> None:
+        """Start counting; attempts end after this many seconds without success."""
+        self._patience_seconds = patience_seconds
+        self.succeed()
+
+    def succeed(self) -> None:
+        """Record that an attempt made progress. Time that the client then takes for itself does not count."""
+        self._since: float | None = None
+        self._seconds = self._FIRST_SECONDS
+
+    def next_seconds(self) -> float | None:
+        """Return the seconds to wait before the next attempt, or None if the patience is exhausted."""
+        seconds, now = self._seconds * random.uniform(0.5, 1.0), time.monotonic()
+        self._since = now if self._since is None else self._since
+        left = self._since + self._patience_seconds - now
+        self._seconds = min(2 * self._seconds, self._MAX_SECONDS)
+        return min(seconds, left) if left > 0 else None

@@ -1,0 +1,46 @@
+"""Names of the fields of an episode batch, by their kinds."""
+
+from __future__ import annotations
+
+__all__ = [
+    "FIELDS",
+    "HEADERS",
+    "INFOS",
+    "INTEGER_HEADERS",
+    "OPTIONAL_HEADERS",
+    "REQUIRED",
+    "SEGMENT_COLUMNS",
+    "STEP_COLUMNS",
+]
+
+STEP_COLUMNS = ("observations", "actions", "rewards", "agent_infos", "env_infos")
+"""Fields with a row for each step."""
+
+SEGMENT_COLUMNS = ("last_observations", "episode_infos", "initial_states")
+"""Fields with a row for each segment, beside the headers."""
+
+INTEGER_HEADERS = ("lengths", "policy_versions", "episode_indices", "first_steps")
+"""Headers of integers that every batch has."""
+
+OPTIONAL_HEADERS = ("env_seeds", "worker_indices", "row_indices")
+"""Headers of integers that can be None."""
+
+HEADERS = (
+    "lengths",
+    "terminated",
+    "truncated",
+    "policy_versions",
+    "episode_indices",
+    "first_steps",
+    *OPTIONAL_HEADERS,
+)
+"""Fields with a number or a truth value for each segment."""
+
+FIELDS = (*STEP_COLUMNS, *SEGMENT_COLUMNS, *HEADERS)
+"""Fields of a batch, except the account."""
+
+INFOS = ("agent_infos", "env_infos", "episode_infos", "initial_states")
+"""Fields that are mappings, whose arrays can have gaps."""
+
+REQUIRED = ("observations", "last_observations", "actions", "rewards", "terminated", "truncated")
+"""Fields that every row of `EpisodeBatch.from_list` has."""
