@@ -44,7 +44,7 @@ def _from_json(_: click.Context, parameter: click.Parameter, text: str) -> Any:
 )
 @click.option(
     "--vectorization",
-    type=click.Choice(["auto", *get_args(Vectorization)]),
+    type=click.Choice(["auto", *get_args(Vectorization)], case_sensitive=False),
     default="auto",
     show_default=True,
     help="How rows are stepped. With auto, as a worker steps them: natively where the environment offers it.",

@@ -2,10 +2,12 @@
 
 from rollserve_server.envs.determinism import Difference, Trace, differences
 from rollserve_server.envs.leaves import Leaf, describe_space, leaf_bounds, leaves_of_space
-from rollserve_server.envs.native.making import offers_rows
+from rollserve_server.envs.making import check_wrapper
+from rollserve_server.envs.native.single_rows import why_not_single
 from rollserve_server.envs.paths import check_arguments, check_paths, paths_in
 from rollserve_server.envs.permissions import check_allowed
-from rollserve_server.envs.registry import module_of
+from rollserve_server.envs.probing.run import run_probe
+from rollserve_server.envs.registry import find_env, module_of
 from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs, specs_of_rows
 from rollserve_server.envs.rows.row_envs import RowEnvs
 from rollserve_server.envs.rows.vector_envs import VectorEnvs
@@ -22,15 +24,18 @@ __all__ = [
     "check_allowed",
     "check_arguments",
     "check_paths",
+    "check_wrapper",
     "describe_space",
     "differences",
     "episodes_per_row",
+    "find_env",
     "leaf_bounds",
     "leaves_of_space",
     "make_rows",
     "module_of",
-    "offers_rows",
     "paths_in",
+    "run_probe",
     "specs_of_rows",
+    "why_not_single",
     "with_envpool",
 ]

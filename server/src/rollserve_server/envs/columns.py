@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.envs.leaves import Leaf
 
-__all__ = ["assemble_rows", "batch_of_leaves", "leaves_of_batch", "store_observation"]
+__all__ = ["assemble_rows", "batch_of_leaves", "check_precision", "leaves_of_batch", "store_observation"]
 
 
 def store_observation(observation: Any, leaves: Sequence[Leaf], columns: Sequence[np.ndarray], row: int) -> None:
@@ -35,6 +35,19 @@ def store_observation(observation: Any, leaves: Sequence[Leaf], columns: Sequenc
         for step in leaf.path:
             part = part[step]
         column[row] = part if leaf.takes(part) else _cast(part, leaf, leaf.shape)
+
+
+def check_precision(observation: Any, leaves: Sequence[Leaf]) -> None:
+    """Raise ValueError if an observation, or a batch, has an array of wider floats than its space announces."""
+    for leaf in leaves:
+        part = observation
+        for step in leaf.path:
+            part = part[step]
+        dtype = getattr(part, "dtype", None)  # Python's numbers have none
+        if dtype is not None and dtype.kind == leaf.dtype.kind == "f" and dtype.itemsize > leaf.dtype.itemsize:
+            where = f"observation {leaf.name!r}" if leaf.name else "observation"
+            hint = "the environment has to convert it, or to announce that dtype"
+            raise ValueError(f"{where}: {mismatch(f'dtype {leaf.dtype}', f'dtype {dtype}', hint)}")
 
 
 def assemble_rows(space: Space[Any], columns: Iterator[np.ndarray]) -> list[Any]:

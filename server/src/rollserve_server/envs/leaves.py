@@ -57,14 +57,18 @@ class Leaf:
         return frozenset({self.dtype.type})
 
 
-def leaves_of_space(space: Space[Any]) -> tuple[Leaf, ...]:
+def leaves_of_space(space: Space[Any], values: str = "values") -> tuple[Leaf, ...]:
     """Return the leaves of a space, in the order of `gymnasium.spaces.flatten`.
+
+    Args:
+        space: the space.
+        values: name of its values in errors, such as "observations".
 
     Raises:
         InvalidValueError: the space has a part of another kind, a dtype that messages cannot hold, or a key that is no
             string or contains `/`.
     """
-    return tuple(_leaves(space, ()))
+    return tuple(_leaves(space, (), values))
 
 
 def describe_space(space: Space[Any]) -> spaces.Space:
@@ -83,7 +87,7 @@ def describe_space(space: Space[Any]) -> spaces.Space:
         case gym_spaces.Tuple():
             return spaces.Tuple(tuple(map(describe_space, space.spaces)))
         case _:
-            raise _unsupported((), type(space).__name__)
+            raise _unsupported(space, (), "values")
 
 
 def any_value(leaf: Leaf) -> np.ndarray:
@@ -123,27 +127,26 @@ def leaf_bounds(leaf: Leaf) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return low.ravel().astype(np.float64), high.ravel().astype(np.float64)
 
 
-def _leaves(space: Space[Any], path: tuple[str | int, ...]) -> Iterator[Leaf]:
+def _leaves(space: Space[Any], path: tuple[str | int, ...], values: str) -> Iterator[Leaf]:
     match space:
         case gym_spaces.Dict():
             for key, subspace in space.spaces.items():
                 if not _is_name(key):
                     expected = "an environment whose spaces have names without / as keys"
-                    raise InvalidValueError.of("id", expected=expected, got=f"the key {show(key)}")
-                yield from _leaves(subspace, (*path, key))
+                    raise InvalidValueError.of("id", expected=expected, got=f"{values} with the key {show(key)}")
+                yield from _leaves(subspace, (*path, key), values)
         case gym_spaces.Tuple():
             for position, subspace in enumerate(space.spaces):
-                yield from _leaves(subspace, (*path, position))
+                yield from _leaves(subspace, (*path, position), values)
         case gym_spaces.Box() | gym_spaces.Discrete() | gym_spaces.MultiDiscrete() | gym_spaces.MultiBinary():
             dtype = np.dtype(space.dtype)
             try:
                 dtype_to_proto(dtype)
             except ValueError as error:
-                where = f" at {_name(path)!r}" if path else ""
-                raise InvalidValueError(f"the environment's space{where}: {error}", field="id") from None
+                raise InvalidValueError(f"the environment's {_at(values, path)}: {error}", field="id") from None
             yield Leaf(_name(path), path, space, space.shape or (), dtype)
         case _:
-            raise _unsupported(path, type(space).__name__)
+            raise _unsupported(space, path, values)
 
 
 def _is_name(key: object) -> bool:
@@ -155,7 +158,11 @@ def _name(path: tuple[str | int, ...]) -> str:
     return "/".join(map(str, path))
 
 
-def _unsupported(path: tuple[str | int, ...], kind: str) -> InvalidValueError:
+def _at(values: str, path: tuple[str | int, ...]) -> str:
+    """Return the name of the values at a path, such as `observations at 'arm/0'`."""
+    return f"{values} at {_name(path)!r}" if path else values
+
+
+def _unsupported(space: object, path: tuple[str | int, ...], values: str) -> InvalidValueError:
     expected = "an environment with Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple spaces"
-    where = f" at {_name(path)!r}" if path else ""
-    return InvalidValueError.of("id", expected=expected, got=f"a {kind} space{where}")
+    return InvalidValueError.of("id", expected=expected, got=f"{_at(values, path)} in a {type(space).__name__} space")

@@ -14,7 +14,7 @@ import numpy as np
 from rollserve import Reason
 from rollserve_server.activity import Phase, current_activity
 from rollserve_server.envs.refusals import call_with_arguments, refused_by
-from rollserve_server.envs.registry import find_env
+from rollserve_server.envs.registry import find_env, suggestion
 from rollserve_server.errors import InvalidValueError, NotFoundError, show, within
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from rollserve import EnvSpec, Task, Wrapper
 
-__all__ = ["close_env", "make_env", "set_task"]
+__all__ = ["check_wrapper", "close_env", "make_env", "set_task"]
 
 
 def make_env(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
@@ -70,6 +70,26 @@ def set_task(env: gymnasium.Env[Any, Any], task: Task) -> None:
         method(copy.deepcopy(task.argument))
 
 
+def check_wrapper(name: str) -> type[gymnasium.Wrapper[Any, Any, Any, Any]]:
+    """Return the class of a wrapper.
+
+    Raises:
+        NotFoundError: `gymnasium.wrappers` has no wrapper of that name; the field is `name`.
+    """
+    names = gymnasium.wrappers.__all__
+    cls = getattr(gymnasium.wrappers, name) if name in names else None
+    if not (isinstance(cls, type) and issubclass(cls, gymnasium.Wrapper)):
+        known = (each for each in names if each[0].isupper())  # the others are modules
+        raise NotFoundError.of(
+            "name",
+            expected="a wrapper in gymnasium.wrappers",
+            got=repr(name),
+            hint=suggestion(name, known),
+            reason=Reason.WRAPPER_NOT_FOUND,
+        )
+    return cls
+
+
 def _make_unwrapped(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
     named = find_env(spec.id)
     arguments: dict[str, Any] = dict(spec.kwargs)
@@ -85,11 +105,7 @@ def _make_unwrapped(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
 
 
 def _wrap(env: gymnasium.Env[Any, Any], wrapper: Wrapper) -> gymnasium.Env[Any, Any]:
-    names = gymnasium.wrappers.__all__
-    cls = getattr(gymnasium.wrappers, wrapper.name) if wrapper.name in names else None
-    if not (isinstance(cls, type) and issubclass(cls, gymnasium.Wrapper)):
-        expected, got = "a wrapper in gymnasium.wrappers", repr(wrapper.name)
-        raise NotFoundError.of("name", expected=expected, got=got, reason=Reason.WRAPPER_NOT_FOUND)
+    cls = check_wrapper(wrapper.name)
     make = functools.partial(cls, env)
     wrapped: gymnasium.Env[Any, Any] = call_with_arguments(
         wrapper.name, lambda: make(**_python_arguments(cls, wrapper.kwargs))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from rollserve import EnvSpec
 from rollserve_server.envs.native.making import check_step_limit, why_not_native
+from rollserve_server.envs.native.single_rows import spaces_text, why_not_single
 from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs
 from rollserve_server.envs.rows.row_envs import RowEnvs
 from rollserve_server.envs.rows.vector_envs import VectorEnvs
@@ -52,20 +53,25 @@ def make_rows(
 
     Raises:
         NotFoundError, InvalidValueError: an environment cannot be made, see `make_env`, `make_native`, `make_envpool`
-            and `set_task`; rows that differ cannot be stepped together; or native code takes no step limit.
+            and `set_task`; rows that differ cannot be stepped together; native code takes no step limit; or the choice
+            between native code and single rows is open, and they have other spaces.
     """
     if isinstance(specs, RowSpecs):
         _check_row_specs(specs)
         return _make_one_by_one(specs, len(specs.specs), free)
     vectorization = specs.vectorization or settings.vectorization
-    if vectorization in ("native", "envpool") or (vectorization == "auto" and why_not_native(specs) is None):
-        if vectorization != "envpool":
-            check_step_limit(specs)
+    if vectorization == "auto" and why_not_native(specs) is None:
+        check_step_limit(specs)
         try:
-            return _make_vector(specs, specs.num_rows or settings.native_rows, free, max_episode_length)
+            envs = _make_vector(specs, specs.num_rows or settings.native_rows, free, max_episode_length)
         except InvalidValueError:  # some arguments work only with rows
-            if vectorization != "auto":
-                raise
+            return _make_one_by_one(specs, specs.num_rows or settings.rows, free)
+        _check_choice(specs, envs)
+        return envs
+    if vectorization in ("native", "envpool"):
+        if vectorization == "native":
+            check_step_limit(specs)
+        return _make_vector(specs, specs.num_rows or settings.native_rows, free, max_episode_length)
     return _make_one_by_one(specs, specs.num_rows or settings.rows, free)
 
 
@@ -85,6 +91,16 @@ def episodes_per_row(specs: WorkerSpecs, settings: RowSettings, num_rows: int) -
 
 def _make_one_by_one(specs: WorkerSpecs, num_rows: int, free: FreeRows | None) -> RowEnvs:
     return _changed(RowEnvs, specs, num_rows, free) or RowEnvs(specs, num_rows)
+
+
+def _check_choice(spec: EnvSpec, envs: VectorEnvs) -> None:
+    """Close the rows and raise InvalidValueError unless single rows have the spaces of native ones."""
+    why_not = why_not_single(spec, envs.observation_space, envs.action_space)
+    if why_not:
+        envs.close()
+        expected = "'native' or 'rows', because they are not the same environment"
+        hint = f"native rows have {spaces_text(envs.observation_space, envs.action_space)}; {why_not}"
+        raise InvalidValueError.of("vectorization", expected=expected, got="none", hint=hint)
 
 
 def _make_vector(spec: EnvSpec, num_rows: int, free: FreeRows | None, max_episode_length: int | None) -> VectorEnvs:

@@ -15,6 +15,7 @@ from rollserve import Reason
 from rollserve.errors import mismatch
 from rollserve_server.envs.envpool.arguments import check_arguments, check_values
 from rollserve_server.envs.refusals import call_with_arguments
+from rollserve_server.envs.registry import suggestion
 from rollserve_server.errors import InvalidValueError, NotFoundError
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ def make_envpool(spec: EnvSpec, num_rows: int, max_episode_length: int | None) -
     registry = _registry()
     if spec.id not in registry.specs:
         expected = "an id of EnvPool, such as 'Pong-v5'"
-        raise NotFoundError.of("id", expected=expected, got=repr(spec.id), reason=Reason.ENV_NOT_FOUND)
+        hint = suggestion(spec.id, registry.specs)
+        raise NotFoundError.of("id", expected=expected, got=repr(spec.id), hint=hint, reason=Reason.ENV_NOT_FOUND)
     _check_parts(spec)
     defaults = call_with_arguments(spec.id, lambda: registry.make_spec(spec.id)).config._asdict()
     if defaults["max_num_players"] != 1:

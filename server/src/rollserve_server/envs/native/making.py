@@ -7,20 +7,20 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rollserve_server.envs.making import close_env
-from rollserve_server.envs.native.same_step import same_step_spec
+from rollserve_server.envs.native.same_step import MODE_ARGUMENT, WithFinalInfos, same_step_spec, takes_mode
 from rollserve_server.envs.refusals import call_with_arguments
 from rollserve_server.envs.registry import find_env
 from rollserve_server.errors import InvalidValueError, shorten
 
 if TYPE_CHECKING:
-    from gymnasium.vector import VectorEnv
+    from collections.abc import Callable
 
     from rollserve import EnvSpec
 
-__all__ = ["check_step_limit", "make_native", "offers_rows", "why_not_native"]
+__all__ = ["check_step_limit", "make_native", "why_not_native"]
 
 _MODES = (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP)
 _MAX_SHOWN = 200  # characters of an argument in the text of an error
@@ -40,12 +40,6 @@ def why_not_native(spec: EnvSpec) -> str | None:
     if spec.task is not None:
         return "a task applies to single rows"
     return None
-
-
-def offers_rows(spec: EnvSpec) -> bool:
-    """Whether the environment, which exists, also has code for single rows."""
-    named = find_env(spec.id)
-    return not isinstance(named, str) or gymnasium.spec(named).entry_point is not None
 
 
 def check_step_limit(spec: EnvSpec) -> None:
@@ -81,13 +75,15 @@ def make_native(
         raise InvalidValueError.of("vectorization", expected=f"'rows', because {why_not}", got="'native'")
     check_step_limit(spec)
     name = spec.id.rpartition(":")[2]
-    # Bind the id here: as an argument of the request it could name a module that is not allowed.
-    named = (same_step_spec(name) if same_step else None) or name
-    make = functools.partial(gymnasium.make_vec, named, num_rows, "vector_entry_point")
+    variant = same_step_spec(name) if same_step else None
     arguments = _limited_arguments(spec, gymnasium.spec(name).max_episode_steps, max_episode_length)
-    env: VectorEnv[Any, Any, Any]
+    # Bind the id here: as an argument of the request it could name a module that is not allowed.
+    make = functools.partial(gymnasium.make_vec, variant or name, num_rows, "vector_entry_point")
     try:
-        env = call_with_arguments(spec.id, lambda: make(**arguments))
+        if same_step and variant is None and call_with_arguments(spec.id, lambda: takes_mode(name)):
+            arguments[MODE_ARGUMENT] = AutoresetMode.SAME_STEP
+            return WithFinalInfos(_made(spec.id, lambda: make(**arguments)))
+        return _made(spec.id, lambda: make(**arguments))
     except InvalidValueError as error:
         if max_episode_length is None:
             raise
@@ -97,9 +93,18 @@ def make_native(
         raise InvalidValueError.of(
             "options.max_episode_length", expected=expected, got=max_episode_length, hint=hint
         ) from error
-    if env.metadata.get("autoreset_mode") not in _MODES:
+
+
+def _made(env_id: str, make: Callable[[], Any]) -> VectorEnv[Any, Any, Any]:
+    """Return what `make` makes, with an autoreset mode in its own metadata."""
+    env: VectorEnv[Any, Any, Any] = call_with_arguments(env_id, make)
+    # ALE writes its mode into the metadata that gymnasium's base class has for all vector environments.
+    own = {} if env.metadata is VectorEnv.metadata else env.metadata
+    mode = own.get("autoreset_mode", getattr(env, "autoreset_mode", None))
+    env.metadata = {**own, "autoreset_mode": mode}
+    if mode not in _MODES:
         close_env(env)
-        expected = f"'rows', because the native vector environment of {spec.id} does not declare its autoreset mode"
+        expected = f"'rows', because the native vector environment of {env_id} does not declare its autoreset mode"
         raise InvalidValueError.of("vectorization", expected=expected, got="'native'")
     return env
 

@@ -1,4 +1,4 @@
-"""Variants with same-step reset of native vector environments that lack it.
+"""Native vector environments with same-step reset, also of those that reset in the next step by default.
 
 With gymnasium's next-step reset, rows that reset make fewer steps than the others. So the rows cannot all make exactly
 the same number of steps, as fragments require.
@@ -7,12 +7,14 @@ the same number of steps, as fragments require.
 from __future__ import annotations
 
 import copy
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
-from gymnasium.vector import AutoresetMode
+from gymnasium.envs.registration import load_env_creator
+from gymnasium.vector import AutoresetMode, VectorWrapper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,7 +22,10 @@ if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
     from numpy.typing import NDArray
 
-__all__ = ["same_step_spec"]
+__all__ = ["MODE_ARGUMENT", "WithFinalInfos", "same_step_spec", "takes_mode"]
+
+MODE_ARGUMENT = "autoreset_mode"
+"""Argument of native vector environments that can reset rows in more than one way, as ALE's."""
 
 
 class _SameStepCartPole(CartPoleVectorEnv):
@@ -49,6 +54,21 @@ class _SameStepCartPole(CartPoleVectorEnv):
         return observations, rewards, terminated, truncated, infos
 
 
+class WithFinalInfos(VectorWrapper[Any, Any, Any, Any, Any]):
+    """A vector environment with same-step reset that says which infos belong to which episode.
+
+    Where an episode ends, gymnasium's convention has the infos of the next one, and those of the last step under
+    `final_info`. ALE leaves `final_info` out: the last step of an episode then has no infos.
+    """
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step all rows; add an empty `final_info` where an episode has ended without one."""
+        *results, infos = self.env.step(actions)
+        if "final_obs" in infos and "final_info" not in infos:
+            infos = {**infos, "final_info": {}}
+        return *results, infos
+
+
 _SAME_STEP: Mapping[str, Callable[..., VectorEnv[Any, Any, Any]]] = {
     "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv": _SameStepCartPole
 }
@@ -70,3 +90,10 @@ def same_step_spec(name: str) -> Any:
         return None
     spec.vector_entry_point = _SAME_STEP[entry_point]
     return spec
+
+
+def takes_mode(name: str) -> bool:
+    """Whether the native vector environment of a registered id has an argument for its autoreset mode."""
+    entry_point: Any = gymnasium.spec(name).vector_entry_point
+    creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    return MODE_ARGUMENT in inspect.signature(creator).parameters

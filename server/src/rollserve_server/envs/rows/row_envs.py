@@ -78,8 +78,8 @@ class RowEnvs:
         try:
             self.observation_space: Space[Any] = self._envs[0].observation_space
             self.action_space: Space[Any] = self._envs[0].action_space
-            self.observation_leaves = leaves_of_space(self.observation_space)
-            self.action_leaves = leaves_of_space(self.action_space)
+            self.observation_leaves = leaves_of_space(self.observation_space, "observations")
+            self.action_leaves = leaves_of_space(self.action_space, "actions")
             for row in range(1, num_rows):
                 with at_row(row):
                     self._envs.append(make_env(self._specs[row]))
@@ -90,6 +90,10 @@ class RowEnvs:
             raise
         self.observations, self.rewards = results.observations, results.rewards
         self.terminated, self.truncated = results.terminated, results.truncated
+
+    def check_precision(self) -> None:
+        """Make observations of wider floats than their space announces an error from now on, instead of rounding."""
+        self._results.checks_precision = True
 
     @property
     def max_episode_steps(self) -> int | None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollserve_server.envs.columns import store_observation
+from rollserve_server.envs.columns import check_precision, store_observation
 from rollserve_server.envs.leaves import any_value
 
 if TYPE_CHECKING:
@@ -32,10 +32,12 @@ class StepResults:
         terminated: (M,) bool.
         truncated: (M,) bool.
         max_rows_at_once: number of rows whose results are stored together.
+        checks_precision: whether an observation of wider floats than its space announces is invalid, not rounded.
     """
 
     def __init__(self, leaves: Sequence[Leaf], num_rows: int) -> None:
         self._leaves = leaves
+        self.checks_precision = False
         # Agents also act in rows that have had no reset yet.
         self.observations = [np.repeat(any_value(leaf)[np.newaxis], num_rows, axis=0) for leaf in leaves]
         self.rewards = np.zeros(num_rows)
@@ -48,7 +50,9 @@ class StepResults:
         self.max_rows_at_once = num_rows if is_small else 1
 
     def store_observation(self, row: int, observation: Any) -> None:
-        """Store the observation of a row; raise what `columns.store_observation` raises."""
+        """Store the observation of a row; raise what `columns.store_observation` and `check_precision` raise."""
+        if self.checks_precision:
+            check_precision(observation, self._leaves)
         if self._only_leaf is not None and self._only_leaf.takes(observation):
             self.observations[0][row] = observation
         else:
@@ -56,7 +60,7 @@ class StepResults:
 
     def store(self, rows: Sequence[int], outcomes: Sequence[Outcome]) -> Sequence[tuple[int, BaseException]]:
         """Store the results of rows' steps; return rows whose results are invalid, with the errors."""
-        if len(outcomes) == 1 or not self._store_all(rows, outcomes):
+        if len(outcomes) == 1 or self.checks_precision or not self._store_all(rows, outcomes):
             return self._store_each(rows, outcomes)
         return ()
 

@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space
 
 from rollserve import EnvSpec, Reproducibility
 from rollserve_server.activity import Phase, current_activity
-from rollserve_server.envs.columns import batch_of_leaves, leaves_of_batch
+from rollserve_server.envs.columns import batch_of_leaves, check_precision, leaves_of_batch
 from rollserve_server.envs.determinism import QUICK_STEPS, Trace, differences, numbers_in
 from rollserve_server.envs.envpool.environment import make_envpool
 from rollserve_server.envs.infos import plain_dict
@@ -77,14 +77,15 @@ class VectorEnvs:
         self.max_episode_length = max_episode_length
         self._broken = False
         self.checks_observations = False
+        self._checks_precision = False
         self._same_step_requested = same_step
         self._activity = current_activity()
         self._env = self._make()
         try:
             self.observation_space: Space[Any] = self._env.single_observation_space
             self.action_space: Space[Any] = self._env.single_action_space
-            self.observation_leaves = leaves_of_space(self.observation_space)
-            self.action_leaves = leaves_of_space(self.action_space)
+            self.observation_leaves = leaves_of_space(self.observation_space, "observations")
+            self.action_leaves = leaves_of_space(self.action_space, "actions")
         except BaseException:
             self.close()
             raise
@@ -96,6 +97,10 @@ class VectorEnvs:
         self.terminated, self.truncated, self.fresh, self.stepped = np.zeros((4, num_rows), np.bool_)
         registered = self._env.spec
         self.max_episode_steps: int | None = registered.kwargs.get("max_episode_steps") if registered else None
+
+    def check_precision(self) -> None:
+        """Make observations of wider floats than their space announces an error from now on, instead of rounding."""
+        self._checks_precision = True
 
     @property
     def is_customized(self) -> bool:
@@ -260,6 +265,8 @@ class VectorEnvs:
         return make_native(self._spec, self.num_rows, self.max_episode_length, same_step=self._same_step_requested)
 
     def _store(self, observations: Any) -> None:
+        if self._checks_precision:
+            check_precision(observations, self.observation_leaves)
         self.observations = leaves_of_batch(observations, self.observation_leaves, self.num_rows)
         if self.checks_observations:
             check_observations(self.observation_leaves, self.observations, range(self.num_rows))

@@ -1,0 +1,1 @@
+"""Probes: environments are tried in a child process before the workers make them."""

@@ -1,0 +1,112 @@
+"""The child's side of probes: a process that has imported gymnasium, and forks a process for each probe.
+
+A forked process begins within about 10 ms, where a new one takes half a second to import what it needs. It may crash or
+hang without harm to the worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
+
+import rollserve_server.settings  # noqa: F401  # arguments are of its classes, and each fork would import it
+from rollserve_server.activity import Activity, Phase
+from rollserve_server.envs.probing.probe import probe
+from rollserve_server.errors import DomainError, portable
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+__all__ = ["serve"]
+
+_IDLE_SECONDS = 20.0  # the process takes about 60 MB
+
+_running: set[int] = set()
+"""Running processes of probes; each leads a session."""
+
+
+class _ReportedActivity(Activity):
+    """The activity of a probe, which sends each phase to the parent."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self._connection = connection
+
+    def begin(self, phase: Phase, row: int = 0) -> None:
+        super().begin(phase, row)
+        self._connection.send(phase)
+
+
+def serve(control: socket.socket) -> None:
+    """Fork a process for each connection that arrives. Return after 20 s without any, or when the parent has ended.
+
+    Processes that still run when the parent ends are killed.
+
+    Args:
+        control: a Unix socket; each message has the descriptor of a connection.
+    """
+    signal.signal(signal.SIGCHLD, _reap)
+    control.settimeout(_IDLE_SECONDS)
+    while True:
+        try:
+            message, descriptors, *_ = socket.recv_fds(control, 1, 1)
+        except TimeoutError:
+            if _running:
+                continue
+            return
+        if not message:
+            break
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+        pid = os.fork()
+        if pid == 0:
+            control.close()
+            _run(descriptors[0])
+        _running.add(pid)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+        os.close(descriptors[0])
+    for pid in list(_running):
+        _kill(pid)
+
+
+def _run(descriptor: int) -> None:
+    """Run a probe in a forked process, which ends here."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for output in (1, 2):  # the worker's own environments print the same
+        os.dup2(nothing, output)
+    connection = Connection(descriptor)
+    connection.send(os.getpid())
+    sys.path[:], specs, settings = connection.recv()
+    try:
+        with _ReportedActivity(connection).at_work():
+            probe(specs, settings)
+    except DomainError as error:
+        connection.send(error)
+    except BaseException as error:
+        connection.send(portable(error))
+    else:
+        connection.send(None)
+    os._exit(0)  # without running exit handlers of libraries
+
+
+def _reap(_number: int, _frame: FrameType | None) -> None:
+    for pid in list(_running):
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            _running.discard(pid)
+
+
+def _kill(pid: int) -> None:
+    for kill in (os.kill, os.killpg):  # a process that has just begun leads no session yet
+        with contextlib.suppress(ProcessLookupError):
+            kill(pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))

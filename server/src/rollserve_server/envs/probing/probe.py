@@ -1,0 +1,131 @@
+"""The probe of environments: a reset and a few steps, in every way that calls may step them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+from gymnasium.vector.utils import batch_space
+
+from rollserve import EnvSpec, Reason
+from rollserve_server.envs.columns import leaves_of_batch
+from rollserve_server.envs.native.single_rows import spaces_text, why_not_single
+from rollserve_server.envs.rows.row_envs import RowEnvs
+from rollserve_server.envs.rows.vector_envs import VectorEnvs
+from rollserve_server.envs.vectorization import make_rows
+from rollserve_server.errors import EnvFailedError, InvalidValueError, at_row
+
+if TYPE_CHECKING:
+    from rollserve_server.envs.row_specs import WorkerSpecs
+    from rollserve_server.settings import WorkerSettings
+
+__all__ = ["probe"]
+
+_Rows = TypeVar("_Rows", bound=RowEnvs | VectorEnvs)
+
+_NUM_STEPS = 8
+_MAX_SECONDS = 0.2  # for the steps of one environment
+_MAX_ROWS_SECONDS = 1.0  # for all environments of rows that differ
+_NUM_NATIVE_ROWS = 2
+
+
+def probe(specs: WorkerSpecs, settings: WorkerSettings) -> None:
+    """Make environments and step them as sampling does; return if sampling can begin.
+
+    An environment that fails is made again, and has another seed, as often as an episode may be run again: some
+    environments fail now and then. Of rows that differ, those are tried that can be within a second.
+
+    Args:
+        specs: environments of a worker, which are not EnvPool's.
+        settings: settings of workers.
+
+    Raises:
+        NotFoundError, InvalidValueError: an environment cannot be made, see `make_rows`; fails in each attempt; or has
+            other spaces when its rows reset in the same step. The error has the row.
+    """
+    if isinstance(specs, EnvSpec):
+        _probe(specs, settings)
+        return
+    until = time.perf_counter() + _MAX_ROWS_SECONDS
+    probed: set[str] = set()
+    for row, spec in enumerate(specs.specs):
+        is_single = spec.vectorization in (None, "rows")  # `make_rows` refuses others
+        if is_single and repr(spec) not in probed and (not probed or time.perf_counter() < until):
+            probed.add(repr(spec))
+            with at_row(row):
+                _probe(dataclasses.replace(spec, vectorization="rows"), settings)
+
+
+def _probe(spec: EnvSpec, settings: WorkerSettings) -> None:
+    native_rows = min(spec.num_rows or settings.native_rows, _NUM_NATIVE_ROWS)
+    few = settings.model_copy(update={"rows": 1, "native_rows": native_rows})
+    spec = dataclasses.replace(spec, num_rows=None)
+    with _closing(make_rows(spec, few, max_episode_length=settings.max_episode_length)) as envs:
+        _try(envs, settings.env_retries)
+    if isinstance(envs, VectorEnvs):
+        _probe_other_kinds(spec, envs, settings.env_retries)
+
+
+def _probe_other_kinds(spec: EnvSpec, envs: VectorEnvs, num_retries: int) -> None:
+    """Try native rows as fragments and populations step them."""
+    spaces = envs.observation_space, envs.action_space
+    with _closing(VectorEnvs(spec, envs.num_rows, same_step=True)) as same_step:
+        if (same_step.observation_space, same_step.action_space) != spaces:
+            expected = f"the same spaces with same-step reset, {spaces_text(*spaces)}"
+            got = spaces_text(same_step.observation_space, same_step.action_space)
+            raise InvalidValueError.of("vectorization", expected=expected, got=got, reason=Reason.ENV_REFUSED)
+        if same_step.same_step:
+            _try(same_step, num_retries)
+    if not why_not_single(spec, *spaces):
+        with _closing(RowEnvs(spec, 1)) as single:
+            _try(single, num_retries)
+
+
+def _try(envs: RowEnvs | VectorEnvs, num_retries: int) -> None:
+    """Reset and step the rows; raise InvalidValueError if every attempt fails."""
+    envs.check_precision()
+    for seed in range(num_retries + 1):
+        try:
+            _reset(envs, seed)
+            _step(envs, seed)
+        except EnvFailedError as error:
+            text = error.text
+        else:
+            return
+    raise InvalidValueError(f"{text} (the last of {seed + 1} attempts to try it)", reason=Reason.ENV_REFUSED)
+
+
+def _reset(envs: RowEnvs | VectorEnvs, seed: int) -> None:
+    if isinstance(envs, RowEnvs):
+        envs.reset(0, seed)
+    else:
+        envs.begin(seed)
+
+
+def _step(envs: RowEnvs | VectorEnvs, seed: int) -> None:
+    space = batch_space(envs.action_space, envs.num_rows)
+    space.seed(seed)
+    until = time.perf_counter() + _MAX_SECONDS
+    for _ in range(_NUM_STEPS):
+        actions = leaves_of_batch(space.sample(), envs.action_leaves, envs.num_rows)
+        if isinstance(envs, VectorEnvs):
+            envs.step(actions)
+        else:
+            envs.step([0], actions)
+            for failure in envs.failures:
+                raise failure
+            if envs.terminated[0] or envs.truncated[0]:
+                envs.reset(0, seed)
+        if time.perf_counter() > until:
+            return
+
+
+@contextlib.contextmanager
+def _closing(envs: _Rows) -> Iterator[_Rows]:
+    try:
+        yield envs
+    finally:
+        envs.close()

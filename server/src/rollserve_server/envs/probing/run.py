@@ -1,0 +1,147 @@
+"""The parent's side of probes, in the process of a worker."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from multiprocessing.connection import Connection, Pipe
+from typing import TYPE_CHECKING, Any
+
+from rollserve import EnvSpec, Reason
+from rollserve_server.activity import Phase, current_activity
+from rollserve_server.envs.probing.probe import probe
+from rollserve_server.errors import InvalidValueError, NotFoundError
+
+if TYPE_CHECKING:
+    from rollserve_server.envs.row_specs import WorkerSpecs
+    from rollserve_server.settings import HealthSettings, WorkerSettings
+
+__all__ = ["run_probe"]
+
+_MODULE = "rollserve_server.envs.probing.child"
+_START_SECONDS = 60.0
+_LOOK_SECONDS = 0.5
+
+
+def run_probe(specs: WorkerSpecs, settings: WorkerSettings, health: HealthSettings) -> None:
+    """Try environments in a child process, as `probe` does. EnvPool's pass: they have a probe of their own.
+
+    Args:
+        specs: environments of a worker, which are allowed.
+        settings: settings of workers.
+        health: time limits for a step, and for a reset or making an environment.
+
+    Raises:
+        NotFoundError, InvalidValueError: as of `probe`; or the environment crashed or hung.
+    """
+    if isinstance(specs, EnvSpec) and specs.vectorization == "envpool":
+        return
+    connection, pid = _fork_server.connect()
+    with connection:
+        try:
+            outcome = _outcome(connection, specs, settings, health)
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)  # also processes that the environment has started
+    if isinstance(outcome, NotFoundError):
+        # A module that this process has imported before may have registered the id.
+        probe(specs, settings)
+    elif outcome is not None:
+        raise outcome
+
+
+def _outcome(
+    connection: Connection, specs: WorkerSpecs, settings: WorkerSettings, health: HealthSettings
+) -> Exception | None:
+    """Return the error that a probe ends with, or None."""
+    name = specs.id if isinstance(specs, EnvSpec) else "an environment"
+    phase, seconds = Phase.MAKING, health.reset_seconds
+    message: Any = phase
+    try:
+        connection.send((sys.path, specs, settings))
+        while isinstance(message, Phase):
+            phase = message
+            seconds = health.step_seconds if phase is Phase.STEP else health.reset_seconds
+            message = _received(connection, seconds)
+    except TimeoutError:
+        text = f"{name} hung when it was tried: {phase.value} took more than {seconds:g} s"
+        return InvalidValueError(text, reason=Reason.ENV_REFUSED)
+    except (EOFError, OSError):
+        text = f"{name} ended its process when it was tried, in {phase.value}"
+        return InvalidValueError(text, reason=Reason.ENV_REFUSED)
+    return message  # type: ignore[no-any-return]
+
+
+def _received(connection: Connection, seconds: float) -> Any:
+    """Return the next message of a probe; raise TimeoutError if there is none in time."""
+    until = time.monotonic() + seconds
+    while not connection.poll(_LOOK_SECONDS):
+        if time.monotonic() > until:
+            raise TimeoutError
+        current_activity().begin(Phase.MAKING)  # shows that the worker itself does not hang
+    return connection.recv()
+
+
+class _ForkServer:
+    """The process that forks the processes of probes. It starts when it is needed, and ends when it is idle."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._control: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def connect(self) -> tuple[Connection, int]:
+        """Return the connection to a new process, which waits for its arguments, and its process id.
+
+        Raises:
+            RuntimeError: the process that forks others ends at once.
+        """
+        for _ in range(2):  # it may just have ended because it was idle
+            ours, theirs = Pipe()
+            with theirs, self._lock:
+                if self._process is None or self._process.poll() is not None:
+                    self._start()
+                process, control = self._process, self._control
+                assert process is not None and control is not None  # noqa: S101, PT018
+                with contextlib.suppress(OSError):
+                    socket.send_fds(control, [b"."], [theirs.fileno()])
+            try:
+                return ours, _received(ours, _START_SECONDS)
+            except (EOFError, OSError):
+                ours.close()
+                process.kill()
+                process.wait()
+        raise RuntimeError("expected a process that forks processes of probes, but it ended")
+
+    def close(self) -> None:
+        """End the process, if there is one."""
+        if self._process is not None and self._control is not None:
+            self._control.close()
+            self._process.kill()
+            self._process.wait()
+
+    def _start(self) -> None:
+        if self._control is not None:
+            self._control.close()
+        self._control, theirs = socket.socketpair()
+        paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603
+                [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                # With threads of BLAS, the process could not be forked safely.
+                env={**os.environ, "PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1"},
+            )
+
+
+_fork_server = _ForkServer()
+atexit.register(_fork_server.close)
