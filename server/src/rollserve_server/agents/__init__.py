@@ -4,6 +4,7 @@ from rollserve_server.agents.agent import Agent, Decision, InfoSpec, PopulationA
 from rollserve_server.agents.building import build_agent, load_agent, prepare_agent
 from rollserve_server.agents.exploration import DEFAULT_EXPLORATION, Exploration, check_exploration
 from rollserve_server.agents.identity import content_hash, is_same
+from rollserve_server.agents.onnx.providers import check_providers
 from rollserve_server.agents.parameters import with_parameters
 from rollserve_server.agents.populations import build_population, check_population
 from rollserve_server.agents.python_policy import PythonPolicy
@@ -51,6 +52,7 @@ __all__ = [
     "build_population",
     "check_exploration",
     "check_population",
+    "check_providers",
     "content_bytes",
     "content_hash",
     "is_same",

@@ -23,25 +23,27 @@ class Exploration:
     """How freely an agent acts, as Exploration in `protos/rollserve/v1/sampler_service.proto` defines it.
 
     Each tuple holds one factor for all episodes, or several: episode i then uses the factor at i modulo their number.
+    An empty tuple keeps what the agent does without it.
 
     Attributes:
         deterministic: whether the agent always takes its best action.
         temperature: divisors of logits.
         noise_scale: factors of standard deviations.
-        epsilon: probabilities of a random choice, in place of the agent's own; empty to keep the agent's.
+        epsilon: probabilities of a random choice, in place of the agent's own.
     """
 
     deterministic: bool = False
-    temperature: tuple[float, ...] = (1.0,)
-    noise_scale: tuple[float, ...] = (1.0,)
+    temperature: tuple[float, ...] = ()
+    noise_scale: tuple[float, ...] = ()
     epsilon: tuple[float, ...] = ()
 
     def factors(self, head: HeadKind, settings: HeadSettings) -> tuple[float, ...]:
         """Return the exploration factors for a head: one for all episodes, or several; see `Agent.factors`."""
-        factors: tuple[float, ...] = getattr(self, _FACTORS[head])
+        own = settings.epsilon if head == "epsilon_greedy" else 1.0
+        factors: tuple[float, ...] = getattr(self, _FACTORS[head]) or (own,)
         if head == "boltzmann":
             return tuple(settings.temperature * temperature for temperature in factors)
-        return factors or (settings.epsilon,)  # empty only for an epsilon-greedy head
+        return factors
 
 
 DEFAULT_EXPLORATION: Final = Exploration()
@@ -77,7 +79,7 @@ def check_exploration(spec: AgentSpec, exploration: Exploration) -> None:
     used = None if head is None else _FACTORS.get(head)
     for name in ("temperature", "noise_scale", "epsilon"):
         factors = getattr(exploration, name)
-        if name != used and factors != getattr(DEFAULT_EXPLORATION, name):
+        if factors and name != used:
             owner = _OWNERS[kind_of(spec)] if head is None else f"the head {head}"
             got = ", ".join(map(str, factors[:_MAX_SHOWN]))
             raise InvalidValueError.of(f"{name}s", expected=f"none for {owner}", got=got)

@@ -24,7 +24,10 @@ _HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
 
 
 class _GaussianHead(SampledHead):
-    """Independent normal distributions, with a constant log_std or one that the network predicts."""
+    """Independent normal distributions, with a constant log_std or one that the network predicts.
+
+    Where the dtype of actions is narrower than float32, `log_prob` is of the rounded action, which is executed.
+    """
 
     def __init__(
         self, space: spaces.Box, log_std: np.ndarray | None, settings: HeadSettings, noise_scale: float
@@ -44,6 +47,7 @@ class _GaussianHead(SampledHead):
         self._low, self._high = np.float32(settings.min_log_std), np.float32(settings.max_log_std)
         self._has_bounds = bool(np.isfinite([self._low, self._high]).any())
         self._scale = np.float32(noise_scale)
+        self._rounds = space.dtype.itemsize < FLOAT32.itemsize
         self._log_std = None if log_std is None else self._clipped(log_std)
         log_normalizer = size * (_HALF_LOG_2_PI + math.log(noise_scale))
         if self._log_std is not None:
@@ -58,8 +62,14 @@ class _GaussianHead(SampledHead):
     def act(self, outputs: Sequence[np.ndarray], noise: np.ndarray, factors: np.ndarray | None = None) -> Choice:
         """Sample actions; `factors` scale the standard deviations."""
         mean, log_std = outputs[0], self._log_stds(outputs)
-        samples, log_density = self._sample(mean, log_std, noise, factors)
-        return [self._actions(samples)], self._infos(self._log_prob(samples, log_density), mean, log_std)
+        deviations, std = noise.astype(np.float32), self._stds(log_std, factors)
+        samples = mean + std * deviations
+        actions = self._actions(samples)
+        if self._rounds:
+            samples = self._samples(actions)
+            deviations = (samples - mean) / self._stds(log_std.astype(np.float64), factors)
+        log_prob = self._log_prob(samples, self._log_density(deviations, log_std, factors))
+        return [actions], self._infos(log_prob.astype(np.float32, copy=False), mean, log_std)
 
     def act_best(self, outputs: Sequence[np.ndarray]) -> Choice:
         """Choose the actions that belong to the means."""
@@ -69,6 +79,10 @@ class _GaussianHead(SampledHead):
     @abstractmethod
     def _actions(self, samples: np.ndarray) -> np.ndarray:
         """Return the actions (M, *A) for samples (M, size)."""
+
+    @abstractmethod
+    def _samples(self, actions: np.ndarray) -> np.ndarray:
+        """Return the samples (M, size), float64, that the actions (M, *A) belong to."""
 
     def _log_prob(self, samples: np.ndarray, log_density: np.ndarray) -> np.ndarray:
         """Return the log-probabilities (M,) of actions; may overwrite the log-densities of their samples."""
@@ -80,22 +94,21 @@ class _GaussianHead(SampledHead):
             return self._clipped(outputs[1])
         return np.broadcast_to(self._log_std, outputs[0].shape)
 
-    def _sample(
-        self, mean: np.ndarray, log_std: np.ndarray, noise: np.ndarray, factors: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return samples (M, size) and their log-densities (M,); `factors` (M,) scale the standard deviations."""
-        deviations = noise.astype(np.float32)
-        log_density = np.float32(-0.5) * np.square(deviations).sum(axis=1)
+    def _stds(self, log_std: np.ndarray, factors: np.ndarray | None) -> np.ndarray:
+        """Return the standard deviations, (M, size) or (size,), in the dtype of `log_std`, scaled by `factors` (M,)."""
+        is_known = self._log_std is not None and log_std.dtype == np.float32
+        std: np.ndarray = self._std if is_known else self._scale * np.exp(log_std)
+        return std if factors is None else factors[:, np.newaxis] * std
+
+    def _log_density(self, deviations: np.ndarray, log_std: np.ndarray, factors: np.ndarray | None) -> np.ndarray:
+        """Return the log-densities (M,) of samples that are so many standard deviations from the mean, (M, size)."""
+        log_density: np.ndarray = np.float32(-0.5) * np.square(deviations).sum(axis=1)
         log_density -= self._log_normalizer
-        if self._log_std is not None:
-            std = self._std
-        else:
-            std = self._scale * np.exp(log_std)
+        if self._log_std is None:
             log_density -= log_std.sum(axis=1)
         if factors is not None:
-            std = factors[:, np.newaxis] * std
             log_density -= np.float32(self.noise_width) * np.log(factors)
-        return mean + std * deviations, log_density
+        return log_density
 
     def _infos(self, log_prob: np.ndarray, mean: np.ndarray, log_std: np.ndarray) -> dict[str, np.ndarray]:
         shape = (len(mean), *self._space.shape)
@@ -111,11 +124,15 @@ class DiagonalGaussianHead(_GaussianHead):
     def _actions(self, samples: np.ndarray) -> np.ndarray:
         return samples.reshape(-1, *self._space.shape).astype(self._space.dtype, copy=False)
 
+    def _samples(self, actions: np.ndarray) -> np.ndarray:
+        return actions.reshape(len(actions), -1).astype(np.float64)
+
 
 class SquashedGaussianHead(_GaussianHead):
     """Independent normal distributions, squashed into the action space's bounds by tanh.
 
-    The infos `mean` and `log_std` are those before tanh.
+    The infos `mean` and `log_std` are those before tanh. Actions that are rounded stay between the bounds, because a
+    bound has no density.
     """
 
     def __init__(
@@ -123,14 +140,24 @@ class SquashedGaussianHead(_GaussianHead):
     ) -> None:
         super().__init__(space, log_std, settings, noise_scale)
         low, high = (bound.ravel().astype(np.float64) for bound in (space.low, space.high))
-        self._centre, self._half_width = (((high + low) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32))
+        self._exact_centre, self._exact_half_width = (high + low) / 2, (high - low) / 2
+        self._centre, self._half_width = (
+            self._exact_centre.astype(np.float32),
+            self._exact_half_width.astype(np.float32),
+        )
+        self._inner_low, self._inner_high = np.nextafter(space.low, space.high), np.nextafter(space.high, space.low)
         self._log_half_width = np.float32(np.log((high - low) / 2).sum())
 
     def _actions(self, samples: np.ndarray) -> np.ndarray:
         space = self._space
         values = (self._centre + self._half_width * np.tanh(samples)).reshape(-1, *space.shape)
         actions: np.ndarray = np.clip(values, space.low, space.high).astype(space.dtype, copy=False)
-        return actions
+        return np.clip(actions, self._inner_low, self._inner_high) if self._rounds else actions
+
+    def _samples(self, actions: np.ndarray) -> np.ndarray:
+        values = actions.reshape(len(actions), -1).astype(np.float64)
+        samples: np.ndarray = np.arctanh((values - self._exact_centre) / self._exact_half_width)
+        return samples
 
     def _log_prob(self, samples: np.ndarray, log_density: np.ndarray) -> np.ndarray:
         # The log of tanh's derivative, 1 - tanh², without cancellation where |samples| is large.

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import onnxruntime
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 __all__ = ["Runner", "aligned", "make_session"]
 
@@ -30,6 +33,8 @@ def make_session(
     Raises:
         Exception: ONNX Runtime refuses the model.
     """
+    import onnxruntime  # imported late: it takes a while, and only models need it
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
