@@ -48,7 +48,7 @@ class Collector(ABC):
         self.num_simulated_steps = self.num_idle_steps = 0
         self._root_seed = root_seed
         self._agent = agent
-        self._recurrent_states = RecurrentStates(envs.num_rows, agent.states)
+        self._recurrent_states = RecurrentStates(envs.num_rows, agent)
         self.infos = InfoReader()
         self.recorder = Recorder(envs.num_rows, column_keys(envs, agent), self.infos)
 

@@ -38,7 +38,7 @@ class PopulationCollector:
         self._envs = envs
         self._agent = agent
         self._noise = RowNoise(envs.num_rows, agent)
-        self._recurrent_states = RecurrentStates(envs.num_rows, agent.states)
+        self._recurrent_states = RecurrentStates(envs.num_rows, agent)
         self._waiting: list[int] = []
         self._free = list(reversed(range(envs.num_rows)))
         # For each row that has one: its unit, and the seed of the environment's reset.
@@ -70,7 +70,7 @@ class PopulationCollector:
             env_seed = self._noise.begin(row, self._population.root_seed, self._population.index_of(unit))
             self._running[row] = unit, env_seed
             self._total_rewards[row] = self._lengths[row] = 0
-            self._recurrent_states.begin(row, self._agent.states)  # members may have initial states of their own
+            self._recurrent_states.begin(row)
             try:
                 self._envs.reset(row, env_seed)
             except EnvFailedError as error:

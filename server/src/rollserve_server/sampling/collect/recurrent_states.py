@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from rollserve_server.agents import StateSpec
+    from rollserve_server.agents import Agent, StateSpec
     from rollserve_server.sampling.protocol.fragments import RecurrentState
 
 __all__ = ["RecurrentStates"]
@@ -23,17 +23,18 @@ class RecurrentStates:
         columns: for each state (M, *S), read and updated by `Agent.act`; empty if the agent has no states.
     """
 
-    def __init__(self, num_rows: int, specs: Sequence[StateSpec], previous: Sequence[RecurrentState] = ()) -> None:
+    def __init__(self, num_rows: int, agent: Agent | None, previous: Sequence[RecurrentState] = ()) -> None:
         """Begin with the initial states, or go on with previous ones.
 
         Args:
             num_rows: M.
-            specs: the agent's states.
+            agent: agent that has the states; None for no states.
             previous: for each row, the states of an agent, perhaps another one. They are taken over where their names,
-                dtypes and shapes match `specs`.
+                dtypes and shapes match the agent's.
         """
-        self._specs = specs
+        self._agent = agent
         self._num_rows = num_rows
+        specs = self._specs
         self.columns = [np.repeat(spec.initial[np.newaxis], num_rows, axis=0) for spec in specs]
         kinds = {spec.name: (spec.initial.dtype, spec.initial.shape) for spec in specs}
         for row, recurrent_state in enumerate(previous):
@@ -42,14 +43,14 @@ class RecurrentStates:
                 for column, spec in zip(self.columns, specs, strict=True):
                     column[row] = states[spec.name]
 
-    def begin(self, rows: int | Sequence[int] | NDArray[np.int64], specs: Sequence[StateSpec] | None = None) -> None:
-        """Set the initial states in rows that begin an episode.
+    @property
+    def _specs(self) -> Sequence[StateSpec]:
+        # Read at each use: members of a population may have initial states of their own.
+        return self._agent.states if self._agent else ()
 
-        Args:
-            rows: indices of the rows.
-            specs: the agent's states, if their initial values are other ones than before.
-        """
-        for column, spec in zip(self.columns, self._specs if specs is None else specs, strict=True):
+    def begin(self, rows: int | Sequence[int] | NDArray[np.int64]) -> None:
+        """Set the agent's initial states in rows that begin an episode."""
+        for column, spec in zip(self.columns, self._specs, strict=True):
             column[rows] = spec.initial
 
     def copies(self) -> list[RecurrentState]:

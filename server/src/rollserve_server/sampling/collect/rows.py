@@ -83,7 +83,7 @@ class RowCollector(Collector):
             except EnvFailedError as error:
                 self._retry(row, index, with_episode(error, index, env_seed, 0))
                 break
-            episode = self._running[row] = Episode(index, env_seed, self.infos.read_copies(info))
+            episode = self._running[row] = Episode.begin(index, env_seed, self.infos.read_reset(info))
             self.recorder.begin(row, episode)
             self._recurrent_states.begin(row)
             self._steps_left[row] = self._max_episode_length or -1

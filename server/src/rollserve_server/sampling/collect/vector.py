@@ -12,7 +12,6 @@ from rollserve_server.sampling.collect.acting import act
 from rollserve_server.sampling.collect.collector import Collector
 from rollserve_server.sampling.collect.noise import BlockNoise
 from rollserve_server.sampling.record.episodes import Episode
-from rollserve_server.sampling.record.infos import NO_INFOS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -161,8 +160,8 @@ class VectorCollector(Collector):
         episodes = {row: index for row in fresh if (index := int(self._indices[row])) in self._unfinished}
         reset_infos = self._envs.reset_infos(infos, list(episodes))
         for row, index in episodes.items():
-            info = self.infos.read_copies(reset_infos[row]) if row in reset_infos else NO_INFOS
-            self.recorder.begin(row, Episode(index, self._env_seed, info))
+            infos_of_row = self.infos.read_reset(reset_infos.get(row, {}))
+            self.recorder.begin(row, Episode.begin(index, self._env_seed, infos_of_row))
             self._recording[row] = True
 
     def _finish(self, row: int) -> Episode:

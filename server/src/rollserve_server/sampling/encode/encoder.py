@@ -92,6 +92,7 @@ class Encoder:
             num_raw_bytes=max(num_bytes, num_raw_bytes),
             num_steps=int(headers.lengths.sum()),
             num_episodes=int(np.count_nonzero(headers.terminated | headers.truncated)),
+            dropped_infos=content.dropped_infos(),
         )
 
     def _observations(self, observations: Observations, *, frames_once: bool) -> Iterator[Column]:

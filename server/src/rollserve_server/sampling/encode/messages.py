@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rollserve._codec.protobuf import size_of
+from rollserve_server.sampling.protocol.orders import Message
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,6 +29,7 @@ class EncodedMessage:
         num_raw_bytes: size that the message would have with all columns plain.
         num_steps: number of steps in it.
         num_episodes: number of episodes that end in it.
+        dropped_infos: number of values of infos, by name, that the episodes or fragments which end in it lack.
     """
 
     parts: Sequence[Part]
@@ -35,6 +37,11 @@ class EncodedMessage:
     num_raw_bytes: int
     num_steps: int
     num_episodes: int
+    dropped_infos: Mapping[str, int]
+
+    def place(self, offset: int) -> Message:
+        """Return the message's position in a buffer, and its content."""
+        return Message(offset, self.num_bytes, self.num_steps, self.num_episodes, self.dropped_infos)
 
     def write(self, buffer: NDArray[np.uint8]) -> None:
         """Write the message into a buffer of its size."""

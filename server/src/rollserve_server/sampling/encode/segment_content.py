@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,14 @@ class SegmentContent:
             truncated=np.array([segment.ends and segment.episode.truncated for segment in segments]),
             environment_seeds=np.array([segment.episode.env_seed for segment in segments], "<u4"),
         )
+
+    def dropped_infos(self) -> Counter[str]:
+        """Return the number of values of infos, by name, that the episodes which end with a segment lack."""
+        dropped: Counter[str] = Counter()
+        for segment in self._segments:
+            if segment.ends and segment.episode.dropped_infos:
+                dropped.update(segment.episode.dropped_infos)
+        return dropped
 
     def observations(self) -> Iterator[Observations]:
         """Yield the observations of each leaf of the observation space."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ class TableContent:
 
     def __init__(self, content: TableSlice) -> None:
         self._fragments = content.fragments
+        self._num_ending = len(content.fragments) - (not content.ends)
         self._segments = content.segments()
         self._stored = content.fragments.columns
 
@@ -47,6 +49,13 @@ class TableContent:
             truncated=segments.truncated,
             environment_seeds=np.full(len(segments), segments.env_seed, "<u4"),
         )
+
+    def dropped_infos(self) -> Counter[str]:
+        """Return the number of values of infos, by name, that the fragments which end with a segment lack."""
+        dropped: Counter[str] = Counter()
+        for dropped_infos in self._fragments.dropped_infos[: self._num_ending]:
+            dropped.update(dropped_infos)
+        return dropped
 
     def observations(self) -> Iterator[Observations]:
         """Yield the observations of each leaf of the observation space."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,7 +38,7 @@ class EndingFragments(NamedTuple):
     Attributes:
         stop: number of that step in the columns, plus 1.
         columns, env_seed, rows, starts, episode_indices, first_steps, terminated, truncated, last_observations,
-            reset_infos: as in `FragmentTable`.
+            dropped_infos, reset_infos: as in `FragmentTable`.
     """
 
     stop: int
@@ -50,6 +51,7 @@ class EndingFragments(NamedTuple):
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     last_observations: Sequence[np.ndarray]
+    dropped_infos: Sequence[Mapping[str, int]]
     reset_infos: Sequence[Mapping[InfoKey, Any]] = ()
 
     @property
@@ -74,6 +76,7 @@ class FragmentTable:
         terminated: (N,), bool, whether the environment terminated its episode with its last step.
         truncated: (N,), bool, whether its episode was truncated with its last step.
         last_observations: for each leaf of the observation space (N, *O), the observation after its last step.
+        dropped_infos: for each fragment, the number of values of infos that have no place in a column, by name.
         reset_infos: for each fragment, the environment's infos at the episode's start; empty if no fragment has any.
     """
 
@@ -87,6 +90,7 @@ class FragmentTable:
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     last_observations: Sequence[np.ndarray]
+    dropped_infos: Sequence[Mapping[str, int]]
     reset_infos: Sequence[Mapping[InfoKey, Any]] = ()
 
     def __len__(self) -> int:
@@ -131,6 +135,7 @@ class FragmentTable:
         joined["stops"] = np.repeat([step.stop for step in steps], [len(step.rows) for step in steps])
         observations = zip(*(step.last_observations for step in steps), strict=True)
         joined["last_observations"] = [np.concatenate(leaf) for leaf in observations]
+        joined["dropped_infos"] = [dropped for step in steps for dropped in step.dropped_infos]
         reset_infos: list[Mapping[InfoKey, Any]] = []
         if any(step.reset_infos for step in steps):
             for step in steps:
@@ -141,6 +146,7 @@ class FragmentTable:
         """Return the fragments from `start` up to `stop`, as views."""
         columns: dict[str, Any] = {name: getattr(self, name)[start:stop] for name in (*_COLUMNS, "stops")}
         columns["last_observations"] = [column[start:stop] for column in self.last_observations]
+        columns["dropped_infos"] = self.dropped_infos[start:stop]
         return dataclasses.replace(self, reset_infos=self.reset_infos[start:stop], **columns)
 
     def episodes(self, reader: InfoReader) -> list[Episode]:
@@ -152,7 +158,8 @@ class FragmentTable:
         stop = 0
         for number, length in enumerate(self.lengths.tolist()):
             start, stop = stop, stop + length
-            recorder = InfoRecorder(reader)
+            dropped_infos = Counter(self.dropped_infos[number])
+            recorder = InfoRecorder(reader, dropped_infos)
             for step in range(length):
                 values = [(name, value[start + step]) for name, value, mask in infos if mask[start + step]]
                 for name, value in values:
@@ -162,6 +169,7 @@ class FragmentTable:
                 self.env_seed,
                 self.reset_infos[number] if self.reset_infos else NO_INFOS,
                 recorder.finish(length),
+                dropped_infos,
                 [Piece(buffer, 0, start, stop)],
                 length,
                 int(self.first_steps[number]),

@@ -68,7 +68,7 @@ class FragmentCollector(ABC):
         self._envs = envs
         self.infos = InfoReader()
         self._agent: Agent
-        self._recurrent_states = RecurrentStates(len(states), ())
+        self._recurrent_states = RecurrentStates(len(states), None)
         # For each row: the recurrent state to begin with; empty once there is an agent.
         self._initial_states = [state.recurrent_state for state in states]
         # In the call: the current step, and for each leaf the actions (T, M, *A).
@@ -97,7 +97,7 @@ class FragmentCollector(ABC):
         """
         self._agent = agent
         previous = self._initial_states or self._recurrent_states.copies()
-        self._recurrent_states = RecurrentStates(self.num_rows, agent.states, previous)
+        self._recurrent_states = RecurrentStates(self.num_rows, agent, previous)
         self._initial_states = []
 
     def begin_call(self, num_steps: int, *, report_actions: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -20,14 +20,13 @@ from rollserve_server.sampling.fragments.outbox import EpisodeOutbox
 from rollserve_server.sampling.fragments.replay import DivergedError, is_same, replay_row
 from rollserve_server.sampling.protocol.fragments import RowProgress, RowState
 from rollserve_server.sampling.record.episodes import Episode
-from rollserve_server.sampling.record.infos import NO_INFOS
+from rollserve_server.sampling.record.infos import NO_RESET_INFOS, ResetInfos
 from rollserve_server.sampling.record.recorder import Recorder
 
 if TYPE_CHECKING:
     from rollserve_server.agents import Agent
     from rollserve_server.envs import RowEnvs
     from rollserve_server.sampling.protocol.fragments import RowSequenceSpec
-    from rollserve_server.sampling.record.infos import InfoKey
 
 __all__ = ["RowFragmentCollector"]
 
@@ -131,13 +130,13 @@ class RowFragmentCollector(FragmentCollector):
         if not self._env_steps[row]:
             position.env_seed = self._seeds.begin(self._sequence.root_seed, position.reset_index)
             info = self._begun(lambda: self._envs.reset(row, position.env_seed), position.episode_index)
-            position.reset_infos = self.infos.read_copies(info)
+            position.reset_infos = self.infos.read_reset(info)
             self._reset_steps[row] = self._step
             self._history.reset(row, self._step)
         first_step = int(self._episode_steps[row])
         if not first_step:
             self._recurrent_states.begin(row)
-        fragment = Episode(position.episode_index, position.env_seed, position.reset_infos, first_step=first_step)
+        fragment = Episode.begin(position.episode_index, position.env_seed, position.reset_infos, first_step)
         self._recorder.begin(row, fragment)
         position.is_open = True
 
@@ -204,7 +203,7 @@ class RowFragmentCollector(FragmentCollector):
                 position.reset_index = position.episode_index
                 self._env_steps[row] = 0
             else:
-                position.reset_infos = NO_INFOS
+                position.reset_infos = NO_RESET_INFOS
 
     def _finish(self, row: int, *, terminated: bool, truncated: bool) -> None:
         self._positions[row].is_open = False
@@ -244,7 +243,7 @@ class RowFragmentCollector(FragmentCollector):
         position = self._positions[row]
         position.env_seed = self._seeds.begin(self._sequence.root_seed, state.reset_index)
         info = self._envs.reset(row, position.env_seed)
-        position.reset_infos = self.infos.read_copies(info) if state.first_step == 0 else NO_INFOS
+        position.reset_infos = self.infos.read_reset(info) if state.first_step == 0 else NO_RESET_INFOS
         yield from replay_row(self._envs, row, state.actions, state.num_steps)
 
     def _with_episode(self, error: _Failed) -> _Failed:
@@ -268,6 +267,6 @@ class _Position:
     reset_index: int
     episode_index: int
     env_seed: int = 0
-    reset_infos: Mapping[InfoKey, Any] = field(default_factory=lambda: NO_INFOS)
+    reset_infos: ResetInfos = NO_RESET_INFOS
     is_open: bool = False
     has_noise: bool = False

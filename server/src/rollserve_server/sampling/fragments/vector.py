@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,7 +20,7 @@ from rollserve_server.sampling.fragments.collector import FragmentCollector
 from rollserve_server.sampling.fragments.outbox import TableOutbox
 from rollserve_server.sampling.fragments.replay import is_same, joint_actions
 from rollserve_server.sampling.protocol.fragments import RowProgress
-from rollserve_server.sampling.record.infos import NO_INFOS
+from rollserve_server.sampling.record.infos import NO_RESET_INFOS
 from rollserve_server.sampling.record.step_columns import StepColumns
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from rollserve_server.agents import Agent
     from rollserve_server.envs import VectorEnvs
     from rollserve_server.sampling.protocol.fragments import RowSequenceSpec, RowState
-    from rollserve_server.sampling.record.infos import InfoKey
 
 __all__ = ["VectorFragmentCollector"]
 
@@ -52,8 +52,10 @@ class VectorFragmentCollector(FragmentCollector):
         self._columns: StepColumns
         # For each row: its episode, and the infos that the episode began with.
         self._indices = np.array([state.episode_index for state in states])
-        self._reset_infos: list[Mapping[InfoKey, Any]] = [NO_INFOS] * len(states)
+        self._reset_infos = [NO_RESET_INFOS] * len(states)
         self._has_reset_infos = False
+        # For each row: the number of dropped values of infos of its fragment's steps, by name.
+        self._dropped_infos: list[Counter[str]] = [Counter() for _ in states]
         # For each row: the step of the call at which its fragment began, and the steps of its episode before that.
         self._starts = np.zeros(len(states), np.int64)
         self._first_steps = np.zeros(len(states), np.int64)
@@ -88,6 +90,7 @@ class VectorFragmentCollector(FragmentCollector):
         """Begin a call."""
         self._first_steps = self._episode_steps
         self._starts[:] = 0
+        self._dropped_infos = [Counter() for _ in self._dropped_infos]
         super().begin_call(num_steps, report_actions=report_actions)
         if not self._columns.clear(num_steps):
             self._columns = StepColumns(self.num_rows, num_steps, self._columns.keys)
@@ -112,7 +115,7 @@ class VectorFragmentCollector(FragmentCollector):
         infos = self._step_envs(actions)
         columns.write("rewards", step, (envs.rewards,))
         for part, rows in envs.info_parts(infos):
-            for key, values, present in self.infos.read_columns(part, rows):
+            for key, values, present in self.infos.read_columns(part, rows, self._dropped_infos):
                 columns.write_info(key, step, values, present)
         self._keep_actions(actions)
         self._step += 1
@@ -192,7 +195,7 @@ class VectorFragmentCollector(FragmentCollector):
         if by_row or self._has_reset_infos:
             self._has_reset_infos = True
             for row in rows.tolist():
-                self._reset_infos[row] = self.infos.read_copies(by_row[row]) if row in by_row else NO_INFOS
+                self._reset_infos[row] = self.infos.read_reset(by_row.get(row, {}))
 
     def _end_episodes(self, infos: Mapping[str, Any]) -> None:
         """End the episodes that are over after the current step."""
@@ -213,7 +216,7 @@ class VectorFragmentCollector(FragmentCollector):
         self._recurrent_states.begin(rows)
         if self._has_reset_infos:
             for row in set(rows.tolist()).difference(over.tolist()):
-                self._reset_infos[row] = NO_INFOS
+                self._reset_infos[row] = NO_RESET_INFOS
         self._take_reset_infos(infos, over)
 
     def _cut(self) -> None:
@@ -234,9 +237,16 @@ class VectorFragmentCollector(FragmentCollector):
             terminated,
             truncated,
             self._envs.last_observations(rows),
-            [self._reset_infos[row] for row in rows.tolist()] if self._has_reset_infos else (),
+            [self._take_dropped_infos(row) for row in rows.tolist()],
+            [self._reset_infos[row].values for row in rows.tolist()] if self._has_reset_infos else (),
         )
         self.outbox.add(fragments)
+
+    def _take_dropped_infos(self, row: int) -> Mapping[str, int]:
+        """Return the number of dropped values of infos of the row's fragment, by name; its next one starts at 0."""
+        dropped, self._dropped_infos[row] = self._dropped_infos[row], Counter()
+        dropped.update(self._reset_infos[row].dropped)
+        return dropped
 
     def _restore(self, states: Sequence[RowState]) -> Iterator[int]:
         """Restore all rows together, because none can be restored alone. Yields M after each step."""
@@ -278,7 +288,7 @@ class VectorFragmentCollector(FragmentCollector):
         """
         num_steps, since_reset = state.num_steps - state.first_step, int(self._first_steps[row])
         if num_steps != since_reset:
-            self._reset_infos[row] = NO_INFOS
+            self._reset_infos[row] = NO_RESET_INFOS
         self._first_steps[row] = num_steps
         return num_steps == since_reset or (self._sequence.soft_horizon and num_steps < since_reset)
 

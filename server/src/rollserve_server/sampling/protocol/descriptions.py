@@ -32,6 +32,8 @@ class EnvDescription:
         reproducibility: reproducibility class, as far as a quick check can tell.
         num_rows: number of rows that a worker steps for each work.
         num_episodes_per_row: number of episodes of each row in a block; None if rows are stepped one by one.
+        why_not_single: why rows that are stepped one by one are not the environment of these rows, which are stepped
+            together; empty if they are.
     """
 
     observation_space: Space[Any]
@@ -40,3 +42,4 @@ class EnvDescription:
     reproducibility: Reproducibility
     num_rows: int
     num_episodes_per_row: int | None = None
+    why_not_single: str = ""

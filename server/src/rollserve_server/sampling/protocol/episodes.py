@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -60,12 +59,14 @@ class Claim:
         start: index of the first episode.
         stop: index of the last episode, plus 1.
         first_step: number of steps of the first episode that were delivered before and are not written again.
+        worker_index: index of the worker that the episodes belong to, for messages; None if they belong to none.
     """
 
     claim_id: int
     start: int
     stop: int
     first_step: int = 0
+    worker_index: int | None = None
 
 
 EARLY = -1
@@ -84,12 +85,11 @@ class Order(WorkOrder["Report"]):
             that are stepped together take the others along.
         deliver: claims to write. The pool repeats a claim in later orders until a parcel completes it.
         max_message_bytes: size that no message may exceed.
-        bind_worker: whether messages hold the worker's index.
         seconds: upper bound for the time to step environments. Unless it is 0, every row with an episode makes at least
             one step.
         columns: how columns may be written. None discards them: each claim is reported as one message without bytes.
-        early: whether to write the whole sequence without a claim, if all its episodes are finished and small. Their
-            claim id is `EARLY`, and the worker keeps them until `release`.
+        early: whether to write the whole sequence without a claim, if all its episodes are finished and small. They
+            belong to this worker. Their claim id is `EARLY`, and the worker keeps them until `release`.
         release: claims of episodes that were written early and have been delivered; the worker forgets them.
         is_whole: whether the sequence has no other episodes for this worker. The worker then closes the work once it
             has written them early.
@@ -103,7 +103,6 @@ class Order(WorkOrder["Report"]):
     before: int | None
     deliver: tuple[Claim, ...]
     max_message_bytes: int
-    bind_worker: bool
     seconds: float
     columns: ColumnFormat | None = PLAIN
     early: bool = False
@@ -143,7 +142,6 @@ class Report:
         num_idle_steps: number of those steps that rows made only because they are stepped together with others.
         sampling_seconds: time spent on steps.
         encoding_seconds: time spent on writing messages.
-        dropped_infos: number of values of infos that were dropped, by name.
         failure: error after which the pool has to close the work; None if there was none.
         is_closed: whether the worker has closed the work.
         outcomes: outcomes of the episodes that ended, if the order asks for them.
@@ -158,7 +156,6 @@ class Report:
     num_idle_steps: int
     sampling_seconds: float
     encoding_seconds: float
-    dropped_infos: Mapping[str, int]
     failure: DomainError | None = None
     is_closed: bool = False
     outcomes: tuple[Outcome, ...] = ()

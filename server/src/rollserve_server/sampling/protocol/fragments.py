@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -150,7 +150,6 @@ class FragmentReport:
         num_broken_off: number of rows that could not be restored and have begun their next episodes.
         sampling_seconds: time spent on steps.
         encoding_seconds: time spent on writing messages.
-        dropped_infos: number of values of infos that were dropped, by name.
         failure: error after which the pool has to close the work; None if there was none.
         env_failures: errors of environments, each reported once.
         is_stranded: whether the order failed because a row could not be restored after its environment failed in the
@@ -166,7 +165,6 @@ class FragmentReport:
     num_broken_off: int
     sampling_seconds: float
     encoding_seconds: float
-    dropped_infos: Mapping[str, int]
     failure: DomainError | None = None
     env_failures: tuple[EpisodeFailure, ...] = ()
     is_stranded: bool = False

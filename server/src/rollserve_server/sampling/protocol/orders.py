@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
@@ -45,12 +46,14 @@ class Message:
         size: number of bytes.
         num_steps: number of steps in it.
         num_episodes: number of episodes that end in it.
+        dropped_infos: number of values of infos, by name, that the episodes or fragments which end in it lack.
     """
 
     offset: int
     size: int
     num_steps: int
     num_episodes: int
+    dropped_infos: Mapping[str, int] = field(default_factory=dict)
 
 
 class Outcome(NamedTuple):

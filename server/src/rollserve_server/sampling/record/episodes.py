@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from rollserve_server.sampling.record.infos import NO_INFOS, InfoKey
 if TYPE_CHECKING:
     from rollserve_server.sampling.record.columns import Piece
     from rollserve_server.sampling.record.info_columns import InfoColumn
+    from rollserve_server.sampling.record.infos import ResetInfos
 
 __all__ = ["Episode"]
 
@@ -26,6 +28,8 @@ class Episode:
         env_seed: seed of the environment's reset.
         reset_infos: the environment's infos at the reset.
         env_infos: the environment's infos of the steps; empty until the episode is finished.
+        dropped_infos: number of values of infos, of the reset and of the steps, that have no place in a column, by
+            name.
         pieces: the steps, in order.
         length: number of steps.
         first_step: number of steps that a fragment's episode has before it; 0 for whole episodes.
@@ -39,6 +43,7 @@ class Episode:
     env_seed: int
     reset_infos: Mapping[InfoKey, Any]
     env_infos: Mapping[InfoKey, InfoColumn] = field(default_factory=lambda: NO_INFOS)
+    dropped_infos: Counter[str] = field(default_factory=Counter)
     pieces: list[Piece] = field(default_factory=list)
     length: int = 0
     first_step: int = 0
@@ -46,6 +51,11 @@ class Episode:
     truncated: bool = False
     last_observations: Sequence[np.ndarray] = ()
     num_bytes: int = 0
+
+    @classmethod
+    def begin(cls, index: int, env_seed: int, reset: ResetInfos, first_step: int = 0) -> Episode:
+        """Return an episode, or a fragment, without steps."""
+        return cls(index, env_seed, reset.values, dropped_infos=Counter(reset.dropped), first_step=first_step)
 
     @property
     def ended(self) -> bool:

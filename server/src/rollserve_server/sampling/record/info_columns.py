@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -86,8 +87,10 @@ class InfoRecorder:
     in the episode are dropped and counted.
     """
 
-    def __init__(self, reader: InfoReader) -> None:
+    def __init__(self, reader: InfoReader, dropped: Counter[str]) -> None:
+        """Start without infos; `dropped` counts the dropped values of the episode by name."""
         self._reader = reader
+        self._dropped = dropped
         self._columns: dict[InfoKey, InfoColumn] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._mixed_dtypes: set[str] = set()
@@ -96,7 +99,7 @@ class InfoRecorder:
     def write(self, step: int, info: Mapping[Any, Any]) -> None:
         """Record the infos of a step. Steps have to be in order."""
         columns = self._columns
-        for key, value in self._reader.read(info, self._given_up):
+        for key, value in self._reader.read(info, self._dropped, self._given_up):
             column = columns.get(key) or self._begin(key)
             if column is not None:
                 column.append(step, value)
@@ -116,7 +119,7 @@ class InfoRecorder:
             self._give_up([column for column in self._columns.values() if column.key.name == key.name])
             self._given_up.add(key.name)
         if key.name in self._given_up:
-            self._reader.dropped[key.name] += 1
+            self._dropped[key.name] += 1
             return None
         if shape is None:
             self._shapes[key.name] = key.shape
@@ -127,7 +130,7 @@ class InfoRecorder:
 
     def _give_up(self, columns: Sequence[InfoColumn]) -> None:
         for column in columns:
-            self._reader.dropped[column.key.name] += len(column.steps)
+            self._dropped[column.key.name] += len(column.steps)
             del self._columns[column.key]
 
     def _unite_integers(self, columns: Sequence[InfoColumn]) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["NO_INFOS", "InfoKey", "InfoReader"]
+__all__ = ["NO_INFOS", "NO_RESET_INFOS", "InfoKey", "InfoReader", "ResetInfos"]
 
 _MAX_HELD_KEYS = 1024
 """Upper bound for keys that are kept for good: an environment may make up names without end."""
@@ -46,29 +46,34 @@ NO_INFOS: Mapping[InfoKey, Any] = MappingProxyType({})
 """Infos of everything that has none."""
 
 
-class InfoReader:
-    """Reads infos, and counts the values that it drops.
+class ResetInfos(NamedTuple):
+    """Infos of a reset.
 
     Attributes:
-        dropped: number of values that have no place in a column, by name. Code that drops values later counts them
-            here, too.
+        values: the values that can stand in columns.
+        dropped: number of the other values, by name.
     """
 
+    values: Mapping[InfoKey, Any]
+    dropped: Mapping[str, int]
+
+
+NO_RESET_INFOS = ResetInfos(NO_INFOS, MappingProxyType({}))
+"""Infos of a reset that has none."""
+
+
+class InfoReader:
+    """Reads infos, and counts the values that it drops."""
+
     def __init__(self) -> None:
-        self.dropped: Counter[str] = Counter()
         self._scalar_keys: dict[tuple[str, type], InfoKey] = {}
         self._array_keys: dict[str, InfoKey] = {}
         self._keys: WeakValueDictionary[tuple[str, str, tuple[int, ...]], InfoKey] = WeakValueDictionary()
 
-    def take_dropped(self) -> dict[str, int]:
-        """Return the numbers of dropped values since the last call, by name."""
-        dropped = dict(self.dropped)
-        self.dropped.clear()
-        return dropped
-
     def read(
         self,
         info: Mapping[Any, Any],
+        dropped: Counter[str],
         given_up: Collection[str] = (),
         prefix: str = "",
         outer: Sequence[Mapping[Any, Any]] = (),
@@ -85,6 +90,7 @@ class InfoReader:
 
         Args:
             info: names and values. Mappings among the values are read, too.
+            dropped: number of dropped values by name, which grows.
             given_up: names whose values are dropped in any case.
             prefix: text in front of all names.
             outer: mappings that contain this one.
@@ -99,27 +105,29 @@ class InfoReader:
                 if key is not None and (kind is not int or _MIN_INT <= value <= _MAX_INT):
                     values.append((key, value if kind is not _NumpyBool else bool(value)))
                 elif isinstance(value, Mapping):
-                    values += self.read(value, given_up, f"{name}/", _extend(outer, info, value))
+                    values += self.read(value, dropped, given_up, f"{name}/", _extend(outer, info, value))
                     unique = False
                 else:
-                    values += self._read_new(str(name), value, given_up)
+                    values += self._read_new(str(name), value, dropped, given_up)
                     unique &= isinstance(name, str)
             # Reading a value runs the environment's code, which may raise anything.
             except BaseException:
-                self.dropped[_UNREADABLE] += 1
+                dropped[_UNREADABLE] += 1
         if unique or len({key.name for key, _ in values}) == len(values):
             return values
-        return self._first_of_each_name(values)
+        return _first_of_each_name(values, dropped)
 
-    def read_copies(self, info: Mapping[Any, Any]) -> Mapping[InfoKey, Any]:
-        """Return what `read` returns, with copies of arrays, which environments may change."""
-        values = self.read(info) if info else ()
-        if not values:
-            return NO_INFOS
-        return {key: value.copy() if isinstance(value, np.ndarray) else value for key, value in values}
+    def read_reset(self, info: Mapping[Any, Any]) -> ResetInfos:
+        """Return the infos of a reset, with copies of arrays, which environments may change."""
+        if not info:
+            return NO_RESET_INFOS
+        dropped: Counter[str] = Counter()
+        values = self.read(info, dropped)
+        copies = {key: value.copy() if isinstance(value, np.ndarray) else value for key, value in values}
+        return ResetInfos(copies, dropped)
 
     def read_columns(
-        self, infos: Mapping[str, Any], rows: NDArray[np.bool_]
+        self, infos: Mapping[str, Any], rows: NDArray[np.bool_], dropped: Sequence[Counter[str]]
     ) -> Iterator[tuple[InfoKey, np.ndarray, NDArray[np.bool_]]]:
         """Yield columns of a vector environment's infos, with the values that `read` would return for each row.
 
@@ -127,23 +135,26 @@ class InfoReader:
             infos: names and columns of M rows, as gymnasium's vector environments return them: a mask, with the name of
                 the column and `_` in front, says which rows have a value.
             rows: (M,), mask of the rows to read.
+            dropped: for each row, the number of dropped values by name, which grows.
 
         Yields:
             Keys, values (M, *shape), which the environment may own, and masks (M,) of the rows that have a value.
         """
         owners: dict[str, str] = {}
-        for name, column, present in self._columns(infos, rows):
+        for name, column, present in self._columns(infos, rows, dropped):
             numeric = isinstance(column, np.ndarray) and column.ndim > 0 and _is_numeric(column.dtype)
-            for key, values, mask in (self._read_column if numeric else self._read_rows)(name, column, present):
+            read = self._read_column if numeric else self._read_rows
+            for key, values, mask in read(name, column, present, dropped):
                 if owners.setdefault(key.name, name) == name:
                     yield key, values, mask
                 else:
-                    self.dropped[key.name] += int(np.count_nonzero(mask))
+                    _count(dropped, key.name, mask)
 
     def _columns(
         self,
         infos: Mapping[str, Any],
         rows: NDArray[np.bool_],
+        dropped: Sequence[Counter[str]],
         prefix: str = "",
         outer: Sequence[Mapping[Any, Any]] = (),
     ) -> Sequence[tuple[str, Any, NDArray[np.bool_]]]:
@@ -157,25 +168,25 @@ class InfoReader:
                 present = rows if mask is None else rows & mask
                 name = _checked(f"{prefix}{part}")
                 if isinstance(column, Mapping):
-                    columns += self._columns(column, present, f"{name}/", _extend(outer, infos, column))
+                    columns += self._columns(column, present, dropped, f"{name}/", _extend(outer, infos, column))
                 else:
                     columns.append((name, column, present))
             except BaseException:  # as in `read`
-                self.dropped[_UNREADABLE] += int(np.count_nonzero(rows))
+                _count(dropped, _UNREADABLE, rows)
         return columns
 
     def _read_column(
-        self, name: str, column: np.ndarray, present: NDArray[np.bool_]
+        self, name: str, column: np.ndarray, present: NDArray[np.bool_], dropped: Sequence[Counter[str]]
     ) -> Iterator[tuple[InfoKey, np.ndarray, NDArray[np.bool_]]]:
         native = column.astype(column.dtype.newbyteorder("="), copy=False)
         yield self._find_key(name, native[0], np.ndarray), native, present
 
     def _read_rows(
-        self, name: str, column: Any, present: NDArray[np.bool_]
+        self, name: str, column: Any, present: NDArray[np.bool_], dropped: Sequence[Counter[str]]
     ) -> Iterator[tuple[InfoKey, np.ndarray, NDArray[np.bool_]]]:
         by_key: dict[InfoKey, tuple[np.ndarray, NDArray[np.bool_]]] = {}
         for row in np.flatnonzero(present).tolist():
-            for key, value in self.read({name: column[row]}):
+            for key, value in self.read({name: column[row]}, dropped[row]):
                 if key not in by_key:
                     by_key[key] = np.zeros((len(present), *key.shape), key.dtype), np.zeros(len(present), np.bool_)
                 values, mask = by_key[key]
@@ -183,10 +194,12 @@ class InfoReader:
                 mask[row] = True
         yield from ((key, *columns) for key, columns in by_key.items())
 
-    def _read_new(self, name: str, value: Any, given_up: Collection[str]) -> Sequence[tuple[InfoKey, Any]]:
+    def _read_new(
+        self, name: str, value: Any, dropped: Counter[str], given_up: Collection[str]
+    ) -> Sequence[tuple[InfoKey, Any]]:
         array = None if _checked(name) in given_up or name.startswith("_") else _array(value)
         if array is None:
-            self.dropped[name] += 1
+            dropped[name] += 1
             return ()
         key = self._array_keys.get(name)
         if key is None or key.dtype != array.dtype or key.shape != array.shape:
@@ -205,14 +218,21 @@ class InfoReader:
             self._scalar_keys[name, kind] = key
         return key
 
-    def _first_of_each_name(self, values: Sequence[tuple[InfoKey, Any]]) -> Sequence[tuple[InfoKey, Any]]:
-        by_name: dict[str, tuple[InfoKey, Any]] = {}
-        for key, value in values:
-            if key.name in by_name:
-                self.dropped[key.name] += 1
-            else:
-                by_name[key.name] = (key, value)
-        return list(by_name.values())
+
+def _first_of_each_name(values: Sequence[tuple[InfoKey, Any]], dropped: Counter[str]) -> Sequence[tuple[InfoKey, Any]]:
+    by_name: dict[str, tuple[InfoKey, Any]] = {}
+    for key, value in values:
+        if key.name in by_name:
+            dropped[key.name] += 1
+        else:
+            by_name[key.name] = (key, value)
+    return list(by_name.values())
+
+
+def _count(dropped: Sequence[Counter[str]], name: str, rows: NDArray[np.bool_]) -> None:
+    """Count a dropped value of each row in the mask."""
+    for row in np.flatnonzero(rows).tolist():
+        dropped[row][name] += 1
 
 
 def _array(value: Any) -> np.ndarray | None:

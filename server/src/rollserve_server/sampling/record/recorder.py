@@ -92,7 +92,7 @@ class Recorder:
         """Write an environment's infos of the current step of a row."""
         running = self._open[row]
         if running.infos is None:
-            running.infos = InfoRecorder(self._reader)
+            running.infos = InfoRecorder(self._reader, running.episode.dropped_infos)
         running.infos.write(running.num_moved + self._step - running.start, info)
 
     def advance(self) -> None:

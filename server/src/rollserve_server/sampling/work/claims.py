@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,13 +11,12 @@ from rollserve_server.sampling.encode.messages import EncodedMessage, write_mess
 from rollserve_server.sampling.encode.segment_content import SegmentContent
 from rollserve_server.sampling.encode.segments import Segment, cut_into_messages
 from rollserve_server.sampling.protocol.episodes import Claim, Parcel
-from rollserve_server.sampling.protocol.orders import Message
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from rollserve_server.sampling.protocol.orders import ColumnFormat
+    from rollserve_server.sampling.protocol.orders import ColumnFormat, Message
     from rollserve_server.sampling.record.episodes import Episode
 
 __all__ = ["ClaimWriter"]
@@ -41,6 +41,11 @@ class ClaimWriter:
     ) -> tuple[list[Parcel], NDArray[np.uint8]]:
         """Write messages of the claims, in their order, as many as go into one buffer.
 
+        Args:
+            claims: the claims, with the workers that their episodes belong to.
+            encoding: the other values that messages hold.
+            max_message_bytes: size that no message may exceed.
+
         Returns:
             Parcels of the first claims, and the buffer.
 
@@ -56,9 +61,10 @@ class ClaimWriter:
             draft = self._drafts.pop(claim, None) or self._begin(claim, max_message_bytes, encoding.columns)
             places: list[Message] = []
             start = draft.position
+            of_claim = dataclasses.replace(encoding, worker_index=claim.worker_index)
             while draft.segments is not None and num_raw_bytes < _PARCELS_BYTES:
-                message = self._encoder.encode(SegmentContent(draft.segments), encoding)
-                places.append(Message(num_bytes, message.num_bytes, message.num_steps, message.num_episodes))
+                message = self._encoder.encode(SegmentContent(draft.segments), of_claim)
+                places.append(message.place(num_bytes))
                 messages.append(message)
                 num_bytes += message.num_bytes
                 num_raw_bytes += message.num_raw_bytes

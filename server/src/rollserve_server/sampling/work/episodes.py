@@ -56,7 +56,7 @@ class EpisodeWork:
             sequence: the sequence.
             envs: environments that nothing else uses.
             agent: agent that acts.
-            worker_index: index of the worker, for messages that hold it.
+            worker_index: index of the worker, for messages that are written early.
             settings: retries, and the size of finished episodes from which no more episodes begin, except lost ones
                 and those with lower indices than a finished one, because its claim may wait for them.
         """
@@ -117,7 +117,6 @@ class EpisodeWork:
             num_idle_steps=collector.num_idle_steps - steps_before[1],
             sampling_seconds=sampled - began,
             encoding_seconds=time.perf_counter() - sampled,
-            dropped_infos=collector.infos.take_dropped(),
             failure=failure,
             is_closed=is_closed,
             outcomes=outcomes,
@@ -152,8 +151,7 @@ class EpisodeWork:
         if order.columns is None:
             parcels, buffer = [self._discard(claim) for claim in claims], np.empty(0, np.uint8)
         else:
-            worker_index = self._worker_index if order.bind_worker else None
-            encoding = Encoding(self.spec.policy_version, worker_index, order.columns)
+            encoding = Encoding(self.spec.policy_version, None, order.columns)
             parcels, buffer = self._writer.write(claims, encoding, order.max_message_bytes)
         for claim, parcel in zip(claims, parcels, strict=False):
             if parcel.complete and claim.claim_id != EARLY:
@@ -173,7 +171,7 @@ class EpisodeWork:
         is_consecutive = 0 < len(self._finished) == last - first + 1
         is_done = not (self.collector.num_waiting or self.collector.num_running)
         is_early = is_consecutive and is_done and self._held_bytes <= _MAX_EARLY_BYTES
-        return [Claim(EARLY, first, last + 1)] if is_early else []
+        return [Claim(EARLY, first, last + 1, worker_index=self._worker_index)] if is_early else []
 
     def _release(self, claim: Claim) -> None:
         """Forget the episodes of a claim, which have been written."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -116,7 +117,6 @@ class FragmentWork:
             num_broken_off=rows.num_broken_off,
             sampling_seconds=sampled - began,
             encoding_seconds=time.perf_counter() - sampled,
-            dropped_infos=rows.infos.take_dropped(),
             failure=failure,
             env_failures=env_failures,
             is_stranded=rows.is_stranded,
@@ -190,7 +190,7 @@ class FragmentWork:
             message = outbox.next_message(encoding, max_message_bytes, self._buffer_bytes, is_end=is_end)
             if message is None:
                 break
-            places.append(Message(num_bytes, message.num_bytes, message.num_steps, message.num_episodes))
+            places.append(message.place(num_bytes))
             messages.append(message)
             num_bytes += message.num_bytes
             self._num_steps_to_write -= message.num_steps
@@ -224,12 +224,22 @@ class FragmentWork:
         if step_bytes <= self._checked_step_bytes:
             return
         self._checked_step_bytes = step_bytes
-        num_rows, buffer_bytes, stride = self.collector.num_rows, self._buffer_bytes, self.spec.stride
-        if assignment.num_row_steps * num_rows * step_bytes <= buffer_bytes:
+        joint_step_bytes, buffer_bytes = self.collector.num_rows * step_bytes, self._buffer_bytes
+        num_bytes = assignment.num_row_steps * joint_step_bytes
+        if num_bytes <= buffer_bytes:
             return
-        num_fitting = buffer_bytes // (num_rows * step_bytes) * stride
-        limit = f"the {buffer_bytes} bytes that a worker holds for a call"
-        expected = f"at most {num_fitting}, to fit into {limit}" if num_fitting else f"steps that fit into {limit}"
-        hint = "" if num_fitting else "not even a step of each row fits"
-        got = assignment.num_row_steps * stride
-        raise OverLimitError.of("step_count", expected=expected, got=got, hint=hint, reason=Reason.FRAGMENTS_TOO_LARGE)
+        num_steps, num_fitting = assignment.num_row_steps * self.spec.stride, buffer_bytes // joint_step_bytes
+        limit = f"the {buffer_bytes} bytes that a worker holds for a call (--worker-buffer-bytes)"
+        if num_fitting:
+            expected = f"at most {num_fitting * self.spec.stride}, to fit into {limit}"
+            num_workers = math.ceil(num_steps * step_bytes / buffer_bytes)
+            hint = f"ask for fewer steps, have at least {num_workers} workers, which share the steps, or raise"
+        else:
+            expected = f"steps that fit into {limit}"
+            hint = (
+                f"have fewer rows on each worker, because one step of its rows takes {joint_step_bytes} bytes, or raise"
+            )
+        hint = f"{hint} --worker-buffer-bytes to at least {num_bytes}"
+        raise OverLimitError.of(
+            "step_count", expected=expected, got=num_steps, hint=hint, reason=Reason.FRAGMENTS_TOO_LARGE
+        )

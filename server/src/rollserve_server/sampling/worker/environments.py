@@ -8,13 +8,21 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, TypeVar
 
 from rollserve import EnvSpec
-from rollserve_server.envs import RowEnvs, VectorEnvs, episodes_per_row, make_rows, offers_rows, with_envpool
+from rollserve_server.envs import (
+    RowEnvs,
+    VectorEnvs,
+    episodes_per_row,
+    make_rows,
+    run_probe,
+    why_not_single,
+    with_envpool,
+)
 from rollserve_server.errors import DomainError, EnvFailedError, InvalidValueError
 from rollserve_server.sampling.protocol.descriptions import EnvDescription
 
 if TYPE_CHECKING:
     from rollserve_server.envs import WorkerSpecs
-    from rollserve_server.settings import WorkerSettings
+    from rollserve_server.settings import HealthSettings, WorkerSettings
 
 __all__ = ["InstalledEnv", "InstalledEnvs"]
 
@@ -37,6 +45,10 @@ class InstalledEnvs:
 
     def __getitem__(self, version: int) -> InstalledEnv:
         return self._envs[version]
+
+    def probe(self, specs: WorkerSpecs, health: HealthSettings) -> None:
+        """Try environments in a child process; raise what `run_probe` raises."""
+        run_probe(with_envpool(specs, self._settings), self._settings, health)
 
     def install(self, version: int, specs: WorkerSpecs) -> InstalledEnv:
         """Install a version: make its rows, or change free rows of another version in place.
@@ -93,6 +105,7 @@ class InstalledEnv:
         self._specs = specs
         # The spec of rows that are stepped together, which are all alike; None if they are stepped one by one.
         self._joint_spec = specs if isinstance(specs, EnvSpec) and isinstance(rows, VectorEnvs) else None
+        self._spaces = rows.observation_space, rows.action_space
         self._num_rows = rows.num_rows
         self._settings = settings
         self.free = [rows]
@@ -112,7 +125,18 @@ class InstalledEnv:
             rows.classify(),
             num_rows,
             episodes_per_row(self._specs, self._settings, num_rows) if is_joint else None,
+            self._why_not_single,
         )
+
+    @functools.cached_property
+    def _why_not_single(self) -> str:
+        """Why rows that are stepped one by one are not this environment; empty if they are."""
+        spec = self._joint_spec
+        if spec is None:
+            return ""
+        if spec.vectorization == "envpool":
+            return "EnvPool has no code for single rows"
+        return why_not_single(spec, *self._spaces)
 
     def take(self, max_episode_length: int | None) -> RowEnvs | VectorEnvs:
         """Return rows for a work whose episodes have at most `max_episode_length` steps.
@@ -129,8 +153,10 @@ class InstalledEnv:
     def take_for_fragments(self, max_episode_length: int | None) -> RowEnvs | VectorEnvs:
         """Return rows for a row sequence. If they are stepped together, they have same-step resets.
 
+        Rows without same-step resets are stepped one by one instead, where these have the same spaces.
+
         Raises:
-            InvalidValueError: rows have no same-step resets, and cannot be stepped one by one.
+            InvalidValueError: rows have no same-step resets, and single rows are not the same environment.
             DomainError: the environments cannot be made.
         """
         if self._joint_spec is None:
@@ -139,10 +165,10 @@ class InstalledEnv:
         if rows.same_step:
             return self._configured(rows)
         rows.close()
-        if not offers_rows(self._joint_spec):
-            expected = "an environment with same-step resets, or one that can be stepped row by row"
+        if self._why_not_single:
+            expected = "an environment with same-step resets, or with single rows of the same spaces"
             got = f"{self._joint_spec.id}, which has neither"
-            raise InvalidValueError.of("fragments", expected=expected, got=got)
+            raise InvalidValueError.of("fragments", expected=expected, got=got, hint=self._why_not_single)
         return self.take_single_rows()
 
     def take_single_rows(self) -> RowEnvs:

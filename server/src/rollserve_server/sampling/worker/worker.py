@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rollserve_server.agents import AgentSpec
     from rollserve_server.envs import WorkerSpecs
     from rollserve_server.sampling.protocol.orders import WorkOrder
-    from rollserve_server.settings import WorkerSettings
+    from rollserve_server.settings import HealthSettings, WorkerSettings
 
 __all__ = ["Worker"]
 
@@ -65,6 +65,14 @@ class Worker:
     def installed_versions(self) -> tuple[set[int], set[int]]:
         """Return the installed versions of the environment and of the agent."""
         return self._envs.versions, self._agents.versions
+
+    def probe_env(self, specs: WorkerSpecs, health: HealthSettings) -> None:
+        """Try environments in a child process, with time limits, and install nothing.
+
+        Raises:
+            NotFoundError, InvalidValueError: the environment cannot be made or stepped; see `run_probe`.
+        """
+        self._envs.probe(specs, health)
 
     def add_env(self, version: int, specs: WorkerSpecs) -> EnvDescription:
         """Install a version of the environment, and return its properties.
