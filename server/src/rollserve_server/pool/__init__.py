@@ -5,6 +5,7 @@ from rollserve_server.pool.accounts.counters import Counters
 from rollserve_server.pool.accounts.env_failures import FailedEpisode
 from rollserve_server.pool.backends.backend import Backend, RemoteBuffer, WorkerHandle
 from rollserve_server.pool.backends.in_process import InProcessBackend
+from rollserve_server.pool.interface.expectation import ANY_VERSIONS, Expectation
 from rollserve_server.pool.interface.requests import (
     DISCARD,
     EvaluationRequest,
@@ -21,6 +22,7 @@ from rollserve_server.pool.pool import Pool
 from rollserve_server.pool.versions.agent_queries import AgentVersionStatus
 
 __all__ = [
+    "ANY_VERSIONS",
     "DISCARD",
     "Account",
     "AgentUpdate",
@@ -35,6 +37,7 @@ __all__ = [
     "Evaluation",
     "EvaluationRequest",
     "Exactly",
+    "Expectation",
     "FailedEpisode",
     "Fragments",
     "InAll",

@@ -3,57 +3,43 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import logging
-import secrets
 import time
 from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING
 
-from rollserve import EnvSpec
+from rollserve import EnvSpec, Reason
 from rollserve_server import __version__
 from rollserve_server.admission import NEVER_STALLED, Receiver
 from rollserve_server.agents import kind_of
-from rollserve_server.errors import DomainError, InvalidValueError
+from rollserve_server.errors import DomainError, NotReadyError
+from rollserve_server.pool.assembly import decide, make_parts, start_workers
 from rollserve_server.pool.calls.evaluations import Evaluations
-from rollserve_server.pool.calls.pool_parts import PoolParts
 from rollserve_server.pool.calls.samplings import Samplings
+from rollserve_server.pool.interface.expectation import ANY_VERSIONS
 from rollserve_server.pool.interface.status import PoolStatus, WorkerStatus
-from rollserve_server.pool.interface.updates import EnvUpdated
+from rollserve_server.pool.interface.updates import AgentUpdated, EnvUpdated
+from rollserve_server.pool.journal.journal import NoJournal
 from rollserve_server.pool.resizing import resize
-from rollserve_server.pool.sequences.row_sequences import RowSequences
-from rollserve_server.pool.sequences.sequences import Sequences
 from rollserve_server.pool.state.sampler_state import SamplerState, Snapshot
-from rollserve_server.pool.takeover import own_seed, reconcile
+from rollserve_server.pool.takeover import reconcile
 from rollserve_server.pool.versions.agent_queries import AgentQueries
 from rollserve_server.pool.versions.agent_updates import AgentUpdates
-from rollserve_server.pool.versions.env_updates import EnvUpdates
-from rollserve_server.pool.versions.eviction import Eviction
-from rollserve_server.pool.versions.selection import Selection
-from rollserve_server.pool.versions.versions import Versions
-from rollserve_server.pool.workers.broadcast import Broadcast
 from rollserve_server.sampling import SequenceSpec
 
 if TYPE_CHECKING:
     from rollserve_server.pool.accounts.account import Account
     from rollserve_server.pool.backends.backend import Backend
+    from rollserve_server.pool.calls.pool_parts import PoolParts
+    from rollserve_server.pool.interface.expectation import Expectation
     from rollserve_server.pool.interface.requests import EvaluationRequest, PopulationRequest, SampleRequest
     from rollserve_server.pool.interface.results import Beginning, Delivery, Evaluation, Progress
     from rollserve_server.pool.interface.updates import AgentUpdate, EnvUpdate
-    from rollserve_server.pool.journal.journal import Journal
     from rollserve_server.settings import PoolSettings
 
 __all__ = ["Pool"]
 
 _log = logging.getLogger(__name__)
-
-_DEFAULT_FACTOR = 4
-"""Workers per core that clients may ask for by default: more would fill a machine that has no cores for them."""
-_EPOCH_BITS = 40
-"""Bits of the numbers that name work; the epoch stands above them, so that servers of one sampler use different
-names."""
-_SEED_BITS = 53
-"""Bits of a random root seed: as many as an integer has in JavaScript."""
 
 
 class Pool:
@@ -67,18 +53,25 @@ class Pool:
         is_taken_over: whether an earlier server left the sampler.
     """
 
-    def __init__(self, parts: PoolParts, state: SamplerState | None) -> None:
-        self._parts = parts
+    def __init__(self, backend: Backend, parts: PoolParts, env: EnvSpec, state: SamplerState | None) -> None:
+        self._backend = backend
+        self._env = env
         self.is_taken_over = state is not None
+        self._refusal: DomainError | None = None
+        self._use(parts)
+        if state is not None:
+            parts.row_sequences.restore(state.row_sequences)
+            parts.counters = state.snapshot.counters
+            self._started -= max(time.time() - state.started_seconds, 0.0)
+
+    def _use(self, parts: PoolParts) -> None:
+        """Begin to answer requests with these parts."""
+        self._parts = parts
         self.agents = AgentQueries(parts.versions)
         self._agent_updates = AgentUpdates(parts.versions, parts.selection, parts.journal, parts.settings.agents)
         self._samplings = Samplings(parts)
         self._evaluations = Evaluations(parts)
         self._started = time.monotonic()
-        if state is not None:
-            parts.row_sequences.restore(state.row_sequences)
-            parts.counters = state.snapshot.counters
-            self._started -= max(time.time() - state.started_seconds, 0.0)
 
     @classmethod
     async def start(cls, backend: Backend, settings: PoolSettings, env: EnvSpec) -> Pool:
@@ -95,37 +88,24 @@ class Pool:
         try:
             if state is not None:
                 settings = reconcile(settings, env, state)
-            settings = _decided(settings, backend.default_num_workers())
-            pool = cls(_parts(backend, settings, journal), state)
+            settings = decide(settings, backend.default_num_workers())
+            pool = cls(backend, make_parts(backend, settings, journal, state), env, state)
         except BaseException:
             await journal.close(keep=True)
             raise
         try:
-            await pool._start_workers(env, state)
-            await journal.begin(lambda: pool._state(env), pool._snapshot)
+            await start_workers(pool._parts, env, state)
+            await journal.begin(pool._state, pool._snapshot)
             if state is not None:
                 version = pool._parts.versions.agents.number
                 _log.info("sampler taken over", extra={"epoch": journal.epoch, "policy_version": version})
+            elif journal.follows_loss:
+                event = "sampler lost with its journal: a new run begins, without versions, with other own sequences"
+                _log.warning(event, extra={"run": pool._parts.run, "epoch": journal.epoch})
         except BaseException:
             await pool.close(keep=state is not None)
             raise
         return pool
-
-    async def _start_workers(self, env: EnvSpec, state: SamplerState | None) -> None:
-        parts, num_workers = self._parts, self._parts.settings.workers
-        assert num_workers is not None  # noqa: S101  # decided at the start
-        min_healthy = parts.settings.health.min_healthy_workers
-        if min_healthy > num_workers:
-            whose = "the number of workers" if state is None else "the number of workers that the sampler has"
-            expected = f"at most {num_workers}, {whose}"
-            raise InvalidValueError.of("min_healthy_workers", expected=expected, got=min_healthy)
-        await parts.workers.start(num_workers)
-        if state is None:
-            await parts.env_updates.update([env], per_worker=False)
-        else:
-            take_over = parts.versions.take_over
-            await Broadcast(parts.workers, take_over, wait_for_lost=False, isolate_failures=True).answers()
-            parts.workers.resume_totals(state.snapshot.workers, state.snapshot.departed)
 
     async def close(self, *, keep: bool = False) -> None:
         """End the workers, or leave them to the next server. Running calls fail."""
@@ -136,56 +116,101 @@ class Pool:
             await self._parts.workers.close()
         await self._parts.journal.close(keep=keep)
 
+    def abandon(self) -> None:
+        """Ask nothing more of workers and journal, whose backend is lost."""
+        self._parts.workers.abandon()
+        self._parts.journal.abandon()
+
+    async def reset(self) -> None:
+        """Begin a new run, as after a fresh start of the server: first environment, no agent, sequences at their start.
+
+        Calls that run lose their workers, and queued calls fail. A reset that fails has changed nothing.
+
+        Raises:
+            NotReadyError: the sampler outlives its server.
+            WorkerLostError, NotFoundError, InvalidValueError, NotAllowedError: as of `start`.
+        """
+        old, old_calls = self._parts, (self._samplings, self._evaluations)
+        if not isinstance(old.journal, NoJournal):
+            raise NotReadyError("a sampler on an existing Ray cluster, which outlives its server, cannot be reset")
+        async with old.versions.updating:
+            parts = make_parts(self._backend, old.settings, old.journal, None)
+            try:
+                await start_workers(parts, self._env, None)
+            except BaseException:
+                await parts.workers.close()
+                raise
+            self._use(parts)
+            for calls in old_calls:
+                calls.admission.refuse(NotReadyError("the sampler was reset", reason=Reason.SAMPLER_RUN))
+            await old_calls[0].prefetcher.end(drop=True)
+            await old.workers.close()
+        _log.info("sampler reset", extra={"run": parts.run})
+
     async def lost(self) -> str:
         """Wait until another server has the sampler; return a text that says so."""
         return await self._parts.journal.lost()
 
     def drain(self, error: DomainError) -> None:
-        """Let no further call begin: waiting and later calls fail with the error."""
+        """Let no further call or update begin: waiting and later ones fail with the error."""
+        self._refusal = error
         self._samplings.admission.refuse(error)
         self._evaluations.admission.refuse(error)
 
-    async def update_agent(self, updates: Sequence[AgentUpdate], *, per_worker: bool = False) -> int:
+    def _check_open(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal
+
+    async def update_agent(
+        self, updates: Sequence[AgentUpdate], expected: Expectation = ANY_VERSIONS, *, per_worker: bool = False
+    ) -> AgentUpdated:
         """Give all workers new agents, or none.
 
         Args:
             updates: one for all workers, or one for each.
+            expected: versions that have to be current, and the client that makes the new one.
             per_worker: whether there is one for each worker.
 
         Returns:
-            The new policy version, once every worker has its agent.
+            The new version, once every worker has its agent.
 
         Raises:
             InvalidValueError: there is not one for each worker, or one is malformed or does not fit the spaces.
             OverLimitError: a model is too large.
             NotFoundError, NotAllowedError: a Python agent is not installed, or comes as a pickle.
-            NotReadyError: there are parameters, and no agent to take them.
+            NotReadyError: there are parameters, and no agent to take them; or other versions are current.
             TooFewWorkersError: fewer workers are healthy than the pool requires.
             WorkerLostError: workers are lost or hang, and could not be replaced: all of them, or one of those with an
                 update of their own.
         """
+        self._check_open()
         self._parts.workers.check_enough()
         self._parts.eviction.reset()
         prefetcher = self._samplings.prefetcher
         await prefetcher.end(drop=True)
-        version = await self._agent_updates.update(updates, per_worker=per_worker)
+        updated = await self._agent_updates.update(updates, expected, per_worker=per_worker)
         await prefetcher.end(drop=True)  # of a call that ended meanwhile
         self._samplings.estimates.fade()
         self._parts.eviction.run()
-        return version
+        return updated
 
-    async def current_if_same(self, updates: Sequence[AgentUpdate], *, per_worker: bool = False) -> int | None:
-        """Return the current policy version if `update_agent` would change nothing, else None.
+    async def current_if_same(
+        self, updates: Sequence[AgentUpdate], expected: Expectation = ANY_VERSIONS, *, per_worker: bool = False
+    ) -> AgentUpdated | None:
+        """Return the current version if `update_agent` would change nothing, else None.
 
         Arguments and errors as of `update_agent`, which finds more errors.
         """
-        return await self._agent_updates.current_if_same(updates, per_worker=per_worker)
+        return await self._agent_updates.current_if_same(updates, expected, per_worker=per_worker)
 
-    async def update_env(self, updates: Sequence[EnvUpdate], *, per_worker: bool = False) -> EnvUpdated:
+    async def update_env(
+        self, updates: Sequence[EnvUpdate], expected: Expectation = ANY_VERSIONS, *, per_worker: bool = False
+    ) -> EnvUpdated:
         """Give all workers new or changed environments, or none.
 
         Args:
             updates: one for all workers, or one for each; each for all rows of a worker, or one for each row.
+            expected: as of `update_agent`.
             per_worker: whether there is one for each worker.
 
         Returns:
@@ -195,8 +220,10 @@ class Pool:
             InvalidValueError: there is not one for each worker or row, an environment refuses its arguments, or spaces
                 or numbers of rows differ between workers.
             NotFoundError, NotAllowedError: an id, module, wrapper or method is unknown or not allowed.
+            NotReadyError: another version is current.
             TooFewWorkersError, WorkerLostError: as of `update_agent`.
         """
+        self._check_open()
         parts, prefetcher = self._parts, self._samplings.prefetcher
         parts.workers.check_enough()
         parts.eviction.reset()
@@ -206,7 +233,7 @@ class Pool:
             parts.sequences.drop_kept()
             parts.row_sequences.free_rows()
         try:
-            version, env = await parts.env_updates.update(updates, per_worker=per_worker)
+            version, env = await parts.env_updates.update(updates, expected, per_worker=per_worker)
             parts.row_sequences.end_own(version)
             await prefetcher.end(drop=True)  # of a call that ended meanwhile
         finally:
@@ -230,6 +257,7 @@ class Pool:
             NotReadyError: workers have agents or environments of their own.
             WorkerLostError: a worker did not start in time. Nothing has changed then.
         """
+        self._check_open()
         previous = await resize(self._parts, self._samplings.prefetcher, num_workers)
         await self._parts.journal.write()
         return previous
@@ -244,8 +272,8 @@ class Pool:
 
         Raises:
             InvalidValueError: the request does not go with the pool as it is.
-            NotReadyError: there is no agent, it does not fit, its version is not the expected one, a version is not
-                kept any more, or rows do not stand where they are to go on.
+            NotReadyError: there is no agent, it does not fit, versions are not the expected ones, a version is not kept
+                any more, or rows do not stand where they are to go on.
             SamplerLostError: another server has the sampler now.
             EnvFailedError, AgentFailedError, OverLimitError, WorkerLostError: as of `Call.running`. A full queue
                 is an OverLimitError, too.
@@ -321,7 +349,7 @@ class Pool:
         max_episode_length = self._parts.settings.worker.max_episode_length
         return own.first_index(SequenceSpec(0, own.seed, *current, max_episode_length), unit_size)
 
-    def _state(self, first_env: EnvSpec) -> SamplerState:
+    def _state(self) -> SamplerState:
         """Return all of the state that outlives this server."""
         parts = self._parts
         return SamplerState(
@@ -329,7 +357,7 @@ class Pool:
             parts.run,
             parts.seed,
             parts.settings.worker,
-            first_env,
+            self._env,
             time.time() - (time.monotonic() - self._started),
             self._snapshot(),
             dict(parts.versions.agents.items()),
@@ -348,34 +376,3 @@ class Pool:
             frozenset(kept.envs),
             parts.row_sequences.numbers(),
         )
-
-
-def _decided(settings: PoolSettings, default: int) -> PoolSettings:
-    """Return settings with a seed and numbers of workers, given one worker for each core by default."""
-    num_workers = settings.workers or min(default, settings.max_workers or default)
-    max_workers = settings.max_workers or max(_DEFAULT_FACTOR * default, num_workers)
-    seed = secrets.randbits(_SEED_BITS) if settings.seed is None else settings.seed
-    return settings.model_copy(update={"workers": num_workers, "max_workers": max_workers, "seed": seed})
-
-
-def _parts(backend: Backend, settings: PoolSettings, journal: Journal) -> PoolParts:
-    """Make the parts of a pool, without workers."""
-    state = journal.state
-    versions = Versions(backend, settings, state)
-    assert settings.seed is not None  # noqa: S101  # decided at the start
-    seed = settings.seed if state is None else own_seed(settings.seed, journal.epoch)
-    ids, max_kept = itertools.count((journal.epoch - 1 << _EPOCH_BITS) + 1), settings.calls.max_calls
-    return PoolParts(
-        settings,
-        run=secrets.token_hex(8) if state is None else state.run,
-        seed=settings.seed,
-        ids=ids,
-        workers=versions.workers,
-        versions=versions,
-        selection=Selection(versions, settings.agents),
-        env_updates=EnvUpdates(versions, journal, settings.allow),
-        eviction=Eviction(versions),
-        sequences=Sequences(seed, max_kept, ids),
-        row_sequences=RowSequences(seed, max_kept, ids),
-        journal=journal,
-    )

@@ -51,7 +51,8 @@ def reconcile(settings: PoolSettings, env: EnvSpec, state: SamplerState) -> Pool
 def own_seed(seed: int, epoch: int) -> int:
     """Return the root seed for calls that name none, of the server that has a sampler in an epoch.
 
-    Each epoch has another one, because a client may still be resuming calls of the previous server.
+    Each epoch has another one, because a client may still be resuming calls of the previous server. Epochs go on when a
+    sampler is lost with its journal, so that the next run delivers none of its episodes again.
     """
     return derived_seed(seed, (*_KEY, epoch))
 

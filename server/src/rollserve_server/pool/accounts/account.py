@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["ENVIRONMENT_FAILED", "Account", "WorkerAccount"]
 
 ENVIRONMENT_FAILED = "environment_failed"
-_STRAGGLER = "straggler"
-# Retry reasons, beside the reasons of errors about workers.
+"""Retry reason, beside the reasons of errors about workers."""
 
 
 @dataclass
@@ -57,6 +56,7 @@ class Account:
     num_retried_episodes: int = 0
     num_straggler_episodes: int = 0
     num_broken_off_episodes: int = 0
+    num_reassigned_episodes: int = 0
     row_step_count: int = 0
     message_bytes: int = 0
     dropped_infos: Counter[str] = field(default_factory=Counter)
@@ -99,11 +99,6 @@ class Account:
         if num_episodes:
             self.retry_reasons[reason] += num_episodes
 
-    def count_stragglers(self, num_episodes: int) -> None:
-        """Count episodes that were begun a second time because they are late."""
-        self.num_straggler_episodes += num_episodes
-        self.count_retried(_STRAGGLER, num_episodes)
-
     def count_env_failure(self, worker: int, failure: EpisodeFailure) -> None:
         """Count an error that a worker's environment raised."""
         self.env_failures.add(worker, failure)
@@ -119,4 +114,3 @@ class Account:
         self.num_retried_episodes += prefetched.num_retried_episodes
         self.retry_reasons.update(prefetched.retry_reasons)
         self.env_failures.add_prefetched(prefetched.env_failures)
-        self.dropped_infos.update(prefetched.dropped_infos)

@@ -44,6 +44,7 @@ class Counters:
     num_env_failures: int = 0
     num_retried_episodes: int = 0
     num_failed_episodes: int = 0
+    num_straggler_episodes: int = 0
 
     def count_delivered(self, account: Account) -> None:
         """Add what an ended call has delivered."""
@@ -52,7 +53,8 @@ class Counters:
         self.message_bytes += account.message_bytes
 
     def count_faults(self, account: Account) -> None:
-        """Add what went wrong in an ended call."""
+        """Add what went wrong in an ended call, or took too long."""
         self.num_env_failures += account.env_failures.num_failures
         self.num_retried_episodes += account.num_retried_episodes
         self.num_failed_episodes += account.env_failures.num_skipped
+        self.num_straggler_episodes += account.num_straggler_episodes

@@ -90,9 +90,10 @@ class EnvFailures:
             self._report(failed)
 
     def add_prefetched(self, prefetched: EnvFailures) -> None:
-        """Add the errors of episodes that were sampled between calls."""
+        """Add the errors of episodes that were sampled between calls; what the call found out about them counts."""
         self.num_failures += prefetched.num_failures
-        for failed in prefetched.reported.values():
+        reported, self.reported = {**prefetched.reported, **self.reported}, {}
+        for failed in reported.values():
             self._report(failed)
 
     def _report(self, failed: FailedEpisode) -> None:

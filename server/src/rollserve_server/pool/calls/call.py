@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from abc import ABC, abstractmethod
-from collections import Counter, deque
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from rollserve_server.errors import WorkerLostError
+from rollserve import Reason
+from rollserve_server.errors import OverLimitError, WorkerLostError
 from rollserve_server.pool.interface.results import Beginning, Delivery, Progress
+from rollserve_server.pool.plan.end_watch import EndWatch
 from rollserve_server.pool.sequences.in_flight import InFlight, submit
 
 if TYPE_CHECKING:
@@ -23,10 +26,14 @@ if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import WorkerHandle
     from rollserve_server.pool.calls.pool_parts import PoolParts
     from rollserve_server.pool.interface.requests import EvaluationRequest, PopulationRequest, SampleRequest
+    from rollserve_server.pool.plan.suspects import Suspects
+    from rollserve_server.pool.state.env_version import EnvVersion
     from rollserve_server.pool.workers.workforce import Workforce
     from rollserve_server.sampling import FragmentReport, Message, Report
 
 __all__ = ["Call"]
+
+_log = logging.getLogger(__name__)
 
 _O = TypeVar("_O")
 _R = TypeVar("_R")
@@ -37,6 +44,8 @@ _SLICE_SECONDS = 0.02
 """How long a worker works on an order: it reports as often, and calls at the same time take turns as often."""
 _SOLO_FACTOR = 4
 """Factor on the slice where no other call runs: an order costs a millisecond or two in all."""
+_SILENCE_FACTOR = 5
+"""Factor on the seconds between two reports of progress: after a silence this long, clients learn what is missing."""
 
 
 class Call(ABC, Generic[_O, _R]):
@@ -66,8 +75,9 @@ class Call(ABC, Generic[_O, _R]):
         self._workforce = workforce
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
+        self._warning = ""  # for the client, with the next progress
+        self._end_watch: EndWatch | None = None
         self._has_answered = [False] * len(workforce)
-        self._num_losses: Counter[int] = Counter()
         self._started = time.monotonic()
 
     @contextlib.asynccontextmanager
@@ -77,7 +87,7 @@ class Call(ABC, Generic[_O, _R]):
         Raises:
             EnvFailedError: an environment raised errors in every attempt at an episode.
             AgentFailedError: an agent raised an error, or returned something invalid.
-            OverLimitError: a step does not fit into a message, or the call is too large for a worker.
+            OverLimitError: a step does not fit into a message, the call is too large for a worker, or no episode ends.
             WorkerLostError: workers are lost again and again, or for long.
         """
         self._begin()
@@ -220,7 +230,7 @@ class Call(ABC, Generic[_O, _R]):
                     raise
 
     async def _items(self) -> AsyncGenerator[Delivery | Progress, None]:
-        reported_at, reported_steps = time.monotonic(), 0
+        reported_at, reported_steps, told = time.monotonic(), 0, ""
         progress_seconds = self._settings.progress_seconds
         while not self._is_complete():
             delivery = await self._next_delivery()
@@ -238,27 +248,64 @@ class Call(ABC, Generic[_O, _R]):
                 raise self._failure
             await self._wait(progress_seconds)
             num_steps = self.account.num_simulated_steps
-            if num_steps > reported_steps and time.monotonic() - reported_at >= progress_seconds:
-                yield Progress(num_steps)
-                reported_at, reported_steps = time.monotonic(), num_steps
+            silent_seconds = time.monotonic() - reported_at
+            is_due = num_steps > reported_steps and silent_seconds >= progress_seconds
+            waiting_for = self._missing_worker() if silent_seconds >= _SILENCE_FACTOR * progress_seconds else told
+            if is_due or self._warning or waiting_for != told:
+                warning, self._warning = self._warning, ""
+                yield Progress(num_steps, warning, waiting_for if waiting_for != told else "")
+                reported_at, reported_steps, told = time.monotonic(), num_steps, waiting_for
 
-    def _count_losses(self, lost: Sequence[int], error: WorkerLostError, name_of: Callable[[int], str]) -> None:
-        """Count work that is to be done again; raise the error if that has happened too often.
+    def _missing_worker(self) -> str:
+        """Return the first worker that is missing, and why; empty if none is."""
+        slots = (self._workforce[worker] for worker in range(len(self._workforce)))
+        return next((f"worker {slot.index}: {slot.last_failure}" for slot in slots if not slot.healthy), "")
 
-        A broadcast that a worker died in, such as making environments, counts as the cause, if there was any.
+    def _begin_end_watch(self, env: EnvVersion, max_episode_length: int | None, num_target_steps: int = 0) -> None:
+        """Watch whether episodes end, unless `max_episode_length` ends them."""
+        allowed_steps = self._settings.max_unended_steps
+        if allowed_steps and max_episode_length is None:
+            num_rows = env.description.num_rows * len(self._workforce)
+            max_episode_steps = env.description.max_episode_steps
+            self._end_watch = EndWatch(allowed_steps, num_rows, num_target_steps, max_episode_steps)
+
+    def _count_ends(self, num_steps: int, num_ended: int) -> None:
+        """Count steps, and the episodes that ended or failed with them; warn, or raise OverLimitError, if none end."""
+        watch = self._end_watch
+        if watch is None:
+            return
+        is_late = watch.observe(num_steps, num_ended)
+        if watch.is_over:
+            raise OverLimitError.of(
+                "options.max_episode_length",
+                expected=f"a limit, because no episode has ended in the last {watch.num_steps} steps of the call",
+                got="none",
+                hint="set it here or as --max-episode-length, or allow more steps with --max-unended-steps",
+                reason=Reason.NO_EPISODE_ENDED,
+            )
+        if is_late:
+            _log.warning("no episode ends", extra={"steps": watch.num_steps, "allowed": watch.max_steps})
+            self._warning = (
+                f"no episode has ended in the last {watch.num_steps} steps of the call, which fails after "
+                f"{watch.max_steps}: does the environment need max_episode_length?"
+            )
+            self._notify()
+
+    def _has_other_cause(self, error: WorkerLostError) -> bool:
+        """Whether a worker was lost in a broadcast, such as making environments, which counts as the cause."""
+        return self._workforce[error.worker_index].lost_in_broadcast
+
+    def _check_suspects(self, suspects: Suspects, error: WorkerLostError, name_of: Callable[[int], str]) -> None:
+        """Raise the error if a work unit has turned out to be the reason why workers are lost.
 
         Args:
-            lost: numbers of the pieces of work.
-            error: why they were lost.
-            name_of: returns the name of a piece of work, for messages.
+            suspects: the units that may be.
+            error: why the last worker was lost.
+            name_of: returns the name of a unit, for messages.
         """
-        if not self._workforce[error.worker_index].lost_in_broadcast:
-            self._num_losses.update(lost)
-        self.account.count_retried(error.reason.lower(), len(lost))
-        worst, num_losses = max(self._num_losses.items(), key=lambda item: item[1], default=(0, 0))
-        if num_losses > self._settings.unit_retries:
-            text = f"{error.text}; it ran {name_of(worst)}, which {num_losses - 1} workers were lost with before"
-            raise error.again(text)
+        if (culprit := suspects.culprit) is not None:
+            before = f"{culprit.num_losses - 1} workers were lost with before"
+            raise error.again(f"{error.text}; it ran {name_of(culprit.unit)}, which {before}")
 
     def _deliver(self, worker: int, messages: Sequence[Message], buffer: NDArray[np.uint8]) -> Delivery:
         """Return what is to be sent of a worker's messages, and enter it into the account."""
@@ -272,6 +319,8 @@ class Call(ABC, Generic[_O, _R]):
         share.num_steps += num_steps
         share.num_episodes += num_episodes
         account.message_bytes += sum(message.size for message in messages)
+        for message in messages:
+            account.dropped_infos.update(message.dropped_infos)
         return Delivery(buffer, messages)
 
     def _slice_seconds(self, worker: int) -> float:
@@ -288,7 +337,6 @@ class Call(ABC, Generic[_O, _R]):
         share.sampling_seconds += report.sampling_seconds
         share.encoding_seconds += report.encoding_seconds
         share.num_simulated_steps += report.num_simulated_steps
-        self.account.dropped_infos.update(report.dropped_infos)
 
     async def _wait(self, seconds: float | None = None) -> None:
         """Wait until something has changed, or the time is over."""

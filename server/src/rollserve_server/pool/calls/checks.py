@@ -17,9 +17,10 @@ __all__ = ["check_fragments", "check_num_workers", "check_run"]
 def check_run(expected: str | None, run: str) -> None:
     """Raise NotReadyError if a request is about another run of the sampler than the present one."""
     if expected not in (None, run):
-        got = f"{run!r}, because the sampler has started again since and its versions are gone"
+        got = f"{run!r}, in which the sampler is since it has started again"
+        hint = "update the environment, then the agent, and call again"
         field, reason = "options.sampler_run", Reason.SAMPLER_RUN
-        raise NotReadyError.of(field, expected=repr(expected), got=got, reason=reason)
+        raise NotReadyError.of(field, expected=repr(expected), got=got, hint=hint, reason=reason)
 
 
 def check_num_workers(expected: int | None, num_workers: int) -> None:

@@ -73,6 +73,7 @@ class _OpenClaim:
 
     Attributes:
         stop: index behind its last episode.
+        owner: index of the worker that its episodes belong to; None if they belong to none.
         num_bytes: its approximate bytes.
         position: index of the episode, and its step, that the next parcel begins with.
         sources: workers that may write the next parcel; several only while nobody knows which one is first.
@@ -81,6 +82,7 @@ class _OpenClaim:
     """
 
     stop: int
+    owner: int | None
     num_bytes: int
     position: tuple[int, int]
     sources: list[_Source]
@@ -101,7 +103,7 @@ class Claims:
         Args:
             window_bytes: bytes that may be on their way.
             names: names for claims; none comes twice in a sequence, where an earlier call may have left one unanswered.
-            pinned: whether episodes belong to workers, and so wait for the replacement of a lost one.
+            pinned: whether episodes wait for the replacement of a lost worker, because no other may run them.
         """
         self._window_bytes = window_bytes
         self._is_pinned = pinned
@@ -117,7 +119,7 @@ class Claims:
 
     def add(self, planned: PlannedClaim) -> int:
         """Add a claim behind the others; return its name."""
-        claim = _OpenClaim(planned.stop, planned.num_bytes, (planned.start, 0), [])
+        claim = _OpenClaim(planned.stop, planned.owner, planned.num_bytes, (planned.start, 0), [])
         self._claims.append(claim)
         return self._add_source(claim, planned.worker).claim.claim_id
 
@@ -277,7 +279,7 @@ class Claims:
 
     def _add_source(self, claim: _OpenClaim, worker: int | None) -> _Source:
         start, first_step = claim.position
-        source = _Source(Claim(next(self._names), start, claim.stop, first_step), worker)
+        source = _Source(Claim(next(self._names), start, claim.stop, first_step, claim.owner), worker)
         claim.sources.append(source)
         self._sources[source.claim.claim_id] = claim, source
         return source

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,8 @@ from rollserve_server.pool.accounts.env_failures import FailedEpisode
 from rollserve_server.pool.calls.call import Call
 from rollserve_server.pool.calls.claims import Cancellation, Claims, PendingDelivery
 from rollserve_server.pool.calls.stragglers import Stragglers
-from rollserve_server.pool.plan.placement import Anywhere, PerWorker
+from rollserve_server.pool.interface.targets import AtLeast
+from rollserve_server.pool.plan.placement import Anywhere, PerWorker, is_movable
 from rollserve_server.pool.plan.plan import Plan
 from rollserve_server.sampling import EARLY, Claim, EpisodeRange, Order
 
@@ -59,7 +61,7 @@ class EpisodeCall(Call["Order", "Report"]):
         self.in_flight = sequence.in_flight
         self._num_rows = env.description.num_rows
         self._estimate = estimate
-        self._is_pinned = not isinstance(placement, Anywhere)
+        self._is_pinned = not is_movable(placement)
         num_partial_steps = sequence.num_held_steps - sum(num_steps for num_steps, _ in ledger.sizes.values())
         self._plan = Plan(
             target,
@@ -70,20 +72,25 @@ class EpisodeCall(Call["Order", "Report"]):
             num_partial_steps,
             env.unit_size(placement),
             skip_failed=request.options.skip_failed,
+            unit_retries=self._settings.unit_retries,
         )
+        num_target_steps = target.num_steps if isinstance(target, AtLeast) else 0
+        self._begin_end_watch(env, sequence.spec.max_episode_length, num_target_steps)
+        # By episode, how often its messages were lost on their way.
+        self._num_lost_deliveries: Counter[int] = Counter()
         self._claims = Claims(self._settings.window_bytes, sequence.claim_names, pinned=self._is_pinned)
         self._num_finished_last = [0] * len(workforce)
         self._steps_per_second = [0.0] * len(workforce)
         # Whether a worker had nothing to do with its last order, and so would have nothing now unless it gets
         # something: its buffer is full, its episodes have ended, or those that have not are not needed yet.
         self._is_stuck = [False] * len(workforce)
-        can_repeat = not self._is_pinned and self.reproducibility is not Reproducibility.WORKER
+        can_repeat = isinstance(placement, Anywhere) and self.reproducibility is not Reproducibility.WORKER
         factor = self._settings.straggler_factor if can_repeat else 0.0
         self._stragglers = Stragglers(self._plan, self._claims, sequence.begun_at, estimate.pace, factor)
         # For each worker, episodes that it is to begin as duplicates.
         self._duplicates: list[list[range]] = [[] for _ in workforce]
-        # By worker, what it wrote without being asked.
-        self._early: dict[int, PendingDelivery] = {}
+        # By worker, what it wrote without being asked, and whether it still keeps the episodes.
+        self._early: dict[int, tuple[PendingDelivery, bool]] = {}
 
     def _begin(self) -> None:
         try:
@@ -120,7 +127,8 @@ class EpisodeCall(Call["Order", "Report"]):
     def _next_order(self, worker: int, handle: WorkerHandle) -> Order | None:
         plan, claims, sequence = self._plan, self._claims, self.sequence
         begin_again = claims.to_begin(worker) + self._duplicates[worker]
-        begin = plan.begin(worker, self._num_rows + self._lookahead(worker) - plan.num_open[worker])
+        room = self._num_rows + self._lookahead(worker) - plan.num_open[worker]
+        begin = plan.begin(worker, room, is_idle=self._is_stuck[worker])
         deliver = claims.to_ask(worker)
         samples = (not plan.complete and plan.num_open[worker] > 0) or claims.num_missing(worker) > 0
         # The first answer often brings everything, so nothing is ordered beyond it.
@@ -144,15 +152,19 @@ class EpisodeCall(Call["Order", "Report"]):
             before=plan.needed_before(),
             deliver=tuple(deliver),
             max_message_bytes=self._request.messages.max_message_bytes,
-            bind_worker=self._is_pinned,
             seconds=self._slice_seconds(worker) if samples else 0.0,
             columns=self._request.messages.columns,
             # Where each worker's episodes are known in advance, it can write them without being asked.
-            early=bool(begin) and isinstance(sequence.placement, PerWorker),
+            early=self._can_write_early(worker, begin),
             release=release,
             is_whole=is_first and plan.has_begun_all_of(worker),
             cancel=cancel,
         )
+
+    def _can_write_early(self, worker: int, begin: Sequence[range]) -> bool:
+        """Whether all episodes that a worker has, including those that it begins now, are its own share of the call."""
+        placement = self.sequence.placement
+        return isinstance(placement, PerWorker) and {placement.owner_of(each.start) for each in begin} == {worker}
 
     def _begin_duplicates(self, worker: int) -> bool:
         """Have an idle worker run what the call has waited for too long; return whether there is any."""
@@ -160,7 +172,7 @@ class EpisodeCall(Call["Order", "Report"]):
         room = max(self._num_rows - self._plan.num_open[worker], 1)
         duplicates, num_episodes = self._stragglers.begin_duplicates(worker, room)
         self._duplicates[worker] += duplicates
-        self.account.count_stragglers(num_episodes)
+        self.account.num_straggler_episodes += num_episodes
         return num_episodes > 0
 
     def _lookahead(self, worker: int) -> int:
@@ -181,13 +193,14 @@ class EpisodeCall(Call["Order", "Report"]):
         for parcel in report.parcels:
             delivery = PendingDelivery(worker, sent.buffer, parcel)
             if parcel.claim_id == EARLY:
-                self._early[worker] = delivery
+                self._early[worker] = delivery, not report.is_closed
             else:
                 self._take_delivery(delivery)
         if report.is_closed:
             sequence.handles[worker] = None
         self._count(worker, report)
         self._take_outcomes(worker, report)
+        self._count_ends(report.num_simulated_steps, len(report.finished) + len(report.env_failures))
         was_idle = not (report.num_simulated_steps or report.parcels or report.env_failures)
         # A worker whose buffer is full may be waiting for just what would be claimed with its next episode.
         if self._advance_claims(flush=was_idle) or not was_idle:
@@ -266,16 +279,20 @@ class EpisodeCall(Call["Order", "Report"]):
 
     def _lose(self, worker: int, handle: WorkerHandle, error: WorkerLostError) -> None:
         sequence = self.sequence
+        was_working = bool(self.in_flight[worker])
         self.in_flight[worker].clear()
         self._early.pop(worker, None)
         sequence.releases[worker].clear()
         sequence.cancellations[worker].clear()
         self._duplicates[worker].clear()
         sequence.handles[worker] = None
-        lost = self._claims.lose(worker) + self._plan.lose(worker)
+        may_be_cause = was_working and not self._has_other_cause(error)
+        lost = self._claims.lose(worker)  # these have ended once, so they are not the cause
+        lost += self._plan.lose(worker, may_be_cause=may_be_cause, hung_in=error.episode_index)
         num_written_steps = sum(delivery.num_steps for delivery in self._claims.held_of(worker))
         self._count_lost(worker, sequence.held_steps[worker] - num_written_steps)
         self._retry(lost, error)
+        self._check_suspects(self._plan.suspects, error, "episode {}".format)
 
     def _count_lost(self, worker: int, num_steps: int) -> None:
         """Count steps of a worker that will not be delivered."""
@@ -283,13 +300,21 @@ class EpisodeCall(Call["Order", "Report"]):
         self.account.num_lost_steps += num_steps
 
     def _retry(self, lost: Sequence[int], error: WorkerLostError) -> None:
-        """Record that episodes run again; raise the error if that has happened too often."""
+        """Record that episodes run again; raise an error if one of them cannot."""
         cut = self._claims.cut_episode()
         if cut is not None and self.reproducibility is Reproducibility.WORKER:
             text = f"{error.text}; a part of episode {cut} was delivered, and its environment cannot repeat an episode"
             raise WorkerLostError(text, error.worker_index)
-        self._count_losses(lost, error, "episode {}".format)
+        self.account.count_retried(error.reason.lower(), len(lost))
         self._notify()
+
+    def _retry_delivery(self, lost: Sequence[int], error: WorkerLostError) -> None:
+        """Record that episodes run again whose messages are lost; raise the error if that has happened too often."""
+        self._retry(lost, error)
+        self._num_lost_deliveries.update(lost)
+        num_losses = max(self._num_lost_deliveries[index] for index in lost)
+        if num_losses > self._settings.unit_retries:
+            raise error.again(f"{error.text}; the messages of episode {lost[0]} were lost {num_losses} times")
 
     def _advance_claims(self, *, flush: bool = False) -> bool:
         """Claim what can be delivered next; return whether there was anything.
@@ -300,10 +325,11 @@ class EpisodeCall(Call["Order", "Report"]):
         planned_claims = self._plan.claim(flush=flush)
         for planned in planned_claims:
             claim_id = self._claims.add(planned)
-            early = self._early.pop(planned.worker, None)
+            early, is_kept = self._early.get(planned.worker, (None, False))
             if early is not None and (early.parcel.start[0], early.parcel.stop[0]) == (planned.start, planned.stop):
+                del self._early[planned.worker]
                 self._take_delivery(early._replace(parcel=dataclasses.replace(early.parcel, claim_id=claim_id)))
-                if self.sequence.handles[planned.worker] is not None:  # else it has closed its work
+                if is_kept:  # else the worker has closed its work
                     self.sequence.releases[planned.worker].append(Claim(claim_id, planned.start, planned.stop))
         self._skip(self._plan.take_skipped())
         if (obstacle := self._plan.obstacle) is not None:
@@ -323,8 +349,11 @@ class EpisodeCall(Call["Order", "Report"]):
             self._cancel(cancellations)
             for worker, count in num_steps.items():
                 self._count_lost(worker, count)
-            self._retry(lost, error)
+            self._retry_delivery(lost, error)
             return None
         self._claims.delivered()
         self.sequence.held_steps[delivery.worker] -= delivery.num_steps
-        return self._deliver(delivery.worker, delivery.parcel.messages, buffer)
+        messages = delivery.parcel.messages
+        if self.sequence.placement.owner_of(delivery.parcel.start[0]) not in (None, delivery.worker):
+            self.account.num_reassigned_episodes += sum(message.num_episodes for message in messages)
+        return self._deliver(delivery.worker, messages, buffer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from rollserve import Reason
 from rollserve_server.errors import OverLimitError
 from rollserve_server.pool.calls.episodes import EpisodeCall
 
@@ -44,8 +45,9 @@ class EvaluationCall(EpisodeCall):
         self._outcomes.update((outcome.episode_index, outcome) for outcome in report.outcomes)
         try:
             super()._take_report(worker, sent, report)
-        except OverLimitError as error:  # the limit of a message has another place in requests for evaluations
-            error.field = "episodes.max_message_bytes"
+        except OverLimitError as error:
+            if error.reason is Reason.MESSAGE_TOO_SMALL:  # the limit has another place in requests for evaluations
+                error.field = "episodes.max_message_bytes"
             raise
 
     def _skip(self, episodes: Mapping[int, FailedEpisode]) -> None:

@@ -142,9 +142,9 @@ class Evaluations:
             env_version = selection.choose_env(options)
             own = versions.envs.get(env_version)
         specs: Sequence[WorkerSpecs] = own.specs if own is not None else [request.env] if request.env else []
-        if isinstance(request, PopulationRequest):
-            specs = self._stepped_by_rows(specs, own)
         with within("options.environment") if own is None else contextlib.nullcontext():
+            if isinstance(request, PopulationRequest):
+                specs = await self._stepped_by_rows(specs, own)
             number = await self._env_number(specs)
         stack.enter_context(versions.evaluation_envs.using(-number))
         # The agent may have been checked against the sampler's own, and another check takes long for a large one.
@@ -161,22 +161,28 @@ class Evaluations:
         self._parts.eviction.reset()
         return await self._parts.env_updates.add_for_evaluation(specs)
 
-    def _stepped_by_rows(self, specs: Sequence[WorkerSpecs], own: EnvVersion | None) -> Sequence[WorkerSpecs]:
+    async def _stepped_by_rows(self, specs: Sequence[WorkerSpecs], own: EnvVersion | None) -> Sequence[WorkerSpecs]:
         """Return the specs of the same environments, stepped one by one.
 
         Raises:
-            InvalidValueError: rows cannot be stepped one by one, or environments differ between workers or rows.
+            InvalidValueError: single rows are not the same environment, or environments differ between workers or rows.
+            DomainError: the request's environment cannot be made.
         """
-        field = "options.environment"
         spec = specs[0]
         if len(specs) > 1 or not isinstance(spec, EnvSpec):
             expected = "an environment for all rows, because those of the sampler differ"
-            raise InvalidValueError.of(field, expected=expected, got="none")
-        if own is not None and own.description.num_episodes_per_row is None:
+            raise InvalidValueError.of("options.environment", expected=expected, got="none")
+        env = own or self._parts.versions.env_in_use(await self._env_number(specs))
+        if env.description.num_episodes_per_row is None:
             return specs
-        if (spec.vectorization or self._parts.settings.worker.vectorization) == "envpool":
-            expected = "an environment of gymnasium's, because members act in rows that are stepped one by one"
-            raise InvalidValueError.of(field, expected=expected, got="one of EnvPool's")
+        why_not = env.description.why_not_single
+        if why_not and own is None:
+            expected = "'rows', because members of a population act in rows that are stepped one by one"
+            raise InvalidValueError.of("vectorization", expected=expected, got="rows stepped together", hint=why_not)
+        if why_not:
+            expected = "an environment for a population, whose members act in rows that are stepped one by one"
+            got = f"none, and the rows of the sampler's {spec.id} are stepped together"
+            raise InvalidValueError.of("options.environment", expected=expected, got=got, hint=why_not)
         return [dataclasses.replace(spec, vectorization="rows")]
 
     def _evaluation_call(self, request: EvaluationRequest, prepared: _Prepared, workforce: Workforce) -> EvaluationCall:

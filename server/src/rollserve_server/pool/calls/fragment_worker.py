@@ -44,7 +44,9 @@ class FragmentWorker:
         progress: where the rows stand, once all is made and written.
         num_unknown: rows that begin their next episodes, because the way back to where they stood is not known.
         num_broken_off: all rows that could not be brought back to where they stood.
-        num_losses: how often the worker was lost.
+        losses: for each time that the worker was lost at its work, the steps that it had reported since its rows were
+            made.
+        num_steps_per_report: largest number of steps in a report.
         num_strandings: how often its rows were made again because of an environment's error.
         failure: the last such error.
         num_needed_row_steps: number of steps that each row has to make in any case, because they are written.
@@ -66,7 +68,8 @@ class FragmentWorker:
     progress: Sequence[RowProgress] | None = None
     num_unknown: int = 0
     num_broken_off: int = 0
-    num_losses: int = 0
+    losses: list[int] = field(default_factory=list)
+    num_steps_per_report: int = 0
     num_strandings: int = 0
     failure: DomainError | None = None
     num_needed_row_steps: int = 0
@@ -83,6 +86,15 @@ class FragmentWorker:
     def num_pending_bytes(self) -> int:
         """Bytes that wait to be delivered."""
         return sum(message.size for pending in self.pending for message in pending.messages)
+
+    @property
+    def num_losses_at_one_step(self) -> int:
+        """How often the worker may have been lost at the same step, the furthest: a step that kills does so each time.
+
+        The steps of up to two orders were made and not reported.
+        """
+        furthest = max(self.losses, default=0) - 2 * self.num_steps_per_report
+        return sum(num_steps >= furthest for num_steps in self.losses)
 
     def skip(self, num_steps: int) -> int:
         """Leave out steps at the beginning; return how many of them are beyond the worker's own."""

@@ -231,6 +231,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
     def _take_progress(self, state: FragmentWorker, report: FragmentReport, buffer: RemoteBuffer) -> None:
         self._has_answered[state.index] = True
         state.num_made += report.num_simulated_steps - report.num_restoring_steps
+        state.num_steps_per_report = max(state.num_steps_per_report, report.num_simulated_steps)
         state.num_broken_off = state.num_unknown + report.num_broken_off
         state.num_row_steps = report.num_row_steps
         if report.messages:
@@ -297,7 +298,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
             return
         rows = f"{state.num_broken_off} rows of worker {state.index}"
         text = f"{rows} cannot be brought back to where they stood, but a part of their steps from there is delivered"
-        if state.num_losses:
+        if state.losses:
             raise WorkerLostError(text, state.index)
         if state.failure is not None:
             raise EnvFailedError(f"{state.failure.text}; {text}")
@@ -330,11 +331,11 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
 
     def _restart_lost(self, state: FragmentWorker, error: WorkerLostError) -> None:
         """Restart a lost worker's part; raise the error if that has happened too often."""
-        state.num_losses += not self._workforce[state.index].lost_in_broadcast
+        if not self._has_other_cause(error):
+            state.losses.append(state.num_made)
         self._restart(state, error.reason.lower())
-        if state.num_losses > self._settings.unit_retries:
-            text = f"{error.text}; {state.num_losses - 1} workers were lost with the same rows before"
-            raise error.again(text)
+        if (num_losses := state.num_losses_at_one_step) > self._settings.unit_retries:
+            raise error.again(f"{error.text}; {num_losses - 1} workers were lost with the same rows before")
 
     async def _next_delivery(self) -> Delivery | None:
         state = self._workers[self._next_worker]

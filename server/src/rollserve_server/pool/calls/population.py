@@ -56,7 +56,8 @@ class PopulationCall(Call[PopulationOrder, PopulationReport]):
         self._population = population
         self._parameters = parameters
         self._num_rows = env.description.num_rows
-        self._units = Units(population.num_units, len(workforce))
+        self._begin_end_watch(env, population.max_episode_length)
+        self._units = Units(population.num_units, len(workforce), self._settings.unit_retries)
         self._outcomes: dict[int, Outcome] = {}
         self._num_finished_last = [0] * len(workforce)
         self._pace = Pace()
@@ -125,7 +126,7 @@ class PopulationCall(Call[PopulationOrder, PopulationReport]):
         room = self._num_rows - self._units.num_open[worker]
         duplicates = self._units.begin_duplicates(worker, lambda unit: begun_at[unit] < latest, room)
         self._duplicates[worker] += duplicates
-        self.account.count_stragglers(len(duplicates))
+        self.account.num_straggler_episodes += len(duplicates)
         return bool(duplicates)
 
     def _seconds_to_late(self) -> float | None:
@@ -154,6 +155,7 @@ class PopulationCall(Call[PopulationOrder, PopulationReport]):
                 raise EnvFailedError(FailedEpisode.of(worker, env_failure).final_text)
         if report.failure is not None:
             raise report.failure
+        self._count_ends(report.num_simulated_steps, len(report.outcomes) + len(report.env_failures))
         self._notify()
 
     def _take_outcome(self, worker: int, outcome: Outcome) -> None:
@@ -167,6 +169,7 @@ class PopulationCall(Call[PopulationOrder, PopulationReport]):
         self._outcomes[unit] = outcome
 
     def _lose(self, worker: int, handle: WorkerHandle, error: WorkerLostError) -> None:
+        was_working = bool(self.in_flight[worker])
         self.in_flight[worker].clear()
         self._work.handles[worker] = None
         self._duplicates[worker].clear()
@@ -176,5 +179,16 @@ class PopulationCall(Call[PopulationOrder, PopulationReport]):
             del self._begun_at[unit]
         self.account.num_lost_steps += self._work.held_steps[worker]
         self._work.held_steps[worker] = 0
-        self._count_losses(lost, error, lambda unit: f"an episode of member {self._population.member_of(unit)}")
+        self.account.count_retried(error.reason.lower(), len(lost))
+        self._suspect(worker, lost if was_working else (), error)
         self._notify()
+
+    def _suspect(self, worker: int, lost: Sequence[int], error: WorkerLostError) -> None:
+        """Suspect lost units, unless something else is the cause; raise the error if one proves to be."""
+        suspects, population = self._units.suspects, self._population
+        hung = [unit for unit in lost if population.index_of(unit) == error.episode_index]
+        if len(hung) == 1:
+            suspects.hang(worker, hung[0])
+        else:  # members share episodes, so that several units may have been the one
+            suspects.lose(worker, () if self._has_other_cause(error) else hung or lost)
+        self._check_suspects(suspects, error, lambda unit: f"an episode of member {population.member_of(unit)}")

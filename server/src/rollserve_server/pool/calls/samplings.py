@@ -133,7 +133,9 @@ class Samplings:
             if target.num_skipped > num_episodes:
                 expected = f"at most {num_episodes}, the number of all episodes"
                 raise InvalidValueError.of("skip_episode_count", expected=expected, got=target.num_skipped)
-            placement, num_skipped = PerWorker(first, target.num_episodes_per_worker), target.num_skipped
+            are_alike = parts.selection.are_alike(policy_version, env_version)
+            placement = PerWorker(first, target.num_episodes_per_worker, are_alike)
+            num_skipped = target.num_skipped
         parts.sequences.drop_outdated(versions.agents.number, versions.envs.number)
         sequence = parts.sequences.open(wanted, first + num_skipped, placement, workforce)
         max_episode_steps = env.description.max_episode_steps

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from rollserve_server.agents import DEFAULT_EXPLORATION
+from rollserve_server.pool.interface.expectation import ANY_VERSIONS, Expectation
 from rollserve_server.sampling import PLAIN
 
 if TYPE_CHECKING:
@@ -26,9 +27,9 @@ class SamplingOptions:
 
     Attributes:
         policy_version: version of the agent that acts; None for the current one.
-        expected_policy_version: the call fails if another version is current; None for any.
         min_policy_version: the call fails if the version that would act is older; None for any.
         env_version: version of the environment to act in; None for the current one.
+        expected: the call fails if other versions are current.
         seed: root seed of the episodes; None for an own sequence, or the seed that all evaluations share.
         first_index: index of the first episode in the sequence of the seed.
         max_episode_length: number of steps after which an episode is truncated; None for the pool's limit.
@@ -38,9 +39,9 @@ class SamplingOptions:
     """
 
     policy_version: int | None = None
-    expected_policy_version: int | None = None
     min_policy_version: int | None = None
     env_version: int | None = None
+    expected: Expectation = ANY_VERSIONS
     seed: int | None = None
     first_index: int = 0
     max_episode_length: int | None = None

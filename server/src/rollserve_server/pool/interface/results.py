@@ -55,9 +55,17 @@ class Delivery:
 
 @dataclass(frozen=True)
 class Progress:
-    """A sign of life: the number of steps simulated for the call so far."""
+    """A sign of life.
+
+    Attributes:
+        num_simulated_steps: number of steps simulated for the call so far.
+        warning: something about the call that its client should know, in one sentence; usually empty.
+        waiting_for: missing worker that the call waits for, and why it is missing; usually empty.
+    """
 
     num_simulated_steps: int
+    warning: str = ""
+    waiting_for: str = ""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from rollserve_server.agents import AgentSource
 if TYPE_CHECKING:
     from rollserve_server.sampling import EnvDescription
 
-__all__ = ["AgentUpdate", "EnvUpdate", "EnvUpdated", "RowUpdates"]
+__all__ = ["AgentUpdate", "AgentUpdated", "EnvUpdate", "EnvUpdated", "RowUpdates"]
 
 AgentUpdate = AgentSource | Mapping[str, np.ndarray]
 """A whole agent, or parameters for the current one."""
@@ -33,6 +33,19 @@ class RowUpdates:
 
 EnvUpdate = EnvSpec | EnvChange | RowUpdates
 """A whole environment or a change of the current one, for all rows of a worker; or one update for each row."""
+
+
+@dataclass(frozen=True)
+class AgentUpdated:
+    """The workers' new agents.
+
+    Attributes:
+        version: their version.
+        env_version: version of the environments that they were checked against.
+    """
+
+    version: int
+    env_version: int
 
 
 @dataclass(frozen=True)

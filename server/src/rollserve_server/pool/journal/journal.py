@@ -29,10 +29,12 @@ class Journal(Protocol):
     Attributes:
         epoch: number of servers that have had it, including this one.
         state: what the previous server left; None if there was none.
+        follows_loss: whether the sampler of an earlier server was lost, together with its journal.
     """
 
     epoch: int
     state: SamplerState | None
+    follows_loss: bool
 
     async def begin(self, state: Callable[[], SamplerState], snapshot: Callable[[], Snapshot]) -> None:
         """Start to keep the state. Earlier changes are not written.
@@ -55,6 +57,10 @@ class Journal(Protocol):
         """Wait until another server has the sampler; return a text that says so."""
         ...
 
+    def abandon(self) -> None:
+        """Ask nothing more of where the journal is."""
+        ...
+
     async def close(self, *, keep: bool) -> None:
         """Leave the sampler to the next server if it is to be kept; else end the journal."""
         ...
@@ -66,6 +72,7 @@ class NoJournal:
     def __init__(self) -> None:
         self.epoch = 1
         self.state: SamplerState | None = None
+        self.follows_loss = False
 
     async def begin(self, state: Callable[[], SamplerState], snapshot: Callable[[], Snapshot]) -> None:
         """Keep nothing."""
@@ -77,6 +84,9 @@ class NoJournal:
         """Wait for ever: no other server can have the sampler."""
         await asyncio.get_running_loop().create_future()
         raise AssertionError("nobody sets the result")
+
+    def abandon(self) -> None:
+        """Do nothing."""
 
     async def close(self, *, keep: bool) -> None:
         """End nothing."""

@@ -32,19 +32,20 @@ class Lease:
         num_renewals: number of renewals; as long as it rises, the owner is alive.
     """
 
-    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start without an owner.
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic, *, last_epoch: int = 0) -> None:
+        """Start without an owner, or with an owner that a lost lease had and that may still be alive.
 
         Args:
             seconds: time that the lease lasts after each renewal.
             clock: returns the time, in seconds.
+            last_epoch: epoch of the owner that the lost lease had; 0 for none.
         """
-        self.epoch = 0
+        self.epoch = last_epoch
         self.owner: Owner | None = None
         self.num_renewals = 0
         self._seconds = seconds
         self._clock = clock
-        self._ends_at = clock()
+        self._ends_at = clock() + (seconds if last_epoch else 0.0)
 
     def acquire(self, owner: Owner, epoch: int = 0) -> int | None:
         """Give the lease to an owner, unless another has it.

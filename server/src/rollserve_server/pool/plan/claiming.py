@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.accounts.env_failures import FailedEpisode
     from rollserve_server.pool.plan.duplicates import Duplicates
     from rollserve_server.pool.plan.ledger import Ledger
+    from rollserve_server.pool.plan.placement import Placement
 
 __all__ = ["Claiming", "PlannedClaim"]
 
@@ -30,12 +31,14 @@ class PlannedClaim:
         start: index of the first episode.
         stop: index behind the last episode.
         num_bytes: approximate bytes of the episodes.
+        owner: index of the worker that all of the episodes belong to; None if they belong to none.
     """
 
     worker: int
     start: int
     stop: int
     num_bytes: int
+    owner: int | None = None
 
 
 class Claiming:
@@ -55,12 +58,20 @@ class Claiming:
     """
 
     def __init__(
-        self, target: Target, ledger: Ledger, duplicates: Duplicates, stop_index: int | None, *, skip_failed: bool
+        self,
+        target: Target,
+        placement: Placement,
+        ledger: Ledger,
+        duplicates: Duplicates,
+        stop_index: int | None,
+        *,
+        skip_failed: bool,
     ) -> None:
         """Begin at the ledger's next index.
 
         Args:
             target: what the call has to deliver.
+            placement: which worker an episode belongs to.
             ledger: ledger of the sequence; claimed and skipped episodes are removed from it.
             duplicates: duplicates of the ledger's episodes.
             stop_index: index behind the last episode of the call; None if only the number of steps is known.
@@ -68,6 +79,7 @@ class Claiming:
         """
         self.target = target
         self.ledger = ledger
+        self._owner_of = placement.owner_of
         self._duplicates = duplicates
         self.stop_index = stop_index
         self._skip_failed = skip_failed
@@ -78,15 +90,17 @@ class Claiming:
         self.complete = ledger.next_index == stop_index
         self.next_index = ledger.next_index
         self.num_steps = 0
-        # The worker of the gathered episodes, and their bytes: 0 if there are none, because every episode has some.
+        # The worker that has the gathered episodes, the one that they belong to, and their bytes: 0 if there are none,
+        # because every episode has some.
         self._worker = 0
+        self._owner: int | None = None
         self._num_bytes = 0
 
     def claim(self, *, flush: bool) -> list[PlannedClaim]:
         """Return what can be delivered next, in order.
 
         Consecutive episodes on one worker are gathered into one claim, so that they share messages, until they have
-        1 MiB or the next episode is elsewhere.
+        1 MiB, or the next episode is elsewhere or belongs to another worker.
 
         Args:
             flush: whether to claim at once what is gathered.
@@ -101,7 +115,10 @@ class Claiming:
                     break
                 continue
             worker = ledger.workers.get(self.next_index)
-            is_elsewhere = worker is not None and worker != self._worker
+            is_elsewhere = worker is not None and (worker, self._owner_of(self.next_index)) != (
+                self._worker,
+                self._owner,
+            )
             if self._num_bytes and (self._num_bytes >= _CLAIM_BYTES or is_elsewhere):
                 claims.append(self._close())
             if worker is None or self.next_index not in ledger.sizes:
@@ -140,13 +157,13 @@ class Claiming:
         self.next_index += 1
         self.num_steps += num_steps
         self.num_skipped_in_a_row = 0
-        self._worker = worker
+        self._worker, self._owner = worker, self._owner_of(self.next_index - 1)
         self._num_bytes += num_bytes
 
     def _close(self) -> PlannedClaim:
         """Return the gathered claim; its episodes leave the ledger."""
         ledger = self.ledger
-        claim = PlannedClaim(self._worker, ledger.next_index, self.next_index, self._num_bytes)
+        claim = PlannedClaim(self._worker, ledger.next_index, self.next_index, self._num_bytes, self._owner)
         for index in range(claim.start, claim.stop):
             if index in ledger.duplicates:
                 self._duplicates.settle(index, claim.worker)

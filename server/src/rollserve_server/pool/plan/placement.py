@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["Anywhere", "PerWorker", "Placement", "RoundRobin"]
+__all__ = ["Anywhere", "PerWorker", "Placement", "RoundRobin", "is_movable"]
 
 
 class _WithUnits:
@@ -29,6 +29,9 @@ class _WithUnits:
 class Anywhere(_WithUnits):
     """Any worker may run any episode, because all workers have the same agent and environment."""
 
+    def owner_of(self, index: int) -> None:
+        """Return None: episodes belong to no worker."""
+
 
 @dataclass(frozen=True)
 class RoundRobin(_WithUnits):
@@ -42,6 +45,10 @@ class RoundRobin(_WithUnits):
     num_workers: int
     size: int = 1
 
+    def owner_of(self, index: int) -> int:
+        """Return the worker that an episode belongs to."""
+        return index // self.size % self.num_workers
+
     def next_of(self, worker: int, index: int) -> int:
         """Return the first episode from an index on that belongs to the worker."""
         run = index // self.size
@@ -51,10 +58,22 @@ class RoundRobin(_WithUnits):
 
 @dataclass(frozen=True)
 class PerWorker(_WithUnits):
-    """A range of `size` episodes for each worker; the ranges follow one another from the first index on."""
+    """A range of `size` episodes for each worker; the ranges follow one another from the first index on.
+
+    Attributes:
+        first_index: index of the first worker's first episode.
+        size: number of episodes of each worker.
+        are_alike: whether all workers have the same agent and environment: then others can run the range of a worker
+            that is missing, with the same result.
+    """
 
     first_index: int
     size: int
+    are_alike: bool = False
+
+    def owner_of(self, index: int) -> int:
+        """Return the worker that an episode belongs to."""
+        return (index - self.first_index) // self.size
 
     def next_of(self, worker: int, index: int) -> int:
         """Return the first episode from an index on that belongs to the worker, or one behind all that do."""
@@ -66,7 +85,7 @@ class PerWorker(_WithUnits):
 
     def unit_of(self, index: int, size: int) -> range:
         """Return the work unit of an episode. Units follow one another from a worker's first episode on."""
-        worker = (index - self.first_index) // self.size
+        worker = self.owner_of(index)
         first, stop = self.first_index + worker * self.size, self.stop_of(worker)
         start = first + (index - first) // size * size
         return range(start, min(start + size, stop))
@@ -74,3 +93,8 @@ class PerWorker(_WithUnits):
 
 Placement = Anywhere | RoundRobin | PerWorker
 """A rule that says which worker an episode belongs to."""
+
+
+def is_movable(placement: Placement) -> bool:
+    """Whether other workers may run the episodes of a worker that is missing."""
+    return isinstance(placement, Anywhere) or (isinstance(placement, PerWorker) and placement.are_alike)

@@ -14,8 +14,9 @@ from rollserve_server.pool.interface.targets import AtLeast, Exactly, InAll, Tar
 from rollserve_server.pool.plan.claiming import Claiming, PlannedClaim
 from rollserve_server.pool.plan.demand import Demand
 from rollserve_server.pool.plan.duplicates import Duplicates
-from rollserve_server.pool.plan.placement import Anywhere, Placement
-from rollserve_server.pool.plan.queues import PinnedQueue, SharedQueue
+from rollserve_server.pool.plan.placement import Anywhere, Placement, is_movable
+from rollserve_server.pool.plan.queues import PinnedQueue, SharedQueue, ranges_of
+from rollserve_server.pool.plan.suspects import Suspects
 
 if TYPE_CHECKING:
     from rollserve_server.pool.accounts.env_failures import FailedEpisode
@@ -37,6 +38,7 @@ class Plan:
     Attributes:
         num_open: for each worker, the number of runs that have not ended.
         redundant: workers, each with an episode that it has although it ended elsewhere. The caller removes them.
+        suspects: work units that may be the reason why workers are lost, and that may have to run alone.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Plan:
         unit_size: int = 1,
         *,
         skip_failed: bool = False,
+        unit_retries: int = 3,
     ) -> None:
         """Plan a call.
 
@@ -62,7 +65,9 @@ class Plan:
             num_partial_steps: steps of the ledger's unfinished episodes.
             unit_size: number of episodes in a work unit, which one worker begins, runs and loses as one.
             skip_failed: whether the call goes on without failed episodes.
+            unit_retries: how often a lost work unit runs again beside others before it runs alone.
         """
+        self.suspects = Suspects(unit_retries)
         self._placement = placement
         self._unit_size = unit_size
         self._ledger = ledger
@@ -75,7 +80,7 @@ class Plan:
         self._duplicates = Duplicates(ledger, self.num_open)
         self.redundant = self._duplicates.redundant
         stop_index = _stop_index(target, ledger.next_index, num_workers)
-        self._claiming = Claiming(target, ledger, self._duplicates, stop_index, skip_failed=skip_failed)
+        self._claiming = Claiming(target, placement, ledger, self._duplicates, stop_index, skip_failed=skip_failed)
         self._demand = Demand(
             self._claiming,
             estimate,
@@ -104,24 +109,29 @@ class Plan:
         """Number of skipped episodes just before the next one to deliver."""
         return self._claiming.num_skipped_in_a_row
 
-    def begin(self, worker: int, room: int) -> list[range]:
+    def begin(self, worker: int, room: int, *, is_idle: bool = False) -> list[range]:
         """Return the episodes that a worker begins now, in this order.
 
         There are at most `room` of them, and no more than the call needs as far as the estimate tells, apart from the
-        rest of a work unit. If units have several episodes, each range lies in one unit.
+        rest of a work unit. If units have several episodes, each range lies in one unit. While a suspect waits for a
+        worker on which nothing else runs, workers begin nothing, so that one of them soon runs nothing.
+
+        Args:
+            worker: index of the worker.
+            room: maximum number of episodes.
+            is_idle: whether nothing runs on the worker, although it may have episodes.
         """
-        if self.complete or worker in self._absent:
+        suspects = self.suspects
+        if self.complete or worker in self._absent or suspects.is_isolated(worker) or suspects.culprit:
             return []
+        if suspects and (suspect := self._waiting_suspect(worker)):
+            return self._begin_alone(worker, suspect) if is_idle or not self.num_open[worker] else []
         num_more = self._demand.num_more(sum(self.num_open) - len(self._ledger.duplicates))
         if isinstance(self._queue, SharedQueue):
             ranges = self._queue.take(self._share(self._queue, worker, room, num_more))
         else:
-            ranges = self._queue.take(worker, room, self._demand.stop_index(num_more))
-        for indices in ranges:
-            self._demand.begin(len(indices))
-            self.num_open[worker] += len(indices)
-            self._ledger.workers.update(dict.fromkeys(indices, worker))
-        return ranges
+            ranges = self._take_bound(self._queue, worker, room, self._demand.stop_index(num_more))
+        return self._record_begun(worker, ranges)
 
     def begin_duplicates(self, worker: int, is_late: Callable[[int], bool], room: int) -> list[range]:
         """Return late episodes that a worker without other work begins a second time.
@@ -136,14 +146,20 @@ class Plan:
         """
         if self.complete or worker in self._absent or not isinstance(self._placement, Anywhere):
             return []
-        return self._duplicates.begin(worker, self._demand.awaited(), is_late, room, self.unit_of)
+        if self.suspects.is_isolated(worker):
+            return []
+
+        def may_run_twice(index: int) -> bool:
+            return self.unit_of(index).start not in self.suspects and is_late(index)
+
+        return self._duplicates.begin(worker, self._demand.awaited(), may_run_twice, room, self.unit_of)
 
     def first_open(self) -> int | None:
         """Return the first running episode that the call waits for, or None."""
         return next(self._demand.awaited(), None)
 
     def has_begun_all_of(self, worker: int) -> bool:
-        """Whether all episodes that belong to a worker have begun; false where any worker may run any episode."""
+        """Whether a worker has begun all of its episodes; false where any worker may run any episode."""
         return isinstance(self._queue, PinnedQueue) and self._queue.has_begun_all_of(worker)
 
     def needed_before(self) -> int | None:
@@ -181,6 +197,7 @@ class Plan:
         self.num_open[ledger.workers[index]] -= 1
         ledger.sizes[index] = (num_steps, num_bytes)
         self._demand.finish(num_steps)
+        self._acquit(index)
 
     def fail(self, index: int, failed: FailedEpisode) -> bool:
         """Record that a worker gave up an episode; return whether it is known that the call needs the episode.
@@ -195,15 +212,26 @@ class Plan:
             return False
         del ledger.workers[index]
         ledger.failed[index] = failed
+        self._acquit(index)
         return self._claiming.needs(index)
 
-    def lose(self, worker: int) -> list[int]:
+    def lose(self, worker: int, *, may_be_cause: bool = False, hung_in: int | None = None) -> list[int]:
         """Record that a worker is gone; return its unclaimed episodes that no other worker has, which begin again.
 
         The worker begins nothing until `regain`.
+
+        Args:
+            worker: index of the worker.
+            may_be_cause: whether an episode that ran may be the cause.
+            hung_in: index of the episode that the worker is known to have hung in, if there is one.
         """
         self._absent.add(worker)
         lost, finished = self._ledger.lose(worker)
+        running = {self.unit_of(index).start for index in lost if index not in finished}
+        if hung_in is not None and self.unit_of(hung_in).start in running:
+            self.suspects.hang(worker, self.unit_of(hung_in).start)
+        else:
+            self.suspects.lose(worker, running if may_be_cause and hung_in is None else ())
         self._claiming.lose(worker, finished)
         self._demand.lose(len(lost), sum(finished.values()), self.num_open[worker], sum(self.num_open))
         self.num_open[worker] = 0
@@ -221,6 +249,53 @@ class Plan:
     def take_skipped(self) -> dict[int, FailedEpisode]:
         """Return the failed episodes that were skipped since the last such call, by index."""
         return self._claiming.take_skipped()
+
+    def _waiting_suspect(self, worker: int) -> list[int]:
+        """Return the episodes of the first suspect that a worker may run and none runs; empty if there is none."""
+        ledger, placement = self._ledger, self._placement
+        for unit in self.suspects.to_isolate():
+            owner = placement.owner_of(unit)
+            if owner in (None, worker) or (owner in self._absent and is_movable(placement)):
+                known = ledger.workers.keys() | ledger.failed.keys()
+                if lost := [index for index in self.unit_of(unit) if index >= ledger.next_index and index not in known]:
+                    return lost
+        return []
+
+    def _begin_alone(self, worker: int, lost: list[int]) -> list[range]:
+        """Begin a suspect on a worker on which nothing else runs."""
+        self.suspects.isolate(worker, self.unit_of(lost[0]).start)
+        if isinstance(self._queue, SharedQueue):
+            self._queue.take_lost(lost)
+        return self._record_begun(worker, list(ranges_of(lost)))
+
+    def _record_begun(self, worker: int, ranges: list[range]) -> list[range]:
+        for indices in ranges:
+            self._demand.begin(len(indices))
+            self.num_open[worker] += len(indices)
+            self._ledger.workers.update(dict.fromkeys(indices, worker))
+        return ranges
+
+    def _acquit(self, index: int) -> None:
+        """Record that an episode has ended, which acquits its unit if no other episode of the unit is open."""
+        if self.suspects:
+            unit, ledger = self.unit_of(index), self._ledger
+            if not any(other in ledger.workers and other not in ledger.sizes for other in unit):
+                self.suspects.acquit(unit.start)
+
+    def _take_bound(self, queue: PinnedQueue, worker: int, room: int, stop_index: int) -> list[range]:
+        """Return the next episodes of a worker, followed by episodes of missing workers that others may run."""
+        ranges = queue.take(worker, room, stop_index)
+        if not (self._absent and is_movable(self._placement)):
+            return ranges
+        room -= sum(map(len, ranges))
+        awaited = self._claiming.next_index
+        if awaited not in self._ledger.workers and self._placement.owner_of(awaited) in self._absent:
+            room = max(room, 1)  # the worker's own episodes may wait for it, because the worker's buffer is full
+        for owner in sorted(self._absent):
+            taken = queue.take(owner, room, stop_index)
+            room -= sum(map(len, taken))
+            ranges += taken
+        return ranges
 
     def _share(self, queue: SharedQueue, worker: int, room: int, num_more: int) -> int:
         """Return how many episodes a worker begins now, so that all workers have about as many."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rollserve_server.pool.plan.placement import Anywhere, PerWorker, RoundRobin
@@ -10,7 +10,7 @@ from rollserve_server.pool.plan.placement import Anywhere, PerWorker, RoundRobin
 if TYPE_CHECKING:
     from rollserve_server.pool.plan.ledger import Ledger
 
-__all__ = ["PinnedQueue", "SharedQueue"]
+__all__ = ["PinnedQueue", "SharedQueue", "ranges_of"]
 
 
 class SharedQueue:
@@ -48,6 +48,10 @@ class SharedQueue:
         if count > 0:
             ranges += self._take_new(count)
         return ranges
+
+    def take_lost(self, indices: Collection[int]) -> None:
+        """Take lost episodes out of their order."""
+        self._lost = [index for index in self._lost if index not in indices]
 
     def lose(self, worker: int, lost: Sequence[int]) -> None:
         """Have lost episodes begin again, on any worker."""
@@ -93,7 +97,7 @@ class PinnedQueue:
         """Return the next episodes of a worker, in ranges of one work unit each if units have several episodes.
 
         Args:
-            worker: index of the worker.
+            worker: index of the worker that they belong to.
             room: maximum number of episodes, apart from the rest of a work unit.
             stop_index: index behind the last work unit that may begin.
         """
@@ -116,15 +120,28 @@ class PinnedQueue:
         return ranges
 
     def lose(self, worker: int, lost: Sequence[int]) -> None:
-        """Have a worker's lost episodes begin again, once it is replaced."""
-        self._next_of_worker[worker] = self._first_index
+        """Have lost episodes begin again, including episodes that belong to other workers."""
+        for owner in {worker, *map(self._placement.owner_of, lost)}:
+            self._next_of_worker[owner] = self._first_index
 
     def has_begun_all_of(self, worker: int) -> bool:
-        """Whether all episodes of a worker have begun; false where workers take turns without end."""
-        placement = self._placement
-        return isinstance(placement, PerWorker) and self._next_of_worker[worker] >= placement.stop_of(worker)
+        """Whether a worker has begun all of its episodes; false where workers take turns without end."""
+        placement, ledger = self._placement, self._ledger
+        if not isinstance(placement, PerWorker) or self._next_of_worker[worker] < placement.stop_of(worker):
+            return False
+        own = range(placement.next_of(worker, ledger.next_index), placement.stop_of(worker))
+        return not placement.are_alike or all(ledger.workers.get(index) == worker for index in own)
 
     def _stop_of_run(self, index: int) -> int:
         """Return the end of an episode's work unit, or the first episode before that which was given up."""
         stop, failed = self._placement.unit_of(index, self._unit_size).stop, self._ledger.failed
         return next((other for other in range(index, stop) if other in failed), stop) if failed else stop
+
+
+def ranges_of(indices: Sequence[int]) -> Iterator[range]:
+    """Yield the ranges that rising indices consist of."""
+    start = 0
+    for position in range(1, len(indices) + 1):
+        if position == len(indices) or indices[position] != indices[position - 1] + 1:
+            yield range(indices[start], indices[position - 1] + 1)
+            start = position

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from rollserve_server.pool.workers.background import in_background
+from rollserve_server.futures import in_background
 from rollserve_server.sampling import Worker
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rollserve import Reason
 from rollserve_server.errors import NotReadyError
+from rollserve_server.futures import in_background
 from rollserve_server.pool.sequences.in_flight import DroppedSteps
 from rollserve_server.pool.sequences.root_seeds import derived_seeds
 from rollserve_server.pool.state.row_sequence import RowSequenceKind, RowSequenceState, RowsMoved
-from rollserve_server.pool.workers.background import in_background
 
 if TYPE_CHECKING:
     import asyncio

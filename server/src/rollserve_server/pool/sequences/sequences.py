@@ -6,13 +6,13 @@ import contextlib
 import dataclasses
 from typing import TYPE_CHECKING
 
+from rollserve_server.futures import in_background
 from rollserve_server.pool.plan.ledger import Ledger
 from rollserve_server.pool.plan.placement import PerWorker
 from rollserve_server.pool.sequences.in_flight import DroppedSteps
 from rollserve_server.pool.sequences.open_sequence import OpenSequence
 from rollserve_server.pool.sequences.own_sequence import OwnSequence, content_of
 from rollserve_server.pool.sequences.root_seeds import derived_seeds
-from rollserve_server.pool.workers.background import in_background
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import overload
@@ -11,6 +12,9 @@ from typing import overload
 from rollserve_server.agents import AgentSpec, content_bytes, content_hash, kind_of, parameters_bytes
 
 __all__ = ["AgentSummary", "AgentVersion"]
+
+_MAX_CLIENTS = 1024
+"""Clients that a version remembers."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +33,12 @@ class AgentVersion(Sequence[AgentSpec]):
         updated_seconds: when the version was accepted, in seconds since 1970.
         num_bytes: bytes of memory it takes. Arrays that other versions share count in full, because workers hold each
             version separately.
+        clients: ids of the clients that made the version: by its update, or by one that would have changed nothing.
     """
 
-    def __init__(self, agents: Sequence[AgentSpec]) -> None:
+    def __init__(self, agents: Sequence[AgentSpec], client_id: str = "") -> None:
         self._agents = tuple(agents)
+        self.clients = deque([client_id], maxlen=_MAX_CLIENTS)
         self.updated_seconds = time.time()
         self.num_bytes = sum(map(content_bytes, self._agents))
 
@@ -45,6 +51,11 @@ class AgentVersion(Sequence[AgentSpec]):
     def __getitem__(self, index: slice) -> Sequence[AgentSpec]: ...
     def __getitem__(self, index: int | slice) -> AgentSpec | Sequence[AgentSpec]:
         return self._agents[index]
+
+    def add_client(self, client_id: str) -> None:
+        """Record that an update by a client would have changed nothing."""
+        if client_id not in self.clients:
+            self.clients.append(client_id)
 
     @functools.cached_property
     def summaries(self) -> Sequence[AgentSummary]:

@@ -22,10 +22,12 @@ class EnvVersion:
     Attributes:
         specs: one for all workers, or one for each.
         description: their spaces, and how rows are stepped.
+        client_id: id of the client that made the version; empty for none in particular.
     """
 
     specs: Sequence[WorkerSpecs]
     description: EnvDescription
+    client_id: str = ""
 
     @property
     def rows_differ(self) -> bool:

@@ -17,13 +17,16 @@ from rollserve_server.agents import (
     with_parameters,
 )
 from rollserve_server.errors import NotReadyError, within
+from rollserve_server.pool.interface.updates import AgentUpdated
 from rollserve_server.pool.state.agent_version import AgentVersion
+from rollserve_server.pool.versions.expectations import check_expected_env, check_expected_policy
 from rollserve_server.pool.versions.fields import element_field
 from rollserve_server.pool.workers.broadcast import Broadcast
 from rollserve_server.sampling import Worker
 
 if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import WorkerHandle
+    from rollserve_server.pool.interface.expectation import Expectation
     from rollserve_server.pool.interface.updates import AgentUpdate
     from rollserve_server.pool.journal.journal import Journal
     from rollserve_server.pool.versions.selection import Selection
@@ -46,10 +49,11 @@ class AgentUpdates:
         self._journal = journal
         self._settings = settings
 
-    async def update(self, updates: Sequence[AgentUpdate], *, per_worker: bool) -> int:
-        """Make a new version of the agents, as `Pool.update_agent` does; return its number."""
+    async def update(self, updates: Sequence[AgentUpdate], expected: Expectation, *, per_worker: bool) -> AgentUpdated:
+        """Make a new version of the agents, as `Pool.update_agent` does."""
         versions = self._versions
         async with versions.updating:
+            self._check_expected(expected)
             versions.check_count(updates, per_worker=per_worker)
             agents, fields = await self._prepared(updates, per_worker)
             number = versions.agents.number + 1
@@ -63,30 +67,40 @@ class AgentUpdates:
 
             with versions.installing("agent", number):
                 await Broadcast(versions.workers, add_agent, wait_for_lost=len(agents) > 1).answers()
-                version = AgentVersion(agents)
+                version = AgentVersion(agents, expected.client_id)
                 versions.accept("agent", number, version)
                 await self._journal.write(agents=(number, version))
                 versions.agents.add(version)
             self._selection.remember_fit(number, versions.envs.number)
-        return number
+            return AgentUpdated(number, versions.envs.number)
 
-    async def current_if_same(self, updates: Sequence[AgentUpdate], *, per_worker: bool) -> int | None:
+    async def current_if_same(
+        self, updates: Sequence[AgentUpdate], expected: Expectation, *, per_worker: bool
+    ) -> AgentUpdated | None:
         """Return the current version if updates would change nothing, else None.
 
         Agents that do not fit the current environment any more count as changed: `update` raises the error. Errors as
         of `update`, which finds more of them.
         """
         async with self._versions.updating:
+            self._check_expected(expected)
             self._versions.check_count(updates, per_worker=per_worker)
-            held: Sequence[AgentSpec] = self._versions.agents.current or ()
+            version = self._versions.agents.current
+            held: Sequence[AgentSpec] = version or ()
             wanted: Sequence[AgentSource] = self._resolve(updates, per_worker)
             if len(held) != len(wanted):
                 held, wanted = self._versions.spread(held), self._versions.spread(wanted)
             if not await asyncio.to_thread(lambda: len(held) == len(wanted) and all(map(is_same, held, wanted))):
                 return None
             number = self._versions.agents.number
-            misfit = await self._selection.misfit(number, self._versions.envs.number)
-            return number if misfit is None else None
+            if version is None or await self._selection.misfit(number, self._versions.envs.number) is not None:
+                return None
+            version.add_client(expected.client_id)
+            return AgentUpdated(number, self._versions.envs.number)
+
+    def _check_expected(self, expected: Expectation) -> None:
+        check_expected_policy(self._versions, expected)
+        check_expected_env(self._versions, expected)
 
     async def _prepared(
         self, updates: Sequence[AgentUpdate], per_worker: bool

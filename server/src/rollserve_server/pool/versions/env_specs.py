@@ -69,7 +69,9 @@ class EnvBudget:
             raise OverLimitError(text, reason=Reason.ENVIRONMENTS_TOO_LARGE)
 
 
-def updated_specs(specs: WorkerSpecs, update: EnvUpdate, num_rows: int, budget: EnvBudget) -> WorkerSpecs:
+def updated_specs(
+    specs: WorkerSpecs, update: EnvUpdate, num_rows: int, budget: EnvBudget, why_not_single: str = ""
+) -> WorkerSpecs:
     """Return a worker's environments after an update.
 
     Args:
@@ -77,9 +79,11 @@ def updated_specs(specs: WorkerSpecs, update: EnvUpdate, num_rows: int, budget: 
         update: the update.
         num_rows: number of rows of a worker.
         budget: how much text all environments may take.
+        why_not_single: why the environments before it cannot be stepped one by one; empty if they can.
 
     Raises:
-        InvalidValueError: there is not one update for each row, or an EnvPool environment would become a single row.
+        InvalidValueError: there is not one update for each row, or the environment before it would become a single
+            row, although it cannot.
         OverLimitError: the environments exceed the budget.
     """
     if isinstance(update, EnvSpec):
@@ -95,17 +99,18 @@ def updated_specs(specs: WorkerSpecs, update: EnvUpdate, num_rows: int, budget: 
         raise InvalidValueError.of("per_row.updates", expected=expected, got=len(updates))
     rows = []
     for row, (spec, each) in enumerate(zip(specs_of_rows(specs, num_rows), updates, strict=True)):
-        rows.append(_updated_row(row, spec, each))
+        rows.append(_updated_row(row, spec, each, why_not_single))
         budget.spend_row(rows[-1])  # at once, so that no more are made than the budget allows
     return RowSpecs(tuple(rows))
 
 
-def _updated_row(row: int, spec: EnvSpec, update: EnvSpec | EnvChange | None) -> EnvSpec:
+def _updated_row(row: int, spec: EnvSpec, update: EnvSpec | EnvChange | None, why_not_single: str) -> EnvSpec:
     if isinstance(update, EnvSpec):
         return update
-    if spec.vectorization == "envpool":
-        text = "expected an environment, because rows that differ step one by one, got a change of EnvPool's"
-        raise InvalidValueError(text, field=f"per_row.updates[{row}]")
+    if why_not_single:
+        expected = "an environment, because rows that differ are stepped one by one"
+        got = "a change" if update else f"none, which keeps {spec.id}"
+        raise InvalidValueError.of(f"per_row.updates[{row}]", expected=expected, got=got, hint=why_not_single)
     # The choice of native code was made for rows that are alike.
     if spec.vectorization == "native":
         spec = dataclasses.replace(spec, vectorization=None)

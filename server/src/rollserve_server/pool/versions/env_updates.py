@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING
 from rollserve import EnvSpec
 from rollserve_server.envs import WorkerSpecs, check_allowed, specs_of_rows
 from rollserve_server.errors import at_row, within
+from rollserve_server.pool.interface.expectation import ANY_VERSIONS, Expectation
 from rollserve_server.pool.state.env_version import EnvVersion
+from rollserve_server.pool.versions.env_probes import EnvProbes
 from rollserve_server.pool.versions.env_specs import EnvBudget, updated_specs
+from rollserve_server.pool.versions.expectations import check_expected_env
 from rollserve_server.pool.versions.fields import EnvFields, element_field
 from rollserve_server.pool.versions.spaces import check_alike, common_description
 from rollserve_server.pool.workers.broadcast import Broadcast
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.interface.updates import EnvUpdate
     from rollserve_server.pool.journal.journal import Journal
     from rollserve_server.pool.versions.versions import Versions
-    from rollserve_server.settings import AllowSettings
+    from rollserve_server.settings import AllowSettings, HealthSettings
 
 __all__ = ["EnvUpdates"]
 
@@ -29,31 +32,37 @@ __all__ = ["EnvUpdates"]
 class EnvUpdates:
     """Makes new versions of environments, for calls and for evaluations."""
 
-    def __init__(self, versions: Versions, journal: Journal, allow: AllowSettings) -> None:
-        """Take the installed versions, where new ones are written, and the permissions of environments."""
+    def __init__(self, versions: Versions, journal: Journal, allow: AllowSettings, health: HealthSettings) -> None:
+        """Take the installed versions, where new ones are written, and permissions and limits of environments."""
         self._versions = versions
         self._journal = journal
         self._allow = allow
+        self._health = health
 
-    async def update(self, updates: Sequence[EnvUpdate], *, per_worker: bool) -> tuple[int, EnvVersion]:
+    async def update(
+        self, updates: Sequence[EnvUpdate], expected: Expectation = ANY_VERSIONS, *, per_worker: bool
+    ) -> tuple[int, EnvVersion]:
         """Make a new version of the environments, as `Pool.update_env` does; return its number and content."""
         versions = self._versions
         async with versions.updating:
+            check_expected_env(versions, expected)
             versions.check_count(updates, per_worker=per_worker)
             fields = EnvFields(versions.spread(updates), per_worker=per_worker)
             specs = await asyncio.to_thread(self._specs_after, updates, per_worker, fields)
             number, spread = versions.envs.number + 1, versions.spread(specs)
+            is_first = versions.envs.current is None
+            probes = EnvProbes(self._health, isolate_failures=is_first)
 
             async def add_env(index: int, worker: WorkerHandle) -> EnvDescription:
                 with fields.of(index):
+                    await probes.check(worker, spread[index])
                     return await worker.call(Worker.add_env, number, spread[index])
 
             with versions.installing("env", number):
-                is_first = versions.envs.current is None
                 adding = Broadcast(versions.workers, add_env, wait_for_lost=len(specs) > 1, isolate_failures=is_first)
                 descriptions = await adding.answers()
                 check_alike(descriptions, per_worker=per_worker)
-                env = EnvVersion(list(specs), common_description(descriptions))
+                env = EnvVersion(list(specs), common_description(descriptions), expected.client_id)
                 versions.accept("env", number, env)
                 await self._journal.write(env=(number, env))
                 versions.envs.add(env)
@@ -85,12 +94,14 @@ class EnvUpdates:
             number, spread = -versions.evaluation_envs.number - 1, versions.spread(specs)
             for worker_specs in specs:
                 self._check_allowed(worker_specs)
+            probes = EnvProbes(self._health)
+
+            async def add_env(index: int, worker: WorkerHandle) -> EnvDescription:
+                await probes.check(worker, spread[index])
+                return await worker.call(Worker.add_env, number, spread[index])
+
             with versions.installing("env", number):
-                adding = Broadcast(
-                    versions.workers,
-                    lambda index, worker: worker.call(Worker.add_env, number, spread[index]),
-                    wait_for_lost=len(specs) > 1,
-                )
+                adding = Broadcast(versions.workers, add_env, wait_for_lost=len(specs) > 1)
                 descriptions = await adding.answers()
                 versions.evaluation_envs.add(EnvVersion(list(specs), common_description(descriptions)))
         return number
@@ -110,13 +121,14 @@ class EnvUpdates:
             specs += [update for update in updates if isinstance(update, EnvSpec)]
         else:
             held, num_rows = current.specs, current.description.num_rows
+            why_not_single = current.description.why_not_single
             if len(held) > 1 and not all(isinstance(update, EnvSpec) for update in updates):
                 updates = self._versions.spread(updates)
             held = self._versions.spread(held)[: len(updates)]
             budget = EnvBudget.for_updates(held, updates, num_rows, len(self._versions.workers))
             for index, (worker_specs, update) in enumerate(zip(held, updates, strict=True)):
                 with within(element_field(index, per_worker=per_worker)):
-                    specs.append(updated_specs(worker_specs, update, num_rows, budget))
+                    specs.append(updated_specs(worker_specs, update, num_rows, budget, why_not_single))
         for index, worker_specs in enumerate(specs):
             with fields.of(index):
                 self._check_allowed(worker_specs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from rollserve_server.pool.workers.background import in_background
+from rollserve_server.futures import in_background
 from rollserve_server.sampling import Worker
 
 if TYPE_CHECKING:

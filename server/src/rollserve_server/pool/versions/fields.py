@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rollserve import EnvChange, EnvSpec
-from rollserve_server.errors import DomainError
+from rollserve_server.errors import DomainError, joined
 
 if TYPE_CHECKING:
     from rollserve_server.pool.interface.updates import EnvUpdate
@@ -36,7 +36,7 @@ class EnvFields:
         except DomainError as error:
             element = element_field(worker, per_worker=self._per_worker)
             field = f"{element}.{_field_in(self._updates[worker], error.row)}"
-            error.field = f"{field}.{error.field}" if error.field else field
+            error.field = joined(field, error.field)
             raise
 
 

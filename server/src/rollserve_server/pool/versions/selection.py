@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from rollserve import Reason
+from rollserve import Reason, Reproducibility
 from rollserve_server.agents import check_exploration, kind_of, prepare_agent
 from rollserve_server.errors import DomainError, NotReadyError, within
 from rollserve_server.pool.plan.placement import Anywhere, Placement, RoundRobin
+from rollserve_server.pool.versions.expectations import check_expected_env, check_expected_policy
 
 if TYPE_CHECKING:
     from rollserve_server.agents import Exploration
@@ -31,16 +32,15 @@ class Selection:
         """Return the version of the agents that a call acts with.
 
         Raises:
-            NotReadyError: there is no agent, its version is not the expected one or too old, or it is not kept.
+            NotReadyError: there is no agent, the current version is not the expected one, or the version is too old
+                or not kept.
         """
         agents = self._versions.agents
         if not agents.number:
             raise NotReadyError("there is no agent yet: call UpdateAgent first", reason=Reason.NO_AGENT)
         with within("options"):
-            reason, expected = Reason.POLICY_VERSION, options.expected_policy_version
-            if expected not in (None, agents.number):
-                got = f"{agents.number}, the current version"
-                raise NotReadyError.of("expected_policy_version", expected=expected, got=got, reason=reason)
+            check_expected_policy(self._versions, options.expected)
+            reason = Reason.POLICY_VERSION
             version = agents.choose(options.policy_version, reason)
             if options.min_policy_version is not None and version < options.min_policy_version:
                 got = f"{version}, the version that would act"
@@ -52,9 +52,10 @@ class Selection:
         """Return the version of the environments that a call acts in.
 
         Raises:
-            NotReadyError: the version is not kept.
+            NotReadyError: the current version is not the expected one, or the version is not kept.
         """
         with within("options"):
+            check_expected_env(self._versions, options.expected)
             return self._versions.envs.choose(options.env_version, Reason.ENVIRONMENT_VERSION)
 
     def check_exploration(self, policy_version: int, exploration: Exploration) -> None:
@@ -91,6 +92,12 @@ class Selection:
             by_rows = env.rows_differ or env.description.num_episodes_per_row is not None
             return RoundRobin(num_workers, env.description.num_rows if by_rows else 1)
         return Anywhere()
+
+    def are_alike(self, policy_version: int, env_number: int) -> bool:
+        """Whether all workers run an episode with the same result, so that its worker is only a name."""
+        env, agents = self._versions.env_in_use(env_number), self._versions.agents.get(policy_version)
+        is_repeatable = env.description.reproducibility is not Reproducibility.WORKER
+        return is_repeatable and len(agents or ()) <= 1 and len(env.specs) <= 1
 
     async def misfit(self, policy_version: int, env_number: int) -> DomainError | None:
         """Return why the agents of a version do not fit environments, or None if they do; both are kept."""

@@ -21,7 +21,8 @@ def common_description(descriptions: Mapping[int, EnvDescription]) -> EnvDescrip
     first, *_ = descriptions.values()
     classes = [each.reproducibility for each in descriptions.values()]
     reproducibility = Reproducibility.WORKER if Reproducibility.WORKER in classes else classes[0]
-    return dataclasses.replace(first, reproducibility=reproducibility)
+    why_not_single = next((each.why_not_single for each in descriptions.values() if each.why_not_single), "")
+    return dataclasses.replace(first, reproducibility=reproducibility, why_not_single=why_not_single)
 
 
 def check_alike(descriptions: Mapping[int, EnvDescription], *, per_worker: bool) -> None:

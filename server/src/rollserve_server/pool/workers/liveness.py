@@ -47,7 +47,7 @@ async def wait_for_loss(index: int, worker: WorkerHandle, health: HealthSettings
         still_seconds = still_seconds + pause + silent_seconds if heartbeat == last else 0.0
         last, limit = heartbeat, _limit(health, heartbeat.phase)
         if limit is not None and still_seconds >= limit:
-            return _hung(index, f"{heartbeat.text} took more than {limit:g} s")
+            return _hung(index, f"{heartbeat.text} took more than {limit:g} s", heartbeat.episode)
 
 
 def _limit(health: HealthSettings, phase: Phase) -> float | None:
@@ -71,5 +71,5 @@ async def _look(worker: WorkerHandle, pause: float, max_seconds: float) -> tuple
         asked.cancel()
 
 
-def _hung(index: int, text: str) -> WorkerLostError:
-    return WorkerLostError(f"worker {index} hung: {text}", index, reason=Reason.WORKER_HUNG)
+def _hung(index: int, text: str, episode: int | None = None) -> WorkerLostError:
+    return WorkerLostError(f"worker {index} hung: {text}", index, reason=Reason.WORKER_HUNG, episode_index=episode)

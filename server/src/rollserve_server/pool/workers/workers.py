@@ -233,19 +233,20 @@ class Workers(Sequence[WorkerSlot]):
 
     def hand_over(self) -> None:
         """Leave the workers to another server, except the workers of leaving slots."""
-        self._stop_replacing()
+        self.abandon()
         for slot in self.leaving:
             slot.handle.kill()
 
     async def close(self) -> None:
         """End all workers."""
-        self._stop_replacing()
+        self.abandon()
         await asyncio.gather(*(close_worker(slot.handle) for slot in self.with_leaving if slot.healthy))
         for slot in self.with_leaving:
             slot.handle.kill()
         self.leaving.clear()
 
-    def _stop_replacing(self) -> None:
+    def abandon(self) -> None:
+        """Watch, replace and remove no worker any more."""
         self._launcher.stop_watching()
         self._replacements.close()
         for task in self._ending.values():

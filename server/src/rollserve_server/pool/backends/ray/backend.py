@@ -140,10 +140,15 @@ class RayBackend:
             self._watch = ClusterWatch(node.gcs_address, node.raylet_socket_name, on_lost)
 
     def close(self) -> None:
-        """Leave the cluster, or end it if it is the server's own."""
+        """Leave the cluster, or end it if it is the server's own, and remove its files unless it was lost."""
+        is_lost = False
         if self._watch is not None:
             self._watch.close()
-        ray.shutdown()
+            is_lost = self._watch.has_reported
+        if self._settings.ray_address is None and not is_lost:
+            cluster.end()
+        else:
+            ray.shutdown()
 
     def _free(self) -> None:
         """Record that a worker no longer reserves its part of the server's own cluster."""

@@ -7,7 +7,9 @@ import math
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 # Ray reads these variables when it is imported. It then sends no usage statistics, does not start workers by `uv run`,
@@ -27,7 +29,7 @@ from rollserve_server.pool.backends.ray.preflight import check_room, hint_of
 if TYPE_CHECKING:
     from rollserve_server.settings import RaySettings
 
-__all__ = ["check_store", "connect"]
+__all__ = ["check_store", "connect", "end"]
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +69,19 @@ def connect(settings: RaySettings, num_workers: int | None) -> None:
         failed = "Ray cannot be started" if address is None else f"ray_address: cannot connect to Ray at {address}"
         hint = hint_of(error) if address is None else " (does it ask for a token? See RAY_AUTH_MODE)"
         raise OSError(f"{failed}: {' '.join(str(error).split())}{hint}") from error
+
+
+def end() -> None:
+    """End the cluster that this process has started, and remove its folder."""
+    node: Any = ray._private.worker._global_node
+    folder = None if node is None else Path(node.get_session_dir_path())
+    ray.shutdown()
+    if folder is None:
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    latest = folder.with_name("session_latest")
+    if latest.is_symlink() and not latest.exists():
+        latest.unlink(missing_ok=True)
 
 
 def check_store(results_bytes: int) -> None:

@@ -22,7 +22,11 @@ _RAYLET_SECONDS = 1.0
 
 
 class ClusterWatch:
-    """A thread that watches the cluster's head and its raylet on this machine."""
+    """A thread that watches the cluster's head and its raylet on this machine.
+
+    Attributes:
+        has_reported: whether the cluster is lost.
+    """
 
     def __init__(self, head: str, raylet_socket: str, on_lost: Callable[[str], None]) -> None:
         """Start to watch.
@@ -36,6 +40,7 @@ class ClusterWatch:
         self._raylet_socket = raylet_socket
         self._on_lost = on_lost
         self._closed = threading.Event()
+        self.has_reported = False
         threading.Thread(target=self._watch, name="cluster-watch", daemon=True).start()
 
     def close(self) -> None:
@@ -59,6 +64,7 @@ class ClusterWatch:
             elif now - head_seen > _HEAD_SECONDS:
                 missing = f"its head at {self._head}"
             if missing and not self._closed.is_set():
+                self.has_reported = True
                 self._on_lost(f"the Ray cluster is lost: {missing} accepts no connections any more")
                 return
 

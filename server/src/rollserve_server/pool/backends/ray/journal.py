@@ -25,6 +25,7 @@ from rollserve_server.pool.backends.ray.journal_opening import (
     has_other_journals,
 )
 from rollserve_server.pool.backends.ray.losses import putting
+from rollserve_server.pool.backends.ray.sampler_mark import remove_mark
 from rollserve_server.pool.journal.held_lease import HeldLease
 from rollserve_server.pool.journal.lease import RENEW_SECONDS, Owner
 from rollserve_server.pool.state.sampler_state import Entry
@@ -51,6 +52,7 @@ class RayJournal:
     Attributes:
         epoch: number of servers that have had the sampler, including this one.
         state: what the previous server left; None if there was none.
+        follows_loss: whether the sampler of an earlier server was lost, together with its journal.
         lease: the lease of this server, which is renewed each second.
     """
 
@@ -58,6 +60,7 @@ class RayJournal:
         assert answer.epoch is not None  # noqa: S101  # `acquire_lease` checks it
         self.epoch: int = answer.epoch
         self.state: SamplerState | None = copied(answer.state)
+        self.follows_loss = answer.follows_loss
         self.lease = HeldLease(answer.epoch)
         self._actor = actor
         self._owner = owner
@@ -123,15 +126,21 @@ class RayJournal:
         """Wait until another server has the sampler; return a text that says so."""
         return await self.lease.lost()
 
+    def abandon(self) -> None:
+        """Renew the lease no more."""
+        self._renewing.cancel()
+
     async def close(self, *, keep: bool) -> None:
         """Leave the sampler to the next server, or end the journal; in at most 3 s."""
-        self._renewing.cancel()
+        self.abandon()
         with contextlib.suppress(TimeoutError, DomainError, ray.exceptions.RayError):
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await self._renew()  # also for actions that wait for a renewal
                 if keep:
                     await self._actor.release.remote(self.epoch)
                 else:
+                    if self._read is not None:  # else a server that has not served leaves the mark as it was
+                        await asyncio.to_thread(remove_mark)
                     ray.kill(self._actor)
 
     async def _renew_periodically(self) -> None:
@@ -186,6 +195,7 @@ class RayJournal:
                     arguments = self.epoch, self._owner, self._orphan_seconds, state
                     self.lease.check_owner(await _answer(actor, actor.restore.remote(*arguments)))
                     self._actor = actor
+                    _log.info("journal whole again", extra={"epoch": self.epoch})
                     return
                 await asyncio.sleep(RENEW_SECONDS / 2)
         text = "the journal of the sampler is lost, and none replaces it"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from rollserve_server.pool.backends.ray.names import JOURNAL, end_actors, named_actors
+from rollserve_server.pool.backends.ray.sampler_mark import read_mark, remove_mark, write_mark
 from rollserve_server.pool.journal.lease import LEASE_SECONDS, RENEW_SECONDS, Lease, Owner
 from rollserve_server.pool.state.sampler_state import Entry
 
@@ -31,12 +32,14 @@ class LeaseAnswer:
         state: state of the sampler that an earlier server left, if there is one.
         owner: the server that had the lease before, or has it.
         num_renewals: number of renewals by that server; see `Lease`.
+        follows_loss: whether the sampler of an earlier server was lost, together with its journal.
     """
 
     epoch: int | None
     state: SamplerState | None
     owner: Owner | None
     num_renewals: int
+    follows_loss: bool = False
 
 
 class JournalActor:
@@ -48,7 +51,9 @@ class JournalActor:
     """
 
     def __init__(self) -> None:
-        self._lease = Lease(LEASE_SECONDS)
+        last_epoch = read_mark()
+        self._lease = Lease(LEASE_SECONDS, last_epoch=last_epoch)
+        self._follows_loss = last_epoch > 0  # until its server restores it
         self._state: SamplerState | None = None
         self._orphan_seconds = float("inf")
         self._deciding = threading.Lock()  # between a server that acquires the lease, and the end
@@ -69,21 +74,26 @@ class JournalActor:
                 return LeaseAnswer(None, None, previous, num_renewals)
             self._orphan_seconds = orphan_seconds
         if discard:
-            self._state = None
-        return LeaseAnswer(epoch, self._state, previous, num_renewals)
+            self._state, self._follows_loss = None, False
+            remove_mark()
+        if self._state is not None:
+            write_mark(epoch)
+        return LeaseAnswer(epoch, self._state, previous, num_renewals, self._follows_loss)
 
     def restore(self, epoch: int, owner: Owner, orphan_seconds: float, state: SamplerState | None) -> Owner | None:
         """Replace a journal that was lost, with the state that the server has."""
         if self._lease.acquire(owner, epoch) is None:
             return self._lease.owner
-        self._orphan_seconds, self._state = orphan_seconds, copied(state)
+        self._orphan_seconds = orphan_seconds
+        if state is not None:
+            self._keep(epoch, state)
         return None
 
     def begin(self, epoch: int, state: SamplerState) -> Owner | None:
         """Keep a state from now on."""
         if not self._lease.renew(epoch):
             return self._lease.owner
-        self._state = copied(state)
+        self._keep(epoch, state)
         return None
 
     def write(self, epoch: int, entry: bytes | None, agents: tuple[int, AgentVersion] | None) -> Owner | None:
@@ -105,6 +115,10 @@ class JournalActor:
         """Leave the sampler to the next server."""
         self._lease.release(epoch)
 
+    def _keep(self, epoch: int, state: SamplerState) -> None:
+        self._state, self._follows_loss = copied(state), False
+        write_mark(epoch)
+
     def _end_orphans(self) -> None:
         """Wait until the sampler was without a server for too long; then end it and this process."""
         while True:
@@ -113,6 +127,7 @@ class JournalActor:
             if self._lease.idle_seconds > self._orphan_seconds:
                 break  # with the lock, so that no server acquires the lease any more
             self._deciding.release()
+        remove_mark()
         end_actors(actor for name, actor in named_actors() if name != JOURNAL)
         os._exit(0)
 

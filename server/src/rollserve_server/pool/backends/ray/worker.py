@@ -8,7 +8,7 @@ import copy
 import dataclasses
 import logging
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import ray
@@ -16,7 +16,7 @@ import ray.exceptions
 
 from rollserve import give_back_memory, hold_on_to_memory
 from rollserve_server.errors import DomainError, SamplerLostError, WorkerLostError, portable
-from rollserve_server.pool.backends.ray.losses import KernelKills, domain_error, putting
+from rollserve_server.pool.backends.ray.losses import KernelKills, domain_error
 from rollserve_server.sampling import Worker
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class RayWorker:
 
     async def call(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Call a method of the worker; return its result."""
-        with putting():
+        with self._translating_errors():
             reference = self._actor.ask.remote(self._epoch, method.__name__, *args, **kwargs)
         result: _R | _Failure = await self.fetch(reference)
         return _succeeded(result)
@@ -113,18 +113,21 @@ class RayWorker:
     def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], _RayBuffer]:
         """Send an order to the worker; return its report and its buffer."""
         # Ray sends bytes as they are; anything else goes through its own serializer, which is Python code.
-        with putting():
+        with self._translating_errors():
             report, buffer = self._ask_work.remote(pickle.dumps((self._epoch, "work", order)))
         remote_buffer = _RayBuffer(self, buffer)
         return asyncio.ensure_future(self._report(report, remote_buffer)), remote_buffer
 
     def stop(self, work_id: int) -> None:
         """Stop the work of this name at once."""
-        self._actor.stop.options(concurrency_group=CONTROL).remote(work_id)
+        with contextlib.suppress(ray.exceptions.RaySystemError):  # Ray has ended, and the actor with it
+            self._actor.stop.options(concurrency_group=CONTROL).remote(work_id)
 
     async def heartbeat(self) -> Heartbeat:
         """Return the worker's activity now."""
-        heartbeat: Heartbeat = await self.fetch(self._actor.heartbeat.options(concurrency_group=CONTROL).remote())
+        with self._translating_errors():
+            reference = self._actor.heartbeat.options(concurrency_group=CONTROL).remote()
+        heartbeat: Heartbeat = await self.fetch(reference)
         return heartbeat
 
     def kill(self, error: WorkerLostError | None = None) -> None:
@@ -155,8 +158,14 @@ class RayWorker:
 
     async def fetch(self, reference: Any) -> Any:
         """Return the value of a Ray reference from the worker; errors as of `WorkerHandle.call`."""
-        try:
+        with self._translating_errors():
             return await reference
+
+    @contextlib.contextmanager
+    def _translating_errors(self) -> Iterator[None]:
+        """Turn Ray's errors in the block into errors of `WorkerHandle.call`."""
+        try:
+            yield
         except ray.exceptions.RayError as error:
             raise copy.copy(self._lost) or domain_error(error, self.index, self._kills) from error
 

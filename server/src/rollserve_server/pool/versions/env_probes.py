@@ -1,0 +1,60 @@
+"""Probes of the environments of one update: one worker tries each, before any worker makes it."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from rollserve_server.errors import DomainError, WorkerLostError
+from rollserve_server.sampling import Worker
+
+if TYPE_CHECKING:
+    from rollserve_server.envs import WorkerSpecs
+    from rollserve_server.pool.backends.backend import WorkerHandle
+    from rollserve_server.settings import HealthSettings
+
+__all__ = ["EnvProbes"]
+
+
+class EnvProbes:
+    """Has each environment tried once, by the first worker that is about to make it.
+
+    The workers try it, because on a cluster only they may have what the environment needs.
+    """
+
+    def __init__(self, health: HealthSettings, *, isolate_failures: bool = False) -> None:
+        """Prepare for one update.
+
+        Args:
+            health: time limits of steps, resets and making environments.
+            isolate_failures: whether another worker tries an environment again that one worker refused.
+        """
+        self._health = health
+        self._isolate_failures = isolate_failures
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._outcomes: dict[str, DomainError | None] = {}
+
+    async def check(self, worker: WorkerHandle, specs: WorkerSpecs) -> None:
+        """Have a worker try environments, unless another one has.
+
+        Raises:
+            NotFoundError, InvalidValueError: the environments cannot be made or stepped.
+            WorkerLostError: the worker is lost.
+        """
+        key = repr(specs)
+        async with self._locks[key]:
+            if key not in self._outcomes:
+                try:
+                    await worker.call(Worker.probe_env, specs, self._health)
+                    self._outcomes[key] = None
+                except WorkerLostError:
+                    raise
+                except DomainError as error:
+                    if self._isolate_failures:
+                        raise
+                    self._outcomes[key] = error
+        outcome = self._outcomes[key]
+        if outcome is not None:
+            raise copy.copy(outcome)  # each worker's caller adds the path of its own field
