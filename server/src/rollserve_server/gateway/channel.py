@@ -11,8 +11,12 @@ __all__ = ["channel_options"]
 
 _FOREVER = 2**31 - 1
 """Number of milliseconds that gRPC takes for no limit."""
-_MIN_PING_SECONDS = 5.0
-"""Least time between the pings of a client; gRPC closes the connection of a client that pings more often."""
+_MIN_PING_SECONDS = 0.5
+"""Least time between the pings of a client; gRPC closes the connection of a client that pings more often. Clients are
+told 1 s, which leaves room for pings that arrive closer together than they were sent."""
+
+_IDENTITY, _GZIP = 1 << 0, 1 << 2
+"""Compressions of requests, by gRPC's numbers. Others end with UNIMPLEMENTED, as gRPC specifies."""
 
 
 def channel_options(settings: GatewaySettings) -> list[tuple[str, int]]:
@@ -20,6 +24,9 @@ def channel_options(settings: GatewaySettings) -> list[tuple[str, int]]:
     limits = settings.clients
     return [
         ("grpc.max_receive_message_length", settings.max_request_bytes),
+        # Requests are decompressed within their own limits, by `requests/decompression.py`.
+        ("grpc.per_message_decompression", 0),
+        ("grpc.compression_enabled_algorithms_bitset", _IDENTITY | _GZIP),
         ("grpc.so_reuseport", 0),
         ("grpc.max_allowed_incoming_connections", limits.max_connections),
         ("grpc.max_concurrent_streams", limits.max_connection_rpcs),

@@ -15,7 +15,7 @@ from rollserve.errors import mismatch
 from rollserve_server.errors import StoppingError
 from rollserve_server.gateway.channel import channel_options
 from rollserve_server.gateway.health import HEALTH_SERVICE, Health
-from rollserve_server.gateway.reflection import REFLECTION_SERVICE, Reflection
+from rollserve_server.gateway.reflection import REFLECTION_SERVICES, Reflection
 from rollserve_server.gateway.requests.intake import Intake
 from rollserve_server.gateway.requests.reader import RequestReader
 from rollserve_server.gateway.rpcs.open_rpcs import OpenRpcs
@@ -66,8 +66,9 @@ class Gateway:
         rings = Rings(settings.shared_memory_bytes)
         service = SamplerService(self._rpcs, intake, RequestReader(pools, allowed_paths), rings)
         self._health = Health(("", SAMPLER_SERVICE), self._rpcs, intake)
-        reflection = Reflection((SAMPLER_SERVICE, HEALTH_SERVICE, REFLECTION_SERVICE), self._rpcs, intake)
-        self._server.add_generic_rpc_handlers((service.handler(), self._health.handler(), reflection.handler()))
+        reflection = Reflection((SAMPLER_SERVICE, HEALTH_SERVICE, *REFLECTION_SERVICES), self._rpcs, intake)
+        self._server.add_generic_rpc_handlers((service.handler(), self._health.handler(), *reflection.handlers()))
+        self._hurried = asyncio.Event()
         self.port = 0
 
     async def start(self) -> None:
@@ -85,15 +86,16 @@ class Gateway:
         await self._server.start()
         self._health.start_serving()
 
-    async def stop(self, *, at_once: bool = False) -> None:
+    def hurry(self) -> None:
+        """End the grace period: calls that still run get their status now, or as soon as `stop` is called."""
+        self._hurried.set()
+
+    async def stop(self) -> None:
         """Stop serving: accept no more calls, wait for the running ones, and end what is left after the grace period.
 
         Queued calls end at once. Health reports at once that the server does not serve.
-
-        Args:
-            at_once: whether there is no grace period.
         """
-        grace = 0.0 if at_once else self._settings.grace_seconds
+        grace = 0.0 if self._hurried.is_set() else self._settings.grace_seconds
         self._health.stop_serving()
         for pool in self._pools.values():
             pool.drain(StoppingError("the server is stopping and starts no more calls"))
@@ -102,10 +104,20 @@ class Gateway:
         # From here on gRPC accepts no more connections and RPCs.
         stopping = asyncio.create_task(self._server.stop(grace + _FLUSH_SECONDS))
         try:
-            await self._rpcs.wait_until_none(grace)
-            self._rpcs.end(StoppingError(f"the server is stopping, and the call has not ended within {grace:g} s"))
+            await self._wait_for_calls(grace)
+            self._rpcs.end(StoppingError("the server is stopping, and the call has not ended in its grace period"))
             # Watchers of health never end by themselves.
             await asyncio.wait({stopping}, timeout=_FLUSH_SECONDS)
             await self._server.stop(None)
         finally:
             stopping.cancel()
+
+    async def _wait_for_calls(self, seconds: float) -> None:
+        """Wait until no call runs, the time is over, or `hurry` is called."""
+        ended, hurried = (
+            asyncio.create_task(self._rpcs.wait_until_none(seconds)),
+            asyncio.create_task(self._hurried.wait()),
+        )
+        await asyncio.wait({ended, hurried}, return_when=asyncio.FIRST_COMPLETED)
+        ended.cancel()
+        hurried.cancel()

@@ -101,20 +101,22 @@ class SamplerService:
     async def update_agent(self, rpc: OpenRpc) -> pb.UpdateAgentResponse:
         """Answer `UpdateAgent`."""
         async with self._intake.update_request(rpc) as data:
-            pool, updates, per_worker, skip_if_identical = await read_aside(self._reader.agent_update, data)
+            pool, updates, expected, per_worker, skip_if_identical = await read_aside(self._reader.agent_update, data)
             if skip_if_identical:
-                current = await pool.current_if_same(updates, per_worker=per_worker)
-                if current is not None:
-                    return pb.UpdateAgentResponse(policy_version=current, unchanged=True)
-            version = await pool.update_agent(updates, per_worker=per_worker)
-        _log.debug("agent updated", extra={"policy_version": version})
-        return pb.UpdateAgentResponse(policy_version=version)
+                same = await pool.current_if_same(updates, expected, per_worker=per_worker)
+                if same is not None:
+                    return pb.UpdateAgentResponse(
+                        policy_version=same.version, environment_version=same.env_version, unchanged=True
+                    )
+            updated = await pool.update_agent(updates, expected, per_worker=per_worker)
+        _log.debug("agent updated", extra={"policy_version": updated.version})
+        return pb.UpdateAgentResponse(policy_version=updated.version, environment_version=updated.env_version)
 
     async def update_env(self, rpc: OpenRpc) -> pb.UpdateEnvResponse:
         """Answer `UpdateEnv`."""
         async with self._intake.update_request(rpc) as data:
-            pool, updates, per_worker = await read_aside(self._reader.env_update, data)
-            updated = await pool.update_env(updates, per_worker=per_worker)
+            pool, updates, expected, per_worker = await read_aside(self._reader.env_update, data)
+            updated = await pool.update_env(updates, expected, per_worker=per_worker)
         env = ",".join(dict.fromkeys(spec.id for spec in updated.specs))
         _log.info("environment updated", extra={"env": env, "env_version": updated.version})
         return env_updated_to_proto(updated)

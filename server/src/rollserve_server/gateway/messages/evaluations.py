@@ -108,9 +108,10 @@ def _options_from_proto(
     with in_field("options"):
         env = None
         if options.HasField("environment"):
-            if options.HasField("environment_version"):
-                expected = "none beside an environment"
-                raise InvalidValueError.of("environment_version", expected=expected, got=options.environment_version)
+            for field in ("environment_version", "expected_environment_version"):
+                if options.HasField(field):
+                    expected, got = "none beside an environment", getattr(options, field)
+                    raise InvalidValueError.of(field, expected=expected, got=got)
             with in_field("environment"):
                 env = environment_from_proto(options.environment, allowed_paths)
         return sampling_options_from_proto(options), env

@@ -6,18 +6,29 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from rollserve._codec.field_errors import FieldError
+from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server.errors import InvalidValueError, within
+from rollserve_server.pool import Expectation
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-    from rollserve.v1 import sampler_service_pb2 as pb
-
-__all__ = ["MAX_FIRST_INDEX", "MAX_STEPS", "MAX_WORKERS", "in_field", "in_range", "optional", "updates_from_proto"]
+__all__ = [
+    "MAX_FIRST_INDEX",
+    "MAX_STEPS",
+    "MAX_WORKERS",
+    "expectation_from_proto",
+    "in_field",
+    "in_range",
+    "optional",
+    "updates_from_proto",
+]
 
 _T = TypeVar("_T")
 
 MAX_STEPS, MAX_FIRST_INDEX, MAX_WORKERS = 1 << 50, 1 << 62, 10_000
+_MAX_CLIENT_ID_BYTES = 64
 
 
 def in_range(field: str, value: int, minimum: int, maximum: int) -> int:
@@ -31,11 +42,14 @@ def in_range(field: str, value: int, minimum: int, maximum: int) -> int:
 def in_field(field: str) -> Iterator[None]:
     """Prefix the fields of errors raised in the block with this path.
 
-    A ValueError, as the client's functions raise it, becomes an InvalidValueError of the field.
+    A ValueError, as the client's functions raise it, becomes an InvalidValueError of the field, or of the field within
+    it that the error names.
     """
     with within(field):
         try:
             yield
+        except FieldError as error:
+            raise InvalidValueError(error.text, field=error.field) from error
         except ValueError as error:
             raise InvalidValueError(str(error)) from error
 
@@ -43,6 +57,24 @@ def in_field(field: str) -> Iterator[None]:
 def optional(message: Message, name: str) -> Any:
     """Return the value of a field, or None if it is not set."""
     return getattr(message, name) if message.HasField(name) else None
+
+
+def expectation_from_proto(
+    message: pb.SamplingOptions | pb.EvaluationOptions | pb.UpdateAgentRequest | pb.UpdateEnvRequest,
+) -> Expectation:
+    """Return what a client expects of the current versions.
+
+    Raises:
+        InvalidValueError: the id of the client is too long.
+    """
+    size = len(message.client_id.encode())
+    if size > _MAX_CLIENT_ID_BYTES:
+        raise InvalidValueError.of("client_id", expected=f"at most {_MAX_CLIENT_ID_BYTES} bytes", got=size)
+    return Expectation(
+        None if isinstance(message, pb.UpdateEnvRequest) else optional(message, "expected_policy_version"),
+        optional(message, "expected_environment_version"),
+        message.client_id,
+    )
 
 
 def updates_from_proto(

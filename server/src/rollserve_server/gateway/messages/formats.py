@@ -52,8 +52,10 @@ def message_limit_from_proto(
 
 
 def _columns_from_proto(options: pb.SamplingOptions | evaluation_pb2.EpisodeDelivery) -> ColumnFormat:
-    if tensor_pb2.COMPRESSION_UNSPECIFIED in options.accept_compression:
-        raise InvalidValueError.of("accept_compression", expected="a value of Compression", got="one that is not set")
+    for position, compression in enumerate(options.accept_compression):
+        if compression == tensor_pb2.COMPRESSION_UNSPECIFIED:
+            field, expected = f"accept_compression[{position}]", "a compression, or an empty list for none"
+            raise InvalidValueError.of(field, expected=expected, got="COMPRESSION_UNSPECIFIED")
     # Compressions that this server does not know may be known to other servers.
     known = (compression for compression in options.accept_compression if compression in COMPRESSIONS)
     return ColumnFormat(next(known, None), options.accept_frame_stacks)

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 from rollserve_server.agents import Exploration
 from rollserve_server.errors import InvalidValueError
-from rollserve_server.gateway.messages.fields import MAX_FIRST_INDEX, MAX_STEPS, in_field, in_range, optional
+from rollserve_server.gateway.messages.fields import (
+    MAX_FIRST_INDEX,
+    MAX_STEPS,
+    expectation_from_proto,
+    in_field,
+    in_range,
+    optional,
+)
 from rollserve_server.pool import SamplingOptions
 
 if TYPE_CHECKING:
@@ -33,13 +40,16 @@ def sampling_options_from_proto(options: pb.SamplingOptions | pb.EvaluationOptio
     """
     if options.HasField("max_episode_length"):
         in_range("max_episode_length", options.max_episode_length, 1, MAX_STEPS)
+    if options.HasField("sampler_run") and not options.sampler_run:
+        expected = "the name of a run, as in Beginning, or no value for any run"
+        raise InvalidValueError.of("sampler_run", expected=expected, got="an empty text")
     with in_field("exploration"):
         exploration = _exploration_from_proto(options.exploration)
     return SamplingOptions(
         policy_version=optional(options, "policy_version"),
-        expected_policy_version=optional(options, "expected_policy_version"),
         min_policy_version=optional(options, "min_policy_version"),
         env_version=optional(options, "environment_version"),
+        expected=expectation_from_proto(options),
         seed=optional(options, "seed"),
         first_index=in_range("first_episode_index", options.first_episode_index, 0, MAX_FIRST_INDEX),
         max_episode_length=optional(options, "max_episode_length"),

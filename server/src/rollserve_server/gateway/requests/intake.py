@@ -12,6 +12,7 @@ import grpc.aio
 from rollserve import Reason
 from rollserve_server.admission import ConnectionAdmission
 from rollserve_server.errors import InvalidValueError, OverLimitError
+from rollserve_server.gateway.requests.decompression import decompressed
 
 if TYPE_CHECKING:
     from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
@@ -88,9 +89,7 @@ class Intake:
         async with contextlib.AsyncExitStack() as stack:
             await self._query_admission.admit(stack, rpc)
             data = await _read_next(rpc)
-        if data is not None:
-            _check_size(data, _MAX_NAME_BYTES)
-        return data
+        return None if data is None else _within_size(data, _MAX_NAME_BYTES)
 
     @contextlib.asynccontextmanager
     async def update_request(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
@@ -99,11 +98,12 @@ class Intake:
         Waits while the updates in progress leave too little memory.
 
         Raises:
+            OverLimitError: more than 4 MiB before the client compressed it.
             InvalidValueError: the client sent no request.
         """
         async with contextlib.AsyncExitStack() as stack:
             await self._large_admission.admit(stack, rpc)
-            data = await _read(rpc)
+            data = await _read_large(rpc)
             async with self._update_ended:
                 await self._update_ended.wait_for(lambda: self._num_update_bytes + len(data) <= self._share)
                 self._num_update_bytes += len(data)
@@ -119,12 +119,13 @@ class Intake:
         """Receive the request of an evaluation, and keep its share of the memory for the block.
 
         Raises:
-            OverLimitError: the running evaluations leave too little memory.
+            OverLimitError: the running evaluations leave too little memory, or more than 4 MiB before the client
+                compressed it.
             InvalidValueError: the client sent no request.
         """
         async with contextlib.AsyncExitStack() as stack:
             await self._large_admission.admit(stack, rpc)
-            data = await _read(rpc)
+            data = await _read_large(rpc)
         if self._num_evaluation_bytes + len(data) > self._share:
             raise OverLimitError.of(
                 "",
@@ -148,8 +149,12 @@ async def _receive_within(admission: ConnectionAdmission, rpc: OpenRpc, max_byte
     async with contextlib.AsyncExitStack() as stack:
         await admission.admit(stack, rpc)
         data = await _read(rpc)
-    _check_size(data, max_bytes)
-    return data
+    return _within_size(data, max_bytes)
+
+
+async def _read_large(rpc: OpenRpc) -> bytes:
+    """Return a request that may be large, unless it is compressed."""
+    return decompressed(await _read(rpc), _MAX_SMALL_BYTES)
 
 
 async def _read(rpc: OpenRpc) -> bytes:
@@ -168,7 +173,10 @@ async def _read_next(rpc: OpenRpc) -> bytes | None:
     return data
 
 
-def _check_size(data: bytes, max_bytes: int) -> None:
+def _within_size(data: bytes, max_bytes: int) -> bytes:
+    """Return a request, without its compression if it has one; raise OverLimitError if it is too large."""
+    data = decompressed(data, max_bytes)
     if len(data) > max_bytes:
         expected, got = f"a request of at most {max_bytes} bytes", f"{len(data)} bytes"
         raise OverLimitError.of("", expected=expected, got=got, reason=Reason.REQUEST_TOO_LARGE)
+    return data

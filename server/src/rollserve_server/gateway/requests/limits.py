@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from rollserve import Reason
 from rollserve._codec.protobuf import LENGTH_DELIMITED, UnusualError, fields
-from rollserve_server.errors import OverLimitError
+from rollserve_server.errors import OverLimitError, joined
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -58,7 +59,10 @@ def _check(kind: Any, data: bytes) -> None:
                 if member.message_type is not None:
                     messages.append((member.message_type, begin, min(end, stop)))
                 elif member.type == FieldDescriptor.TYPE_STRING:
-                    _check_text(member, end - begin)
+                    if end - begin > MAX_TEXT_BYTES:
+                        expected, got = f"a text of at most {MAX_TEXT_BYTES} bytes", f"{end - begin} bytes"
+                        path = _path_of(kind, data, begin)
+                        raise OverLimitError.of(path, expected=expected, got=got, reason=Reason.REQUEST_TOO_LARGE)
                 else:
                     num_fields += (end - begin) // _NUMBER_BYTES.get(member.cpp_type, 1)
             if num_fields > MAX_FIELDS:
@@ -67,10 +71,24 @@ def _check(kind: Any, data: bytes) -> None:
                 )
 
 
-def _check_text(member: FieldDescriptor, size: int) -> None:
-    if size > MAX_TEXT_BYTES:
-        expected, got = f"a text of at most {MAX_TEXT_BYTES} bytes", f"{size} bytes"
-        raise OverLimitError.of(member.name, expected=expected, got=got, reason=Reason.REQUEST_TOO_LARGE)
+def _path_of(message: Any, data: bytes, position: int) -> str:
+    """Return the path of the text whose value begins at a position; of a map's key or value, the path of the map."""
+    path, start, stop = "", 0, len(data)
+    while not message.GetOptions().map_entry:
+        counts: Counter[int] = Counter()
+        for key, _, begin, end in fields(data, start, stop, strict=False):
+            counts[key >> 3] += 1
+            if begin <= position < end:
+                break
+        member = message.fields_by_number[key >> 3]
+        path = joined(path, member.name)
+        message, start, stop = member.message_type, begin, end
+        is_map = message is not None and message.GetOptions().map_entry
+        if member.is_repeated and not is_map:
+            path += f"[{counts[member.number] - 1}]"
+        if message is None:
+            break
+    return path
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from rollserve_server.errors import NotFoundError
 from rollserve_server.gateway.messages.agents import agent_updates_from_proto
 from rollserve_server.gateway.messages.environments import env_updates_from_proto
 from rollserve_server.gateway.messages.evaluations import evaluation_request_from_proto, population_request_from_proto
-from rollserve_server.gateway.messages.fields import MAX_WORKERS, in_range
+from rollserve_server.gateway.messages.fields import MAX_WORKERS, expectation_from_proto, in_range
 from rollserve_server.gateway.messages.formats import message_limit_from_proto
 from rollserve_server.gateway.messages.sample_requests import sample_request_from_proto
 from rollserve_server.gateway.requests.limits import check_fields
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         AgentUpdate,
         EnvUpdate,
         EvaluationRequest,
+        Expectation,
         Pool,
         PopulationRequest,
         SampleRequest,
@@ -55,6 +56,7 @@ class AgentUpdateRequest(NamedTuple):
 
     pool: Pool
     updates: Sequence[AgentUpdate]
+    expected: Expectation
     per_worker: bool
     skip_if_identical: bool
 
@@ -64,6 +66,7 @@ class EnvUpdateRequest(NamedTuple):
 
     pool: Pool
     updates: Sequence[EnvUpdate]
+    expected: Expectation
     per_worker: bool
 
 
@@ -142,18 +145,21 @@ class RequestReader:
         check_fields(pb.UpdateAgentRequest, data)
         parameters_update = read_parameters_update(data)
         if parameters_update is not None:
-            sampler, parameters, skip_if_identical = parameters_update
-            return AgentUpdateRequest(self._pool(sampler), [parameters], False, skip_if_identical)
-        request = parse_unchecked(pb.UpdateAgentRequest, data)
-        pool = self._pool(request.sampler)
-        updates, per_worker = agent_updates_from_proto(request, self._allowed_paths)
-        return AgentUpdateRequest(pool, updates, per_worker, request.skip_if_identical)
+            request = parameters_update.request
+            updates: Sequence[AgentUpdate] = [parameters_update.parameters]
+            pool, per_worker = self._pool(request.sampler), False
+        else:
+            request = parse_unchecked(pb.UpdateAgentRequest, data)
+            pool = self._pool(request.sampler)
+            updates, per_worker = agent_updates_from_proto(request, self._allowed_paths)
+        return AgentUpdateRequest(pool, updates, expectation_from_proto(request), per_worker, request.skip_if_identical)
 
     def env_update(self, data: bytes) -> EnvUpdateRequest:
         """Read the request of `UpdateEnv`."""
         request = parse(pb.UpdateEnvRequest, data)
         pool = self._pool(request.sampler)
-        return EnvUpdateRequest(pool, *env_updates_from_proto(request, self._allowed_paths))
+        updates, per_worker = env_updates_from_proto(request, self._allowed_paths)
+        return EnvUpdateRequest(pool, updates, expectation_from_proto(request), per_worker)
 
     def evaluation(self, data: bytes) -> tuple[Pool, EvaluationRequest]:
         """Read the request of `Evaluate`."""
