@@ -35,12 +35,14 @@ class Heartbeat(NamedTuple):
         number: number of pieces of work that have begun.
         row: index of the row, within the worker, that the piece of work is for.
         text: description of the piece of work, such as `a step of episode 17`.
+        episode: index of that episode; None if the piece of work is for no single episode.
     """
 
     phase: Phase
     number: int
     row: int
     text: str
+    episode: int | None = None
 
 
 class Activity:
@@ -85,7 +87,8 @@ class Activity:
         if phase in (Phase.STEP, Phase.RESET):
             with contextlib.suppress(Exception):  # the rows may change at the same time
                 episode = self.episode_of(row)
-        return Heartbeat(phase, count, row, phase.value if episode is None else f"{phase.value} of episode {episode}")
+        text = phase.value if episode is None else f"{phase.value} of episode {episode}"
+        return Heartbeat(phase, count, row, text, episode)
 
 
 _local = threading.local()

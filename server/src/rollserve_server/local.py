@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -28,9 +29,35 @@ class LocalServer:
         process: the server's process.
     """
 
-    def __init__(self, address: str, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, address: str, process: subprocess.Popen[bytes], control: socket.socket) -> None:
         self.address = address
         self.process = process
+        self._control = control
+
+    def reset(self) -> None:
+        """Bring the sampler to where it was when the server had just started.
+
+        The sampler has its first environment as version 1, no agent, and its number of workers of the start; its
+        counters are zero, and calls without a seed deliver the same episodes again. It is in a new run, so that calls
+        of the previous run fail.
+
+        With `--backend in-process` this takes some milliseconds, with Ray as long as workers take to start.
+
+        Raises:
+            RuntimeError: the server has ended, or cannot start the workers again. In the second case nothing changes.
+        """
+        try:
+            self._control.sendall(b"reset\n")
+            answer = self._control.makefile().readline().strip()
+        except OSError as error:
+            raise RuntimeError(f"the server does not answer: {error}") from error
+        if answer != "done":
+            raise RuntimeError(f"the sampler was not reset: {answer or 'the server has ended'}")
+
+    def __repr__(self) -> str:
+        status = self.process.poll()
+        state = f"process {self.process.pid}" if status is None else f"ended with status {status}"
+        return f"<LocalServer {self.address!r}, {state}>"
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal to the server; return its exit status once it has ended.
@@ -51,30 +78,35 @@ class LocalServer:
 
 @contextlib.contextmanager
 def local_server(
-    *options: str, log: Path | None = None, environment: Mapping[str, str] | None = None
+    *options: str, log: str | os.PathLike[str] | None = None, environment: Mapping[str, str] | None = None
 ) -> Iterator[LocalServer]:
     """Start a server on a free port of this machine, and end it after the block, or when this process is killed.
 
     Args:
         options: options of `rollserve-server`, such as `--env`, `CartPole-v1`.
-        log: file for the server's log; None for this process's standard error.
+        log: path of a file for the server's log; None for this process's standard error.
         environment: environment variables for the server, beside the present ones.
 
     Raises:
         RuntimeError: the server did not start within 180 s. The text quotes the end of the log if it is a file.
     """
+    path = None if log is None else Path(log)
     with tempfile.TemporaryDirectory(prefix="rollserve-") as folder, contextlib.ExitStack() as stack:
         port_file = Path(folder, "port")
+        control, theirs = map(stack.enter_context, socket.socketpair())
+        control.settimeout(_START_SECONDS)
         command = [sys.executable, "-m", "rollserve_server", "--listen", "127.0.0.1:0", "--port-file", str(port_file)]
-        command += ["--end-with-parent", str(os.getpid())]
+        command += ["--end-with-parent", str(os.getpid()), "--control-fd", str(theirs.fileno())]
         process = subprocess.Popen(  # noqa: S603  # the options are the caller's own
             [*command, *options],
-            stderr=None if log is None else stack.enter_context(log.open("wb")),
+            stderr=None if path is None else stack.enter_context(path.open("wb")),
             env={**os.environ, **(environment or {})},
+            pass_fds=[theirs.fileno()],
         )
-        server = LocalServer("", process)
+        theirs.close()
+        server = LocalServer("", process, control)
         try:
-            server.address = f"127.0.0.1:{_wait_for_port(process, port_file, log)}"
+            server.address = f"127.0.0.1:{_wait_for_port(process, port_file, path)}"
             yield server
         finally:
             if process.poll() is None:

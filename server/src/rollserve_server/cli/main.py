@@ -22,7 +22,7 @@ _HELP = f"""Sample episodes of a policy acting in environments, for trainers in 
 
     \b
     rollserve-server --env CartPole-v1 --workers 2
-    rollserve-server --env ALE/Pong-v5 --listen 0.0.0.0:50051
+    rollserve-server --env ALE/Pong-v5 --vectorization native --native-rows 8 --listen 0.0.0.0:50051
     rollserve-server --config rollserve.yaml
     rollserve-server check-env CartPole-v1
 

@@ -32,7 +32,7 @@ class BackendThread:
     """
 
     def __init__(self) -> None:
-        self._executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="backend")
+        self._executor = _new_executor()
         self._last: concurrent.futures.Future[Any] | None = None
 
     @property
@@ -45,11 +45,20 @@ class BackendThread:
         self._last = future = self._executor.submit(function, *args, **kwargs)
         return asyncio.wrap_future(future)
 
+    def renew(self) -> None:
+        """End the thread, with what Ray has started there, and use another one."""
+        self._executor.shutdown(wait=False)
+        self._executor = _new_executor()
 
-def watch_backend(backend: Backend) -> asyncio.Future[str]:
+
+def watch_backend(backend: Backend, on_lost: Callable[[], None]) -> asyncio.Future[str]:
     """Return a future whose result is the reason once the backend is lost. Cancel it when the server stops.
 
     The process ends soon after a loss in any case: calls of a lost backend may never return, also in this process.
+
+    Args:
+        backend: the backend.
+        on_lost: called at once from any thread, because Ray may end the process.
     """
     loop = asyncio.get_running_loop()
     lost: asyncio.Future[str] = loop.create_future()
@@ -61,6 +70,7 @@ def watch_backend(backend: Backend) -> asyncio.Future[str]:
     def report(reason: str) -> None:
         if lost.cancelled():
             return
+        on_lost()
         _log.error("backend lost", extra={"error": reason})
         timer = threading.Timer(_LAST_SECONDS, _end_at_once)
         timer.daemon = True
@@ -70,6 +80,10 @@ def watch_backend(backend: Backend) -> asyncio.Future[str]:
 
     backend.watch(report)
     return lost
+
+
+def _new_executor() -> concurrent.futures.ThreadPoolExecutor:
+    return concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="backend")
 
 
 def _end_at_once() -> None:

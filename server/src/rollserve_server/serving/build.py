@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rollserve import EnvSpec, Wrapper
@@ -14,9 +16,17 @@ from rollserve_server.pool import InProcessBackend, Pool
 
 if TYPE_CHECKING:
     from rollserve_server.pool import Backend
-    from rollserve_server.settings import AllowSettings, Settings
+    from rollserve_server.settings import AllowSettings, PoolSettings, Settings
 
-__all__ = ["make_backend", "make_gateway", "start_pool", "warn_of_settings"]
+__all__ = [
+    "env_spec",
+    "make_backend",
+    "make_gateway",
+    "naming_settings",
+    "pool_settings",
+    "start_pool",
+    "warn_of_settings",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -40,14 +50,25 @@ def make_backend(settings: Settings) -> Backend:
 
 async def start_pool(backend: Backend, settings: Settings) -> Pool:
     """Start the pool. Errors about its environment name the settings at fault."""
+    with naming_settings():
+        return await Pool.start(backend, pool_settings(settings), env_spec(settings))
+
+
+def pool_settings(settings: Settings) -> PoolSettings:
+    """Return the pool's settings. The module of the environment is allowed: clients may request it again."""
     module = module_of(settings.environment.env)
-    pool_settings = settings.pool
-    if module:  # clients may request the operator's own environment again
-        allow = pool_settings.allow
-        allow = allow.model_copy(update={"allow_module": (*allow.allow_module, module)})
-        pool_settings = pool_settings.model_copy(update={"allow": allow})
+    if not module:
+        return settings.pool
+    allow = settings.pool.allow
+    allow = allow.model_copy(update={"allow_module": (*allow.allow_module, module)})
+    return settings.pool.model_copy(update={"allow": allow})
+
+
+@contextlib.contextmanager
+def naming_settings() -> Iterator[None]:
+    """Have errors about the environment name the settings at fault, instead of fields of a request."""
     try:
-        return await Pool.start(backend, pool_settings, _env_spec(settings))
+        yield
     except DomainError as error:
         field = error.field.removeprefix("all_workers.environment").removeprefix(".")
         name = _SETTING_NAMES.get(field, field.replace("kwargs_json", "kwargs"))
@@ -61,7 +82,7 @@ def make_gateway(settings: Settings, pool: Pool) -> Gateway:
     Raises:
         OSError: the settings ask for shared memory, which this system does not have.
     """
-    allowed_paths = (*settings.pool.allow.allow_path, *paths_in(_env_spec(settings)))
+    allowed_paths = (*settings.pool.allow.allow_path, *paths_in(env_spec(settings)))
     return Gateway(settings.gateway, {DEFAULT_SAMPLER: pool}, allowed_paths)
 
 
@@ -70,11 +91,15 @@ def warn_of_settings(allow: AllowSettings, *, allow_pickle: bool, listen: str) -
     for name in allow.allow_module:
         if not _exists(name):
             _log.warning("module not found", extra={"allow_module": name})
+    for path in allow.allow_path:
+        if not path.exists():
+            _log.warning("path not found", extra={"allow_path": path})
     if allow_pickle:
         _log.warning("pickled agents are allowed: clients can run code here", extra={"listen": listen})
 
 
-def _env_spec(settings: Settings) -> EnvSpec:
+def env_spec(settings: Settings) -> EnvSpec:
+    """Return the environment to start with."""
     environment = settings.environment
     wrappers = tuple(Wrapper(wrapper.name, wrapper.kwargs) for wrapper in environment.wrappers)
     return EnvSpec(environment.env, environment.env_kwargs, wrappers)

@@ -4,47 +4,66 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rollserve.errors import mismatch
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import TracebackType
+    from typing import Self
 
-__all__ = ["port_file"]
+__all__ = ["PortFile"]
 
 
-@contextlib.contextmanager
-def port_file(path: Path | None) -> Iterator[Callable[[int], None]]:
-    """Yield the function that writes the port into the file, and remove the file at the end of the block.
+class PortFile:
+    """A file that has the port while the server listens there. A context manager, which removes the file at the end."""
 
-    An earlier server's file is removed at once. The file appears with all of its content. Without a path, the function
-    does nothing.
+    def __init__(self, path: Path | None) -> None:
+        """Remove an earlier server's file.
 
-    Raises:
-        OSError: the file cannot be written.
-    """
-    if path is None:
-        yield lambda port: None
-        return
-    unfinished = path.parent / f".{path.name}.{os.getpid()}"
+        Args:
+            path: path of the file; None for no file.
 
-    def write(port: int) -> None:
-        with _naming(path):
-            unfinished.write_text(f"{port}\n")
-            unfinished.replace(path)
+        Raises:
+            OSError: the file cannot be written.
+        """
+        self._path = path
+        self._unfinished = path and path.parent / f".{path.name}.{os.getpid()}"
+        if path is not None and self._unfinished is not None:
+            with _naming(path):
+                path.unlink(missing_ok=True)
+                try:
+                    self._unfinished.write_text("none\n")  # so that a full disk shows now
+                finally:
+                    self._unfinished.unlink(missing_ok=True)
 
-    try:
-        with _naming(path):
-            path.unlink(missing_ok=True)  # of an earlier server
-            unfinished.write_text("none\n")  # so that a full disk shows now
-            unfinished.unlink()
-        yield write
-    finally:
-        for leftover in (unfinished, path):
-            with contextlib.suppress(OSError):
-                leftover.unlink()
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.remove()
+
+    def write(self, port: int) -> None:
+        """Write the port. The file appears with all of its content.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        if self._path is not None and self._unfinished is not None:
+            with _naming(self._path):
+                self._unfinished.write_text(f"{port}\n")
+                self._unfinished.replace(self._path)
+
+    def remove(self) -> None:
+        """Remove the file. May be called more than once, and from any thread."""
+        for path in (self._unfinished, self._path):
+            if path is not None:
+                with contextlib.suppress(OSError):
+                    path.unlink()
 
 
 @contextlib.contextmanager

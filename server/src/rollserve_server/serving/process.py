@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+import time
 from typing import TYPE_CHECKING
 
 from rollserve import give_back_memory, hold_on_to_memory
 from rollserve_server import __version__
-from rollserve_server.errors import DomainError, SamplerLostError
+from rollserve_server.errors import DomainError, InvalidValueError, SamplerLostError
 from rollserve_server.logs import configure_logging
 from rollserve_server.serving.backend_thread import BackendThread, watch_backend
 from rollserve_server.serving.build import make_backend, make_gateway, start_pool, warn_of_settings
+from rollserve_server.serving.checks import check_environment, check_settings
+from rollserve_server.serving.control import answering_control
 from rollserve_server.serving.parent import end_with_parent
-from rollserve_server.serving.port_file import port_file
+from rollserve_server.serving.port_file import PortFile
 from rollserve_server.serving.signals import Stopping
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ __all__ = ["run"]
 
 _log = logging.getLogger(__name__)
 
+_RAY_LIMIT_SECONDS = 10.0
+"""Time of an attempt to start Ray from which on it has failed by a time limit of Ray, about 20 or 30 s each."""
 _CONNECT_SECONDS = 1.0
 _CLOSE_SECONDS = 3.0
 """How long Ray may go on connecting to a cluster, and leaving one, after a signal."""
@@ -43,7 +47,9 @@ def run(settings: Settings) -> int:
     warn_of_settings(settings.pool.allow, allow_pickle=settings.pool.agents.allow_pickle, listen=listen)
     thread, status = BackendThread(), 0
     try:
-        asyncio.run(_serve(settings, thread))
+        with PortFile(process.port_file) as port_file:
+            check_settings(settings)
+            asyncio.run(_serve(settings, thread, port_file))
         _log.info("ended")
     except (DomainError, OSError) as error:
         _log.error("cannot serve", extra={"error": str(error)})  # the text says all: no traceback
@@ -54,56 +60,94 @@ def run(settings: Settings) -> int:
     return status
 
 
-async def _serve(settings: Settings, thread: BackendThread) -> None:
+async def _serve(settings: Settings, thread: BackendThread, port_file: PortFile) -> None:
     stopping = Stopping()
-    with port_file(settings.process.port_file) as write_port:
-        starting = thread.call(make_backend, settings)
-        is_stopped = await stopping.comes_before(starting)
-        stopping.listen()
-        if is_stopped:
-            # The server's own cluster has to be complete before it can be ended. Connecting to another one just stops.
-            await asyncio.wait({starting}, timeout=_CONNECT_SECONDS if settings.ray.ray_address else None)
-            if not starting.done():
-                return
-        backend = starting.result()
+    checking = asyncio.create_task(_check_environment(settings, thread))
+    if await stopping.comes_before(checking):
+        checking.cancel()
+        return
+    checking.result()
+    starting = asyncio.create_task(_start_backend(settings, thread, stopping))
+    is_stopped = await stopping.comes_before(starting)
+    stopping.listen()
+    if is_stopped:
+        # The server's own cluster has to be complete before it can be ended. Connecting to another one just stops.
+        await asyncio.wait({starting}, timeout=_CONNECT_SECONDS if settings.ray.ray_address else None)
+        if not starting.done():
+            starting.cancel()
+            return
+    backend = starting.result()
+    try:
+        if not is_stopped:
+            await _serve_with(backend, settings, stopping, port_file)
+    finally:
+        closed, _ = await asyncio.wait({thread.call(backend.close)}, timeout=_CLOSE_SECONDS)
+        for future in closed:
+            future.result()
+
+
+async def _check_environment(settings: Settings, thread: BackendThread) -> None:
+    """Raise DomainError if the environment cannot be made, as far as that shows before workers start."""
+    seconds = settings.pool.health.reset_seconds
+    try:
+        async with asyncio.timeout(seconds):
+            await thread.call(check_environment, settings)
+    except TimeoutError:
+        expected = f"an environment that is made within {seconds:g} s (--reset-seconds)"
+        raise InvalidValueError.of("env", expected=expected, got=f"none of {settings.environment.env!r}") from None
+
+
+async def _start_backend(settings: Settings, thread: BackendThread, stopping: Stopping) -> Backend:
+    """Start the backend. A Ray that is still starting at its own time limit, as on a busy machine, starts again."""
+    until = time.monotonic() + settings.pool.health.start_seconds
+    while True:
+        began = time.monotonic()
         try:
-            if not is_stopped:
-                await _serve_with(backend, settings, stopping, write_port)
-        finally:
-            closed, _ = await asyncio.wait({thread.call(backend.close)}, timeout=_CLOSE_SECONDS)
-            for future in closed:
-                future.result()
+            return await thread.call(make_backend, settings)
+        except OSError as error:
+            now = time.monotonic()
+            may_retry = settings.ray.ray_address is None and now < until and not stopping.has_begun
+            if now - began < _RAY_LIMIT_SECONDS or not may_retry:
+                raise
+            _log.warning("Ray did not start in time and starts again", extra={"error": str(error)})
+            thread.renew()
 
 
-async def _serve_with(
-    backend: Backend, settings: Settings, stopping: Stopping, write_port: Callable[[int], None]
-) -> None:
+async def _serve_with(backend: Backend, settings: Settings, stopping: Stopping, port_file: PortFile) -> None:
     pool = await stopping.unless_stopped(asyncio.create_task(start_pool(backend, settings)))
     if pool is None:
         return
     gateway = make_gateway(settings, pool)
-    backend_lost, sampler_lost = watch_backend(backend), asyncio.create_task(pool.lost())
+    backend_lost, sampler_lost = watch_backend(backend, port_file.remove), asyncio.create_task(pool.lost())
     lost = asyncio.create_task(_first_of(backend_lost, sampler_lost))
     keep_workers = settings.ray.keep_workers
     keep = pool.is_taken_over or keep_workers  # a sampler that was taken over is kept, until this server serves it
     try:
         await gateway.start()
-        write_port(gateway.port)
-        keep = keep_workers
-        host, status = settings.gateway.listen.rpartition(":")[0], pool.status()
-        fields = {"listen": f"{host}:{gateway.port}", "workers": len(status.workers), "seed": status.seed}
-        _log.info("serving", extra=fields)
-        if not await stopping.comes_before(lost):
-            keep = True  # another server has the workers now, or will have them
-            raise SamplerLostError(lost.result())
+        async with answering_control(settings.process.control_fd, pool.reset):
+            port_file.write(gateway.port)
+            keep = keep_workers
+            host, status = settings.gateway.listen.rpartition(":")[0], pool.status()
+            fields = {"listen": f"{host}:{gateway.port}", "workers": len(status.workers), "seed": status.seed}
+            _log.info("serving", extra=fields)
+            if not await stopping.comes_before(lost):
+                keep = True  # another server has the workers now, or will have them
+                raise SamplerLostError(lost.result())
         _log.info("stopping", extra={"grace_seconds": settings.gateway.grace_seconds})
     finally:
+        port_file.remove()
         is_lost, is_backend_lost = lost.done(), backend_lost.done()
         for future in (lost, backend_lost, sampler_lost):
             future.cancel()
-        # Without backend or sampler no call can go on.
-        await stopping.unless_stopped(asyncio.create_task(gateway.stop(at_once=is_lost)))
-        if not is_backend_lost:  # a lost backend's workers do not answer
+        if is_lost:
+            gateway.hurry()  # without backend or sampler no call can go on
+        ending = asyncio.create_task(gateway.stop())
+        if await stopping.comes_before(ending):
+            gateway.hurry()
+        await ending
+        if is_backend_lost:  # a lost backend's workers do not answer
+            pool.abandon()
+        else:
             await pool.close(keep=keep)
 
 

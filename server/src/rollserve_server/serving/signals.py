@@ -13,10 +13,15 @@ _T = TypeVar("_T")
 
 
 class Stopping:
-    """Waits for SIGTERM and SIGINT beside other work of the server."""
+    """Waits for SIGTERM and SIGINT beside other work of the server.
+
+    Attributes:
+        has_begun: whether a signal has been received.
+    """
 
     def __init__(self) -> None:
         self._signalled = asyncio.Event()
+        self.has_begun = False
         self.listen()
 
     def listen(self) -> None:
@@ -26,13 +31,14 @@ class Stopping:
             loop.add_signal_handler(number, self._signalled.set)
 
     async def comes_before(self, future: asyncio.Future[Any]) -> bool:
-        """Wait for the future or the next signal; return whether the signal came first."""
+        """Wait for the future or the next signal; return whether the signal was first."""
         signalled = asyncio.create_task(self._signalled.wait())
         await asyncio.wait({future, signalled}, return_when=asyncio.FIRST_COMPLETED)
         signalled.cancel()
         if future.done():
             return False
         self._signalled.clear()
+        self.has_begun = True
         return True
 
     async def unless_stopped(self, task: asyncio.Task[_T]) -> _T | None:

@@ -48,8 +48,9 @@ class CallSettings(Group):
         default=3,
         ge=0,
         le=1000,
-        description="How often an episode, or a block, runs again because its worker was lost or hung, before it is "
-        "taken to be the cause and the call fails.",
+        description="How often an episode, or a block, runs again beside others because its worker was lost. After "
+        "that it runs alone on a worker, and the call fails if two more workers are lost with it. Also how often it "
+        "runs again because it hung, before the call fails.",
     )
     straggler_factor: float = Field(
         default=3.0,
@@ -57,6 +58,14 @@ class CallSettings(Group):
         description="An episode that takes this many times as long as most others, and at least a second, is begun a "
         "second time on a worker that would be idle; the first run to finish counts, and both are equal. Only where "
         "any worker may run any episode. With 0, calls wait however long it takes.",
+    )
+    max_unended_steps: int = Field(
+        default=1_000_000,
+        ge=0,
+        description="Number of steps that the rows of a call may make since one of its episodes last ended, before "
+        "the call fails; or 3 % of that for each row, 100 times the steps that the call asks for, or twice the "
+        "environment's own limit for each row, whichever is most. Only without max_episode_length. With 0, calls go on "
+        "for ever.",
     )
     progress_seconds: float = 2.0
     """How often a call that delivers nothing reports progress."""

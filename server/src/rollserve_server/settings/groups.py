@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
 
 from rollserve._codec.json_arguments import kwargs_from_json
 
@@ -69,6 +69,15 @@ class Group(BaseModel):
     """A frozen group of settings, which may hold other groups."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _ignore_case(cls, value: Any, info: ValidationInfo) -> Any:
+        """Return the choice that a text is but for case; anything else as it is."""
+        annotation = cls.model_fields[info.field_name].annotation if info.field_name else None
+        if not isinstance(value, str) or get_origin(annotation) is not Literal:
+            return value
+        return next((choice for choice in get_args(annotation) if choice.lower() == value.strip().lower()), value)
 
     @classmethod
     def flat_fields(cls) -> Iterator[FlatField]:

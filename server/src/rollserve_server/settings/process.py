@@ -28,6 +28,12 @@ class ProcessSettings(Group):
         description="Id of the process that starts the server: when that process has ended, the server stops as on "
         "SIGTERM.",
     )
+    control_fd: int | None = Field(
+        default=None,
+        ge=3,
+        description="File descriptor of a stream socket on which the process that starts the server can reset its "
+        "sampler: each line reset is answered by a line, done or failed: and the reason.",
+    )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO", description="The least important events to log."
     )

@@ -18,7 +18,8 @@ class RowSettings(Group):
         default="auto",
         description="How rows are stepped where an environment does not say: rows, one by one; native, all at once by "
         "the environment's own vector code, which only some have; envpool, all at once by EnvPool, whose ids are its "
-        "own. auto takes native where it exists, else rows.",
+        "own. auto takes native where it exists, else rows; where both exist and their spaces differ, requests have to "
+        "choose.",
     )
     rows: int = Field(
         default=16, ge=1, le=4096, description="Number of rows of each worker, for a call, that are stepped one by one."

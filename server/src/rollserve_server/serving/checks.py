@@ -1,0 +1,98 @@
+"""Checks of settings before Ray starts, which takes seconds, so that a typo is reported within one."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from typing import TYPE_CHECKING
+
+from rollserve import EnvSpec
+from rollserve.errors import mismatch
+from rollserve_server.agents import check_providers
+from rollserve_server.envs import check_allowed, check_wrapper, find_env, make_rows, module_of, run_probe, with_envpool
+from rollserve_server.errors import InvalidValueError, within
+from rollserve_server.serving.build import env_spec, naming_settings, pool_settings
+
+if TYPE_CHECKING:
+    from rollserve_server.settings import Settings
+
+__all__ = ["check_environment", "check_settings"]
+
+_UNKNOWN_HERE = (errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT)
+"""Errors of addresses of a family that this machine lacks: gRPC may know a way."""
+_FEW_ROWS = 2
+
+
+def check_settings(settings: Settings) -> None:
+    """Check what takes no time: the address, numbers of workers, and the names of providers and wrappers.
+
+    Raises:
+        OSError: the server cannot listen at the address.
+        DomainError: another setting is invalid.
+    """
+    _check_address(settings.gateway.listen)
+    if settings.ray.ray_address is None:  # else workers may have others
+        check_providers(settings.pool.agents.onnx_providers)
+    num_workers, min_healthy = settings.pool.workers, settings.pool.health.min_healthy_workers
+    # A sampler on an existing cluster may have another number of workers.
+    if settings.ray.ray_address is None and num_workers is not None and min_healthy > num_workers:
+        expected = f"at most {num_workers}, the number of workers"
+        raise InvalidValueError.of("min_healthy_workers", expected=expected, got=min_healthy)
+    spec, allow = env_spec(settings), pool_settings(settings).allow
+    with naming_settings():
+        check_allowed(spec, allow.allow_module, allow.allow_method)
+        for position, wrapper in enumerate(spec.wrappers):
+            with within(f"wrappers[{position}]"):
+                check_wrapper(wrapper.name)
+
+
+def check_environment(settings: Settings) -> None:
+    """Make the environment once, where workers share this machine: in a child process, or EnvPool's in this one.
+
+    On an existing cluster, only the workers may have what the environment needs. Workers in this process make it soon.
+
+    Raises:
+        DomainError: the environment cannot be made or stepped.
+    """
+    if settings.ray.ray_address is not None or settings.process.backend == "in-process":
+        return
+    worker = settings.pool.worker
+    with naming_settings():
+        spec = with_envpool(env_spec(settings), worker)
+        if isinstance(spec, EnvSpec) and spec.vectorization == "envpool":
+            few = worker.model_copy(update={"native_rows": min(worker.native_rows, _FEW_ROWS)})
+            make_rows(spec, few, max_episode_length=worker.max_episode_length).close()
+        else:
+            if isinstance(spec, EnvSpec) and module_of(spec.id) is None:
+                find_env(spec.id)  # without a child process, which takes a second to start on a busy machine
+            run_probe(spec, worker, settings.pool.health)
+
+
+def _check_address(address: str) -> None:
+    """Raise OSError if the server cannot listen at an address, as far as that is known without gRPC."""
+    host, _, port = address.rpartition(":")
+    if int(port) == 0:
+        return
+    errors = []
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, place in found:
+            error = _why_not_bound(family, kind, protocol, place)
+            if error is None:
+                return
+            errors.append(error)
+    except OSError as error:
+        errors.append(error)
+    text = mismatch("an address to listen at", address, errors[0].strerror or str(errors[0]))
+    raise OSError(f"listen: {text}")
+
+
+def _why_not_bound(family: int, kind: int, protocol: int, place: tuple[object, ...]) -> OSError | None:
+    """Return the error of binding a socket to a place; None if there is none, or if gRPC may do better."""
+    try:
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does
+            probe.bind(place)
+    except OSError as error:
+        return None if error.errno in _UNKNOWN_HERE else error
+    return None
