@@ -199,6 +199,38 @@ def test_gaussian_head_samples_its_distribution(head: Any, predicted: bool, sett
         assert np.abs(places - np.linspace(0, 1, len(places))).max() < 1.95 / np.sqrt(len(places))
 
 
+HALF_BOX = spaces.Box(np.array([-2, 0], np.float16), np.array([2, 1], np.float16), dtype=np.float16)
+
+
+@pytest.mark.parametrize("scales", [(1.0,), (0.05,), (0.3, 4.0)], ids=str)
+@pytest.mark.parametrize("predicted", [False, True])
+@pytest.mark.parametrize("head", ["diagonal_gaussian", "squashed_gaussian"])
+def test_log_probability_is_that_of_the_float16_action(head: Any, predicted: bool, scales: tuple[float, ...]) -> None:
+    spec, observations = spec_of(agent_of(head, predicted_log_std=predicted)), observe(64)
+    built = build_agent(spec, OBSERVATIONS, HALF_BOX, 64, exploration=Exploration(noise_scale=scales))
+    noise = np.zeros((64, built.noise_width))
+    built.draw_noise(np.random.default_rng(3), noise)
+    if built.factors is not None:
+        noise[:, 0] = np.array(scales)[np.arange(64) % len(scales)]
+    (actions,), infos = built.act([observations], noise)
+    assert actions.dtype == np.float16
+    executed, mean, log_std = (x.astype(np.float64) for x in (actions, infos["mean"], infos["log_std"]))
+    low, high = HALF_BOX.low.astype(np.float64), HALF_BOX.high.astype(np.float64)
+    slopes = np.ones(2)
+    if head == "squashed_gaussian":
+        assert np.all((low < executed) & (executed < high))
+        squashed = (executed - (high + low) / 2) / ((high - low) / 2)
+        executed, slopes = np.arctanh(squashed), (1 - squashed**2) * (high - low) / 2
+    std = np.array(scales)[np.arange(64) % len(scales), np.newaxis] * np.exp(log_std)
+    log_prob = -0.5 * np.square((executed - mean) / std) - np.log(std * math.sqrt(2 * math.pi)) - np.log(slopes)
+    assert infos["log_prob"].dtype == np.float32
+    assert np.allclose(infos["log_prob"], log_prob.sum(axis=1), rtol=1e-6, atol=1e-5)
+    alone = build_agent(spec, OBSERVATIONS, HALF_BOX, 3, exploration=Exploration(noise_scale=scales))
+    (first,), first_infos = alone.act([observations[:3]], noise[:3])
+    assert first.tobytes() == actions[:3].tobytes()
+    assert all(first_infos[name].tobytes() == column[:3].tobytes() for name, column in infos.items())
+
+
 def test_squashed_log_probability_is_finite_where_tanh_is_flat() -> None:
     """The formula for log(1 - tanh²) holds although 1 - tanh² is 0 in float32."""
     agent = agent_of("squashed_gaussian")

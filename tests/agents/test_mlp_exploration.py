@@ -25,6 +25,9 @@ from rollserve_server.pool import AtLeast, Fragments, InProcessBackend
     ("head", "exploration", "field"),
     [
         ("categorical", Exploration(noise_scale=(2,)), "noise_scales"),
+        ("categorical", Exploration(noise_scale=(1.0,)), "noise_scales"),
+        ("multi_categorical", Exploration(noise_scale=(0.5, 1.0)), "noise_scales"),
+        ("diagonal_gaussian", Exploration(temperature=(1.0,)), "temperatures"),
         ("categorical", Exploration(epsilon=(0.0,)), "epsilons"),
         ("squashed_gaussian", Exploration(temperature=(2,)), "temperatures"),
         ("epsilon_greedy", Exploration(temperature=(2,)), "temperatures"),

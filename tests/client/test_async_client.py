@@ -15,22 +15,23 @@ from rollserve import Reason
 from rollserve_server.local import LocalServer
 
 
-async def test_async_client_returns_the_same_results(sampler: rollserve.Sampler, server: LocalServer) -> None:
-    async with rollserve.aconnect(server.address) as asynchronous:
-        updated = await asynchronous.update_env("CartPole-v1")
-        assert updated.env_version == sampler.status().env_version
-        agent = rollserve.MlpAgent.initial(updated.observation_space, updated.action_space, seed=3)
-        version = await asynchronous.update_agent(agent)
-        assert await asynchronous.update_agent(agent.parameters) == version + 1
-        batch = await asynchronous.obtain_samples(3000, seed=9)
-        assert equal(batch, sampler.obtain_samples(3000, seed=9))
-        exact = await asynchronous.obtain_exact_episodes(3, seed=9)
-        assert equal(exact, sampler.obtain_exact_episodes(3, seed=9))
-        stream = asynchronous.stream_samples(3000, seed=9)
-        parts = [part async for part in stream]
-        assert sum(part.num_steps for part in parts) == stream.end().num_steps == batch.num_steps
-        status = await asynchronous.status()
-        assert status.policy_version == version + 1
+async def test_async_client_returns_the_same_results(server: LocalServer) -> None:
+    with rollserve.connect(server.address) as sampler:
+        async with rollserve.aconnect(server.address) as asynchronous:
+            updated = await asynchronous.update_env("CartPole-v1")
+            assert updated.env_version == sampler.status().env_version
+            agent = rollserve.MlpAgent.initial(updated.observation_space, updated.action_space, seed=3)
+            version = await asynchronous.update_agent(agent)
+            assert await asynchronous.update_agent(agent.parameters) == version + 1
+            batch = await asynchronous.obtain_samples(3000, seed=9)
+            assert equal(batch, sampler.obtain_samples(3000, seed=9))
+            exact = await asynchronous.obtain_exact_episodes(3, seed=9)
+            assert equal(exact, sampler.obtain_exact_episodes(3, seed=9))
+            stream = asynchronous.stream_samples(3000, seed=9)
+            parts = [part async for part in stream]
+            assert sum(part.num_steps for part in parts) == stream.end().num_steps == batch.num_steps
+            status = await asynchronous.status()
+            assert status.policy_version == version + 1
 
 
 async def test_async_client_raises_the_same_errors(sampler: rollserve.Sampler, server: LocalServer) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 from pathlib import Path
 
 import numpy as np
+import pytest
 from commands import ROLLSERVE, run
 from support import equal
 
 import rollserve
+from rollserve.cli import main
 from rollserve_server.local import LocalServer, local_server
 
 FULL = Path("/dev/full")
@@ -27,6 +30,9 @@ def test_status_prints_the_sampler(sampler: rollserve.Sampler, server: LocalServ
     assert lines[1].startswith("environment: CartPole-v1 (version ")
     assert lines[2] == "observations: Box((4,), float32), actions: Discrete(2)"
     assert lines[3].startswith("agent: mlp (version ")
+    counters = sampler.status().counters
+    assert any(line.startswith(f"faults: {counters.num_env_failures} errors of environments, ") for line in lines)
+    assert f"stragglers: {counters.num_straggler_episodes} episodes started a second time on another worker" in lines
     assert sum(line.startswith("worker ") and ": healthy, 4 rows, " in line for line in lines) == 2
 
 
@@ -54,7 +60,17 @@ def test_sample_saves_the_batch_and_prints_a_summary(
     assert f"length: mean {batch.lengths.mean():.1f}, " in lines[2]
     assert "seed 4, first episode 0" in lines[3]
     assert lines[4] == f"written to {out}"
-    assert shown.stderr == ""  # the bar is shown on terminals only
+    assert shown.stderr == ""  # no bar, because this is not a terminal, and no line in the first 10 seconds
+
+
+def test_sample_repeats_a_call_by_seed_and_first_episode(
+    sampler: rollserve.Sampler, server: LocalServer, tmp_path: Path
+) -> None:
+    out, first = tmp_path / "batch.npz", ("--seed", "4", "--first-episode-index", "3")
+    shown = run("sample", server.address, "--steps", "100", *first, "--out", out)
+    assert shown.returncode == 0, shown.stderr
+    assert "seed 4, first episode 3" in shown.stdout
+    assert equal(rollserve.EpisodeBatch.load(out), sampler.obtain_samples(100, seed=4, first_episode_index=3))
 
 
 def test_sample_shows_a_bar_on_a_terminal(sampler: rollserve.Sampler, server: LocalServer) -> None:
@@ -74,6 +90,32 @@ def test_sample_shows_a_bar_on_a_terminal(sampler: rollserve.Sampler, server: Lo
     assert "█" in text
     assert "/50000 steps, " in text
     assert text.endswith("\r\x1b[K")  # the bar is erased at the end
+
+
+def test_sample_logs_its_progress_without_a_terminal(
+    cartpole: rollserve.Sampler,
+    server: LocalServer,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rollserve._calls.progress.LINE_SECONDS", 0.05)
+    cartpole.update_env("sample_envs:Slow", kwargs={"step_seconds": 0.02})
+    assert main(["sample", server.address, "--steps", "80", "--random-agent"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines
+    assert all(re.fullmatch(r"rollserve: \d+/80 steps, \d+ steps/s", line) for line in lines), lines
+
+
+def test_counts_may_have_an_exponent(sampler: rollserve.Sampler, server: LocalServer, tmp_path: Path) -> None:
+    shown = run("sample", server.address, "--steps", "1e3", "--seed", "3", "--out", tmp_path / "batch.npz")
+    assert shown.returncode == 0, shown.stderr
+    assert equal(rollserve.EpisodeBatch.load(tmp_path / "batch.npz"), sampler.obtain_samples(1000, seed=3))
+    assert "\n20 episodes, " in run("evaluate", server.address, "--episodes", "2e1").stdout
+    assert run("resize", server.address, "2.0").stdout == "2 workers, previously 2\n"
+    for wrong in ("1.5", "1e-1", "nan", "inf", "1e999", "", "ten"):
+        shown = run("sample", server.address, "--steps", wrong)
+        assert shown.returncode == 2
+        assert f"argument --steps: expected a whole number, such as 10000 or 1e4, got {wrong!r}" in shown.stderr
 
 
 def test_sample_sends_a_random_agent(sampler: rollserve.Sampler, server: LocalServer) -> None:

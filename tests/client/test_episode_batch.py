@@ -177,10 +177,18 @@ def test_concatenate_fills_missing_infos_with_gaps() -> None:
         ("last_observations", np.zeros((3, 2)), "last_observations", ("(3, 2)", "2")),
         ("last_observations", np.zeros((2, 7)), "last_observations", ("(7,)", "(2,)")),
         ("last_observations", {"a": np.zeros((2, 2))}, "last_observations", ("['a']", "['']")),
+        ("last_observations", np.zeros((2, 2), np.float32), "last_observations", ("float64", "float32")),
+        ("observations", np.zeros((5, 2), np.uint8), "last_observations", ("uint8", "float64")),
+        ("observations", np.array([["a", "b"]] * 5), "observations", "<U1"),
+        ("last_observations", np.array([[b"a", b"b"]] * 2), "last_observations", "|S1"),
         ("actions", np.zeros(3), "actions", ("(3,)", "5")),
         ("actions", np.array([None] * 5), "actions", "object"),
+        ("actions", np.array(["left"] * 5), "actions", "<U4"),
+        ("actions", np.zeros(5, "V4"), "actions", "|V4"),
+        ("actions", np.zeros(5, "m8[s]"), "actions", "timedelta64[s]"),
         ("agent_infos", {"log_prob": np.zeros(4)}, "agent_infos/log_prob", ("(4,)", "5")),
         ("env_infos", {"x": [1] * 5}, "env_infos/x", "list"),
+        ("env_infos", {"x": np.array(["a"] * 5)}, "env_infos/x", "<U1"),
         ("env_infos", np.zeros(5), "env_infos", "ndarray"),
         ("episode_infos", {"x": np.zeros(5)}, "episode_infos/x", ("(5,)", "2")),
         ("terminated", np.array([0, 1]), "terminated", ("int64", "bool")),
@@ -195,6 +203,26 @@ def test_concatenate_fills_missing_infos_with_gaps() -> None:
 def test_misfit_column_is_rejected_by_name(name: str, value: Any, field: str, quotes: str | tuple[str, ...]) -> None:
     with raises(ValueError, field=field, quotes=quotes):
         dataclasses.replace(make([3, 2]), **{name: value})
+
+
+def test_last_observations_keep_the_dtype_of_observations() -> None:
+    row = {
+        "observations": np.array([1, 2], np.uint8),
+        "last_observations": 300.7,
+        "actions": np.zeros(2, np.int64),
+        "rewards": np.zeros(2),
+        "terminated": True,
+        "truncated": False,
+    }
+    with raises(ValueError, field="last_observations", quotes=("uint8", "float64")):
+        EpisodeBatch.from_list([row])
+    batch = EpisodeBatch.from_list([row | {"last_observations": np.uint8(3)}])
+    assert batch.next_observations.dtype == np.uint8
+    assert batch.next_observations.tolist() == [2, 3]
+    nested = make([2], nested=True)
+    last = dict(nested.last_observations, **{"b/0": np.array([300.7], np.float32)})
+    with raises(ValueError, field="last_observations/b/0", quotes=("float64", "float32")):
+        dataclasses.replace(nested, last_observations=last)
 
 
 def test_concatenate_rejects_columns_that_differ() -> None:
@@ -221,8 +249,18 @@ def test_batch_survives_files_and_pickles(tmp_path: Path, nested: bool) -> None:
 
 @pytest.mark.parametrize("dtype", [np.uint64, np.uint8, np.int32])
 def test_integer_columns_may_have_any_integer_type(dtype: type[np.integer]) -> None:
-    names = ("lengths", "policy_versions", "episode_indices", "first_steps", "env_seeds", "worker_indices")
-    expected = make([3, 1, 2], env_seeds=np.array([4, 5, 6]), worker_indices=np.zeros(3, np.int64))
+    names = (
+        "lengths",
+        "policy_versions",
+        "episode_indices",
+        "first_steps",
+        "env_seeds",
+        "worker_indices",
+        "row_indices",
+    )
+    expected = make(
+        [3, 1, 2], env_seeds=np.array([4, 5, 6]), worker_indices=np.zeros(3, np.int64), row_indices=np.arange(3)
+    )
     batch = dataclasses.replace(expected, **{name: getattr(expected, name).astype(dtype) for name in names})
     assert equal(batch, expected)
     assert batch.returns.tolist() == [3, 1, 2]
@@ -286,4 +324,7 @@ def test_batch_may_be_empty() -> None:
     assert batch.returns.shape == batch.step_types.shape == (0,)
     assert batch.valids.shape == (0, 0)
     assert batch.split() == []
+    assert str(batch).splitlines()[0] == repr(batch)
+    rows: dict[str, Any] = make([], row_indices=np.zeros(0, np.int64)).as_rows()
+    assert rows["observations"].shape == (0, 0, 2)
     assert len(batch.joined()) == 0

@@ -28,16 +28,27 @@ def generated(sampler: str, parameters: dict[str, np.ndarray], skip: bool = Fals
     return pb.UpdateAgentRequest(sampler=sampler, all_workers=update, skip_if_identical=skip)
 
 
-@given(sampler=st.text(max_size=5), parameters=parameter_sets(), skip=st.booleans())
+@given(
+    sampler=st.text(max_size=5),
+    client_id=st.text(max_size=5),
+    parameters=parameter_sets(),
+    skip=st.booleans(),
+    expected=st.none() | st.integers(-(2**63), 2**63 - 1),
+)
 def test_written_update_equals_the_generated_classes(
-    sampler: str, parameters: dict[str, np.ndarray], skip: bool
+    sampler: str, client_id: str, parameters: dict[str, np.ndarray], skip: bool, expected: int | None
 ) -> None:
-    data = write_parameters_update(sampler, parameters, skip_if_identical=skip)
-    assert pb.UpdateAgentRequest.FromString(data) == generated(sampler, parameters, skip)
-    for written in (data, generated(sampler, parameters, skip).SerializeToString()):
+    request = pb.UpdateAgentRequest(sampler=sampler, skip_if_identical=skip, client_id=client_id)
+    if expected is not None:
+        request.expected_policy_version = request.expected_environment_version = expected
+    data = write_parameters_update(request, parameters)
+    whole = generated(sampler, parameters, skip)
+    whole.MergeFrom(request)
+    assert pb.UpdateAgentRequest.FromString(data) == whole
+    for written in (data, whole.SerializeToString()):
         read = read_parameters_update(written)
         assert read is not None
-        assert (read.sampler, read.skip_if_identical) == (sampler, skip)
+        assert read.request == request
         assert list(read.parameters) == list(parameters)
         for name, array in read.parameters.items():
             assert (array.dtype, array.shape) == (parameters[name].dtype.newbyteorder("<"), parameters[name].shape)
@@ -61,7 +72,9 @@ def test_corrupt_update_is_read_as_the_generated_classes_read_it(
         assert request.WhichOneof("update") == "all_workers"
         assert request.all_workers.WhichOneof("update") == "parameters"
         expected = named_tensors_from_proto(request.all_workers.parameters.tensors)
-        assert (read.sampler, read.skip_if_identical) == (request.sampler, request.skip_if_identical)
+        rest = pb.UpdateAgentRequest.FromString(bytes(changed))
+        rest.ClearField("all_workers")
+        assert read.request == rest
         assert {name: array.tobytes() for name, array in read.parameters.items()} == {
             name: array.tobytes() for name, array in expected.items()
         }

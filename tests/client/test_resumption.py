@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 from cutting_proxy import cutting_proxy
 from pools import adds_up
+from scripted_server import abort, scripted_server
 from support import equal, raises
 
 import rollserve
-from rollserve._calls.resumption import Backoff
+from rollserve._calls.interruptions import Backoff
 from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve.v1.episode_batch_pb2 import Progress
 from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.local import LocalServer
 
@@ -128,3 +132,122 @@ def test_backoff_ignores_time_before_the_first_failure() -> None:
         time.sleep(0.4)
         assert backoff.next_seconds() is None
         backoff.succeed()
+
+
+@pytest.fixture(scope="module")
+def first_part(server: LocalServer) -> list[bytes]:
+    """The beginning of a stream of exact episodes, and its first message, which ends within an episode."""
+    with rollserve.connect(server.address) as sampler:
+        sampler.update_env("sample_envs:Big", kwargs={"observation_bytes": 1024, "length": 20})
+        sampler.update_agent(rollserve.RandomAgent())
+    with grpc.insecure_channel(server.address) as channel:
+        options = pb.SamplingOptions(seed=3, max_message_bytes=4096)
+        request = pb.ObtainExactEpisodesRequest(episode_count_per_worker=1, options=options)
+        responses = list(SamplerServiceStub(channel).ObtainExactEpisodes(request))[:2]
+    assert not any((*responses[1].batch.terminated, *responses[1].batch.truncated))
+    return [response.SerializeToString() for response in responses]
+
+
+LOST = "worker 1 was lost and could not be replaced"
+
+
+def lost() -> Any:
+    return raises(rollserve.UnavailableError, reason=rollserve.Reason.WORKER_LOST, quotes=LOST)
+
+
+class Repeating:
+    """The script of calls that deliver the same part, report progress, and lose the same worker."""
+
+    def __init__(self, first_part: list[bytes]) -> None:
+        self._responses = first_part
+        self.num_calls = 0
+
+    def __call__(self, context: grpc.ServicerContext) -> Iterator[bytes]:
+        self.num_calls += 1
+        yield from self._responses
+        yield pb.ObtainSamplesResponse(progress=Progress(simulated_step_count=self.num_calls)).SerializeToString()
+        abort(context, rollserve.Reason.WORKER_LOST, LOST)
+
+
+def test_stream_that_delivers_nothing_new_ends_with_the_error_of_the_server(first_part: list[bytes]) -> None:
+    script = Repeating(first_part)
+    with (
+        scripted_server(ObtainExactEpisodes=script) as address,
+        rollserve.connect(address) as sampler,
+        lost(),
+    ):
+        sampler.obtain_exact_episodes(1, seed=3, timeout=0.5, deadline=20)
+    assert script.num_calls > 1
+
+
+async def test_async_stream_that_delivers_nothing_new_ends_with_the_error_of_the_server(
+    first_part: list[bytes],
+) -> None:
+    script = Repeating(first_part)
+    with scripted_server(ObtainExactEpisodes=script) as address:
+        async with rollserve.aconnect(address) as sampler:
+            with lost():
+                await sampler.obtain_exact_episodes(1, seed=3, timeout=0.5, deadline=20)
+    assert script.num_calls > 1
+
+
+def test_evaluation_that_reports_progress_only_ends_with_the_error_of_the_server(first_part: list[bytes]) -> None:
+    script = Repeating(first_part[:1])
+    with (
+        scripted_server(Evaluate=script) as address,
+        rollserve.connect(address) as sampler,
+        lost(),
+    ):
+        sampler.evaluate(1, timeout=0.5, deadline=20)
+    assert script.num_calls > 1
+
+
+def test_deadline_of_an_interrupted_stream_names_the_error_of_the_server(first_part: list[bytes]) -> None:
+    script = Repeating(first_part)
+    with (
+        scripted_server(ObtainExactEpisodes=script) as address,
+        rollserve.connect(address) as sampler,
+        raises(rollserve.DeadlineError, field="deadline", quotes=LOST) as caught,
+    ):
+        sampler.obtain_exact_episodes(1, seed=3, timeout=20, deadline=0.5)
+    cause = caught.value.__cause__
+    assert isinstance(cause, rollserve.UnavailableError)
+    assert cause.reason == rollserve.Reason.WORKER_LOST
+
+
+def test_silence_of_an_interrupted_stream_names_the_error_of_the_server(first_part: list[bytes]) -> None:
+    script, silent = Repeating(first_part), threading.Event()
+
+    def fail_once(context: grpc.ServicerContext) -> Iterator[bytes]:
+        if script.num_calls:
+            silent.wait(20)
+            return
+        yield from script(context)
+
+    with (
+        scripted_server(ObtainExactEpisodes=fail_once) as address,
+        rollserve.connect(address) as sampler,
+        raises(rollserve.DeadlineError, reason=rollserve.Reason.NO_PROGRESS, quotes=LOST) as caught,
+    ):
+        try:
+            sampler.obtain_exact_episodes(1, seed=3, timeout=0.5)
+        finally:
+            silent.set()
+    assert isinstance(caught.value.__cause__, rollserve.UnavailableError)
+
+
+@pytest.mark.parametrize(("limit", "field"), [({"timeout": 0.5}, "timeout"), ({"deadline": 0.5}, "deadline")])
+def test_late_call_names_the_worker_that_the_server_waits_for(limit: dict[str, float], field: str) -> None:
+    over = threading.Event()
+    text = "worker 2: no license on this machine"
+
+    def wait(_: grpc.ServicerContext) -> Iterator[bytes]:
+        yield pb.ObtainSamplesResponse(progress=Progress(waiting_for=text)).SerializeToString()
+        over.wait(20)
+
+    with scripted_server(ObtainSamples=wait) as address, rollserve.connect(address) as sampler:
+        try:
+            with raises(rollserve.DeadlineError, field=field, quotes=text):
+                sampler.obtain_samples(1, **limit)
+        finally:
+            over.set()

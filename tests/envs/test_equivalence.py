@@ -148,11 +148,8 @@ def test_dropped_infos_are_counted(sampler: rollserve.Sampler) -> None:
     sampler.update_agent(rollserve.RandomAgent())
     batch = sampler.obtain_samples(21)
     assert batch.account is not None
-    # Three episodes of seven steps are delivered; workers may have simulated steps of others.
-    assert len(batch) == 3
-    assert batch.account.dropped_infos["text"] == batch.account.num_simulated_steps
-    assert batch.account.dropped_infos["ragged"] >= 21
-    assert batch.account.dropped_infos["name"] >= 3
+    assert len(batch) == 3  # of seven steps
+    assert batch.account.dropped_infos == {"text": 21, "ragged": 21, "name": 3}
     assert set(batch.env_infos) == {"step", "vector", "inner/push", "success", "_success"}
     assert batch.env_infos["_success"].sum() == 3
     assert batch.env_infos["vector"].dtype == np.float32

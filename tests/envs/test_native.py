@@ -65,7 +65,7 @@ async def test_episodes_equal_a_plain_loop(backend: Backend) -> None:
     assert adds_up(batch.account)
 
 
-async def test_native_code_is_used_by_default_where_it_exists() -> None:
+async def test_native_code_is_used_by_default_where_single_rows_have_its_spaces() -> None:
     wrapped = [rollserve.Wrapper("TimeLimit", {"max_episode_steps": 5})]
     classes = (
         (EnvSpec("CartPole-v1"), Reproducibility.BLOCK),
@@ -119,7 +119,7 @@ async def test_native_code_is_used_by_default_where_it_exists() -> None:
             Reason.ENV_REFUSED,
             "'gravity'",
         ),
-        (coins(mode="Disabled"), "kwargs_json", Reason.ENV_REFUSED, "Coins-v0"),
+        (coins(mode="Disabled"), "vectorization", Reason.INVALID_VALUE, "Coins-v0"),
     ],
     ids=["no code", "wrappers", "task", "no code of a class", "argument", "autoreset mode"],
 )
@@ -289,7 +289,7 @@ def test_awaited_block_runs_before_a_prefetched_one() -> None:
         nonlocal num_idle_steps
         before_now = set(finished)
         while True:
-            order = Order(sequence, begin, (), before, (), 1 << 22, bind_worker=False, seconds=5.0)
+            order = Order(sequence, begin, (), before, (), 1 << 22, seconds=5.0)
             report, _ = worker.work(order)
             finished.extend(index for index, *_ in report.finished)
             num_idle_steps += report.num_idle_steps

@@ -6,10 +6,11 @@ import asyncio
 import concurrent.futures
 import contextlib
 import dataclasses
+import gzip
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import grpc
@@ -88,6 +89,45 @@ def test_sampling_request_is_rejected_over_4_mib(running: Serving) -> None:
         expected = grpc.StatusCode.RESOURCE_EXHAUSTED, "REQUEST_TOO_LARGE"
         assert refusal(channel, "ObtainSamples", padded(ENDLESS, 5 << 20)) == expected
         assert answers(sampler)
+
+
+def test_compressed_requests_take_bounded_memory(running: Serving) -> None:
+    """128 KiB on the wire, and 128 MiB before their compression."""
+    server, sampler = running
+    process = psutil.Process(server.process.pid)
+    before = process.memory_info().rss
+    with careless(server) as channel:
+        for path in (f"{SERVICE}/ObtainSamples", f"{SERVICE}/UpdateAgent", "/grpc.health.v1.Health/Check"):
+            with raises(grpc.RpcError, reason=Reason.REQUEST_TOO_LARGE) as caught:
+                channel.unary_unary(path)(bytes(128 << 20), compression=grpc.Compression.Gzip)
+            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert process.memory_info().rss - before < 64 << 20  # a server keeps the memory that it once used
+    assert answers(sampler)
+
+
+def test_requests_compressed_by_gzip_are_answered_up_to_4_mib(running: Serving) -> None:
+    server, _ = running
+    with careless(server) as channel:
+        sample, update = channel.unary_stream(f"{SERVICE}/ObtainSamples"), channel.unary_unary(f"{SERVICE}/UpdateAgent")
+        agent = pb.UpdateAgentRequest()
+        agent.all_workers.agent.random.SetInParent()
+        version = pb.UpdateAgentResponse.FromString(
+            update(agent.SerializeToString(), compression=grpc.Compression.Gzip)
+        ).policy_version
+        request = padded(pb.ObtainSamplesRequest(step_count=1), 3 << 20)
+        first, *_ = sample(request, compression=grpc.Compression.Gzip)
+        assert pb.ObtainSamplesResponse.FromString(first).beginning.policy_version == version
+        with pytest.raises(grpc.RpcError) as caught:
+            update(agent.SerializeToString(), compression=grpc.Compression.Deflate)
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize("change", [lambda data: data[:-1], lambda data: data + b"x", lambda data: data[:9] + b"x"])
+def test_malformed_gzip_is_rejected(running: Serving, change: Callable[[bytes], bytes]) -> None:
+    server, _ = running
+    with careless(server) as channel:
+        data = change(gzip.compress(ENDLESS.SerializeToString()))
+        assert refusal(channel, "ObtainSamples", data) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_VALUE")
 
 
 def test_unsent_requests_block_no_other_connection(running: Serving) -> None:

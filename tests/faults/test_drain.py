@@ -11,9 +11,15 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from pools import CARTPOLE, pool_of
 from raw_calls import FOREVER, SERVICE, careless, end_of, serving, soon
+from support import raises
 
+from rollserve import Reason
 from rollserve.v1 import sampler_service_pb2 as pb
+from rollserve_server.agents import RandomSpec
+from rollserve_server.errors import StoppingError
+from rollserve_server.pool import InProcessBackend
 
 SLOW = ("--env", "sample_envs:Slow", "--backend", "in-process", "--workers", "1", "--rows", "1", "--max-calls", "1")
 OBTAIN = f"{SERVICE}/ObtainSamples"
@@ -50,6 +56,15 @@ def test_drain_rejects_queued_calls_at_once_and_running_calls_after_the_grace(tm
         assert end_of(running) == (grpc.StatusCode.UNAVAILABLE, "SERVER_STOPPING")
         assert time.monotonic() - began >= 2
         assert server.process.wait(20) == 0
+
+
+async def test_drain_rejects_updates() -> None:
+    async with pool_of(InProcessBackend(), CARTPOLE) as pool:
+        pool.drain(StoppingError("the server is stopping"))
+        for update in (pool.update_agent([RandomSpec()]), pool.update_env([CARTPOLE]), pool.resize(1)):
+            with raises(StoppingError, reason=Reason.SERVER_STOPPING):
+                await update
+        assert (pool.status().policy_version, pool.status().env_version) == (0, 1)
 
 
 def test_drain_completes_calls_that_end_within_the_grace(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from cutting_proxy import cutting_proxy
 from faults.backends import SLOW_ON_RAY
 from fragment_calls import box
 from odd_errors import TEXTS, raise_odd
-from pools import adds_up, evaluate, evaluate_population, kill_one, pool_of, sample
+from pools import adds_up, calls_of, evaluate, evaluate_population, kill_one, pool_of, prefetched, sample
 from shuffled_workers import ShuffledBackend
 from support import equal, raises, server_environment
 from unreliable import MortalBackend
@@ -232,11 +232,15 @@ async def check_gaps(backend: Backend, retries: int) -> None:
 async def test_own_sequence_with_prefetch_skips_failed_episodes() -> None:
     async with pool_of(InProcessBackend(), flaky(times=-1), **MODULES) as pool:
         await pool.update_agent([RandomSpec()])
-        batches = []
+        batches, calls = [], calls_of(pool)
         for _ in range(8):
             batches.append(await sample(pool, AtLeast(60), prefetch=True, skip_failed=True))
-            await asyncio.sleep(0.02)
+            await prefetched(calls[-1])
         accounts = [check_account(batch) for batch in batches]
+        assert sum(account.num_prefetched_steps for account in accounts) > 0
+        for account in accounts:
+            skipped = [failure for failure in account.episode_failures if failure.skipped]
+            assert len(skipped) == account.num_failed_episodes < 64
         joined = rollserve.EpisodeBatch.concatenate(*batches)
         last = int(joined.episode_indices[-1])
         whole = await reference(STEADY, AtLeast(2000), seed=accounts[0].seed)
@@ -646,7 +650,7 @@ async def test_exceptions_from_close_stop_no_other_close(backend: Backend, tmp_p
         await sample(pool, AtLeast(10), seed=3)
         (after,) = pool.status().workers
         assert (after.identity, after.num_restarts) == (before.identity, 0)
-    assert (tmp_path / "closed").stat().st_size == 3
+    assert (tmp_path / "closed").stat().st_size == 1 + 3  # the one that was tried, and the rows
 
 
 @SLOW_ON_RAY

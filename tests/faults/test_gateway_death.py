@@ -18,7 +18,7 @@ import psutil
 import pytest
 from raw_calls import soon
 from ray_clusters import RayCluster, cluster_server, free_port, ray_cluster
-from support import equal
+from support import equal, raises
 
 import rollserve
 
@@ -83,6 +83,48 @@ def test_takeover_keeps_versions_workers_and_running_streams(cluster: RayCluster
             assert stream.end().num_resumptions == 1
         assert cluster.actors("WorkerActor") == workers
         assert sampler.update_agent(rollserve.RandomAgent()) == 3
+        server.process.terminate()
+        assert server.process.wait(30) == 0
+        assert soon(lambda: not cluster.actors())
+
+
+def test_sampler_lost_with_its_journal_begins_a_new_run_with_other_seeds(cluster: RayCluster, tmp_path: Path) -> None:
+    port = free_port()
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(cluster_server(cluster, tmp_path, *OPTIONS, port=port))
+        sampler = stack.enter_context(connect(server.address))
+        sampler.update_agent(rollserve.RandomAgent())
+        own = [sampler.obtain_samples(100), sampler.obtain_fragments(80)]
+        sampler.update_env("sample_envs:Big", kwargs={"observation_bytes": 10_000, "length": 30})
+        stream = stack.enter_context(CALLS["at least"](sampler))
+        next(stream)
+        (journal,) = cluster.actors("JournalActor")
+        os.kill(journal, signal.SIGKILL)
+        log = server.log
+        assert soon(lambda: "journal whole again" in log.read_text())
+        (journal,) = cluster.actors("JournalActor")
+        server.process.kill()
+        os.kill(journal, signal.SIGKILL)
+        server.process.wait()
+        server = stack.enter_context(cluster_server(cluster, tmp_path, *OPTIONS, port=port))
+        assert "WARNING sampler lost with its journal" in server.log.read_text()
+        with raises(rollserve.PreconditionError, reason=rollserve.Reason.SAMPLER_RUN):
+            list(stream)
+        assert sampler.status().policy_version == 0
+        with raises(rollserve.PreconditionError, reason=rollserve.Reason.SAMPLER_RUN):
+            sampler.update_agent(rollserve.RandomAgent())  # the environment that this client has set is lost, too
+        sampler = stack.enter_context(connect(server.address))
+        sampler.update_agent(rollserve.RandomAgent())
+        for before, after in zip(own, [sampler.obtain_samples(100), sampler.obtain_fragments(80)], strict=True):
+            assert set(after.env_seeds).isdisjoint(before.env_seeds)
+        server.process.terminate()
+        assert server.process.wait(30) == 0
+        assert soon(lambda: not cluster.actors())
+        server = stack.enter_context(cluster_server(cluster, tmp_path, *OPTIONS, port=port))  # fresh on purpose
+        sampler = stack.enter_context(connect(server.address))
+        sampler.update_agent(rollserve.RandomAgent())
+        assert equal(sampler.obtain_samples(100), own[0])
+        assert "sampler lost" not in server.log.read_text()
         server.process.terminate()
         assert server.process.wait(30) == 0
         assert soon(lambda: not cluster.actors())

@@ -6,16 +6,21 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import pytest
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
 from raw_calls import FOREVER, serving, soon
 from silencing_proxy import silencing_proxy
 from support import equal, raises
 
 import rollserve
+from rollserve_server.local import LocalServer
 
 SLOW = (
     "--env",
@@ -69,6 +74,18 @@ def test_quiet_client_stays_connected(tmp_path: Path) -> None:
         stream = sampler.stream_samples(80)
         time.sleep(3)  # longer than both keepalive times together
         assert stream.join().account.num_resumptions == 0
+
+
+def test_quiet_stream_of_a_client_with_a_short_keepalive_stays_open(server: LocalServer) -> None:
+    """A client that pings too often loses its connection with the fourth ping of a quiet stream."""
+    options = [("grpc.keepalive_time_ms", 800), ("grpc.http2.max_pings_without_data", 0)]
+    with grpc.insecure_channel(server.address, options=[("grpc.use_local_subchannel_pool", 1), *options]) as channel:
+        ended = threading.Event()
+        watching = HealthStub(channel).Watch(HealthCheckRequest())
+        assert next(watching).status == HealthCheckResponse.SERVING
+        watching.add_done_callback(lambda _: ended.set())
+        assert not ended.wait(4)
+        watching.cancel()
 
 
 def test_vanished_server_ends_calls_by_timeout(tmp_path: Path) -> None:

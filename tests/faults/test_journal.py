@@ -42,8 +42,10 @@ class MemoryJournal(NoJournal):
     """A journal that stores pickled copies, like a journal in another process."""
 
     def __init__(self, backend: LastingBackend, epoch: int) -> None:
+        super().__init__()
         self.epoch = epoch
         self.state = pickle.loads(pickle.dumps(backend.kept))
+        self.follows_loss = self.state is None and epoch > 1
         self._backend = backend
 
     async def begin(self, state: Callable[[], SamplerState], snapshot: Callable[[], Any]) -> None:
@@ -138,10 +140,32 @@ async def test_takeover_keeps_versions_counters_and_results() -> None:
         assert own.account is not None
         assert fresh.account.seed != own.account.seed
         assert set(fresh.env_seeds).isdisjoint(own.env_seeds)
-        assert await pool.update_agent([RandomSpec()]) == 3
+        assert (await pool.update_agent([RandomSpec()])).version == 3
         seeds = {own.account.seed, fresh.account.seed}
     async with pool_on(backend, keep=False) as pool:
         assert pool.status().seed not in seeds
+
+
+async def test_pool_after_a_loss_begins_a_run_with_other_own_sequences(caplog: pytest.LogCaptureFixture) -> None:
+    backend, runs, seeds = LastingBackend(), set(), []
+    for _ in range(3):
+        async with pool_on(backend) as pool:
+            runs.add(run_of(pool))
+            await pool.update_agent([RandomSpec()])
+            for target in (AtLeast(50), Fragments(80)):
+                account = (await sample(pool, target)).account
+                assert account is not None
+                seeds.append(account.seed)
+            assert pool.status().policy_version == 1
+        backend.kept = None
+        backend.handles.clear()
+    assert len(runs) == 3
+    assert len(set(seeds[::2])) == len(set(seeds[1::2])) == 3
+    assert [record.message[:29] for record in caplog.records if "lost" in record.message] == 2 * [
+        "sampler lost with its journal"
+    ]
+    async with pool_on(LastingBackend(), keep=False) as pool:  # a fresh one with the same seed
+        assert pool.status().seed == seeds[0]
 
 
 async def test_takeover_keeps_the_versions_that_the_pool_kept() -> None:
@@ -175,7 +199,7 @@ async def test_takeover_forgets_updates_that_were_not_written() -> None:
     async with pool_on(backend, keep=False) as pool:
         assert (pool.status().policy_version, pool.status().env_version) == (1, 1)
         assert equal(await sample(pool, AtLeast(50), seed=3), expected)
-        assert await pool.update_agent([ConstantSpec({"": np.array(1)})]) == 2
+        assert (await pool.update_agent([ConstantSpec({"": np.array(1)})])).version == 2
         other = await sample(pool, AtLeast(50), seed=3)
         assert (other.actions == 1).all()
 
@@ -332,8 +356,9 @@ async def test_takeover_replaces_a_worker_that_hangs_while_it_gets_versions(tmp_
     lay(tmp_path, "construction")
     async with pool_on(backend, keep=False, **MODULES, **limits) as pool:
         assert equal(await sample(pool, Exactly(20), seed=1), expected)
-        (found, made) = pool.status().workers
-        assert (found.num_restarts, made.num_restarts) == (0, 2)
+        # The other worker may have run everything meanwhile.
+        await until(lambda: [worker.num_restarts for worker in pool.status().workers] == [0, 2])
+        (_, made) = pool.status().workers
         assert made.last_failure.startswith("worker 1 ")
         assert made.last_failure.endswith(" 1 s")
 
@@ -449,3 +474,15 @@ def test_lease_has_one_owner_at_a_time() -> None:
     assert fresh.acquire(second, 2) is None
     assert fresh.acquire(second, 4) == 4  # a later epoch
     assert not fresh.renew(3)
+
+
+def test_lease_that_replaces_a_lost_one_is_the_last_owners_for_a_while() -> None:
+    now = 0.0
+    first, second = Owner("here", 1), Owner("there", 2)
+    lease = Lease(5, lambda: now, last_epoch=3)
+    assert lease.acquire(second) is None
+    assert lease.acquire(first, 3) == 3
+    lease = Lease(5, lambda: now, last_epoch=3)
+    now = 5.0
+    assert lease.acquire(second) == 4
+    assert lease.acquire(first, 3) is None

@@ -245,18 +245,19 @@ def test_server_does_not_start_without_room_for_the_files_of_ray(full: bool, tmp
 # Ports and files
 
 
-def test_server_leaves_no_process_behind_if_its_port_is_taken(tmp_path: Path) -> None:
-    """Ray has started by then."""
+def test_server_leaves_no_process_behind_if_its_port_is_taken_while_ray_starts(tmp_path: Path) -> None:
+    address, processes = ("127.0.0.1", free_port()), set[psutil.Process]()
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        command = [SERVER, "--env", "CartPole-v1", "--workers", "1", "--listen", f"127.0.0.1:{taken.getsockname()[1]}"]
+        command = [SERVER, "--env", "CartPole-v1", "--workers", "1", "--listen", f"{address[0]}:{address[1]}"]
         with (tmp_path / "log").open("w") as log:
             process = subprocess.Popen(command, stderr=log)
-        processes: set[psutil.Process] = set()
         while process.poll() is None:
             with contextlib.suppress(psutil.NoSuchProcess):
+                is_first = not processes
                 processes.update(psutil.Process(process.pid).children(recursive=True))
+                if is_first and processes:
+                    taken.bind(address)
+                    taken.listen()
             time.sleep(0.1)
     assert process.returncode == 1
     assert "cannot serve error='listen: " in (tmp_path / "log").read_text().splitlines()[-1]
@@ -370,8 +371,8 @@ def test_server_ends_when_its_cluster_is_lost(own: bool, request: pytest.Fixture
         with pytest.raises(rollserve.UnavailableError):
             for _ in stream:
                 pass
-        with pytest.raises(rollserve.UnavailableError):
-            sampler.status()
+        with pytest.raises(rollserve.UnavailableError):  # the server is stopping, or gone
+            sampler.status(timeout=1)
         assert server.process.wait(30) == 1
         assert time.monotonic() - began < 30  # Ray itself waits for 60 s
     assert_gone(started)
@@ -452,7 +453,8 @@ def serving(*command: str | Path, log: Path) -> Iterator[Callable[[], list[str]]
     with log.open("w") as file:
         process = subprocess.Popen([*command, "--listen", "127.0.0.1:0"], stderr=file)
     try:
-        wait_for(lambda: process.poll() is not None or any("serving" in line for line in lines()))
+        served = re.compile(r' serving |"event": "serving"')
+        wait_for(lambda: process.poll() is not None or any(map(served.search, lines())))
         assert process.poll() is None, log.read_text()
         yield lines
     finally:

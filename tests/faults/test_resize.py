@@ -80,8 +80,8 @@ def sizes_of(pool: Pool) -> tuple[int, int]:
 
 
 def owners(folder: Path) -> set[int]:
-    """The processes with open environments, which leave a file each in the folder."""
-    return {int(file.name.partition(".")[0]) for file in folder.iterdir()}
+    """The processes with open environments, each of which has a file in the folder; killed ones leave theirs there."""
+    return {process for file in folder.iterdir() if psutil.pid_exists(process := int(file.name.partition(".")[0]))}
 
 
 def process_ids(pool: Pool) -> set[int]:

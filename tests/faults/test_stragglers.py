@@ -66,6 +66,7 @@ async def test_duplicated_episodes_are_delivered_once(
         backend = MortalBackend(seed, num_deaths)
         async with pool_of(backend, env, workers=num_workers, straggler_factor=1e-9, **options) as pool:
             await pool.update_agent([RandomSpec()])
+            accounts: list[rollserve.Account] = []
             for call in range(_CALLS):
                 async with asyncio.timeout(_LONG_SECONDS):
                     batch = await sample(pool, AtLeast(300))
@@ -73,12 +74,19 @@ async def test_duplicated_episodes_are_delivered_once(
                 account = batch.account
                 assert account is not None
                 assert _adds_up(account)
-                assert account.num_straggler_episodes == account.retry_reasons.get("straggler", 0)
+                assert "straggler" not in account.retry_reasons
+                assert account.num_retried_episodes == sum(account.retry_reasons.values())
+                assert num_deaths > 0 or account.num_retried_episodes == 0
+                accounts.append(account)
                 num_duplicates += account.num_straggler_episodes
                 num_lost_steps += account.num_lost_steps
             evaluation = await evaluate(pool, 15)
             assert evaluation.outcomes == expected_evaluation.outcomes
             assert adds_up(evaluation.account)
+            num_in_pool = sum(account.num_straggler_episodes for account in accounts)
+            assert (
+                pool.status().counters.num_straggler_episodes == num_in_pool + evaluation.account.num_straggler_episodes
+            )
         assert num_deaths == 0 or backend.num_deaths < num_deaths
     assert num_duplicates > 0
     assert num_lost_steps > 0

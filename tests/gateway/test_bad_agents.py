@@ -179,7 +179,7 @@ PARAMETER_CASES = {
         changed(lambda mlp: mlp.parameters.tensors.pop(0)), f"{MLP}.parameters", ("'0/weight'",)
     ),
     "unknown name": Rejection(added("x"), f"{MLP}.parameters", ("'x'",)),
-    "name twice": Rejection(added("0/bias"), f"{MLP}.parameters", ("'0/bias'",)),
+    "name twice": Rejection(added("0/bias"), f"{MLP}.parameters['0/bias']", ("'0/bias'",)),
     "shape of other layers": Rejection(
         layer_sizes(4, 9, 2), f"{MLP}.parameters['0/weight'].shape", ("(8, 4)", "(9, 4)")
     ),
@@ -191,26 +191,30 @@ PARAMETER_CASES = {
     "infinity": Rejection(weight(np.full_like(ZEROS, np.inf)), f"{MLP}.parameters['0/weight'][0, 0]", ("inf",)),
     "too few bytes": Rejection(
         weight(tensor_pb2.Tensor(data_type=FLOAT32, shape=[8, 4], data=b"1")),
-        f"{MLP}.parameters",
+        f"{MLP}.parameters['0/weight'].data",
         ("'0/weight'", "1", "128"),
     ),
-    "no type": Rejection(weight(tensor_pb2.Tensor(shape=[8, 4])), f"{MLP}.parameters", ("'0/weight'", "data_type")),
+    "no type": Rejection(
+        weight(tensor_pb2.Tensor(shape=[8, 4])), f"{MLP}.parameters['0/weight'].data_type", ("DataType",)
+    ),
     "compressed": Rejection(
-        weight(tensor_pb2.Tensor(compression=1)), f"{MLP}.parameters", ("'0/weight'", "compression")
+        weight(tensor_pb2.Tensor(compression=1)),
+        f"{MLP}.parameters['0/weight'].compression",
+        ("COMPRESSION_UNSPECIFIED",),
     ),
     "negative sizes": Rejection(
         weight(tensor_pb2.Tensor(data_type=FLOAT32, shape=[-8, -4], data=b"\0" * 128)),
-        f"{MLP}.parameters",
+        f"{MLP}.parameters['0/weight'].shape",
         ("'0/weight'", "(-8, -4)"),
     ),
     "huge sizes": Rejection(
         weight(tensor_pb2.Tensor(data_type=FLOAT32, shape=[1 << 62, 1 << 62], data=b"1")),
-        f"{MLP}.parameters",
+        f"{MLP}.parameters['0/weight'].shape",
         ("'0/weight'", f"({1 << 62}, {1 << 62})"),
     ),
     "too many sizes": Rejection(
         weight(tensor_pb2.Tensor(data_type=FLOAT32, shape=[1 << 62] * 20_000)),
-        f"{MLP}.parameters",
+        f"{MLP}.parameters['0/weight'].shape",
         ("'0/weight'", "20000", "32"),
     ),
 }

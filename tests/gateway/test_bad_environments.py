@@ -66,6 +66,11 @@ CASES = {
 ID_CASES = {
     "no id": Rejection(update(), f"{ENV}.id", ("''",), Reason.ENV_NOT_FOUND),
     "unknown id": Rejection(update(id="Nope-v0"), f"{ENV}.id", ("'Nope-v0'",), Reason.ENV_NOT_FOUND),
+    "misspelt id": Rejection(update(id="cartpol-v1"), f"{ENV}.id", ("'CartPole-v1'",), Reason.ENV_NOT_FOUND),
+    "id without its namespace": Rejection(
+        update(id="Breakout-v5"), f"{ENV}.id", ("'ALE/Breakout-v5'",), Reason.ENV_NOT_FOUND
+    ),
+    "misspelt class": Rejection(update(id="sample_envs:task"), f"{ENV}.id", ("'Tasks'",), Reason.ENV_NOT_FOUND),
     "unknown version": Rejection(update(id="CartPole-v99"), f"{ENV}.id", ("'CartPole-v99'",), Reason.ENV_NOT_FOUND),
     "module of the system": Rejection(
         update(id="os:system"), f"{ENV}.id", ("'os'", "--allow-module"), Reason.MODULE_NOT_ALLOWED
@@ -98,7 +103,13 @@ ID_CASES = {
         Reason.ENV_REFUSED,
     ),
     "leaf that is no Unicode": Rejection(update(id="sample_envs:OddlyNamed"), f"{ENV}.id", ("'\\ud800'",)),
-    "space of texts": Rejection(update(id="sample_envs:Unsupported"), f"{ENV}.id", ("Text", "MultiBinary")),
+    "texts as observations": Rejection(
+        update(id="sample_envs:Unsupported"), f"{ENV}.id", ("observations in a Text space", "MultiBinary")
+    ),
+    "texts as actions": Rejection(
+        update(id="sample_envs:UnsupportedActions"), f"{ENV}.id", ("actions at 'say/0' in a Text space",)
+    ),
+    "unknown vectorization": Rejection(update(vectorization=99), f"{ENV}.vectorization", ("99",)),
 }
 KWARGS_CASES = {
     "list": Rejection(cartpole("[1]"), KWARGS, ("'[1]'",)),
@@ -139,7 +150,9 @@ KWARGS_CASES = {
 }
 OTHER_CASES = {
     "task that is no JSON": Rejection(
-        update(task=environment_pb2.Task(method="set_task", argument_json="{")), ENV, ("task", "'{'")
+        update(task=environment_pb2.Task(method="set_task", argument_json="{")),
+        f"{ENV}.task.argument_json",
+        ("'{'",),
     ),
     "reset options in a list": Rejection(update(reset_options_json="[]"), f"{ENV}.reset_options_json", ("'[]'",)),
     "too many wrappers": Rejection(
@@ -148,6 +161,15 @@ OTHER_CASES = {
         ("65", "64"),
     ),
     "unknown wrapper": Rejection(wrapped("Nope"), f"{ENV}.wrappers[0].name", ("'Nope'",), Reason.WRAPPER_NOT_FOUND),
+    "misspelt wrapper": Rejection(
+        wrapped("ClipActions"), f"{ENV}.wrappers[0].name", ("'ClipAction'",), Reason.WRAPPER_NOT_FOUND
+    ),
+    "old name of a wrapper": Rejection(
+        wrapped("GrayScaleObservation"),
+        f"{ENV}.wrappers[0].name",
+        ("'GrayscaleObservation'",),
+        Reason.WRAPPER_NOT_FOUND,
+    ),
     "wrapper that is a module": Rejection(
         wrapped("vector"), f"{ENV}.wrappers[0].name", ("'vector'",), Reason.WRAPPER_NOT_FOUND
     ),

@@ -47,9 +47,20 @@ CASES = {
         ("'other'", "'default'"),
         Reason.SAMPLER_NOT_FOUND,
     ),
+    "no run": Rejection(request(sampler_run=""), "options.sampler_run", ("Beginning",)),
+    "other run": Rejection(request(sampler_run="x"), "options.sampler_run", ("'x'",), Reason.SAMPLER_RUN),
+    "other environment version": Rejection(
+        request(expected_environment_version=999),
+        "options.expected_environment_version",
+        ("999",),
+        Reason.UNEXPECTED_VERSION,
+    ),
+    "long id of a client": Rejection(request(client_id="x" * 65), "options.client_id", ("64", "65")),
     "small messages": Rejection(request(max_message_bytes=100), "options.max_message_bytes", ("100", "4096")),
     "huge messages": Rejection(request(max_message_bytes=1 << 30), "options.max_message_bytes", (str(1 << 30),)),
-    "unset compression": Rejection(request(accept_compression=[1, 0]), "options.accept_compression", ("Compression",)),
+    "unset compression": Rejection(
+        request(accept_compression=[1, 0]), "options.accept_compression[1]", ("COMPRESSION",)
+    ),
     "temperature of 0": Rejection(
         exploration(temperatures=[0]), "options.exploration.temperatures[0]", ("1e-06", "1e+06")
     ),
@@ -65,9 +76,12 @@ CASES = {
     "noise scale without meaning": Rejection(
         exploration(noise_scales=[2]), "options.exploration.noise_scales", ("categorical",)
     ),
+    "noise scale of 1 without meaning": Rejection(
+        exploration(noise_scales=[1]), "options.exploration.noise_scales", ("categorical", "1.0")
+    ),
     "epsilon without meaning": Rejection(exploration(epsilons=[0]), "options.exploration.epsilons", ("categorical",)),
     "other policy version": Rejection(
-        request(expected_policy_version=999), "options.expected_policy_version", ("999",), Reason.POLICY_VERSION
+        request(expected_policy_version=999), "options.expected_policy_version", ("999",), Reason.UNEXPECTED_VERSION
     ),
     "fragments that rows cannot share": Rejection(fragments(12), "step_count", ("12", "8 or 16")),
     "first index of fragments": Rejection(

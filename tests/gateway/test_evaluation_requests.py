@@ -47,6 +47,12 @@ REJECTIONS = {
     "unknown environment version": Rejection(
         options(environment_version=-1), "options.environment_version", ("-1",), Reason.ENVIRONMENT_VERSION
     ),
+    "no run": Rejection(options(sampler_run=""), "options.sampler_run", ("Beginning",)),
+    "expectation beside an environment": Rejection(
+        options(environment={"id": "CartPole-v1"}, expected_environment_version=1),
+        "options.expected_environment_version",
+        ("1", "environment"),
+    ),
     "other run": Rejection(options(sampler_run="x"), "options.sampler_run", ("'x'",), Reason.SAMPLER_RUN),
     "environment and its version": Rejection(
         options(environment={"id": "CartPole-v1"}, environment_version=1), "options.environment_version", ("1",)
@@ -69,7 +75,7 @@ REJECTIONS = {
         options(exploration={"temperatures": [0]}), "options.exploration.temperatures[0]", ("0.0",)
     ),
     "small messages": Rejection(request(episodes={"max_message_bytes": 1}), "episodes.max_message_bytes", ("1",)),
-    "unset compression": Rejection(request(episodes={"accept_compression": [0]}), "episodes.accept_compression"),
+    "unset compression": Rejection(request(episodes={"accept_compression": [0]}), "episodes.accept_compression[0]"),
     "unknown sampler": Rejection(request(sampler="x"), "sampler", ("'x'",), Reason.SAMPLER_NOT_FOUND),
 }
 

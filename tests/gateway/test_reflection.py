@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import grpc
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from grpc_reflection.v1alpha import reflection_pb2
+
 import rollserve
 from rollserve_server.local import LocalServer
 
@@ -60,3 +64,26 @@ def test_client_built_by_reflection_obtains_samples(server: LocalServer, sampler
     )
     assert shown.returncode == 0, shown.stderr
     assert int(shown.stdout) >= 161
+
+
+def test_reflection_v1_answers_as_v1alpha_does(server: LocalServer) -> None:
+    """The messages of both have the same bytes."""
+    services = [f"grpc.reflection.{version}.ServerReflection" for version in ("v1", "v1alpha")]
+    queries = [
+        reflection_pb2.ServerReflectionRequest(list_services=""),
+        reflection_pb2.ServerReflectionRequest(file_containing_symbol="rollserve.v1.SamplerService"),
+        reflection_pb2.ServerReflectionRequest(file_containing_symbol=services[0]),
+        reflection_pb2.ServerReflectionRequest(file_by_filename="no such file"),
+    ]
+    with grpc.insecure_channel(server.address) as channel:
+        answers = {}
+        for service in services:
+            call = channel.stream_stream(f"/{service}/ServerReflectionInfo")
+            answers[service] = list(call(query.SerializeToString() for query in queries))
+    assert answers[services[0]] == answers[services[1]]
+    listed, _, described, missing = map(reflection_pb2.ServerReflectionResponse.FromString, answers[services[0]])
+    assert {service.name for service in listed.list_services_response.service} >= {*services}
+    file = FileDescriptorProto.FromString(described.file_descriptor_response.file_descriptor_proto[0])
+    assert file.package == "grpc.reflection.v1"
+    assert "v1alpha" not in str(file)
+    assert missing.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]

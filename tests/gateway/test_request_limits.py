@@ -111,8 +111,23 @@ def test_too_many_fields_or_bytes_are_rejected() -> None:
     check_fields(pb.UpdateEnvRequest, text.SerializeToString())
     text.all_workers.change.kwargs_json += " "
     quotes = (str(MAX_TEXT_BYTES + 1), str(MAX_TEXT_BYTES))
-    with raises(OverLimitError, field="kwargs_json", reason=Reason.REQUEST_TOO_LARGE, quotes=quotes):
+    with raises(OverLimitError, field="all_workers.change.kwargs_json", reason=Reason.REQUEST_TOO_LARGE, quotes=quotes):
         check_fields(pb.UpdateEnvRequest, text.SerializeToString())
+    paths: dict[str, Message] = {}
+    env = pb.UpdateEnvRequest()
+    for _ in range(3):
+        env.per_worker.updates.add().environment.wrappers.add()
+    env.per_worker.updates[2].environment.wrappers.add(name="x" * (2 << 20))
+    paths["per_worker.updates[2].environment.wrappers[1].name"] = env
+    agent = pb.UpdateAgentRequest()
+    agent.all_workers.agent.onnx.infos.extend(["a", "x" * (2 << 20)])
+    paths["all_workers.agent.onnx.infos[1]"] = agent
+    mapped = pb.UpdateAgentRequest()
+    mapped.all_workers.agent.onnx.inputs["x" * (2 << 20)] = "a"
+    paths["all_workers.agent.onnx.inputs"] = mapped
+    for path, request in paths.items():
+        with raises(OverLimitError, field=path, reason=Reason.REQUEST_TOO_LARGE):
+            check_fields(type(request), request.SerializeToString())
     large = pb.UpdateAgentRequest()
     large.all_workers.agent.onnx.model = bytes(8 << 20)
     check_fields(pb.UpdateAgentRequest, large.SerializeToString())

@@ -56,7 +56,7 @@ class Stacks:
                 if next(position) in odd:
                     stack[random.integers(4), random.integers(64)] = -7
             self.expected.append(stacks)
-            recorder.begin(0, Episode(index, 0, reader.read_copies({})))
+            recorder.begin(0, Episode.begin(index, 0, reader.read_reset({})))
             for step in range(length):
                 recorder.write("observations", [stacks[np.newaxis, step]])
                 recorder.write("rewards", [np.full(1, step, float)])

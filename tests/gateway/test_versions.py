@@ -75,7 +75,7 @@ def test_min_policy_version_rejects_older_versions(sampler: rollserve.Sampler) -
         sampler.obtain_samples(1, min_policy_version=new, policy_version=old)
     with raises(error, field=field, reason=reason, quotes=(str(new + 1), str(new))):
         sampler.evaluate(1, min_policy_version=new + 1)
-    field = "options.expected_policy_version"
+    field, reason = "options.expected_policy_version", Reason.UNEXPECTED_VERSION
     with raises(error, field=field, reason=reason, quotes=str(old)):
         sampler.evaluate(1, expected_policy_version=old)
     assert sampler.evaluate(1, expected_policy_version=new, min_policy_version=new).policy_version == new
@@ -150,11 +150,11 @@ async def test_identical_model_is_not_probed_again() -> None:
         versions = pool.agents
         with mock.patch.object(preparing, "run_probe", wraps=preparing.run_probe) as tried:
             await pool.update_agent([model])
-            assert await pool.current_if_same([OnnxModel(bytes(data), {}, {}, "categorical", ())]) == 1
+            assert (await pool.current_if_same([OnnxModel(bytes(data), {}, {}, "categorical", ())])).version == 1
             for change in ({"data": categorical(seed=1).SerializeToString()}, {"outputs": {"logits": "logits"}}):
                 assert await pool.current_if_same([dataclasses.replace(model, **change)]) is None
             _, parameters = versions.parameters(None, 0)
-            assert await pool.current_if_same([{"0.bias": parameters["0.bias"].copy()}]) == 1
+            assert (await pool.current_if_same([{"0.bias": parameters["0.bias"].copy()}])).version == 1
             assert await pool.current_if_same([{"0.bias": parameters["0.bias"] + 1}]) is None
             await pool.update_agent([{"0.bias": parameters["0.bias"] + 1}])
             assert await pool.current_if_same([model]) is None

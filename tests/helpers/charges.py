@@ -1,12 +1,13 @@
-"""Charges: files in a folder that each trigger one fault, in the process that finds them first."""
+"""Charges: files in a folder that each trigger one fault, in the process that finds them first; and probes."""
 
 from __future__ import annotations
 
 import ctypes
+import sys
 import time
 from pathlib import Path
 
-__all__ = ["go_off", "hang", "lay"]
+__all__ = ["go_off", "hang", "in_probe", "lay"]
 
 _SECONDS = 3600
 
@@ -34,3 +35,8 @@ def hang(*, native: bool = False) -> None:
         ctypes.PyDLL(None).sleep(_SECONDS)
     else:
         time.sleep(_SECONDS)
+
+
+def in_probe() -> bool:
+    """Whether this process only tries environments, before the workers make them."""
+    return getattr(sys.modules["__main__"].__spec__, "name", "") == "rollserve_server.envs.probing.child"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import itertools
+import random
 from typing import Any
 
 import numpy as np
-from pools import adds_up, sample
+from pools import adds_up, kill_one, sample
+from support import equal
 
 import rollserve
 from rollserve_server.agents import AgentSpec, MlpSpec, RandomSpec
@@ -49,6 +52,36 @@ async def in_calls(pool: Pool, calls: list[int], seed: int, **options: Any) -> l
         await fragments(pool, num_steps * num_rows, clock or None, seed=seed, **options)
         for num_steps, clock in zip(calls, clocks, strict=False)
     ]
+
+
+async def num_lost_despite_kills(
+    pool: Pool, calls: list[int], source: random.Random, max_pause: float, **options: Any
+) -> int:
+    """Kill a worker after each short call and during each long one, and check the batches; return the lost steps.
+
+    Args:
+        pool: a pool with four rows.
+        calls: numbers of steps per row; calls from 1,000 on are long.
+        source: random numbers for pauses and victims.
+        max_pause: largest number of seconds from the begin of a long call to the kill.
+        options: options of all calls.
+    """
+    expected = await in_calls(pool, calls, seed=9, **options)
+    clock = num_lost = 0
+    for num_steps, expected_batch in zip(calls, expected, strict=True):
+        running = asyncio.create_task(fragments(pool, 4 * num_steps, clock or None, seed=9, **options))
+        if num_steps >= 1000:
+            await asyncio.sleep(source.uniform(0.0, max_pause))
+        else:
+            await running
+        kill_one(pool, source)
+        batch = await running
+        assert equal(batch, expected_batch)
+        assert batch.account is not None
+        assert batch.account.num_broken_off_episodes == 0
+        num_lost += batch.account.num_lost_steps
+        clock += num_steps
+    return num_lost
 
 
 async def of_episodes(batches: list[rollserve.EpisodeBatch]) -> dict[int, rollserve.EpisodeBatch]:

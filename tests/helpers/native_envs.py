@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,10 @@ from rollserve import EnvSpec
 from rollserve_server.agents import ConstantSpec
 
 CARTPOLE = EnvSpec("CartPole-v1", vectorization="native", num_rows=8, num_episodes_per_row=4)
-COINS = EnvSpec("sample_envs:Coins-v0", {"num_steps": 30}, num_rows=4, num_episodes_per_row=3)
+COINS = EnvSpec("sample_envs:Coins-v0", {"num_steps": 30}, vectorization="native", num_rows=4, num_episodes_per_row=3)
 ALLOWED = {"allow_module": ("sample_envs",), "vectorization": "auto", "rows": 16}
 RIGHT = ConstantSpec({"": np.array(1)})
 
 
 def coins(**kwargs: Any) -> EnvSpec:
-    return EnvSpec(COINS.id, {**COINS.kwargs, **kwargs}, num_rows=4, num_episodes_per_row=3)
+    return dataclasses.replace(COINS, kwargs={**COINS.kwargs, **kwargs})

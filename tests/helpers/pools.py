@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import Any
 
 import numpy as np
+from support import equal
 
 import rollserve
 from rollserve._calls.joining import join_batches
@@ -186,6 +187,35 @@ def kill_one(pool: Pool, source: random.Random) -> None:
         os.kill(victim.identity.process_id, signal.SIGKILL)
 
 
+async def num_retried_despite_kills(
+    pool: Pool,
+    target: Target,
+    expected: rollserve.EpisodeBatch,
+    source: random.Random,
+    pause: tuple[float, float],
+) -> int:
+    """Kill a worker in each of two calls, and check their batches; return the number of retried episodes.
+
+    Args:
+        pool: the pool.
+        target: what the calls deliver with seed 9.
+        expected: batch of an undisturbed call.
+        source: random numbers for pauses and victims.
+        pause: bounds of the seconds from the begin of a call to the kill.
+    """
+    num_retried = 0
+    for _ in range(2):
+        running = asyncio.create_task(sample(pool, target, seed=9))
+        await asyncio.sleep(source.uniform(*pause))
+        kill_one(pool, source)
+        batch = await running
+        assert equal(batch, expected)
+        assert batch.account is not None
+        assert adds_up(batch.account)
+        num_retried += batch.account.num_retried_episodes
+    return num_retried
+
+
 def calls_of(pool: Pool) -> list[EpisodeCall]:
     """Return a list to which the pool's calls for episodes, and its prefetches, are appended as they begin."""
     calls: list[EpisodeCall] = []
@@ -198,6 +228,12 @@ def calls_of(pool: Pool) -> list[EpisodeCall]:
 
     samplings._episode_call = make_and_record  # type: ignore[method-assign,assignment]
     return calls
+
+
+async def prefetched(prefetch: EpisodeCall) -> None:
+    """Wait until a prefetch that has just begun has sampled all that it wants to."""
+    await asyncio.sleep(0.01)  # for its first orders
+    await until(lambda: not any(prefetch.in_flight))
 
 
 def population_calls_of(pool: Pool) -> list[PopulationCall]:
@@ -227,12 +263,6 @@ def slot_of(pool: Pool, worker: int) -> WorkerSlot:
 def run_of(pool: Pool) -> str:
     """Return the name of the sampler's run."""
     return pool._parts.run
-
-
-def kept_versions(pool: Pool) -> tuple[list[int], list[int]]:
-    """Return the numbers of the agents and the environments that are kept, oldest first."""
-    versions = pool._parts.versions
-    return list(versions.agents), list(versions.envs)
 
 
 def set_start_seconds(pool: Pool, seconds: float) -> None:

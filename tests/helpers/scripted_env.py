@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -86,9 +87,7 @@ class Sampling:
         sequence = SequenceSpec(work_id=1, root_seed=0, policy_version=1, env_version=1)
         begin = (EpisodeRange(range(num_episodes), 0),) if num_episodes else ()
         deliver = () if claim is None else (claim,)
-        report, buffer = self.worker.work(
-            Order(sequence, begin, (), None, deliver, 1 << 22, bind_worker=False, seconds=0.2)
-        )
+        report, buffer = self.worker.work(Order(sequence, begin, (), None, deliver, 1 << 22, seconds=0.2))
         if report.failure is not None:
             raise report.failure
         if report.env_failures:
@@ -107,4 +106,7 @@ def sample(num_episodes: int, num_rows: int = 2) -> tuple[rollserve.EpisodeBatch
     messages = [buffer[message.offset : message.offset + message.size] for message in parcel.messages]
     batches = [read_batch(memoryview(message)) for message in messages]
     sampling.worker.close()
-    return rollserve.EpisodeBatch.concatenate(*batches).joined(), report.dropped_infos
+    dropped: Counter[str] = Counter()
+    for each in parcel.messages:
+        dropped.update(each.dropped_infos)
+    return rollserve.EpisodeBatch.concatenate(*batches).joined(), dropped

@@ -15,8 +15,8 @@ import pytest
 from pools import (
     adds_up,
     calls_of,
-    kill_one,
     lose_worker,
+    num_retried_despite_kills,
     pool_of,
     read,
     sample,
@@ -171,18 +171,7 @@ async def test_batch_is_the_same_when_workers_are_killed(
     async with prepared(ray_backend, case, workers=3, rows=2) as (pool, num_steps):
         request = target(num_steps if target is AtLeast else 2 + num_steps // 500)
         expected = await sample(pool, request, seed=9)
-        source = random.Random(case)
-        num_lost = 0
-        for _ in range(2):
-            running = asyncio.create_task(sample(pool, request, seed=9))
-            await asyncio.sleep(source.uniform(0.01, 0.1))
-            kill_one(pool, source)
-            batch = await running
-            assert equal(batch, expected)
-            assert batch.account is not None
-            assert adds_up(batch.account)
-            num_lost += batch.account.num_retried_episodes
-        assert num_lost > 0
+        assert await num_retried_despite_kills(pool, request, expected, random.Random(case), (0.01, 0.1)) > 0
 
 
 async def test_short_episodes_are_as_frequent_as_long_ones(ray_backend: RayBackend) -> None:

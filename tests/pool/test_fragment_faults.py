@@ -12,10 +12,10 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from fragment_calls import CHEETAH, MODULES, fragments, in_calls, mlp
+from fragment_calls import CHEETAH, MODULES, fragments, in_calls, mlp, num_lost_despite_kills
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pools import CARTPOLE, RecordingBackend, adds_up, kill_one, pool_of, read, sample, sample_request, until
+from pools import CARTPOLE, RecordingBackend, adds_up, pool_of, read, sample, sample_request, until
 from support import equal, raises
 
 import rollserve
@@ -49,24 +49,7 @@ async def test_fragments_are_the_same_when_workers_are_killed(
     calls = [30, 1500, 10, 1500]
     async with pool_of(ray_backend, env, workers=2, rows=2) as pool:
         await pool.update_agent([mlp(env, 1)])
-        expected = await in_calls(pool, calls, seed=9, **options)
-        source = random.Random(env.id)
-        clock, num_lost = 0, 0
-        for num_steps, expected_batch in zip(calls, expected, strict=True):
-            if num_steps == 1500:
-                running = asyncio.create_task(fragments(pool, 4 * num_steps, clock, seed=9, **options))
-                await asyncio.sleep(source.uniform(0.0, 0.15))
-                kill_one(pool, source)
-                batch = await running
-            else:
-                batch = await fragments(pool, 4 * num_steps, clock or None, seed=9, **options)
-                kill_one(pool, source)
-            assert equal(batch, expected_batch)
-            assert batch.account is not None
-            assert batch.account.num_broken_off_episodes == 0
-            num_lost += batch.account.num_lost_steps
-            clock += num_steps
-        assert num_lost > 0
+        assert await num_lost_despite_kills(pool, calls, random.Random(env.id), 0.15, **options) > 0
 
 
 async def test_fragments_are_the_same_when_a_worker_dies_during_delivery(ray_backend: RayBackend) -> None:

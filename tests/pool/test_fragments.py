@@ -279,6 +279,33 @@ async def test_fragment_request_is_rejected() -> None:
             await fragments(pool, largest + 8)
 
 
+async def test_each_way_out_of_too_many_steps_helps() -> None:
+    limits = {"worker_buffer_bytes": 10_000, "rows": 2}
+    async with pool_of(InProcessBackend(), CARTPOLE, workers=1, **limits) as pool:
+        await pool.update_agent([RandomSpec()])
+        with raises(
+            OverLimitError, field="step_count", reason=Reason.FRAGMENTS_TOO_LARGE, quotes="--worker-buffer-bytes"
+        ) as over:
+            await fragments(pool, 720)
+        found = re.search(r"at most (\d+),.* at least (\d+) workers.* at least (\d+)$", over.value.text)
+        assert found is not None
+        num_steps, num_workers, num_bytes = map(int, found.groups())
+        assert num_steps < 720
+        await fragments(pool, num_steps)
+        await pool.resize(num_workers)
+        await fragments(pool, 720)
+        await pool.resize(num_workers - 1)
+        with raises(OverLimitError, reason=Reason.FRAGMENTS_TOO_LARGE):
+            await fragments(pool, 720)
+    async with pool_of(InProcessBackend(), CARTPOLE, workers=1, rows=2, worker_buffer_bytes=num_bytes) as pool:
+        await pool.update_agent([RandomSpec()])
+        await fragments(pool, 720)
+    async with pool_of(InProcessBackend(), CARTPOLE, workers=1, rows=2, worker_buffer_bytes=20) as pool:
+        await pool.update_agent([RandomSpec()])
+        with raises(OverLimitError, reason=Reason.FRAGMENTS_TOO_LARGE, match="fewer rows"):
+            await fragments(pool, 2)
+
+
 async def test_failed_call_is_followed_by_a_new_own_sequence(backend: Backend) -> None:
     """Otherwise, calls of the own sequence would fail forever."""
     env = rollserve.EnvSpec("sample_envs:FailsForSomeSeeds")

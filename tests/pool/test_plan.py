@@ -29,12 +29,14 @@ def worker_of(placement: Placement, index: int) -> int | None:
 
 
 def check_claims(claims: list[PlannedClaim], first: int, placement: Placement) -> int:
-    """Check that the claims are consecutive and on the right workers; return the index at which they end."""
+    """Check that the claims are consecutive, of one owner and on workers that may run them; return where they end."""
+    alike = isinstance(placement, PerWorker) and placement.are_alike
     for claim in claims:
         assert claim.start == first
         assert claim.stop > claim.start
         for index in range(claim.start, claim.stop):
-            assert worker_of(placement, index) in (None, claim.worker)
+            assert worker_of(placement, index) == claim.owner
+            assert claim.owner in (None, claim.worker) or alike
         first = claim.stop
     return first
 
@@ -57,6 +59,7 @@ LENGTHS = st.one_of(
     num_deaths=st.integers(0, 8),
     unit_size=st.sampled_from([1, 1, 2, 7]),
     num_copies=st.sampled_from([0, 10, 1000]),
+    unit_retries=st.sampled_from([0, 3]),
 )
 @example(
     lengths=mixed_lengths,
@@ -69,6 +72,7 @@ LENGTHS = st.one_of(
     num_deaths=0,
     unit_size=1,
     num_copies=0,
+    unit_retries=3,
 )
 def test_at_least_delivers_the_shortest_prefix(
     lengths: Callable[[int], int],
@@ -81,6 +85,7 @@ def test_at_least_delivers_the_shortest_prefix(
     num_deaths: int,
     unit_size: int,
     num_copies: int,
+    unit_retries: int,
 ) -> None:
     size = size and size * unit_size  # whole units go to workers in turn
     placement: Placement = RoundRobin(num_workers, size) if size else Anywhere()
@@ -88,7 +93,15 @@ def test_at_least_delivers_the_shortest_prefix(
     ledger, estimate = Ledger(next_index=0), LengthEstimate(limit)
     first, num_delivered = 0, 0
     for num_steps in requests:
-        plan = Plan(AtLeast(num_steps), placement, ledger, estimate, num_workers, unit_size=unit_size)
+        plan = Plan(
+            AtLeast(num_steps),
+            placement,
+            ledger,
+            estimate,
+            num_workers,
+            unit_size=unit_size,
+            unit_retries=unit_retries,
+        )
         stop = check_claims(workers.serve(plan, estimate), first, placement)
         delivered = [lengths(index) for index in range(first, stop)]
         assert sum(delivered) >= num_steps > sum(delivered[:-1])
@@ -123,6 +136,8 @@ def test_next_of_finds_the_next_episode_of_a_worker(num_workers: int, size: int,
     seed=st.integers(0, 1000),
     num_deaths=st.integers(0, 8),
     unit_size=st.sampled_from([1, 1, 2, 7]),
+    are_alike=st.booleans(),
+    unit_retries=st.sampled_from([0, 3]),
 )
 def test_exactly_begins_the_requested_episodes_of_each_worker(
     lengths: Callable[[int], int],
@@ -134,15 +149,19 @@ def test_exactly_begins_the_requested_episodes_of_each_worker(
     seed: int,
     num_deaths: int,
     unit_size: int,
+    are_alike: bool,
+    unit_retries: int,
 ) -> None:
     num_skipped = round(skipped * count * num_workers)
-    placement, start = PerWorker(first, count), first + num_skipped
+    placement, start = PerWorker(first, count, are_alike), first + num_skipped
     workers = Workers(num_workers, num_rows, lengths, seed, num_deaths, unit_size)
     ledger, estimate = Ledger(next_index=start), LengthEstimate(None)
-    plan = Plan(Exactly(count, num_skipped), placement, ledger, estimate, num_workers, unit_size=unit_size)
+    target = Exactly(count, num_skipped)
+    sizes = {"unit_size": unit_size, "unit_retries": unit_retries}
+    plan = Plan(target, placement, ledger, estimate, num_workers, **sizes)
     claims = workers.serve(plan, estimate)
     assert check_claims(claims, start, placement) == first + num_workers * count
-    assert [claim.worker for claim in claims] == sorted(claim.worker for claim in claims)
+    assert are_alike or [claim.worker for claim in claims] == sorted(claim.worker for claim in claims)
     assert workers.begun == set(range(start, first + num_workers * count))
     assert not ledger.workers
 

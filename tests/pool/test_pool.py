@@ -18,7 +18,7 @@ import rollserve
 from rollserve import Reason
 from rollserve_server.agents import ConstantSpec, RandomSpec
 from rollserve_server.errors import InvalidValueError, NotReadyError, WorkerLostError
-from rollserve_server.pool import AtLeast, Backend, Delivery, Exactly, Fragments, Progress
+from rollserve_server.pool import AtLeast, Backend, Delivery, Exactly, Expectation, Fragments, Progress
 from rollserve_server.pool.backends.ray.backend import RayBackend
 
 
@@ -26,15 +26,15 @@ async def test_policy_versions_rise_by_one_and_are_in_batches(backend: Backend) 
     async with pool_of(backend) as pool:
         assert pool.status().policy_version == 0
         for version in (1, 2, 3):
-            assert await pool.update_agent([cartpole_agent(version)]) == version
-            batch = await sample(pool, AtLeast(100), expected_policy_version=version)
+            assert (await pool.update_agent([cartpole_agent(version)])).version == version
+            batch = await sample(pool, AtLeast(100), expected=Expectation(policy_version=version))
             assert set(batch.policy_versions.tolist()) == {version}
-        assert await pool.update_agent([cartpole_agent(9).parameters]) == 4
-        assert await pool.update_agent([RandomSpec(), cartpole_agent()], per_worker=True) == 5
+        assert (await pool.update_agent([cartpole_agent(9).parameters])).version == 4
+        assert (await pool.update_agent([RandomSpec(), cartpole_agent()], per_worker=True)).version == 5
         assert pool.status().agent_kinds == ["random", "mlp"]
         field = "options.expected_policy_version"
-        with raises(NotReadyError, field=field, reason=Reason.POLICY_VERSION, quotes=("4", "5")):
-            await sample(pool, AtLeast(1), expected_policy_version=4)
+        with raises(NotReadyError, field=field, reason=Reason.UNEXPECTED_VERSION, quotes=("4", "5")):
+            await sample(pool, AtLeast(1), expected=Expectation(policy_version=4))
 
 
 async def test_parameters_act_as_the_whole_agent(backend: Backend) -> None:
@@ -73,8 +73,8 @@ async def test_running_call_keeps_its_versions(backend: Backend) -> None:
         expected = await sample(pool, AtLeast(60_000), seed=1)
         running = asyncio.create_task(sample(pool, AtLeast(60_000), seed=1))
         await asyncio.sleep(0.1)
-        assert await pool.update_agent([cartpole_agent(2)]) == 2
-        assert await pool.update_agent([cartpole_agent(3)]) == 3
+        assert (await pool.update_agent([cartpole_agent(2)])).version == 2
+        assert (await pool.update_agent([cartpole_agent(3)])).version == 3
         await pool.update_env([rollserve.EnvSpec("CartPole-v1", {"max_episode_steps": 10})])
         assert not running.done()
         assert equal(expected, await running)
@@ -164,8 +164,8 @@ async def test_updates_do_not_change_concurrent_calls(backend: Backend) -> None:
             for _ in range(20):
                 batch = await sample(pool, AtLeast(200), seed=seed)
                 assert np.array_equal(batch.observations, expected[seed].observations)
-                with raises(NotReadyError, reason=Reason.POLICY_VERSION):
-                    await sample(pool, AtLeast(1), expected_policy_version=0)
+                with raises(NotReadyError, reason=Reason.UNEXPECTED_VERSION):
+                    await sample(pool, AtLeast(1), expected=Expectation(policy_version=0))
 
         updating = asyncio.create_task(keep_updating())
         await asyncio.gather(*map(keep_sampling, expected))

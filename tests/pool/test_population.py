@@ -320,7 +320,7 @@ REJECTIONS = {
     ),
     "rows of EnvPool": Rejection(
         request({"1/weight": WEIGHT}, options={"environment": {"id": "CartPole-v1", "vectorization": 3}}),
-        "options.environment",
+        "options.environment.vectorization",
         ("EnvPool",),
     ),
     "epsilon without meaning": Rejection(

@@ -1,28 +1,33 @@
-"""Recipes of docs/agents.md, run with PyTorch and JAX where these are installed."""
+"""Recipes of the documentation, run with PyTorch and JAX where these are installed."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from onnx import numpy_helper
+from support import raises
 
 import rollserve
-from rollserve_server.local import LocalServer
+from rollserve_server.local import LocalServer, local_server
 
-DOCS = Path(__file__).parents[2] / "docs" / "agents.md"
-RECIPES = dict(re.findall(r"<!-- recipe: (\w+) -->\n```python\n(.*?)```", DOCS.read_text(), re.DOTALL))
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = "".join((DOCS / name).read_text() for name in ("agents.md", "client.md", "sampling.md"))
+RECIPES = dict(re.findall(r"<!-- recipe: (\w+) -->\n```python\n(.*?)```", PAGES, re.DOTALL))
 
 
-def follow(name: str, server: LocalServer, env: str) -> tuple[dict[str, Any], rollserve.EpisodeBatch]:
-    """Run a recipe; return its global names and a batch of the agent it sends."""
+def follow(name: str, server: LocalServer, env: str, *others: str) -> tuple[dict[str, Any], rollserve.EpisodeBatch]:
+    """Run a recipe, and others after it; return their global names and a batch of the agent they send last."""
     with rollserve.connect(server.address) as sampler:
         sampler.update_env(env, kwargs={"max_episode_steps": 50})
         names: dict[str, Any] = {"sampler": sampler, "__name__": "recipe"}
-        exec(RECIPES[name], names)
+        for recipe in (name, *others):
+            exec(RECIPES[recipe], names)
         return names, sampler.obtain_samples(100)
 
 
@@ -45,13 +50,91 @@ def test_recurrent_recipe_acts_as_the_model(server: LocalServer) -> None:
             assert np.allclose(episode.agent_infos["logits"][step], logits, rtol=0, atol=1e-5)
 
 
+def test_rows_recipe_equals_estimates_of_each_segment(sampler: rollserve.Sampler) -> None:
+    sampler.update_env("CartPole-v1", kwargs={"max_episode_steps": 30})
+    names: dict[str, Any] = {"sampler": sampler, "np": np, "critic": lambda observations: observations.sum(axis=-1)}
+    exec(RECIPES["rows"], names)
+    account = sampler.obtain_fragments(800).account
+    assert account is not None
+    assert account.row_step_count == 100
+    batch = sampler.obtain_fragments(800, seed=account.seed)
+    assert batch.row_indices is not None
+    assert batch.truncated.any()
+    assert batch.terminated.any()
+    for row in range(names["advantages"].shape[1]):
+        expected = [advantages(batch, i) for i in np.flatnonzero(batch.row_indices == row)]
+        assert np.allclose(names["advantages"][:, row], np.concatenate(expected))
+
+
+def advantages(batch: rollserve.EpisodeBatch, segment: int) -> np.ndarray:
+    """Return the generalized advantage estimates of a segment, by their definition as a sum."""
+    part = batch.split()[segment]
+    values, last = part.observations.sum(axis=-1), part.last_observations.sum(axis=-1)  # type: ignore[union-attr]
+    last = last * ~part.terminated
+    deltas = part.rewards + 0.99 * np.append(values[1:], last) - values
+    decay = 0.99 * 0.95
+    return np.array([np.sum(deltas[t:] * decay ** np.arange(len(deltas) - t)) for t in range(len(deltas))])
+
+
+def test_restarts_recipe_continues_until_another_client_takes_over(tmp_path: Path) -> None:
+    options = ("--env", "CartPole-v1", "--backend", "in-process", "--workers", "1")
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(local_server(*options, log=tmp_path / "log"))]
+        address = servers[0].address
+        sampler = stack.enter_context(rollserve.connect(address, timeout=3))
+        learned: list[rollserve.EpisodeBatch] = []
+
+        def sleep(seconds: float) -> None:
+            if servers[-1].process.poll() is not None:
+                servers.append(stack.enter_context(local_server(*options, "--listen", address, log=tmp_path / "log")))
+
+        def learn(agent: rollserve.MlpAgent, batch: rollserve.EpisodeBatch) -> rollserve.MlpAgent:
+            learned.append(batch)
+            if len(learned) == 1:
+                servers[-1].stop()
+            elif len(learned) == 2:
+                servers[-1].reset()
+            else:
+                with rollserve.connect(address) as other:
+                    other.update_agent(rollserve.RandomAgent())
+            return agent
+
+        status = sampler.status()
+        agent = rollserve.MlpAgent.initial(status.observation_space, status.action_space, seed=0)
+        names = {"sampler": sampler, "agent": agent, "learn": learn, "num_iterations": 9, "rollserve": rollserve}
+        with raises(rollserve.PreconditionError, reason=rollserve.Reason.UNEXPECTED_VERSION):
+            exec(RECIPES["restarts"], names | {"time": SimpleNamespace(sleep=sleep)})
+        assert len(servers) == 2
+        assert len(learned) == 3
+        assert sampler.agent_versions()[-1].policy_version == sampler.status().policy_version == 2
+
+
 @pytest.mark.filterwarnings("default")  # PyTorch's own warnings
 def test_torch_recipe_acts_as_the_module(server: LocalServer) -> None:
     """Skipped where PyTorch is not installed: `pip install torch onnxscript`."""
-    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch")
     pytest.importorskip("onnxscript")
     names, batch = follow("torch", server, "HalfCheetah-v5")
-    policy = names["policy"]
+    check_gaussian(names["policy"], batch)
+
+
+@pytest.mark.filterwarnings("default")
+def test_recipe_of_the_older_exporter_acts_as_the_module(server: LocalServer) -> None:
+    """Skipped where PyTorch is not installed: `pip install torch onnxscript`."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+    names, batch = follow("torch", server, "HalfCheetah-v5", "torch_older")
+    check_gaussian(names["policy"], batch)
+    changed = {name: (value + 0.1).numpy() for name, value in names["policy"].state_dict().items()}
+    names["policy"].load_state_dict({name: torch.as_tensor(value) for name, value in changed.items()})
+    with rollserve.connect(server.address) as sampler:
+        sampler.update_agent(changed)
+        check_gaussian(names["policy"], sampler.obtain_samples(100))
+
+
+def check_gaussian(policy: Any, batch: rollserve.EpisodeBatch) -> None:
+    """Check that a batch has the outputs of a PyTorch module of two recipes."""
+    torch = pytest.importorskip("torch")
     outputs = policy(torch.as_tensor(batch.observations, dtype=torch.float32))
     mean, log_std, value = (output.detach() for output in outputs)
     assert np.allclose(batch.agent_infos["mean"], mean.numpy(), rtol=0, atol=1e-5)
@@ -59,6 +142,25 @@ def test_torch_recipe_acts_as_the_module(server: LocalServer) -> None:
     assert np.allclose(batch.agent_infos["value"], value.numpy()[:, 0], rtol=0, atol=1e-5)
     log_prob = torch.distributions.Normal(mean, log_std.exp()).log_prob(torch.as_tensor(batch.actions)).sum(1)
     assert np.allclose(batch.agent_infos["log_prob"], log_prob.numpy(), atol=1e-4)
+
+
+@pytest.mark.filterwarnings("default")
+def test_recurrent_torch_recipe_acts_as_the_module(server: LocalServer) -> None:
+    """Skipped where PyTorch is not installed: `pip install torch onnxscript`."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+    names, _ = follow("torch_recurrent", server, "CartPole-v1")
+    with rollserve.connect(server.address) as sampler:
+        for batch in [sampler.obtain_fragments(160, return_states=True) for _ in range(2)]:
+            for fragment in batch.split():
+                memory = torch.as_tensor(fragment.initial_states["memory"])
+                assert memory.any() or fragment.first_steps[0] == 0
+                for step, observation in enumerate(fragment.observations):
+                    assert np.allclose(fragment.agent_infos["state/memory"][step], memory[0], atol=1e-5)
+                    with torch.no_grad():
+                        logits, value, memory = names["policy"](torch.as_tensor(observation)[None], memory)
+                    assert np.allclose(fragment.agent_infos["logits"][step], logits[0], atol=1e-5)
+                    assert np.allclose(fragment.agent_infos["value"][step], value[0, 0], atol=1e-5)
 
 
 @pytest.mark.filterwarnings("default")  # warnings of JAX and its exporter

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fragment_calls import fragments, in_calls, mlp, of_episodes
+from fragment_calls import fragments, in_calls, mlp, num_lost_despite_kills, of_episodes
 from native_envs import ALLOWED, RIGHT, coins
-from pools import adds_up, kill_one, pool_of, sample
+from pools import adds_up, pool_of, sample
 from support import equal, raises
 
 import rollserve
@@ -101,23 +101,7 @@ async def test_fragments_are_the_same_when_workers_are_killed(ray_backend: RayBa
     calls = [30, 3000, 10, 3000]
     async with pool_of(ray_backend, CARTPOLE, workers=2) as pool:
         await pool.update_agent([mlp(CARTPOLE, 1)])
-        expected = await in_calls(pool, calls, seed=9, **options)
-        source = random.Random(7)
-        clock, num_lost = 0, 0
-        for num_steps, expected_batch in zip(calls, expected, strict=True):
-            running = asyncio.create_task(fragments(pool, 4 * num_steps, clock or None, seed=9, **options))
-            if num_steps == 3000:
-                await asyncio.sleep(source.uniform(0.0, 0.1))
-            else:
-                await running
-            kill_one(pool, source)
-            batch = await running
-            assert equal(batch, expected_batch)
-            assert batch.account is not None
-            assert batch.account.num_broken_off_episodes == 0
-            num_lost += batch.account.num_lost_steps
-            clock += num_steps
-        assert num_lost > 0
+        assert await num_lost_despite_kills(pool, calls, random.Random(7), 0.1, **options) > 0
 
 
 async def test_last_call_can_be_repeated_after_an_agent_update(backend: Backend) -> None:

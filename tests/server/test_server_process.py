@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import pty
@@ -10,6 +11,8 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +25,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from support import raises, server_environment
 
 import rollserve
+from rollserve.v1.sampler_service_pb2 import ObtainSamplesRequest
+from rollserve.v1.sampler_service_pb2_grpc import SamplerServiceStub
 from rollserve_server.local import LocalServer, local_server
+from rollserve_server.pool import Backend, InProcessBackend
+from rollserve_server.serving import process
+from rollserve_server.settings import Settings
 
 SERVER = Path(sys.executable).with_name("rollserve-server")
 LIGHT = ("--backend", "in-process", "--workers", "1", "--rows", "2")
@@ -171,22 +179,70 @@ def test_environment_that_cannot_be_served_is_one_line(options: tuple[str, ...],
     assert quote in line
 
 
-def test_port_in_use_is_reported() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        shown = run("--env", "CartPole-v1", "--listen", f"127.0.0.1:{taken.getsockname()[1]}", *LIGHT)
+@pytest.mark.parametrize(
+    ("options", "quotes"),
+    [
+        (("--env", "Nope-v0"), ("env: ", "'Nope-v0'")),
+        (("--env", "CartPole-v1", "--env-kwargs", '{"nope": 1}'), ("env_kwargs: ", "CartPole-v1")),
+        (("--env", "CartPole-v1", "--min-healthy-workers", "3", "--workers", "2"), ("min_healthy_workers: ", "3")),
+        (("--env", "CartPole-v1", "--onnx-providers", "CUDAProvider"), ("onnx_providers: ", "'CUDAProvider'")),
+        (("--env", "CartPole-v1", "--listen", "{taken}"), ("listen: ", "{taken}", os.strerror(errno.EADDRINUSE))),
+    ],
+    ids=["id", "arguments", "numbers of workers", "providers", "port in use"],
+)
+def test_invalid_setting_is_reported_before_ray_starts(
+    options: tuple[str, ...], quotes: tuple[str, ...], tmp_path: Path
+) -> None:
+    port_file = tmp_path / "port"
+    port_file.write_text("stale")
+    with socket.socket() as socket_in_use:
+        socket_in_use.bind(("127.0.0.1", 0))
+        socket_in_use.listen()
+        taken = f"127.0.0.1:{socket_in_use.getsockname()[1]}"
+        filled = [option.replace("{taken}", taken) for option in options]
+        shown = run(*filled, "--port-file", port_file, RAY_TMPDIR=str(tmp_path))
     assert shown.returncode == 1
-    line = shown.stderr.splitlines()[-1]  # gRPC logs a line before it
+    (_, line) = shown.stderr.splitlines()
     assert "cannot serve" in line
-    assert "listen: " in line
+    for quote in quotes:
+        assert quote.replace("{taken}", taken) in line
+    assert list(tmp_path.iterdir()) == []  # not even Ray's folder
 
 
-def test_missing_modules_are_warned_about() -> None:
+def test_choices_are_accepted_in_any_case() -> None:
+    given = {"env": "CartPole-v1", "log_level": "info", "backend": "In-Process", "vectorization": "Native"}
+    settings = Settings.from_flat(given)
+    chosen = settings.process.log_level, settings.process.backend, settings.pool.worker.vectorization
+    assert chosen == ("INFO", "in-process", "native")
+
+
+async def test_ray_that_misses_its_own_time_limit_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcomes: list[Backend | OSError] = [OSError("timed out"), OSError("timed out"), InProcessBackend()]
+    threads = set()
+
+    def make(_: Settings) -> Backend:
+        threads.add(threading.get_ident())
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, OSError):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(process, "make_backend", make)
+    settings, thread = Settings.from_flat({"env": "CartPole-v1"}), process.BackendThread()
+    stopping = process.Stopping()
+    with pytest.raises(OSError, match="timed out"):  # at once, so that it is no time limit of Ray
+        await process._start_backend(settings, thread, stopping)
+    monkeypatch.setattr(process, "_RAY_LIMIT_SECONDS", 0.0)
+    assert isinstance(await process._start_backend(settings, thread, stopping), InProcessBackend)
+    assert not outcomes
+
+
+def test_missing_modules_and_paths_are_warned_about() -> None:
     options = ("--env", "Nope-v0", "--allow-module", "gymnasium", *LIGHT, "--listen", "127.0.0.1:0")
-    shown = run(*options, "--allow-module", "nosuchmodule").stderr
+    shown = run(*options, "--allow-module", "nosuchmodule", "--allow-path", "/nowhere").stderr
     assert [line.partition("WARNING ")[2] for line in shown.splitlines() if "WARNING" in line] == [
-        "module not found allow_module=nosuchmodule"
+        "module not found allow_module=nosuchmodule",
+        "path not found allow_path=/nowhere",
     ]
     shown = run(*options[:2], *LIGHT, "--listen", "127.0.0.1:0", ROLLSERVE_ALLOW_MODULE="nosuch1, nosuch2").stderr
     assert "allow_module=nosuch1\n" in shown
@@ -213,7 +269,7 @@ def test_paths_below_an_allowed_folder_are_accepted(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
     (tmp_path / "allowed" / "link").symlink_to(tmp_path / "other")
     options = ("--env", "CartPole-v1", *LIGHT, "--allow-path", str(tmp_path / "allowed"), "--wrappers")
-    wrappers = json.dumps([{"name": "TransformReward", "kwargs": {"func": str(tmp_path / "own")}}])
+    wrappers = json.dumps([{"name": "RecordEpisodeStatistics", "kwargs": {"stats_key": str(tmp_path / "own")}}])
     with (
         local_server(*options, wrappers, log=tmp_path / "log") as server,
         rollserve.connect(server.address) as sampler,
@@ -294,9 +350,80 @@ def test_running_call_ends_within_the_grace_period(starting: tuple[LocalServer, 
             assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
             batch = stream.join()
         assert batch.num_steps >= 20
-        with pytest.raises(rollserve.UnavailableError):
-            sampler.status()
+        with pytest.raises(rollserve.UnavailableError):  # after it has waited for another server
+            sampler.status(timeout=1)
     assert server.process.wait(20) == 0
+
+
+def test_second_signal_ends_calls_at_once_with_a_status(tmp_path: Path) -> None:
+    options = ("--env", "sample_envs:Slow", *LIGHT, "--grace-seconds", "600")
+    with (
+        local_server(*options, log=tmp_path / "log", environment=server_environment()) as server,
+        grpc.insecure_channel(server.address) as channel,
+    ):
+        with rollserve.connect(server.address) as sampler:
+            sampler.update_agent(rollserve.RandomAgent())
+        call = SamplerServiceStub(channel).ObtainSamples(ObtainSamplesRequest(step_count=10**6))
+        next(call)
+        for _ in range(2):
+            server.process.send_signal(signal.SIGTERM)
+            time.sleep(0.02)  # so that they are two
+        with pytest.raises(grpc.RpcError) as caught:
+            for _ in call:
+                pass
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert dict(caught.value.trailing_metadata())["rollserve-reason"] == "SERVER_STOPPING"
+        assert server.process.wait(30) == 0
+
+
+LOST_BACKEND = """
+import asyncio, pathlib, sys, threading, time
+from rollserve_server.serving import backend_thread
+from rollserve_server.serving.port_file import PortFile
+
+class Lost:
+    def watch(self, on_lost):
+        threading.Thread(target=on_lost, args=("by design",)).start()
+
+async def serve():
+    port_file = PortFile(pathlib.Path(sys.argv[1]))
+    port_file.write(1)
+    backend_thread.watch_backend(Lost(), port_file.remove)
+    time.sleep(60)
+
+backend_thread._LAST_SECONDS = 0.1
+asyncio.run(serve())
+"""
+"""A program whose backend is lost, and that ends without running any handlers, as Ray may end it."""
+
+
+def test_lost_backend_leaves_no_port_file_even_if_the_process_ends_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "port"
+    shown = subprocess.run([sys.executable, "-c", LOST_BACKEND, path], capture_output=True, timeout=50, check=False)
+    assert shown.returncode == 1
+    assert b"backend lost" in shown.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_lost_ray_leaves_neither_a_port_file_nor_tracebacks(tmp_path: Path) -> None:
+    port_file, log = tmp_path / "port", tmp_path / "log"
+    command = [SERVER, "--env", "CartPole-v1", "--workers", "3", "--listen", "127.0.0.1:0", "--port-file", port_file]
+    with log.open("w") as file:
+        process = subprocess.Popen([*command, "--step-seconds", "0.4"], stderr=file)
+    while not port_file.exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    with rollserve.connect(f"127.0.0.1:{port_file.read_text().strip()}", timeout=5) as sampler:
+        sampler.update_agent(rollserve.RandomAgent())
+        with sampler.stream_samples(10**9) as stream:
+            next(stream)
+            next(each for each in family(process) if each.name() == "raylet").kill()
+            assert process.wait(60) == 1
+    assert not port_file.exists()
+    text = log.read_text()
+    assert "Traceback" not in text
+    assert "never retrieved" not in text
 
 
 @pytest.mark.slow
@@ -373,13 +500,16 @@ def test_output_of_environments_is_logged(tmp_path: Path) -> None:
     log = tmp_path / "log"
     options = ("--env", "sample_envs:Talkative", "--workers", "1", "--rows", "1", "--log-json")
     with (
-        local_server(*options, log=log, environment=server_environment()) as server,
+        tempfile.TemporaryDirectory(prefix="rs-", dir="/tmp") as folder,  # paths of sockets are limited
+        local_server(*options, log=log, environment={**server_environment(), "RAY_TMPDIR": folder}) as server,
         rollserve.connect(server.address) as sampler,
     ):
         pid = sampler.status().workers[0].process_id
         deadline = time.monotonic() + 10
         while log.read_text().count("worker output") < 2 and time.monotonic() < deadline:
             time.sleep(0.1)
+        assert server.stop() == 0
+        assert list(Path(folder, "ray").glob("session_*")) == []  # Ray's files are removed
     events = [json.loads(line) for line in log.read_text().splitlines()]
     output = {(event["pid"], event["text"]) for event in events if event["event"] == "worker output"}
     assert output == {(str(pid), "hello from the environment"), (str(pid), "a complaint")}

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 
 import rollserve
-from rollserve._calls.channel import channel_options
+from rollserve._calls.connection import Connection
 from rollserve._calls.requests import DEFAULT_MESSAGE_BYTES, Reception
 from rollserve._calls.time_limits import DEFAULT_TIMEOUT
 
@@ -25,10 +25,8 @@ class CountingSampler(grpc.UnaryStreamClientInterceptor):
 
     def __init__(self, address: str) -> None:
         # `rollserve.connect` takes no interceptors.
-        channel = grpc.insecure_channel(address, options=channel_options(DEFAULT_MESSAGE_BYTES))
-        intercepted = grpc.intercept_channel(channel, self)
-        reception = Reception.of(DEFAULT_MESSAGE_BYTES, None)
-        self.sampler = rollserve.Sampler(intercepted, sampler="", timeout=DEFAULT_TIMEOUT, reception=reception)
+        connection = Connection(address, "", DEFAULT_TIMEOUT, Reception.of(DEFAULT_MESSAGE_BYTES, None), False)
+        self.sampler = rollserve.Sampler(connection, grpc.intercept_channel(connection.channel(), self))
         self.num_wire_bytes = 0
 
     def intercept_unary_stream(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:

@@ -139,7 +139,7 @@ class Client:
             reader = EvaluationReader("", call.number, call.extras["return_episodes"], sampler._reception, options)
             method = sampler._stub.Evaluate
         # Like `Sampler.evaluate`, but keep the request, which alone has the run of the sampler.
-        result = receive(method, reader, TimeLimits(_TIMEOUT, None))
+        result = receive(method, reader, TimeLimits(_TIMEOUT, None), sampler._contact)
         resumable = reader.request.options
         recording.begin(
             Beginning(

@@ -21,7 +21,8 @@ class Updates:
 
     def __init__(self, address: str, log: EventLog, envs: Sequence[str]) -> None:
         """Connect to a server, and choose among these environments of the catalogue."""
-        self._sampler = rollserve.connect(address, timeout=_TIMEOUT)
+        # Shared: after a restart, agents are sent to the server's own environment.
+        self._sampler = rollserve.connect(address, timeout=_TIMEOUT, shared=True)
         self._log = log
         self._envs = envs
         self._forget()

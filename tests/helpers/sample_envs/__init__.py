@@ -18,7 +18,8 @@ from sample_envs.failing import (
     Talkative,
 )
 from sample_envs.impure import Clock, Curriculum, ForgetsItsLength, Unseeded
-from sample_envs.lengths import Ends, NoNumbers, OneOrThousand, Ragged
+from sample_envs.infos import VariedInfos
+from sample_envs.lengths import Ends, NoNumbers, OneEndless, OneOrThousand, Ragged
 from sample_envs.native import (
     CoinRows,
     FlakyCoinRows,
@@ -41,15 +42,18 @@ from sample_envs.spaces import (
     Spaceless,
     Switches,
     Unsupported,
+    UnsupportedActions,
     WrongObservation,
 )
 from sample_envs.tasks import Recall, Tasks
+from sample_envs.unfit import Crashing, Misfit, OldStyle, WideRows
 
 __all__ = [
     "NOT_AN_ENVIRONMENT",
     "Big",
     "Clock",
     "CoinRows",
+    "Crashing",
     "Curriculum",
     "Deadly",
     "Ends",
@@ -65,6 +69,7 @@ __all__ = [
     "InfoRows",
     "Licensed",
     "ManyActions",
+    "Misfit",
     "Nested",
     "NoNumbers",
     "NotAnEnvironment",
@@ -72,6 +77,8 @@ __all__ = [
     "OddInfos",
     "OddRows",
     "OddlyNamed",
+    "OldStyle",
+    "OneEndless",
     "OneOrThousand",
     "Ragged",
     "RaisingRows",
@@ -89,7 +96,10 @@ __all__ = [
     "UnlimitedCoinRows",
     "Unseeded",
     "Unsupported",
+    "UnsupportedActions",
+    "VariedInfos",
     "Watched",
+    "WideRows",
     "WrongObservation",
 ]
 
@@ -104,3 +114,4 @@ gymnasium.register("Infos-v0", vector_entry_point=InfoRows)
 gymnasium.register("HangingRows-v0", vector_entry_point=HangingRows)
 gymnasium.register("RaisingRows-v0", vector_entry_point=RaisingRows)
 gymnasium.register("OddRows-v0", vector_entry_point=OddRows)
+gymnasium.register("WideRows-v0", vector_entry_point=WideRows)

@@ -13,7 +13,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from charges import go_off
+from charges import go_off, in_probe
 from gymnasium import spaces
 from odd_errors import raise_odd
 
@@ -21,7 +21,7 @@ from sample_envs.lengths import Ends, Ragged
 
 
 class Failing(gymnasium.Env[np.ndarray, int]):
-    """Raises in its construction, each reset or each step.
+    """Raises in its construction, each reset or each step, except when it is tried.
 
     Arguments:
         at: `construction`, `reset` or `step`.
@@ -37,11 +37,13 @@ class Failing(gymnasium.Env[np.ndarray, int]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
-        if self._at == "reset":
+        if self._at == "reset" and not in_probe():
             raise RuntimeError("broken by design")
         return np.zeros(1, np.float32), {}
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if in_probe():
+            return np.zeros(1, np.float32), 0.0, False, False, {}
         raise RuntimeError("broken by design")
 
 
@@ -65,6 +67,8 @@ class FailsForSomeSeeds(gymnasium.Env[np.ndarray, int]):
 class Odd(gymnasium.Env[np.ndarray, int]):
     """Raises an odd error in its construction, each reset, each step or its close, or shows odd infos.
 
+    When it is tried, it raises in its construction alone.
+
     Arguments:
         error: name of the error, from `odd_errors.TEXTS`.
         at: `construction`, `reset`, `step`, `close`, `reset infos`, `step infos` or `nested`; otherwise nowhere.
@@ -81,12 +85,13 @@ class Odd(gymnasium.Env[np.ndarray, int]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self._raise("reset")
-        return np.zeros(1, np.float32), OddInfos(self._error) if self._at == "reset infos" else {}
+        is_odd = self._at == "reset infos" and not in_probe()
+        return np.zeros(1, np.float32), OddInfos(self._error) if is_odd else {}
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self._raise("step")
         infos: Any = {"step infos": OddInfos(self._error), "nested": {"infos": OddInfos(self._error)}}
-        return np.zeros(1, np.float32), 0.0, True, False, infos.get(self._at) or {}
+        return np.zeros(1, np.float32), 0.0, True, False, {} if in_probe() else infos.get(self._at) or {}
 
     def close(self) -> None:
         if self._folder:
@@ -95,7 +100,7 @@ class Odd(gymnasium.Env[np.ndarray, int]):
         self._raise("close")
 
     def _raise(self, at: str) -> None:
-        if self._at == at:
+        if self._at == at and (at == "construction" or not in_probe()):
             raise_odd(self._error)
 
 
@@ -218,7 +223,9 @@ class Licensed(Ends):
     def __init__(self, folder: str, length: int = 3) -> None:
         super().__init__(length)
         mine = Path(folder, f"worker {os.getpid()} {threading.current_thread().name}")
-        if not mine.exists():
+        if in_probe() and not [*Path(folder).glob("license.*"), *Path(folder).glob("worker *")]:
+            raise FileNotFoundError("no license on this machine")
+        if not (in_probe() or mine.exists()):
             if not go_off(folder, "license"):
                 raise FileNotFoundError("no license on this machine")
             mine.touch()
@@ -228,7 +235,7 @@ class Deadly(gymnasium.Env[np.ndarray, int]):
     """Kills its process.
 
     Arguments:
-        num_steps: number of steps of an episode before the kill; 0 to kill at construction.
+        num_steps: number of steps of an episode before the kill; 0 to kill at construction, except when it is tried.
     """
 
     observation_space = spaces.Box(-1, 1, (1,), np.float32)
@@ -236,7 +243,7 @@ class Deadly(gymnasium.Env[np.ndarray, int]):
 
     def __init__(self, num_steps: int = 100) -> None:
         self._num_steps = num_steps
-        if not num_steps:
+        if not num_steps and not in_probe():
             os.kill(os.getpid(), signal.SIGKILL)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -275,13 +282,11 @@ class Greedy(Ragged):
         return observation, infos
 
 
-class Talkative(gymnasium.Env[np.ndarray, int]):
-    """An environment that prints to both outputs at construction."""
-
-    observation_space = spaces.Box(-1, 1, (1,), np.float32)
-    action_space = spaces.Discrete(2)
+class Talkative(Ends):
+    """Episodes as of `Ends`; prints to both outputs at construction."""
 
     def __init__(self) -> None:
+        super().__init__()
         print("\x1b[31mhello\x1b[0m from the environment")  # noqa: T201
         print("a complaint", file=sys.stderr)  # noqa: T201
 

@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 
 class Ends(gymnasium.Env[np.ndarray, int]):
-    """Episodes of a fixed length that end as the arguments say.
+    """Episodes of a fixed length that end as the arguments say; with a length of 0, they do not end.
 
     The reward is the number of the step; the observation is the action and the number of the step.
     """
@@ -31,6 +31,15 @@ class Ends(gymnasium.Env[np.ndarray, int]):
         over = self._step == self._length
         observation = np.array([action, self._step], np.float32)
         return observation, self._step, over and self._terminated, over and self._truncated, {}
+
+
+class OneEndless(Ends):
+    """Episodes of three steps, except for one in eight, which the seed decides, that do not end."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        result = super().reset(seed=seed, options=options)
+        self._length = 3 if self.np_random.integers(8) else 0
+        return result
 
 
 class NoNumbers(Ends):

@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from charges import go_off, hang
+from charges import go_off, hang, in_probe
 from odd_errors import raise_odd
 
 from sample_envs.failing import is_among_first
@@ -175,7 +175,7 @@ class FlakyCoinRows(CoinRows):
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         if self._num_made == self._raises_at:
             self._maybe_raise("step")
-        if self._at == "anywhere" and random.randrange(self._one_in) == 0:
+        if self._at == "anywhere" and not in_probe() and random.randrange(self._one_in) == 0:
             raise RuntimeError("broken by design")
         self._num_made += 1
         return super().step(actions)
@@ -218,7 +218,7 @@ class RaisingRows(CoinRows):
 
 
 class OddRows(CoinRows):
-    """`CoinRows` that raise an odd error in their construction, each reset, each step or their close."""
+    """`CoinRows` that raise an odd error in their construction, or else as `Odd` does."""
 
     def __init__(self, num_envs: int, error: str, at: str = "step", mode: str = "NextStep") -> None:
         super().__init__(num_envs, num_steps=5, mode=mode)
@@ -237,5 +237,5 @@ class OddRows(CoinRows):
         self._raise("close")
 
     def _raise(self, at: str) -> None:
-        if self._at == at:
+        if self._at == at and (at == "construction" or not in_probe()):
             raise_odd(self._error)

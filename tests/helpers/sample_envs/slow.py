@@ -11,7 +11,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from charges import go_off, hang
+from charges import go_off, hang, in_probe
 from gymnasium import spaces
 
 from sample_envs.lengths import Ragged
@@ -82,18 +82,23 @@ class Watched(Ragged):
 
 
 class Hanging(gymnasium.Env[np.ndarray, int]):
-    """A random walk that hangs once for each charge in a folder: `construction`, `reset`, `step` or `native step`."""
+    """A random walk that hangs once for each charge in a folder: `construction`, `reset`, `step` or `native step`.
+
+    When it is tried, it hangs for charges `probed reset` and `probed step` instead.
+    """
 
     observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float64)
     action_space = spaces.Discrete(2)
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        if go_off(folder, "construction"):
+        if not in_probe() and go_off(folder, "construction"):
             hang()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
+        if in_probe() and go_off(self._folder, "probed reset"):
+            hang()
         self._is_first_look = seed in FIRST_LOOK_SEEDS
         if not self._is_first_look and go_off(self._folder, "reset"):
             hang()
@@ -102,6 +107,8 @@ class Hanging(gymnasium.Env[np.ndarray, int]):
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self._steps_left -= 1
+        if in_probe() and go_off(self._folder, "probed step"):
+            hang()
         if self._steps_left == 3 and not self._is_first_look:
             if go_off(self._folder, "step"):
                 hang()

@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from charges import in_probe
 from gymnasium import spaces
 
 
@@ -45,11 +46,18 @@ class Nested(gymnasium.Env[Any, Any]):
         return self.observation_space.sample(), float(action["turn"]), self._step >= self._length, False, infos
 
 
-class Switches(gymnasium.Env[np.ndarray, np.ndarray]):
+class Switches(gymnasium.Env[np.ndarray, Any]):
     """Actions of 8-bit integers and of a float of single precision."""
 
     observation_space = spaces.Box(-1, 1, (1,), np.float32)
     action_space = spaces.Dict({"on": spaces.MultiBinary(2), "force": spaces.Box(-np.inf, np.inf, (), np.float32)})
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        return np.zeros(1, np.float32), 0.0, True, False, {}
 
 
 class ManyActions(gymnasium.Env[np.ndarray, np.ndarray]):
@@ -157,6 +165,13 @@ class Unsupported(gymnasium.Env[Any, int]):
     action_space = spaces.Discrete(2)
 
 
+class UnsupportedActions(gymnasium.Env[int, Any]):
+    """An action space with a part of texts, which no agent can choose."""
+
+    observation_space = spaces.Discrete(2)
+    action_space = spaces.Dict({"say": spaces.Tuple([spaces.Text(5)])})
+
+
 class Spaceless(gymnasium.Env[Any, int]):
     """An environment without an observation space."""
 
@@ -171,13 +186,16 @@ class OddlyNamed(gymnasium.Env[Any, int]):
 
 
 class WrongObservation(gymnasium.Env[np.ndarray, int]):
-    """Observations of shape (1,) in a space of shape (3,)."""
+    """Observations of shape (1,) in a space of shape (3,), except when it is tried."""
 
     observation_space = spaces.Box(-1, 1, (3,), np.float32)
     action_space = spaces.Discrete(2)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        return np.zeros(1, np.float32), {}
+        return np.zeros(3 if in_probe() else 1, np.float32), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.zeros(3, np.float32), 0.0, True, False, {}
 
 
 class NotAnEnvironment:

@@ -1,0 +1,124 @@
+"""Samplers and streams as objects: how they are shown, copied to other processes, and what their errors show."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import multiprocessing
+import pickle
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import equal, raises, silent_address
+
+import rollserve
+from rollserve_server.local import LocalServer, local_server
+
+
+def test_sampler_shows_its_address(server: LocalServer) -> None:
+    with rollserve.connect(server.address) as sampler:
+        assert repr(sampler) == f"<Sampler '{server.address}'>"
+    assert repr(sampler) == f"<Sampler '{server.address}', closed>"
+    assert repr(rollserve.connect("unix:/a/b", sampler="c")) == "<Sampler 'unix:/a/b', sampler 'c'>"
+    assert repr(rollserve.aconnect(server.address)) == f"<AsyncSampler '{server.address}'>"
+
+
+def test_stream_shows_its_address(sampler: rollserve.Sampler, server: LocalServer) -> None:
+    with sampler.stream_samples(100) as stream:
+        account = stream.join().account
+        assert account is not None
+        assert repr(stream) == f"<SampleStream from '{server.address}', {account.num_simulated_steps} steps simulated>"
+
+
+def test_server_shows_its_address_and_process(tmp_path: Path) -> None:
+    options = ("--env", "CartPole-v1", "--backend", "in-process", "--workers", "1")
+    with local_server(*options, log=tmp_path / "log") as server:
+        assert repr(server) == f"<LocalServer '{server.address}', process {server.process.pid}>"
+    assert repr(server) == f"<LocalServer '{server.address}', ended with status 0>"
+
+
+def test_sampler_connects_in_a_spawned_process(sampler: rollserve.Sampler) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn) as pool:
+        batch = pool.submit(sampler.obtain_samples, 100, seed=3).result(timeout=120)
+    expected = sampler.obtain_samples(100, seed=3)
+    assert equal(batch, expected)
+    assert batch.account.num_steps == expected.num_steps
+
+
+def test_pickle_carries_the_arguments_of_connect(server: LocalServer) -> None:
+    with silent_address() as address:
+        original = rollserve.connect(address, sampler="x", timeout=0.2, compression="lz4", max_message_bytes=None)
+        restored = pickle.loads(pickle.dumps(original))
+        assert repr(restored) == repr(original) == f"<Sampler '{address}', sampler 'x'>"
+        with raises(rollserve.DeadlineError, field="timeout", quotes="0.2"):
+            restored.status()
+    named = pickle.loads(pickle.dumps(rollserve.connect(server.address, sampler="x")))
+    with named, raises(rollserve.InvalidArgumentError, reason=rollserve.Reason.SAMPLER_NOT_FOUND, quotes="'x'"):
+        named.status()
+
+
+def test_async_sampler_is_unpickled_without_a_loop(sampler: rollserve.Sampler, server: LocalServer) -> None:
+    restored: rollserve.AsyncSampler = pickle.loads(pickle.dumps(rollserve.aconnect(server.address)))
+
+    async def sample() -> rollserve.EpisodeBatch:
+        async with restored:
+            return await restored.obtain_samples(100, seed=3)
+
+    assert equal(asyncio.run(sample()), sampler.obtain_samples(100, seed=3))
+
+
+def test_stream_cannot_be_pickled(sampler: rollserve.Sampler, server: LocalServer) -> None:
+    with sampler.stream_samples(100) as stream, raises(TypeError, field="stream", quotes="SampleStream"):
+        pickle.dumps(stream)
+
+    async def dump() -> None:
+        async with rollserve.aconnect(server.address) as connected, connected.stream_samples(100) as stream:
+            with raises(TypeError, field="stream", quotes="AsyncSampleStream"):
+                pickle.dumps(stream)
+
+    asyncio.run(dump())
+
+
+FAILING: dict[str, Callable[[rollserve.Sampler], Any]] = {
+    "update": lambda sampler: sampler.update_agent({"0/weight": 1.0}),
+    "call": lambda sampler: sampler.obtain_samples(0),
+    "fragments": lambda sampler: sampler.obtain_fragments(7),
+    "evaluation": lambda sampler: sampler.evaluate(0),
+    "population": lambda sampler: sampler.evaluate_population({}, 0),
+    "parameters": lambda sampler: sampler.agent_parameters(10**9),
+    "deadline": lambda sampler: sampler.obtain_samples(10**6, deadline=0.0),
+    "unreachable": lambda _: rollserve.connect("127.0.0.1:1", timeout=0.1).status(),
+}
+
+
+@pytest.mark.parametrize("case", FAILING)
+def test_error_is_shown_once(sampler: rollserve.Sampler, case: str) -> None:
+    with pytest.raises(rollserve.RollserveError) as caught:
+        FAILING[case](sampler)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert shown.count("Traceback (most recent call last)") == 1, shown
+    assert "_MultiThreadedRendezvous" not in shown
+
+
+@pytest.mark.parametrize("case", ["update", "call", "evaluation", "deadline"])
+def test_async_error_is_shown_once(sampler: rollserve.Sampler, server: LocalServer, case: str) -> None:
+    async def call() -> None:
+        async with rollserve.aconnect(server.address) as connected:
+            await FAILING[case](connected)  # type: ignore[arg-type]
+
+    with pytest.raises(rollserve.RollserveError) as caught:
+        asyncio.run(call())
+    assert "".join(traceback.format_exception(caught.value)).count("Traceback (most recent call last)") == 1
+
+
+def test_error_names_the_method(tmp_path: Path) -> None:
+    options = ("--env", "CartPole-v1", "--backend", "in-process", "--workers", "1")
+    with local_server(*options, log=tmp_path / "log") as server, rollserve.connect(server.address) as sampler:
+        for call in (sampler.obtain_samples, sampler.obtain_fragments, sampler.evaluate):
+            with raises(rollserve.PreconditionError, reason=rollserve.Reason.NO_AGENT, quotes="update_agent") as caught:
+                call(1)
+            assert "UpdateAgent" not in str(caught.value)

@@ -1,0 +1,126 @@
+"""Environments that UpdateEnv refuses, because a probe has shown that no call could step them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from charges import lay
+from native_envs import ALLOWED
+from pools import evaluate, pool_of, sample
+from support import equal, raises
+
+import rollserve
+from rollserve import EnvChange, EnvSpec, Reason, Wrapper
+from rollserve_server.agents import RandomSpec
+from rollserve_server.errors import InvalidValueError
+from rollserve_server.pool import AtLeast, InProcessBackend, RowUpdates
+
+FIELD = "all_workers.environment"
+UNFIT = {
+    "resets without a seed": (EnvSpec("sample_envs:OldStyle"), ("TypeError", "'seed'")),
+    "a text as the function of a wrapper": (
+        EnvSpec("CartPole-v1", wrappers=[Wrapper("TransformReward", {"func": "lambda reward: 0"})]),
+        ("TypeError", "'str' object is not callable"),
+    ),
+    "wider floats in a reset": (
+        EnvSpec("sample_envs:Misfit", {"at": "reset", "dtype": "float64"}),
+        ("reset", "float32", "float64"),
+    ),
+    "wider floats in a step": (
+        EnvSpec("sample_envs:Misfit", {"at": "step", "dtype": "float64"}),
+        ("step", "float32", "float64"),
+    ),
+    "another shape in a step": (EnvSpec("sample_envs:Misfit", {"at": "step", "size": 3}), ("(3,)", "(2,)")),
+    "complex numbers": (EnvSpec("sample_envs:Misfit", {"at": "reset", "dtype": "complex64"}), ("complex64",)),
+    "a process that ends": (EnvSpec("sample_envs:Crashing"), ("sample_envs:Crashing", "process", "step")),
+    "wider floats of native code": (
+        EnvSpec("sample_envs:WideRows-v0", vectorization="native", num_rows=3),
+        ("'made'", "float32", "float64"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("spec", "quotes"), UNFIT.values(), ids=UNFIT)
+async def test_update_refuses_what_no_call_can_step(spec: EnvSpec, quotes: tuple[str, ...]) -> None:
+    async with pool_of(InProcessBackend(), **ALLOWED) as pool:
+        await pool.update_agent([RandomSpec()])
+        before = await sample(pool, AtLeast(20), seed=1)
+        with raises(InvalidValueError, field=FIELD, reason=Reason.ENV_REFUSED, quotes=(spec.id, *quotes)):
+            await pool.update_env([spec])
+        with raises(InvalidValueError, field="options.environment", reason=Reason.ENV_REFUSED, quotes=quotes):
+            await evaluate(pool, 1, env=spec)
+        assert pool.status().env_version == 1
+        assert equal(await sample(pool, AtLeast(20), seed=1), before)
+
+
+@pytest.mark.parametrize("at", ["reset", "step"])
+async def test_update_refuses_an_environment_that_hangs(tmp_path: Path, at: str) -> None:
+    limits = {"step_seconds": 0.5, "reset_seconds": 1.0}
+    async with pool_of(InProcessBackend(), **ALLOWED, **limits) as pool:
+        hanging = EnvSpec("sample_envs:Hanging", {"folder": str(tmp_path)})
+        lay(tmp_path, f"probed {at}")
+        quotes = ("sample_envs:Hanging", at, f"{limits[f'{at}_seconds']:g} s")
+        with raises(InvalidValueError, field=FIELD, reason=Reason.ENV_REFUSED, quotes=quotes):
+            await pool.update_env([hanging])
+        assert [worker.num_restarts for worker in pool.status().workers] == [0, 0]
+        assert (await pool.update_env([hanging])).version == 2  # the charge has gone off
+
+
+async def test_update_of_rows_names_the_row_that_cannot_be_stepped() -> None:
+    async with pool_of(InProcessBackend(), EnvSpec("sample_envs:Misfit", {"at": "nowhere"}), **ALLOWED) as pool:
+        rows = RowUpdates((None, None, EnvChange(kwargs={"at": "step", "dtype": "float64"}), *[None] * 13))
+        field = "all_workers.per_row.updates[2].change"
+        with raises(InvalidValueError, field=field, reason=Reason.ENV_REFUSED, quotes="float64"):
+            await pool.update_env([rows])
+        assert pool.status().env_version == 1
+
+
+async def test_pool_does_not_start_with_an_environment_that_no_call_can_step() -> None:
+    with raises(InvalidValueError, reason=Reason.ENV_REFUSED, quotes="sample_envs:OldStyle"):
+        async with pool_of(InProcessBackend(), EnvSpec("sample_envs:OldStyle"), **ALLOWED):
+            pass
+
+
+async def test_environment_that_fails_now_and_then_is_accepted() -> None:
+    """An eighth of the episodes fail, by their seeds; the probe has as many attempts as an episode."""
+    async with pool_of(InProcessBackend(), EnvSpec("sample_envs:FailsForSomeSeeds"), **ALLOWED) as pool:
+        assert pool.status().env_version == 1
+
+
+class Late(gymnasium.Env[np.ndarray, int]):
+    """An environment that this process alone knows."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, *, size: int = 2) -> None:
+        self._size = size
+
+    def reset(self, **_: object) -> tuple[np.ndarray, dict[str, object]]:
+        return np.zeros(self._size, np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, object]]:
+        return np.zeros(self._size, np.float32), 0.0, True, False, {}
+
+
+async def test_environment_that_only_the_worker_knows_is_tried_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))
+    monkeypatch.setattr(gymnasium, "registry", gymnasium.envs.registration.registry)
+    gymnasium.register("Late-v0", Late)
+    async with pool_of(InProcessBackend()) as pool:
+        assert (await pool.update_env([EnvSpec("Late-v0")])).version == 2
+        with raises(InvalidValueError, field=FIELD, reason=Reason.ENV_REFUSED, quotes=("Late-v0", "(3,)", "(2,)")):
+            await pool.update_env([EnvSpec("Late-v0", {"size": 3})])
+
+
+def test_client_learns_why_an_environment_cannot_be_stepped(sampler: rollserve.Sampler) -> None:
+    version = sampler.status().env_version
+    quotes = ("sample_envs:OldStyle", "'seed'")
+    with raises(rollserve.InvalidArgumentError, field=FIELD, reason=Reason.ENV_REFUSED, quotes=quotes):
+        sampler.update_env("sample_envs:OldStyle")
+    with raises(rollserve.InvalidArgumentError, field=FIELD, reason=Reason.ENV_REFUSED, quotes="process"):
+        sampler.update_env("sample_envs:Crashing")
+    assert sampler.status().env_version == version

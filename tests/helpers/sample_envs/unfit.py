@@ -1,0 +1,66 @@
+"""Environments that no call can step."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from sample_envs.native import CoinRows
+
+
+class OldStyle(gymnasium.Env[np.ndarray, int]):
+    """Resets without a seed that return an observation alone, and steps of four values, as before Gym 0.26."""
+
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self) -> Any:  # type: ignore[override]
+        return np.zeros(2, np.float32)
+
+    def step(self, action: int) -> Any:
+        return np.zeros(2, np.float32), 0.0, True, {}
+
+
+class Misfit(gymnasium.Env[np.ndarray, int]):
+    """Observations of another dtype or shape than the space has, (2,) float32.
+
+    Arguments:
+        at: `reset` or `step`.
+        dtype: dtype of the observations there.
+        size: number of their elements.
+    """
+
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, at: str, dtype: str = "float32", size: int = 2) -> None:
+        self._misfits = {at: np.zeros(size, dtype)}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return self._misfits.get("reset", np.zeros(2, np.float32)), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self._misfits.get("step", np.zeros(2, np.float32)), 0.0, False, False, {}
+
+
+class Crashing(Misfit):
+    """Kills its process in the first step."""
+
+    def __init__(self) -> None:
+        super().__init__("nowhere")
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+
+class WideRows(CoinRows):
+    """`CoinRows` whose observations have float64 where the space has float32."""
+
+    def _observations(self) -> dict[str, np.ndarray]:
+        return {name: column.astype(np.float64) for name, column in super()._observations().items()}

@@ -1,0 +1,88 @@
+"""Resets: a pool begins a new run, in which everything is as after a fresh start."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import pytest
+from pools import cartpole_agent, pool_of, run_of, sample, sample_request, until
+from support import equal, raises
+
+import rollserve
+from rollserve import Reason
+from rollserve_server.agents import RandomSpec
+from rollserve_server.errors import NotReadyError, WorkerLostError
+from rollserve_server.pool import AtLeast, Backend, Exactly, Fragments, InProcessBackend, Pool
+from rollserve_server.pool.accounts.counters import Counters
+
+TARGETS = (AtLeast(200), AtLeast(100), Exactly(3), Fragments(160), Fragments(160))
+
+
+async def use(pool: Pool) -> list[rollserve.EpisodeBatch]:
+    """Return what a pool without an agent delivers in calls one after the other."""
+    assert (await pool.update_agent([cartpole_agent()])).version == 1
+    return [await sample(pool, target) for target in TARGETS]
+
+
+async def test_reset_pool_is_as_after_a_fresh_start(backend: Backend) -> None:
+    async with pool_of(backend) as pool:
+        fresh, run, status = await use(pool), run_of(pool), pool.status()
+        await pool.update_env([rollserve.EnvSpec("Acrobot-v1")])
+        await pool.update_agent([RandomSpec()])
+        await sample(pool, AtLeast(10), prefetch=True)
+        await pool.resize(3)
+        await pool.reset()
+        assert pool.status().counters == Counters()
+        assert run_of(pool) != run
+        with raises(NotReadyError, reason=Reason.NO_AGENT):
+            await sample(pool, AtLeast(1))
+        with raises(NotReadyError, field="options.sampler_run", reason=Reason.SAMPLER_RUN):
+            await sample(pool, AtLeast(1), run=run)
+        batches = await use(pool)
+        assert all(map(equal, batches, fresh))
+        account = batches[0].account
+        assert account is not None
+        assert (account.num_carried_steps, account.num_dropped_steps) == (0, 0)
+        again = pool.status()
+        assert (again.env_version, again.policy_version, len(again.workers)) == (1, 1, 2)
+        assert (again.seed, again.next_index, again.num_worker_restarts) == (status.seed, status.next_index, 0)
+
+
+async def test_reset_keeps_a_random_seed() -> None:
+    async with pool_of(InProcessBackend(), seed=None) as pool:
+        fresh = await use(pool)
+        await pool.reset()
+        assert all(map(equal, await use(pool), fresh))
+
+
+async def test_reset_ends_calls_that_run_or_wait() -> None:
+    async with pool_of(InProcessBackend(), max_calls=1) as pool:
+        await pool.update_agent([RandomSpec()])
+        async with contextlib.aclosing(pool.sample(sample_request(AtLeast(10**9)))) as items:
+            await anext(items)
+            waiting = asyncio.create_task(sample(pool, AtLeast(1)))
+            await until(lambda: bool(pool._samplings.admission._queue))
+            await pool.reset()
+            with raises(WorkerLostError, reason=Reason.WORKER_LOST):
+                async for _ in items:
+                    pass
+        with raises(NotReadyError, reason=Reason.SAMPLER_RUN):
+            await waiting
+        await use(pool)
+
+
+async def test_reset_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with pool_of(InProcessBackend()) as pool:
+        (expected, *_), run = await use(pool), run_of(pool)
+
+        def fail(*_: Any) -> Any:
+            raise WorkerLostError("no room, by design", 0)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(InProcessBackend, "create_worker", fail)
+            with raises(WorkerLostError, match="no room, by design"):
+                await pool.reset()
+        assert run_of(pool) == run
+        assert equal(await sample(pool, AtLeast(200), seed=7), expected)
