@@ -25,6 +25,7 @@ def save_chart(results: Sequence[Result], path: Path) -> None:
         (_draw_cpu, _having(results, "bare_cpu_seconds_per_million_steps")),
         (_draw_data_plane, [result for result in results if result.workload.startswith("w4")]),
         (_draw_latency, _having(results, "p50_seconds")),
+        (_draw_iterations, _having(results, "ratio_to_processes")),
         (_draw_worker_counts, _having(results, "ratio_to_sleep")),
         (_draw_memory, _having(results, "megabytes_per_second")),
     ]
@@ -84,6 +85,14 @@ def _draw_latency(axes: Any, results: Sequence[Result]) -> None:
     axes.margins(x=0.15)
     axes.legend(frameon=False, fontsize="small")
     axes.set_title("small calls, ms")
+
+
+def _draw_iterations(axes: Any, results: Sequence[Result]) -> None:
+    ratios = [result.medians["ratio_to_processes"] for result in results]
+    labels = [f" {result.medians['iteration_p50_seconds'] * 1e3:.1f} ms" for result in results]
+    _draw_bars(axes, results, ratios, labels)
+    axes.axvline(1, color="black", linewidth=0.8, linestyle="--")
+    axes.set_title("iterations of a trainer; speed as a share of plain loops in as many processes")
 
 
 def _draw_worker_counts(axes: Any, results: Sequence[Result]) -> None:

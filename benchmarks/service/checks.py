@@ -26,10 +26,12 @@ def check_sample(sample: rollserve.EpisodeBatch, spec: SamplingSpec) -> list[str
     checks = []
     if isinstance(spec.agent, rollserve.MlpAgent):
         checks.append(check_log_probs(sample, spec.agent))
-    if spec.env.vectorization == "rows":
+    if spec.env.vectorization == "rows" and spec.call == "samples":
         checks.append(_check_replay(sample, spec.env))
-    else:
+    elif spec.env.id in _STATE_SETTERS:
         checks.append(_check_single_steps(sample, spec.env.id))
+    else:
+        checks.append(_check_stacks(sample))
     return checks
 
 
@@ -91,7 +93,7 @@ def _check_episode(episode: rollserve.EpisodeBatch, env: Any) -> None:
 def _check_single_steps(sample: rollserve.EpisodeBatch, env_id: str) -> str:
     """Repeat each step in gymnasium's environment, from the step's own observation; equal within rounding.
 
-    Whole episodes cannot be replayed here: rows that are stepped together share one stream of random numbers.
+    Fragments cannot be replayed from a seed, nor can episodes of rows that share one stream of random numbers.
     """
     env: Any = make_env(rollserve.EnvSpec(env_id)).unwrapped
     env.reset(seed=0)
@@ -114,6 +116,14 @@ def _check_segment(segment: rollserve.EpisodeBatch, env: Any, set_state: Callabl
         near = np.isclose(reward, delivered_reward, _TOLERANCE, _TOLERANCE)
         check(near, f"step {step}: expected the reward {reward}, got {delivered_reward}")
     check(terminated == segment.terminated[0], f"terminated: expected {terminated}, got {segment.terminated[0]}")
+
+
+def _check_stacks(sample: rollserve.EpisodeBatch) -> str:
+    """Compare each stack of frames, the last observations included, with the stack before."""
+    for segment in sample.split():
+        stacks = np.concatenate([segment.observations, segment.last_observations])
+        check(np.array_equal(stacks[1:, :-1], stacks[:-1, 1:]), "a stack of frames does not continue the one before")
+    return "each stack of frames of a sample continues the one before"
 
 
 def _set_cartpole(env: Any, observation: np.ndarray) -> None:

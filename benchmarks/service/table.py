@@ -1,4 +1,4 @@
-"""Figures of the service as a table."""
+"""Figures of the service as tables."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 
 from benchmarks.service.results import Result
+from benchmarks.service.workloads.phases import CALL_PHASES, UPDATE_PHASES
 from benchmarks.shared.report import wide_console
 
 __all__ = ["print_table"]
@@ -18,7 +19,19 @@ _LARGE_BYTES = 1e8
 
 
 def print_table(results: Sequence[Result]) -> None:
-    """Print the medians of all results."""
+    """Print the medians of all results: of iterations, of phases, and of everything else."""
+    iterations = [result for result in results if "iteration_p50_seconds" in result.medians]
+    tables = {
+        _table: [result for result in results if result not in iterations],
+        _iteration_table: iterations,
+        _phase_table: [result for result in results if "update_ray_seconds" in result.medians],
+    }
+    for make, shown in tables.items():
+        if shown:
+            wide_console(_MIN_WIDTH).print(make(shown))
+
+
+def _table(results: Sequence[Result]) -> Table:
     table = Table("workload", "steps/s", "MB/s", "of bare", title="medians", title_justify="left")
     table.add_column("CPU s per million steps\nworkers / gateway / Ray / client")
     table.add_column("peak MB of a\nworker / gateway / client")
@@ -28,23 +41,77 @@ def print_table(results: Sequence[Result]) -> None:
         column.justify = "right"
     for result in results:
         table.add_row(f"[bold]{result.workload}[/bold]\n{result.title}", *_cells(result.medians))
-    wide_console(_MIN_WIDTH).print(table)
+    return table
+
+
+def _iteration_table(results: Sequence[Result]) -> Table:
+    """Return the times of iterations and of the plain loops, and how they compare."""
+    table = Table("workload", title="iterations of a trainer, medians in ms (p90)", title_justify="left")
+    columns = {
+        "iteration": "iteration",
+        "update": "update",
+        "call": "call",
+        "one_process": "loop in\none process",
+        "processes": "loop in as many\nas workers",
+    }
+    ratios = {"ratio_to_one_process": "of one\nprocess", "ratio_to_processes": "of as\nmany"}
+    overheads = {"overhead_seconds": "overhead", "call_overhead_seconds": "of the call"}
+    for heading in (
+        *columns.values(),
+        *ratios.values(),
+        *overheads.values(),
+        "peak MB of a\nworker / gateway / client",
+    ):
+        table.add_column(heading, justify="right")
+    for result in results:
+        figures = result.medians
+        times = [
+            f"{figures[f'{name}_p50_seconds'] * 1e3:.1f} ({figures[f'{name}_p90_seconds'] * 1e3:.1f})"
+            for name in columns
+        ]
+        table.add_row(
+            f"[bold]{result.workload}[/bold]\n{result.title}",
+            *times,
+            *(f"{figures[name]:.2f}" for name in ratios),
+            *(f"{figures[name] * 1e3:.1f}" for name in overheads),
+            _peaks(figures),
+        )
+    return table
+
+
+def _phase_table(results: Sequence[Result]) -> Table:
+    """Return the phases of updates and calls."""
+    headings = dict.fromkeys((*CALL_PHASES, *UPDATE_PHASES))
+    table = Table("workload", "what", title="phases, medians in ms", title_justify="left")
+    for phase in headings:
+        table.add_column("Ray" if phase == "ray" else phase, justify="right")
+    for result in results:
+        for what in ("update", "call"):
+            seconds = [result.medians.get(f"{what}_{phase}_seconds") for phase in headings]
+            if any(value is not None for value in seconds):
+                cells = (_MISSING if value is None else f"{value * 1e3:.2f}" for value in seconds)
+                table.add_row(result.workload, what, *cells)
+    return table
 
 
 def _cells(figures: Mapping[str, float]) -> list[str]:
     ratio = figures.get("ratio_to_bare", figures.get("ratio_to_sleep"))
     first = figures.get("first_message_seconds")
     cpu = [figures.get(f"{group}_cpu_seconds_per_million_steps") for group in ("workers", "gateway", "ray", "client")]
-    peaks = [figures.get(f"{group}_peak_bytes") for group in ("workers", "gateway", "client")]
     return [
         _number(figures.get("steps_per_second")),
         _number(figures.get("megabytes_per_second")),
         _MISSING if ratio is None else f"{ratio:.2f}",
         " / ".join(map(_number, cpu)),
-        " / ".join(_number(None if peak is None else peak / 1e6) for peak in peaks),
+        _peaks(figures),
         _MISSING if first is None else f"{first * 1e3:.0f} ms",
         "\n".join(_notes(figures)),
     ]
+
+
+def _peaks(figures: Mapping[str, float]) -> str:
+    peaks = [figures.get(f"{group}_peak_bytes") for group in ("workers", "gateway", "client")]
+    return " / ".join(_number(None if peak is None else peak / 1e6) for peak in peaks)
 
 
 def _notes(figures: Mapping[str, float]) -> list[str]:

@@ -11,13 +11,17 @@ import numpy as np
 import rollserve
 from benchmarks.service.agents import mlp_agent
 from benchmarks.service.batches import arrays_of, num_bytes, observations_checksum, sample_segments
+from benchmarks.service.processes.marked_sampler import MarkedSampler
 from benchmarks.service.processes.wire_bytes import CountingSampler
 from benchmarks.shared.commands import answer_commands
+from rollserve.mlp_agent import Head
 
 __all__: list[str] = []
 
 _OBTAIN = {"samples": "obtain_samples", "fragments": "obtain_fragments"}
 _STREAM = {"samples": "stream_samples", "fragments": "stream_fragments"}
+_NUM_PARAMETER_SETS = 8
+"""Parameter sets that updates take in turns, so that none equals the one before."""
 
 
 class _Client:
@@ -27,6 +31,7 @@ class _Client:
         self._sampler = rollserve.connect(address)
         self._sharing_sampler = rollserve.connect(address, shared_memory=True)
         self._counting = CountingSampler(address)
+        self._marked = MarkedSampler(address)
         self._batch: rollserve.EpisodeBatch | None = None
 
     def hello(self) -> dict[str, Any]:
@@ -101,28 +106,67 @@ class _Client:
 
     def updates(self, num_updates: int, layer_sizes: list[int]) -> dict[str, Any]:
         """Time updates of the agent's parameters, after one update of the whole agent."""
-        version = self._sampler.update_agent(mlp_agent(layer_sizes, "categorical"))
-        latencies = []
-        for seed in range(1, num_updates + 1):
-            parameters = mlp_agent(layer_sizes, "categorical", seed).parameters
-            began = time.perf_counter()
-            new_version = self._sampler.update_agent(parameters)
-            latencies.append(time.perf_counter() - began)
-            version += 1
-            if new_version != version:
-                raise ValueError(f"policy_version: expected {version}, got {new_version}")
+        updating = _Updating(self._marked, layer_sizes, "categorical")
+        moments = [updating.update() for _ in range(num_updates)]
         self._batch = self._sampler.obtain_exact_episodes(1)
-        return {"latencies": latencies}
+        return {"updates": moments, "last_seed": updating.seed}
+
+    def iterate(
+        self, call: str, num_steps: int, num_iterations: int, layer_sizes: list[int], head: Head
+    ) -> dict[str, Any]:
+        """Time iterations of an on-policy trainer: an update of all parameters, then a call with the new version."""
+        self._batch = None
+        updating = _Updating(self._marked, layer_sizes, head)
+        method = getattr(self._marked.sampler, _OBTAIN[call])
+        updates, calls, num_received_steps = [], [], 0
+        for _ in range(num_iterations):
+            updates.append(updating.update())
+            batch, moments = self._marked.timed(method, num_steps)
+            calls.append(moments)
+            num_received_steps += batch.num_steps
+            if np.any(batch.policy_versions != updating.version):
+                raise ValueError(f"policy_versions: expected {updating.version}, got {set(batch.policy_versions)}")
+            self._batch = batch
+        return {
+            "updates": updates,
+            "calls": calls,
+            "num_steps": num_received_steps,
+            "last_seed": updating.seed,
+        }
 
     def _last_batch(self) -> rollserve.EpisodeBatch:
         assert self._batch is not None  # noqa: S101  # commands about the last batch follow a call
         return self._batch
 
 
+class _Updating:
+    """Updates of all parameters of an agent, by parameter sets that are ready in memory.
+
+    Attributes:
+        version: policy version after the last update.
+        seed: seed of the last update's parameters.
+    """
+
+    def __init__(self, marked: MarkedSampler, layer_sizes: list[int], head: Head) -> None:
+        self._marked = marked
+        self._sets = [mlp_agent(layer_sizes, head, seed).parameters for seed in range(_NUM_PARAMETER_SETS)]
+        self.seed = 0
+        self.version = marked.sampler.update_agent(mlp_agent(layer_sizes, head))
+
+    def update(self) -> dict[str, Any]:
+        """Update the parameters; return the moments of the call."""
+        self.seed = (self.seed + 1) % _NUM_PARAMETER_SETS
+        version, moments = self._marked.timed(self._marked.sampler.update_agent, self._sets[self.seed])
+        self.version += 1
+        if version != self.version:
+            raise ValueError(f"policy_version: expected {self.version}, got {version}")
+        return moments
+
+
 def main() -> None:
     """Answer commands until the end of standard input."""
     client = _Client(sys.argv[1])
-    names = ("hello", "obtain", "checksum", "save_sample", "stream", "round_trips", "updates")
+    names = ("hello", "obtain", "checksum", "save_sample", "stream", "round_trips", "updates", "iterate")
     answer_commands({name: getattr(client, name) for name in names})
 
 

@@ -17,7 +17,7 @@ from benchmarks.shared.commands import Child
 from benchmarks.shared.processes import one_thread
 from rollserve_server.local import local_server
 
-__all__ = ["Service", "running_service"]
+__all__ = ["Service", "TracedService", "running_service", "traced_service"]
 
 _ENVIRONMENTS = "benchmarks.service.environments"
 _TIMEOUT_SECONDS = 300
@@ -52,6 +52,23 @@ class Service:
         return rollserve.EpisodeBatch.load(path)
 
 
+@dataclass(frozen=True)
+class TracedService(Service):
+    """A running service whose server traces its RPCs.
+
+    Attributes:
+        server: the server's process; see `traced_server`.
+    """
+
+    server: Child
+
+    def traced(self, command: str, **arguments: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Return the client's answer to a command, and the server's events meanwhile."""
+        self.server.ask("take_events")
+        answer = self.client.ask(command, **arguments)
+        return answer, self.server.ask("take_events")["events"]
+
+
 @contextlib.contextmanager
 def running_service(
     env: rollserve.EnvSpec, agent: rollserve.Agent, num_workers: int, *server_options: str
@@ -61,20 +78,45 @@ def running_service(
     Raises:
         RuntimeError: the server does not start, or not all of its workers run.
     """
-    arguments = ("--env", "CartPole-v1", "--workers", str(num_workers), "--allow-module", _ENVIRONMENTS)
-    with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rollserve-bench-")))
-        server = stack.enter_context(
-            local_server(*arguments, *server_options, log=folder / "log", environment=one_thread())
-        )
-        sampler = stack.enter_context(rollserve.connect(server.address, timeout=_TIMEOUT_SECONDS))
+    options = (*_options(num_workers), *server_options)
+    with (
+        _folder() as folder,
+        local_server(*options, log=folder / "log", environment=one_thread()) as server,
+        _connected(server.address, server.process.pid, env, agent) as (sampler, client, meter),
+    ):
+        yield Service(sampler, client, meter, folder)
+
+
+@contextlib.contextmanager
+def traced_service(env: rollserve.EnvSpec, agent: rollserve.Agent, num_workers: int) -> Iterator[TracedService]:
+    """Run a service as `running_service` does, with a server that traces its RPCs."""
+    module = "benchmarks.service.processes.traced_server"
+    with _folder() as folder, Child(module, str(folder / "log"), *_options(num_workers)) as server:
+        address = f"127.0.0.1:{server.ask('port')['port']}"
+        with _connected(address, server.pid, env, agent) as (sampler, client, meter):
+            yield TracedService(sampler, client, meter, folder, server)
+
+
+def _options(num_workers: int) -> tuple[str, ...]:
+    return "--env", "CartPole-v1", "--workers", str(num_workers), "--allow-module", _ENVIRONMENTS
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="rollserve-bench-") as folder:
+        yield Path(folder)
+
+
+@contextlib.contextmanager
+def _connected(
+    address: str, server_pid: int, env: rollserve.EnvSpec, agent: rollserve.Agent
+) -> Iterator[tuple[rollserve.Sampler, Child, Meter]]:
+    """Give a server an environment and an agent; yield a sampler, a client process, and the meter of all processes."""
+    with rollserve.connect(address, timeout=_TIMEOUT_SECONDS) as sampler:
         sampler.update_env(env)
         sampler.update_agent(agent)
-        client = stack.enter_context(Child("benchmarks.service.processes.client", server.address))
-        client.ask("hello")
-        worker_pids = {worker.process_id for worker in sampler.status().workers}
-        groups = {
-            **processes_of_server(server.process.pid, worker_pids),
-            "client": [psutil.Process(client.pid)],
-        }
-        yield Service(sampler, client, Meter(groups), folder)
+        with Child("benchmarks.service.processes.client", address) as client:
+            client.ask("hello")
+            worker_pids = {worker.process_id for worker in sampler.status().workers}
+            groups = {**processes_of_server(server_pid, worker_pids), "client": [psutil.Process(client.pid)]}
+            yield sampler, client, Meter(groups)

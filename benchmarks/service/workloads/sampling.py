@@ -32,7 +32,7 @@ def measure_sampling(name: str, options: Options) -> list[Result]:
     result = Result(name, spec.title, settings)
     with contextlib.ExitStack() as stack:
         bare_loops = [
-            stack.enter_context(Child("benchmarks.service.processes.bare_loop", name, str(seed)))
+            stack.enter_context(Child("benchmarks.service.processes.bare_loop", name, str(seed), str(spec.num_rows)))
             for seed in range(options.num_workers)
         ]
         service = stack.enter_context(running_service(spec.env, spec.agent, options.num_workers))

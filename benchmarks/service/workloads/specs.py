@@ -1,4 +1,4 @@
-"""Workloads that sample usual environments (w1, w2, w3): environment, agent and call of each."""
+"""Workloads that sample usual environments (w1, w2, w3, w10): environment, agent and call of each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal
 import rollserve
 from benchmarks.service.agents import mlp_agent
 
-__all__ = ["SAMPLING", "SamplingSpec"]
+__all__ = ["ITERATIONS", "SAMPLING", "SamplingSpec"]
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,27 @@ def _pong(columns: str, options: Mapping[str, Any]) -> SamplingSpec:
     return SamplingSpec(title, env, rollserve.RandomAgent(), "samples", 20_000, options)
 
 
+def _pong_together(env: rollserve.EnvSpec, rows: str) -> SamplingSpec:
+    title = f"{env.id}, 84x84x4 uint8, random actions, {env.num_rows} {rows} rows, fragments, frames once"
+    # Worker buffers of the default size have room for these steps.
+    return SamplingSpec(title, env, rollserve.RandomAgent(), "fragments", 1536)
+
+
+def _iterations(env: rollserve.EnvSpec, agent: rollserve.MlpAgent, num_episode_steps: int = 0) -> list[SamplingSpec]:
+    """Return iterations with fragments of all sizes, and one with whole episodes of at least `num_episode_steps`."""
+    rows = f"{env.num_rows} native rows" if env.vectorization == "native" else f"{env.num_rows} rows one by one"
+    specs = [
+        SamplingSpec(
+            f"{env.id}, MLP, {rows}, update + {num_steps:,} fragment steps", env, agent, "fragments", num_steps
+        )
+        for num_steps in (512, 2048, 8192)
+    ]
+    if num_episode_steps:
+        title = f"{env.id}, MLP, {rows}, update + {num_episode_steps:,} steps of whole episodes"
+        specs.append(SamplingSpec(title, env, agent, "samples", num_episode_steps))
+    return specs
+
+
 SAMPLING = {
     "w1-native-256": _native_cartpole(256),
     "w1-native-512": _native_cartpole(512),
@@ -100,5 +121,22 @@ SAMPLING = {
     ),
     "w3-pong": _pong("plain columns", {"frames_once": False}),
     "w3-pong-once-lz4": _pong("frames once, lz4", {"compression": "lz4"}),
+    "w3-pong-native": _pong_together(rollserve.EnvSpec("ALE/Pong-v5", vectorization="native", num_rows=16), "native"),
+    "w3-pong-envpool": _pong_together(rollserve.EnvSpec("Pong-v5", vectorization="envpool", num_rows=16), "EnvPool"),
 }
-"""Workloads by name."""
+"""Workloads of long calls by name."""
+
+ITERATIONS = {
+    "w10-cartpole-rows": _iterations(
+        rollserve.EnvSpec("CartPole-v1", vectorization="rows", num_rows=32), _CARTPOLE_AGENT, 2048
+    ),
+    "w10-cartpole-native": _iterations(
+        rollserve.EnvSpec("CartPole-v1", vectorization="native", num_rows=32), _CARTPOLE_AGENT, 2048
+    ),
+    # Without whole episodes: all have 1,000 steps, so that 2,048 would take as long as three episodes at least.
+    "w10-cheetah-rows": _iterations(
+        rollserve.EnvSpec("HalfCheetah-v5", vectorization="rows", num_rows=8), _CHEETAH_AGENT
+    ),
+}
+"""Iterations of an on-policy trainer by workload: an update of all parameters, then a call. All of a workload have the
+same environment and agent."""
