@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["MALLOC_RETAINS", "PEERS", "WORKLOADS", "Kind", "Peer", "Variant", "variants_of"]
+__all__ = ["MALLOC_RETAINS", "NUM_ITERATION_STEPS", "PEERS", "WORKLOADS", "Kind", "Peer", "Variant", "variants_of"]
 
 WORKLOADS = {
     "w1": "CartPole-v1, MLP 4-64-64-2, categorical",
     "w2": "HalfCheetah-v5, MLP 17-64-64-6, Gaussian",
     "w3": "ALE/Pong-v5, 84x84x4 uint8, random actions",
     "w4": "566 MB of random bytes, 1 MiB a step",
+    "w10-cartpole-rows": "update + 2,048 steps of CartPole-v1, rows one by one, MLP 4-64-64-2, categorical",
+    "w10-cartpole-native": "update + 2,048 steps of CartPole-v1, native rows, MLP 4-64-64-2, categorical",
+    "w10-cheetah-rows": "update + 2,048 steps of HalfCheetah-v5, rows one by one, MLP 17-64-64-6, Gaussian",
 }
 """Titles of the workloads by name."""
+
+NUM_ITERATION_STEPS = 2048
+"""Number of steps of a call in w10."""
 
 Kind = Literal["library", "loop", "transport"]
 """Part of the work that a peer does: collecting, stepping environments for a loop, or moving ready data."""
@@ -65,12 +71,15 @@ class Variant:
         title: the way in a few words.
         settings: arguments of `collecting` in the peer's module.
         variables: environment variables of the peer's processes.
+        num_processes: number of processes that each collect by themselves at the same time. Nothing is moved between
+            them.
     """
 
     peer: str
     title: str
     settings: Mapping[str, Any]
     variables: Mapping[str, str] = field(default_factory=dict)
+    num_processes: int = 1
 
 
 def variants_of(workload: str, num_workers: int, num_bulk_steps: int) -> list[Variant]:
@@ -89,11 +98,19 @@ def variants_of(workload: str, num_workers: int, num_bulk_steps: int) -> list[Va
         case "w3":
             return [
                 _gymnasium("sync", 8),
+                _gymnasium("sync", 8, num_processes=num_workers),
                 _gymnasium("async", 8),
+                _gymnasium("native", 16, num_threads=num_workers),
                 *_envpool(16, num_workers),
             ]
-        case _:
+        case "w4":
             return _arrow_flight(num_bulk_steps)
+        case "w10-cartpole-rows":
+            return _iterations(num_workers, 32, [8, 64])
+        case "w10-cartpole-native":
+            return [_gymnasium("native", 32 * num_workers), _gymnasium("native", 32, num_processes=num_workers)]
+        case _:
+            return _iterations(num_workers, 8, [8, 16])
 
 
 def _cartpole(num_workers: int) -> list[Variant]:
@@ -126,6 +143,18 @@ def _cheetah(num_workers: int) -> list[Variant]:
     ]
 
 
+def _iterations(num_workers: int, num_rows: int, stable_baselines3_rows: Sequence[int]) -> list[Variant]:
+    """Return the variants of a workload with `num_rows` rows of each worker, stepped one by one."""
+    num_row_steps = NUM_ITERATION_STEPS // num_rows
+    return [
+        *(_stable_baselines3("dummy", count, NUM_ITERATION_STEPS // count) for count in stable_baselines3_rows),
+        _torchrl("sync", num_workers, num_rows, num_row_steps // num_workers, updates=True),
+        _torchrl("async", num_workers, num_rows, num_row_steps, updates=True),
+        _gymnasium("sync", num_rows * num_workers),
+        _gymnasium("sync", num_rows, num_processes=num_workers),
+    ]
+
+
 def _rllib(rows: str, num_workers: int, num_rows: int) -> Variant:
     settings = {"call": "async", "rows": rows, "num_workers": num_workers, "num_rows": num_rows}
     native = " native" if rows == "vector_entry_point" else ""
@@ -133,15 +162,18 @@ def _rllib(rows: str, num_workers: int, num_rows: int) -> Variant:
     return Variant("rllib", title, {**settings, "num_fragment_steps": 32})
 
 
-def _torchrl(collector: str, num_workers: int, num_rows: int) -> Variant:
+def _torchrl(
+    collector: str, num_workers: int, num_rows: int, num_fragment_steps: int = 64, *, updates: bool = False
+) -> Variant:
     settings = {"collector": collector, "rows": "gymnasium", "num_workers": num_workers, "num_rows": num_rows}
+    settings |= {"num_fragment_steps": num_fragment_steps, "updates": updates}
     title = f"Multi{collector.title()}Collector, {num_workers} x {num_rows} rows of SyncVectorEnv"
-    return Variant("torchrl", title, {**settings, "num_fragment_steps": 64})
+    return Variant("torchrl", title, settings)
 
 
-def _stable_baselines3(vectorization: str, num_rows: int) -> Variant:
+def _stable_baselines3(vectorization: str, num_rows: int, num_fragment_steps: int = 64) -> Variant:
     title = f"PPO.collect_rollouts, {num_rows} rows of {vectorization.title()}VecEnv"
-    settings = {"vectorization": vectorization, "num_rows": num_rows, "num_fragment_steps": 64}
+    settings = {"vectorization": vectorization, "num_rows": num_rows, "num_fragment_steps": num_fragment_steps}
     return Variant("stable_baselines3", title, settings)
 
 
@@ -155,10 +187,17 @@ def _pufferlib(backend: str, num_workers: int, num_rows: int) -> Variant:
     return Variant("pufferlib", f"{backend.title()}, {num_workers} x {num_rows // num_workers} rows", settings)
 
 
-def _gymnasium(vectorization: str, num_rows: int) -> Variant:
+def _gymnasium(vectorization: str, num_rows: int, *, num_processes: int = 1, num_threads: int | None = None) -> Variant:
+    """Return a plain loop. `num_threads` is an argument of ALE's native vector environment alone."""
     titles = {"native": "native vector env", "sync": "SyncVectorEnv", "async": "AsyncVectorEnv"}
-    settings = {"vectorization": vectorization, "num_rows": num_rows}
-    return Variant("gymnasium", f"{titles[vectorization]}, {num_rows} rows, plain loop", settings)
+    settings: dict[str, Any] = {"vectorization": vectorization, "num_rows": num_rows}
+    processes = f"{num_processes} processes x " if num_processes > 1 else ""
+    threads = ""
+    if num_threads is not None:
+        settings["num_threads"] = num_threads
+        threads = f", {num_threads} threads"
+    title = f"{titles[vectorization]}, {processes}{num_rows} rows{threads}, plain loop"
+    return Variant("gymnasium", title, settings, num_processes=num_processes)
 
 
 def _envpool(num_rows: int, num_threads: int) -> list[Variant]:

@@ -9,24 +9,28 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from benchmarks.peers.catalogue import MALLOC_RETAINS, PEERS, Variant
+from benchmarks.peers.catalogue import MALLOC_RETAINS, NUM_ITERATION_STEPS, PEERS, Variant
 from benchmarks.peers.measurements import ROLLSERVE, SPEED, Measurement
 from benchmarks.peers.virtual_environments import InstallError
-from benchmarks.service.results import Options
+from benchmarks.service.results import Options, Result
 from benchmarks.service.workloads.bulk import measure_bulk
+from benchmarks.service.workloads.iterations import measure_iterations
 from benchmarks.service.workloads.sampling import measure_sampling
-from benchmarks.service.workloads.specs import SAMPLING
+from benchmarks.service.workloads.specs import ITERATIONS, SAMPLING
 from benchmarks.shared.machine import versions
 from benchmarks.shared.processes import one_thread
 
 __all__ = ["Participant", "PeerParticipant", "RollserveParticipant", "rollserve_participants"]
 
 _TIME_LIMIT_SECONDS = 240
-_REPORTED = ("steps", "seconds", "trainer_peak_bytes", "all_peak_bytes")
+_REPORTED = ("steps", "seconds", "trainer_peak_bytes", "worker_peak_bytes", "all_peak_bytes")
+_ENVIRONMENTS = {"w10-cartpole-rows": "w1", "w10-cartpole-native": "w1", "w10-cheetah-rows": "w2"}
+"""Workloads whose environment and policy w10 has, by the names in the peers' modules."""
 
 
 class Participant(Protocol):
@@ -59,18 +63,18 @@ class PeerParticipant:
             self.measurements[0].failure = str(self.python)
 
     def measure_round(self) -> None:
-        """Run the peer once."""
+        """Run the peer once, in each of its processes."""
         (measurement,) = self.measurements
         if measurement.failure:
             return
         try:
-            report = self._run()
+            with ThreadPoolExecutor(self.variant.num_processes) as executor:
+                reports = list(executor.map(lambda _: self._run(), range(self.variant.num_processes)))
         except (OSError, RuntimeError, ValueError) as error:
             measurement.failure = str(error)
             return
-        measurement.versions = report["versions"]
-        speed = report["steps"] / report["seconds"]
-        measurement.rounds.append({SPEED: speed, **{name: report[name] for name in _REPORTED}})
+        measurement.versions = reports[0]["versions"]
+        measurement.rounds.append(_joint(reports))
 
     def _run(self) -> dict[str, Any]:
         """Return the report of the peer's module in `runs`.
@@ -79,7 +83,8 @@ class PeerParticipant:
             RuntimeError: the module failed or took too long.
         """
         module, settings = f"benchmarks.peers.runs.{self.variant.peer}", json.dumps(self.variant.settings)
-        command = [str(self.python), "-m", module, self.workload, str(self.seconds), settings]
+        environment = _ENVIRONMENTS.get(self.workload, self.workload)
+        command = [str(self.python), "-m", module, environment, str(self.seconds), settings]
         variables = {**one_thread(), "RAY_USAGE_STATS_ENABLED": "0", **self.variant.variables}
         with tempfile.TemporaryDirectory(prefix="rollserve-bench-") as folder:  # some peers write files
             output, errors = _run_command(command, variables, folder)
@@ -114,10 +119,9 @@ class RollserveParticipant:
         """Run the workload once."""
         if any(measurement.failure for measurement in self.measurements):
             return
-        measure = measure_sampling if self.name in SAMPLING else measure_bulk
         try:
             with _environment_variables(self.variables):
-                results = measure(self.name, self.options)
+                results = self._measure()
         except Exception as error:  # the peers are still measured
             self.measurements = self.measurements or [
                 Measurement(self.workload, ROLLSERVE, "service", self.name, settings={})
@@ -129,8 +133,19 @@ class RollserveParticipant:
             for result in results
         ]
         for measurement, result in zip(self.measurements, results, strict=True):
-            trainer_peak = result.medians["client_peak_bytes"]
-            measurement.rounds.append({**result.medians, "trainer_peak_bytes": trainer_peak})
+            figures = result.medians
+            peaks = {
+                "trainer_peak_bytes": figures["client_peak_bytes"],
+                "worker_peak_bytes": figures.get("workers_peak_bytes", 0.0),  # none on the last leg alone
+            }
+            measurement.rounds.append({**figures, **peaks})
+
+    def _measure(self) -> list[Result]:
+        if self.name in SAMPLING:
+            return measure_sampling(self.name, self.options)
+        if self.name in ITERATIONS:
+            return measure_iterations(self.name, self.options, num_steps=NUM_ITERATION_STEPS)
+        return measure_bulk(self.name, self.options)
 
 
 def rollserve_participants(workload: str, options: Options) -> list[RollserveParticipant]:
@@ -140,7 +155,17 @@ def rollserve_participants(workload: str, options: Options) -> list[RollservePar
             RollserveParticipant(workload, "w4-bulk", options),
             RollserveParticipant(workload, "w4-bulk", options, MALLOC_RETAINS, note=", MALLOC_ set"),
         ]
+    if workload in ITERATIONS:
+        return [RollserveParticipant(workload, workload, options)]
     return [RollserveParticipant(workload, name, options) for name in SAMPLING if name.startswith(workload)]
+
+
+def _joint(reports: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the figures of processes that ran at the same time: their joint speed, and the peaks of the largest."""
+    figures = {name: max(report[name] for report in reports) for name in _REPORTED}
+    figures["steps"] = sum(report["steps"] for report in reports)
+    figures["all_peak_bytes"] = sum(report["all_peak_bytes"] for report in reports)
+    return {SPEED: sum(report["steps"] / report["seconds"] for report in reports), **figures}
 
 
 def _run_command(command: Sequence[str], variables: Mapping[str, str], folder: str) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from typing import Any, get_args
 from rich.markup import escape
 from rich.table import Table
 
-from benchmarks.peers.catalogue import WORKLOADS, Kind
+from benchmarks.peers.catalogue import NUM_ITERATION_STEPS, WORKLOADS, Kind
 from benchmarks.peers.measurements import ROLLSERVE, Measurement, best_of, ratio
 from benchmarks.shared.report import wide_console
 
@@ -48,8 +48,8 @@ def print_table(measurements: Sequence[Measurement]) -> None:
 
 def _table(title: str, measurements: Sequence[Measurement]) -> Table:
     table = Table("who", "kind", "how", title=title, title_justify="left")
-    bulk = measurements[0].workload == "w4"
-    for heading in ("MB/s" if bulk else "steps/s", "Rollserve\nto it", "peak MB of\nthe trainer"):
+    unit, _ = _speed_in_unit(measurements[0].workload, 1.0)
+    for heading in (unit, "Rollserve\nto it", "peak MB of the\ntrainer / a worker"):
         table.add_column(heading, justify="right")
     own = best_of(measurements, ("service",))
     for each in sorted(measurements, key=lambda each: -each.speed):
@@ -61,12 +61,22 @@ def _table(title: str, measurements: Sequence[Measurement]) -> Table:
 def _cells(measurement: Measurement, own: Measurement | None) -> list[str]:
     if not measurement.speed:
         return ["-", "-", "-"]
-    speed = measurement.speed * (1 << 20) / 1e6 if measurement.workload == "w4" else measurement.speed
+    _, speed = _speed_in_unit(measurement.workload, measurement.speed)
+    peaks = (measurement.medians[f"{who}_peak_bytes"] / 1e6 for who in ("trainer", "worker"))
     return [
-        f"{speed:,.0f}",
+        speed,
         f"{ratio(own, measurement):.3g}" if own else "-",
-        f"{measurement.medians['trainer_peak_bytes'] / 1e6:,.0f}",
+        " / ".join(f"{peak:,.0f}" if peak else "-" for peak in peaks),
     ]
+
+
+def _speed_in_unit(workload: str, speed: float) -> tuple[str, str]:
+    """Return the unit of a workload's speed, and the speed, given in steps per second."""
+    if workload == "w4":
+        return "MB/s", f"{speed * (1 << 20) / 1e6:,.0f}"
+    if workload.startswith("w10"):
+        return "ms an\niteration", f"{NUM_ITERATION_STEPS / speed * 1e3:.1f}"
+    return "steps/s", f"{speed:,.0f}"
 
 
 def _style(measurement: Measurement) -> str:

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import ale_py
 import gymnasium
 
 from benchmarks.peers.runs.common.environments import env_factories
@@ -14,9 +15,14 @@ from benchmarks.peers.runs.common.trainer import NUM_CALL_STEPS, TrainerSide
 
 
 @contextlib.contextmanager
-def collecting(workload: str, vectorization: str, num_rows: int) -> Iterator[Callable[[], int]]:
-    """Set up a vector environment: native, SyncVectorEnv ("sync") or AsyncVectorEnv ("async")."""
-    env = _vector_env(workload, vectorization, num_rows)
+def collecting(
+    workload: str, vectorization: str, num_rows: int, num_threads: int | None = None
+) -> Iterator[Callable[[], int]]:
+    """Set up a vector environment: native, SyncVectorEnv ("sync") or AsyncVectorEnv ("async").
+
+    `num_threads` is the number of threads of ALE's native vector environment.
+    """
+    env = _vector_env(workload, vectorization, num_rows, num_threads)
     observations, _ = env.reset(seed=0)
     trainer = TrainerSide(workload, observations)
 
@@ -32,8 +38,11 @@ def collecting(workload: str, vectorization: str, num_rows: int) -> Iterator[Cal
     env.close()
 
 
-def _vector_env(workload: str, vectorization: str, num_rows: int) -> Any:
+def _vector_env(workload: str, vectorization: str, num_rows: int, num_threads: int | None) -> Any:
     match vectorization:
+        case "native" if workload == "w3":
+            gymnasium.register_envs(ale_py)
+            return gymnasium.make_vec("ALE/Pong-v5", num_rows, "vector_entry_point", num_threads=num_threads)
         case "native":
             return gymnasium.make_vec("CartPole-v1", num_rows, "vector_entry_point")
         case "sync":

@@ -63,14 +63,24 @@ def _env(workload: str, rows: str, num_rows: int) -> Any:
 
 @contextlib.contextmanager
 def collecting(
-    workload: str, collector: str, rows: str, num_workers: int, num_rows: int, num_fragment_steps: int
+    workload: str,
+    collector: str,
+    rows: str,
+    num_workers: int,
+    num_rows: int,
+    num_fragment_steps: int,
+    updates: bool = False,
 ) -> Iterator[Callable[[], int]]:
-    """Set up a collector, sync or async, whose batches have `num_fragment_steps` steps of each row."""
+    """Set up a collector, sync or async, whose batches have `num_fragment_steps` steps of each row.
+
+    With `updates`, the workers get the policy's weights before each batch.
+    """
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     make = [partial(_env, workload, rows, num_rows)] * num_workers
     num_steps = num_rows * num_fragment_steps
-    options = {"policy": _policy(workload), "total_frames": -1, "device": "cpu", "num_threads": 1, "num_sub_threads": 1}
+    policy = _policy(workload)
+    options = {"policy": policy, "total_frames": -1, "device": "cpu", "num_threads": 1, "num_sub_threads": 1}
     if collector == "sync":
         running = MultiSyncCollector(make, frames_per_batch=num_steps * num_workers, cat_results="stack", **options)
     else:
@@ -78,6 +88,11 @@ def collecting(
     batches = iter(running)
 
     def collect() -> int:
+        if updates:
+            with torch.no_grad():
+                for parameter in policy.parameters():
+                    parameter.mul_(0.999)
+            running.update_policy_weights_()
         batch = next(batches)
         for name in _COLUMNS:
             batch[name].numpy().copy()

@@ -19,7 +19,7 @@ from benchmarks.service.workloads.phases import call_phases, update_phases
 from benchmarks.service.workloads.specs import ITERATIONS, SamplingSpec
 from benchmarks.shared.commands import Child
 
-__all__ = ["measure_iterations", "measure_iterations_of"]
+__all__ = ["measure_iterations"]
 
 _NUM_ITERATIONS = {512: 120, 2048: 60, 8192: 24}
 """Number of timed iterations in a round, by the number of steps."""
@@ -28,17 +28,22 @@ _NUM_TURNS = 4
 _SAMPLE_STEPS = 500
 
 
-def measure_iterations(name: str, options: Options) -> list[Result]:
-    """Measure all iterations of a workload.
+def measure_iterations(name: str, options: Options, num_steps: int | None = None) -> list[Result]:
+    """Measure the iterations of a workload, in turns with the loops.
+
+    Args:
+        name: name of the workload.
+        options: sizes of the measurement.
+        num_steps: number of steps of the fragments to measure; None for all iterations.
 
     Raises:
         CheckError: delivered data is wrong.
     """
-    return measure_iterations_of(name, ITERATIONS[name], options)
-
-
-def measure_iterations_of(name: str, specs: Sequence[SamplingSpec], options: Options) -> list[Result]:
-    """Measure some iterations of a workload, in turns with the loops; raises as `measure_iterations`."""
+    specs = [
+        spec
+        for spec in ITERATIONS[name]
+        if num_steps is None or (spec.call, spec.num_steps) == ("fragments", num_steps)
+    ]
     env, agent, num_workers = specs[0].env, specs[0].agent, options.num_workers
     num_rows = specs[0].num_rows
     results = [_result(name, spec, options) for spec in specs]

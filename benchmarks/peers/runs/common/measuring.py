@@ -39,13 +39,15 @@ def run(collecting: Collecting, packages: Iterable[str]) -> None:
     with collecting(workload, **settings) as collect:
         _collect_for(collect, seconds * _WARM_UP_SHARE, _NUM_WARM_UP_DELIVERIES)
         num_steps, measured_seconds = _collect_for(collect, seconds, _MIN_DELIVERIES)
+        own_peak, *other_peaks = map(peak_bytes, _process_tree())
         report = {
             "steps": num_steps,
             "seconds": measured_seconds,
             "settings": settings,
             "versions": package_versions(("numpy", *packages)),
-            "trainer_peak_bytes": peak_bytes(os.getpid()),
-            "all_peak_bytes": sum(map(peak_bytes, _process_tree())),
+            "trainer_peak_bytes": own_peak,
+            "worker_peak_bytes": max(other_peaks, default=0),
+            "all_peak_bytes": own_peak + sum(other_peaks),
         }
         print(json.dumps(report), file=output, flush=True)
 
