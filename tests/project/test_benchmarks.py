@@ -21,10 +21,12 @@ from benchmarks.service.agents import mlp_agent
 from benchmarks.service.batches import sample_segments
 from benchmarks.service.checks import check_sample
 from benchmarks.service.results import CheckError
+from benchmarks.service.workloads.phases import CALL_PHASES, UPDATE_PHASES, call_phases
 from benchmarks.service.workloads.specs import SAMPLING
 
 REPOSITORY = Path(__file__).parents[2]
 WORKLOADS = {"w1-rows", "w5-round-trips"}
+ITERATIONS = {f"w10-cartpole-native-{end}" for end in ("512", "2048", "8192", "2048-episodes")}
 
 
 @pytest.mark.slow
@@ -54,6 +56,58 @@ def test_service_benchmark_writes_figures_and_a_chart(tmp_path: Path) -> None:
         assert sampled[f"{group}_cpu_seconds_per_million_steps"] >= 0
     assert {"p50_seconds", "p99_seconds", "calls_per_second"} <= results["w5-round-trips"]["medians"].keys()
     assert chart.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_service_benchmark_splits_iterations_into_phases(tmp_path: Path) -> None:
+    figures, chart = tmp_path / "figures.json", tmp_path / "chart.png"
+    command = [sys.executable, "-m", "benchmarks.service", "--workloads", "w10-cartpole-native"]
+    options = ["--scale", "0.01", "--rounds", "1", "--workers", "2", "--json", str(figures), "--chart", str(chart)]
+    run = subprocess.run([*command, *options], cwd=REPOSITORY, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    results = {result["workload"]: result for result in json.loads(figures.read_text())["results"]}
+    assert results.keys() == ITERATIONS
+    for result in results.values():
+        (round_,) = result["rounds"]
+        assert len(result["checks"]) == 4
+        assert round_["iteration_p50_seconds"] > round_["update_p50_seconds"] > 0
+        assert round_["ratio_to_processes"] == round_["processes_p50_seconds"] / round_["iteration_p50_seconds"]
+        assert round_["ratio_to_one_process"] == round_["one_process_p50_seconds"] / round_["iteration_p50_seconds"]
+        assert all(round_[f"call_{phase}_seconds"] > 0 for phase in CALL_PHASES)
+        assert all(round_[f"update_{phase}_seconds"] > 0 for phase in UPDATE_PHASES)
+    assert "encode" in run.stdout
+    assert chart.read_bytes().startswith(b"\x89PNG")
+
+
+def test_phases_add_up_to_the_call() -> None:
+    call = {"began": 0.0, "sent": 1.0, "ended": 60.0}
+    call["receipts"] = [(2.0, 5.0, False), (6.0, 40.0, True), (43.0, 50.0, False), (51.0, 53.0, False)]
+    times: list[dict[str, Any]] = [
+        {"name": "reported", "time": 0.5, "order": 0, "sampling_seconds": 100.0, "encoding_seconds": 100.0},
+        {"name": "received", "time": 3.0},
+        {"name": "admitted", "time": 6.0},
+        {"name": "ordered", "time": 10.0, "order": 1, "worker": 0},
+        {"name": "ordered", "time": 11.0, "order": 2, "worker": 1},
+        {"name": "written", "time": 12.0, "is_batch": False},
+        {"name": "reported", "time": 20.0, "order": 2, "sampling_seconds": 9.0, "encoding_seconds": 9.0},
+        {"name": "reported", "time": 30.0, "order": 1, "sampling_seconds": 7.0, "encoding_seconds": 4.0},
+        {"name": "written", "time": 35.0, "is_batch": True},
+        {"name": "written", "time": 45.0, "is_batch": False},
+    ]
+    phases = call_phases([call], times)
+    assert phases == {
+        "call_client_seconds": 1.0,
+        "call_intake_seconds": 2.0,
+        "call_admission_seconds": 3.0,
+        "call_orders_seconds": 4.0,
+        "call_ray_seconds": 25.0 - 7.0 - 4.0,
+        "call_worker_seconds": 7.0,
+        "call_encode_seconds": 4.0,
+        "call_send_seconds": 5.0,
+        "call_settle_seconds": 9.0,
+        "call_join_seconds": 11.0,
+    }
+    assert sum(phases.values()) == call["ended"] - call["began"]
 
 
 def test_service_benchmark_lists_the_workloads_when_one_is_unknown() -> None:
@@ -127,7 +181,20 @@ def test_peers_without_a_service_are_measured(workload: str) -> None:
             (measurement,) = participant.measurements
             assert not measurement.failure
             (figures,) = measurement.rounds
-            assert measurement.speed == figures["steps"] / figures["seconds"] > 0
+            assert measurement.speed > 0
+            if variant.num_processes == 1:
+                assert measurement.speed == figures["steps"] / figures["seconds"]
+
+
+def test_peer_in_several_processes_is_measured_as_one() -> None:
+    variant = Variant("gymnasium", "twice", {"vectorization": "native", "num_rows": 4}, num_processes=2)
+    participant = PeerParticipant("w10-cartpole-native", variant, Path(sys.executable), seconds=0.01)
+    participant.measure_round()
+    (measurement,) = participant.measurements
+    assert not measurement.failure
+    (figures,) = measurement.rounds
+    assert measurement.speed > figures["steps"] / figures["seconds"] * 0.999
+    assert figures["all_peak_bytes"] > 1.5 * figures["trainer_peak_bytes"]
 
 
 def test_failed_peer_is_in_the_table_with_its_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,7 +203,7 @@ def test_failed_peer_is_in_the_table_with_its_error(capsys: pytest.CaptureFixtur
     participant.measure_round()
     assert "unexpected keyword argument 'speed'" in participant.measurements[0].failure
     measured = Measurement("w1", "Rollserve", "service", "as it is", {})
-    measured.rounds.append({"steps_per_second": 1e6, "trainer_peak_bytes": 1e8})
+    measured.rounds.append({"steps_per_second": 1e6, "trainer_peak_bytes": 1e8, "worker_peak_bytes": 0})
     print_table([measured, *participant.measurements])
     table = capsys.readouterr().out
     assert "as it is not" in table
