@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import ale_py
 import envpool
 import gymnasium
 import numpy as np
@@ -95,6 +96,7 @@ def _vector_env(spec: SamplingSpec, seed: int, num_rows: int) -> Any:
     env = spec.env
     match env.vectorization:
         case "native":
+            gymnasium.register_envs(ale_py)
             return gymnasium.make_vec(env.id, num_rows, "vector_entry_point", **dict[str, Any](env.kwargs))
         case "rows":
             return gymnasium.vector.SyncVectorEnv([lambda: make_env(env)] * num_rows, copy=False)
