@@ -148,6 +148,7 @@ def _iterations(num_workers: int, num_rows: int, stable_baselines3_rows: Sequenc
     num_row_steps = NUM_ITERATION_STEPS // num_rows
     return [
         *(_stable_baselines3("dummy", count, NUM_ITERATION_STEPS // count) for count in stable_baselines3_rows),
+        _torchrl("single", 1, num_rows * num_workers, num_row_steps // num_workers, updates=True),
         _torchrl("sync", num_workers, num_rows, num_row_steps // num_workers, updates=True),
         _torchrl("async", num_workers, num_rows, num_row_steps, updates=True),
         _gymnasium("sync", num_rows * num_workers),
@@ -168,6 +169,8 @@ def _torchrl(
     settings = {"collector": collector, "rows": "gymnasium", "num_workers": num_workers, "num_rows": num_rows}
     settings |= {"num_fragment_steps": num_fragment_steps, "updates": updates}
     title = f"Multi{collector.title()}Collector, {num_workers} x {num_rows} rows of SyncVectorEnv"
+    if collector == "single":
+        title = f"Collector, {num_rows} rows of SyncVectorEnv"
     return Variant("torchrl", title, settings)
 
 

@@ -1,4 +1,4 @@
-"""TorchRL: its collectors with several processes. Each batch is copied into numpy arrays."""
+"""TorchRL: its collectors, in this process or in several. Each batch is copied into numpy arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from tensordict.nn import TensorDictModule
 from torch import nn
 from torch.distributions import Categorical, Independent, Normal
-from torchrl.collectors import MultiAsyncCollector, MultiSyncCollector
+from torchrl.collectors import Collector, MultiAsyncCollector, MultiSyncCollector
 from torchrl.envs import GymWrapper, SerialEnv
 from torchrl.modules import MLP, ProbabilisticActor
 
@@ -71,20 +71,26 @@ def collecting(
     num_fragment_steps: int,
     updates: bool = False,
 ) -> Iterator[Callable[[], int]]:
-    """Set up a collector, sync or async, whose batches have `num_fragment_steps` steps of each row.
+    """Set up a collector whose batches have `num_fragment_steps` steps of each row.
 
-    With `updates`, the workers get the policy's weights before each batch.
+    The collector is "single", in this process, or has workers, "sync" or "async". With `updates`, it gets the policy's
+    weights before each batch.
     """
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     make = [partial(_env, workload, rows, num_rows)] * num_workers
     num_steps = num_rows * num_fragment_steps
     policy = _policy(workload)
-    options = {"policy": policy, "total_frames": -1, "device": "cpu", "num_threads": 1, "num_sub_threads": 1}
-    if collector == "sync":
-        running = MultiSyncCollector(make, frames_per_batch=num_steps * num_workers, cat_results="stack", **options)
-    else:
-        running = MultiAsyncCollector(make, frames_per_batch=num_steps, **options)
+    options = {"policy": policy, "total_frames": -1, "device": "cpu"}
+    threads = {"num_threads": 1, "num_sub_threads": 1}
+    match collector:
+        case "single":
+            running: Any = Collector(make[0], frames_per_batch=num_steps, **options)
+        case "sync":
+            num_steps *= num_workers
+            running = MultiSyncCollector(make, frames_per_batch=num_steps, cat_results="stack", **options, **threads)
+        case _:
+            running = MultiAsyncCollector(make, frames_per_batch=num_steps, **options, **threads)
     batches = iter(running)
 
     def collect() -> int:
