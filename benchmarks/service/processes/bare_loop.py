@@ -57,7 +57,7 @@ class _BareLoop:
     def iterate(self, num_steps: int, num_iterations: int) -> dict[str, Any]:
         """Fill columns of `num_steps` steps of all rows together, again and again; report the seconds of each time.
 
-        A step in which a row only resets does not count, so the seconds are those of as many steps that count.
+        A step in which a row only resets does not count, so the seconds are scaled to `num_steps` steps that count.
         """
         seconds = []
         for _ in range(num_iterations):

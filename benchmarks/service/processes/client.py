@@ -21,7 +21,7 @@ __all__: list[str] = []
 _OBTAIN = {"samples": "obtain_samples", "fragments": "obtain_fragments"}
 _STREAM = {"samples": "stream_samples", "fragments": "stream_fragments"}
 _NUM_PARAMETER_SETS = 8
-"""Parameter sets that updates take in turns, so that none equals the one before."""
+"""Number of parameter sets, which updates send by turns: none equals the one before."""
 
 
 class _Client:

@@ -71,7 +71,7 @@ def _result(name: str, spec: SamplingSpec, options: Options) -> Result:
 
 @dataclass
 class _Measurement:
-    """One round of one kind of iteration.
+    """A round of one kind of iteration: answers, costs, events and times of all turns.
 
     Attributes:
         spec: environment, agent and call.
