@@ -69,6 +69,7 @@ class WorkerActor(Worker):
 
     def __init__(self, worker_index: int, settings: WorkerSettings, epoch: int = 0) -> None:
         (hold_on_to_memory if settings.hold_memory else give_back_memory)()
+        self._keeps_memory = settings.hold_memory
         self._epoch = epoch
         self._held: dict[int, Any] = {}
         super().__init__(worker_index, settings, self._new_buffer)
@@ -87,7 +88,7 @@ class WorkerActor(Worker):
             name: name of the server's socket.
         """
         try:
-            line = self._line = WorkerLine(name)
+            line = self._line = WorkerLine.connect(name, keeps_memory=self._keeps_memory)
         except OSError:
             return False
         try:
@@ -162,8 +163,7 @@ class RayWorker:
 
     def disconnect(self) -> None:
         """End the line, if there is one. No call may be in progress."""
-        if self._line is not None and self._line.done() and (line := self._line.result()) is not None:
-            line.close()
+        self._end_line()
         self._line = None
 
     async def call(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -206,6 +206,7 @@ class RayWorker:
     def kill(self, error: WorkerLostError | None = None) -> None:
         """End the worker at once, or as soon as it is sure to be this server's."""
         self._lost = self._lost or error
+        self._end_line()
         if self._lease is None:
             _kill(self._actor)
         else:
@@ -242,6 +243,10 @@ class RayWorker:
             yield
         except ray.exceptions.RayError as error:
             raise copy.copy(self._lost) or domain_error(error, self.index, self._kills) from error
+
+    def _end_line(self) -> None:
+        if self._line is not None and self._line.done() and (line := self._line.result()) is not None:
+            line.close()
 
     async def _connected(self) -> Line | None:
         """Have the worker connect to a line, and return it; None if it cannot."""

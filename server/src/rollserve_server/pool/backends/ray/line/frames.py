@@ -39,10 +39,12 @@ class Place(NamedTuple):
     Attributes:
         number: number of the block; blocks have other numbers than all before them.
         num_bytes: size of the result, which begins where the block does.
+        is_kept: whether the block may be kept for later results.
     """
 
     number: int
     num_bytes: int
+    is_kept: bool
 
 
 def is_of_same_user(connection: socket.socket) -> bool:

@@ -28,8 +28,9 @@ class ResultMemory:
     They have no path, and exist until the last process closes them.
     """
 
-    def __init__(self) -> None:
-        """Start without blocks."""
+    def __init__(self, *, keeps: bool) -> None:
+        """Start without blocks; `keeps` says whether blocks are kept for later results."""
+        self._keeps = keeps
         self._num_blocks = 0
         self._idle: list[_Block] = []
         self._lent: dict[int, _Block] = {}
@@ -50,14 +51,14 @@ class ResultMemory:
         """Lend the block of a buffer to the server.
 
         Returns:
-            The place, and the block's file descriptor if the server does not know it yet; None for a small buffer.
+            The place, and the block's file descriptor if the server does not know it yet, which the caller closes;
+            None for a small buffer.
         """
         if self._written is None or self._written[0] is not buffer:
             return None
         (_, block), self._written = self._written, None
-        is_new = block.number not in self._lent and not block.is_known
-        self._lent[block.number] = block._replace(is_known=True)
-        return Place(block.number, len(buffer)), block.descriptor if is_new else None
+        self._lent[block.number] = block._replace(descriptor=None)
+        return Place(block.number, len(buffer), self._keeps), block.descriptor
 
     def release(self, number: int) -> None:
         """Record that the server has read a block."""
@@ -65,14 +66,7 @@ class ResultMemory:
 
     def drop(self, number: int) -> None:
         """Free a block that the server has read."""
-        os.close(self._lent.pop(number).descriptor)
-
-    def close(self) -> None:
-        """Free all blocks. The server keeps what it has not read."""
-        for block in (*self._idle, *self._lent.values()):
-            os.close(block.descriptor)
-        self._idle.clear()
-        self._lent.clear()
+        del self._lent[number]
 
     def _take(self, num_bytes: int) -> _Block:
         """Return the smallest idle block of this size, or a new one."""
@@ -86,11 +80,13 @@ class ResultMemory:
         descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC)
         os.ftruncate(descriptor, num_block_bytes)
         self._num_blocks += 1
-        return _Block(self._num_blocks, descriptor, np.frombuffer(mmap.mmap(descriptor, num_block_bytes), np.uint8))
+        memory = np.frombuffer(mmap.mmap(descriptor, num_block_bytes), np.uint8)
+        return _Block(self._num_blocks, memory, descriptor)
 
 
 class _Block(NamedTuple):
+    """A block; its file descriptor is None once the server has it."""
+
     number: int
-    descriptor: int
     memory: NDArray[np.uint8]
-    is_known: bool = False
+    descriptor: int | None

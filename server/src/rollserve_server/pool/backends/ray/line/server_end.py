@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import mmap
 import os
 import pickle
@@ -171,19 +172,25 @@ class Line:
         """Return a result, whose block the worker may use again once nobody refers to it any more."""
         # An array of its own, which is the base of all parts of it, and ends with the last of them.
         view = np.frombuffer(self._blocks[place.number].data, np.uint8, place.num_bytes)
-        weakref.finalize(view, self._loop.call_soon_threadsafe, self._release, place.number).atexit = False
+        weakref.finalize(view, self._release_soon, place).atexit = False
         return view
 
-    def _release(self, number: int) -> None:
+    def _release_soon(self, place: Place) -> None:
+        """Release a block in the thread of the line; called in any."""
+        with contextlib.suppress(RuntimeError):  # its loop has ended
+            self._loop.call_soon_threadsafe(self._release, place)
+
+    def _release(self, place: Place) -> None:
+        """Let the worker use a block again, which nobody refers to any more."""
         if not self.is_open:
             return
-        num_bytes = len(self._blocks[number])
-        if self._idle_bytes + num_bytes <= _MAX_IDLE_BYTES:
+        num_bytes = len(self._blocks[place.number])
+        if place.is_kept and self._idle_bytes + num_bytes <= _MAX_IDLE_BYTES:
             self._idle_bytes += num_bytes
-            self._send(Kind.RELEASE, NUMBER.pack(number))
+            self._send(Kind.RELEASE, NUMBER.pack(place.number))
         else:
-            del self._blocks[number]
-            self._send(Kind.DROP, NUMBER.pack(number))
+            del self._blocks[place.number]
+            self._send(Kind.DROP, NUMBER.pack(place.number))
 
 
 def _mapped(descriptor: int) -> NDArray[np.uint8]:

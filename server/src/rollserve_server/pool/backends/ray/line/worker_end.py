@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from rollserve_server.pool.backends.ray.line.frames import HEAD, NUMBER, Kind, is_of_same_user
 from rollserve_server.pool.backends.ray.line.results import ResultMemory
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["WorkerLine"]
 
+_SMALL_BYTES = 16 << 10
+"""Size up to which head and content of a frame are joined, to send them at once."""
+
 
 class WorkerLine:
     """Receives calls from the server one after the other, and sends their outcomes.
@@ -24,25 +28,32 @@ class WorkerLine:
         results: memory for large results.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, connection: socket.socket, *, keeps_memory: bool) -> None:
+        """Take a connected socket; `keeps_memory` says whether memory for results is kept for later ones."""
+        self._connection = connection
+        self.results = ResultMemory(keeps=keeps_memory)
+
+    @classmethod
+    def connect(cls, name: str, *, keeps_memory: bool) -> Self:
         """Connect to the server.
 
         Args:
             name: name of the server's socket.
+            keeps_memory: whether memory for results is kept for later ones.
 
         Raises:
             OSError: this process cannot reach it, because it runs on another machine or as another user.
         """
-        self._connection = socket.socket(socket.AF_UNIX)
+        connection = socket.socket(socket.AF_UNIX)
         try:
-            self._connection.connect(f"\0{name}")
+            connection.connect(f"\0{name}")
             # Calls are unpickled, so they have to be the server's.
-            if not is_of_same_user(self._connection):
+            if not is_of_same_user(connection):
                 raise PermissionError("the server runs as another user")
         except BaseException:
-            self._connection.close()
+            connection.close()
             raise
-        self.results = ResultMemory()
+        return cls(connection, keeps_memory=keeps_memory)
 
     def next_call(self) -> Any:
         """Wait for a call, and return it; None once the server or `end` has ended the line."""
@@ -74,8 +85,12 @@ class WorkerLine:
         content = pickle.dumps((outcome, None, place))
         if descriptor is None:
             self._send(Kind.ANSWER, content)
-        else:
-            self._send(Kind.ANSWER_IN_NEW_BLOCK, content, (descriptor,))
+            return
+        try:
+            socket.send_fds(self._connection, [HEAD.pack(Kind.ANSWER_IN_NEW_BLOCK, len(content))], [descriptor])
+            self._connection.sendall(content)
+        finally:
+            os.close(descriptor)
 
     def end(self) -> None:
         """End the line. May be called from any thread: `next_call` returns None."""
@@ -83,9 +98,8 @@ class WorkerLine:
             self._connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Free what belongs to the line, which has ended."""
+        """Free the socket of the line, which has ended."""
         self._connection.close()
-        self.results.close()
 
     def _receive(self, num_bytes: int) -> bytearray | None:
         """Return the next bytes; None at the end of the line."""
@@ -100,16 +114,10 @@ class WorkerLine:
             return content
         return None
 
-    def _send(self, kind: Kind, content: bytes, descriptors: tuple[int, ...] = ()) -> None:
+    def _send(self, kind: Kind, content: bytes) -> None:
         head = HEAD.pack(kind, len(content))
-        if descriptors:
-            socket.send_fds(self._connection, [head], descriptors)
-        elif len(content) < _SMALL_BYTES:
-            content = head + content
+        if len(content) < _SMALL_BYTES:
+            self._connection.sendall(head + content)
         else:
             self._connection.sendall(head)
-        self._connection.sendall(content)
-
-
-_SMALL_BYTES = 16 << 10
-"""Size up to which head and content are joined, to send them at once."""
+            self._connection.sendall(content)
