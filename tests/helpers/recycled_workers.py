@@ -37,6 +37,7 @@ class RecyclingBackend(RayBackend):
             return _RecycledWorker(super().create_worker(worker_index, settings), self._idle)
         worker = self._idle.pop()
         worker.index = worker_index
+        worker.connect()  # in the event loop of this test
         return _RecycledWorker(worker, self._idle, settings)
 
 
@@ -75,6 +76,7 @@ class _RecycledWorker:
             return
         self._is_gone = True
         if self._is_closed and error is None and RecyclingBackend.recycles:
+            self._worker.disconnect()
             self._idle.append(self._worker)
         else:
             self._worker.kill(error)

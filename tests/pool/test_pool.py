@@ -332,8 +332,8 @@ settings = RaySettings(
 backend = RayBackend(settings, num_workers=3)
 assert backend.default_num_workers() == 4
 before = ray.available_resources()
-workers = [backend.create_worker(i, WorkerSettings()) for i in range(3)]
 async def main():
+    workers = [backend.create_worker(i, WorkerSettings()) for i in range(3)]
     return await asyncio.gather(*(worker.call(Worker.identity) for worker in workers))
 identities = asyncio.run(main())
 import time

@@ -14,6 +14,7 @@ _FIRST_RECONNECT_MILLISECONDS, _MAX_RECONNECT_MILLISECONDS = 100, 2000  # pauses
 def channel_options(max_message_bytes: int | None) -> list[tuple[str, int]]:
     """Return the options of a channel that receives messages up to a size, or up to gRPC's default for None."""
     options = [
+        ("SingleThreadedUnaryStream", 1),
         ("grpc.keepalive_time_ms", _KEEPALIVE_MILLISECONDS),
         ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MILLISECONDS),
         ("grpc.http2.ping_timeout_ms", _KEEPALIVE_TIMEOUT_MILLISECONDS),

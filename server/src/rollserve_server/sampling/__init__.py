@@ -1,6 +1,7 @@
 """The workers: each samples episodes in rows of environments and writes them as messages, without Ray and gRPC."""
 
 from rollserve_server.sampling.encode.compression import COMPRESSIONS
+from rollserve_server.sampling.encode.messages import new_array
 from rollserve_server.sampling.protocol.descriptions import EnvDescription, WorkerIdentity
 from rollserve_server.sampling.protocol.episodes import (
     EARLY,
@@ -52,4 +53,5 @@ __all__ = [
     "WorkOrder",
     "Worker",
     "WorkerIdentity",
+    "new_array",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.sampling.encode.fields import Part
 
-__all__ = ["EncodedMessage", "write_messages"]
+__all__ = ["EncodedMessage", "new_array", "write_messages"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,9 +55,16 @@ class EncodedMessage:
             offset = end
 
 
-def write_messages(messages: Sequence[EncodedMessage]) -> NDArray[np.uint8]:
-    """Return a buffer with the messages, one behind the other."""
-    buffer = np.empty(sum(message.num_bytes for message in messages), np.uint8)
+def new_array(num_bytes: int) -> NDArray[np.uint8]:
+    """Return a buffer for messages in memory of this process."""
+    return np.empty(num_bytes, np.uint8)
+
+
+def write_messages(
+    messages: Sequence[EncodedMessage], new_buffer: Callable[[int], NDArray[np.uint8]]
+) -> NDArray[np.uint8]:
+    """Return a buffer, made by `new_buffer` for its number of bytes, with the messages, one behind the other."""
+    buffer = new_buffer(sum(message.num_bytes for message in messages))
     offset = 0
     for message in messages:
         message.write(buffer[offset : offset + message.num_bytes])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rollserve_server.sampling.encode.encoder import Encoder, Encoding
@@ -30,9 +30,15 @@ its size, and the gateway holds a few of them. Plain size, so that compressed me
 class ClaimWriter:
     """Writes claims of finished episodes as messages. A large claim takes several orders."""
 
-    def __init__(self, finished: Mapping[int, Episode]) -> None:
-        """Start without claims; `finished` holds the finished episodes by index and may change."""
+    def __init__(self, finished: Mapping[int, Episode], new_buffer: Callable[[int], NDArray[np.uint8]]) -> None:
+        """Start without claims.
+
+        Args:
+            finished: the finished episodes by index; may change.
+            new_buffer: makes a buffer of so many bytes for messages.
+        """
         self._finished = finished
+        self._new_buffer = new_buffer
         self._encoder = Encoder()
         self._drafts: dict[Claim, _Draft] = {}
 
@@ -73,7 +79,7 @@ class ClaimWriter:
             parcels.append(Parcel(claim.claim_id, tuple(places), start, draft.position, complete))
             if not complete:
                 self._drafts[claim] = draft
-        return parcels, write_messages(messages)
+        return parcels, write_messages(messages, self._new_buffer)
 
     def num_written_steps(self, episode: Episode) -> int:
         """Return the number of the episode's steps in messages of a claim that is not complete."""

@@ -49,6 +49,7 @@ class EpisodeWork:
         agent: Agent,
         worker_index: int,
         settings: WorkerSettings,
+        new_buffer: Callable[[int], NDArray[np.uint8]],
     ) -> None:
         """Start without episodes.
 
@@ -59,6 +60,7 @@ class EpisodeWork:
             worker_index: index of the worker, for messages that are written early.
             settings: retries, and the size of finished episodes from which no more episodes begin, except lost ones
                 and those with lower indices than a finished one, because its claim may wait for them.
+            new_buffer: makes a buffer of so many bytes for messages.
         """
         self.spec = sequence
         self.envs = envs
@@ -72,7 +74,7 @@ class EpisodeWork:
             self.collector = RowCollector(sequence.root_seed, envs, agent, max_episode_length, num_retries)
         self._finished: dict[int, Episode] = {}
         self._held_bytes = 0
-        self._writer = ClaimWriter(self._finished)
+        self._writer = ClaimWriter(self._finished, new_buffer)
         # One more than the highest index of lost episodes that have begun again, even if the buffer was full.
         self._stop_again = 0
         # In the order: steps thrown away of cancelled episodes, and steps that had been delivered before.

@@ -49,6 +49,7 @@ class FragmentWork:
         states: Sequence[RowState],
         worker_index: int,
         settings: WorkerSettings,
+        new_buffer: Callable[[int], NDArray[np.uint8]],
     ) -> None:
         """Begin with rows that have to be restored.
 
@@ -58,11 +59,13 @@ class FragmentWork:
             states: states to restore the rows from.
             worker_index: index of the worker, for the messages.
             settings: retries, and the upper bound for the bytes of a call's steps and of waiting fragments.
+            new_buffer: makes a buffer of so many bytes for messages.
         """
         self.spec = sequence
         self.envs = envs
         self._worker_index = worker_index
         self._buffer_bytes = settings.worker_buffer_bytes
+        self._new_buffer = new_buffer
         self.collector: FragmentCollector
         if isinstance(envs, VectorEnvs):
             self.collector = VectorFragmentCollector(sequence, envs, states, settings.env_retries)
@@ -194,7 +197,7 @@ class FragmentWork:
             messages.append(message)
             num_bytes += message.num_bytes
             self._num_steps_to_write -= message.num_steps
-        buffer = write_messages(messages)
+        buffer = write_messages(messages, self._new_buffer)
         outbox.forget_written()
         return tuple(places), buffer
 

@@ -11,6 +11,7 @@ import numpy as np
 import threadpoolctl
 
 from rollserve_server.activity import Activity, current_activity
+from rollserve_server.sampling.encode.messages import new_array
 from rollserve_server.sampling.protocol.descriptions import EnvDescription, WorkerIdentity
 from rollserve_server.sampling.protocol.episodes import Order, Report
 from rollserve_server.sampling.protocol.fragments import FragmentOrder, FragmentReport
@@ -21,7 +22,7 @@ from rollserve_server.sampling.worker.environments import InstalledEnvs
 from rollserve_server.sampling.worker.works import Works
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from numpy.typing import NDArray
 
@@ -45,14 +46,22 @@ class Worker:
         activity: what the worker is doing. Callers run each method within `activity.at_work()`.
     """
 
-    def __init__(self, worker_index: int, settings: WorkerSettings) -> None:
-        """Start without versions and without work."""
+    def __init__(
+        self, worker_index: int, settings: WorkerSettings, new_buffer: Callable[[int], NDArray[np.uint8]] = new_array
+    ) -> None:
+        """Start without versions and without work.
+
+        Args:
+            worker_index: index of the worker.
+            settings: how rows are stepped, and bounds.
+            new_buffer: makes the buffers that `work` returns, given their number of bytes.
+        """
         # Workers share the machine's cores, and are fastest with one thread each.
         threadpoolctl.threadpool_limits(1)
         self.activity = Activity()
         self._envs = InstalledEnvs(settings)
         self._agents = InstalledAgents()
-        self._works = Works(worker_index, settings, self._envs, self._agents)
+        self._works = Works(worker_index, settings, self._envs, self._agents, new_buffer)
 
     def identity(self) -> WorkerIdentity:
         """Return the process and the host of the worker."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import numpy as np
+    from numpy.typing import NDArray
 
     from rollserve_server.agents import Agent
     from rollserve_server.envs import RowEnvs, VectorEnvs
@@ -34,12 +35,18 @@ class Works:
     """Opens, finds, stops and closes works. Each has rows for itself, and shares its agent."""
 
     def __init__(
-        self, worker_index: int, settings: WorkerSettings, envs: InstalledEnvs, agents: InstalledAgents
+        self,
+        worker_index: int,
+        settings: WorkerSettings,
+        envs: InstalledEnvs,
+        agents: InstalledAgents,
+        new_buffer: Callable[[int], NDArray[np.uint8]],
     ) -> None:
         self._worker_index = worker_index
         self._settings = settings
         self._envs = envs
         self._agents = agents
+        self._new_buffer = new_buffer
         self._works: dict[int, EpisodeWork | FragmentWork | PopulationWork] = {}
         # Numbers of works and of fragment calls. `stop` adds to it from other threads.
         self._stopped: set[int] = set()
@@ -55,7 +62,7 @@ class Works:
             with self._giving_back_on_error(sequence.env_version, envs):
                 versions = sequence.policy_version, sequence.env_version
                 agent = self._agents.built(*versions, sequence.exploration, envs)
-                work = EpisodeWork(sequence, envs, agent, self._worker_index, self._settings)
+                work = EpisodeWork(sequence, envs, agent, self._worker_index, self._settings, self._new_buffer)
                 self._works[sequence.work_id] = work
         return self.find(EpisodeWork, sequence.work_id)
 
@@ -70,7 +77,7 @@ class Works:
             assert order.states is not None  # noqa: S101  # the pool knows which works are open
             limit = None if sequence.soft_horizon else sequence.max_episode_length
             envs = self._envs[sequence.env_version].take_for_fragments(limit)
-            work = FragmentWork(sequence, envs, order.states, self._worker_index, self._settings)
+            work = FragmentWork(sequence, envs, order.states, self._worker_index, self._settings, self._new_buffer)
             self._works[sequence.work_id] = work
         return self.find(FragmentWork, sequence.work_id)
 

@@ -95,6 +95,7 @@ class RayBackend:
         if has_room and self._num_free is not None:
             self._num_free -= 1
             worker.on_end = self._free
+        worker.connect()
         return worker
 
     async def open_journal(self) -> Journal:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import copy
 import dataclasses
+import itertools
 import logging
 import pickle
 from collections.abc import Callable, Iterator
@@ -16,14 +17,18 @@ import ray.exceptions
 
 from rollserve import give_back_memory, hold_on_to_memory
 from rollserve_server.errors import DomainError, SamplerLostError, WorkerLostError, portable
+from rollserve_server.futures import ignore_result
+from rollserve_server.pool.backends.ray.line import Line, LineEndedError, Listener, WorkerLine
 from rollserve_server.pool.backends.ray.losses import KernelKills, domain_error
-from rollserve_server.sampling import Worker
+from rollserve_server.sampling import Worker, new_array
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from rollserve_server.activity import Heartbeat
+    from rollserve_server.pool.backends.backend import RemoteBuffer
+    from rollserve_server.pool.backends.ray.line import Answer
     from rollserve_server.pool.journal.held_lease import HeldLease
     from rollserve_server.sampling import WorkOrder
     from rollserve_server.settings import WorkerSettings
@@ -46,21 +51,64 @@ class _Failure:
     error: Exception
 
 
+@dataclasses.dataclass(frozen=True)
+class _Held:
+    """Stands for an argument that came through Ray's object store."""
+
+    number: int
+
+
 class WorkerActor(Worker):
     """A worker in a Ray process. It refuses servers of an earlier epoch than its own.
 
-    Methods return errors as values, because Ray ends the process if it cannot turn an error into text.
+    Calls come on a line from the server where it is on this machine, else as tasks of Ray. Methods return errors as
+    values, because Ray ends the process if it cannot turn an error into text.
     """
+
+    _line: WorkerLine | None = None
 
     def __init__(self, worker_index: int, settings: WorkerSettings, epoch: int = 0) -> None:
         (hold_on_to_memory if settings.hold_memory else give_back_memory)()
+        self._keeps_memory = settings.hold_memory
         self._epoch = epoch
-        super().__init__(worker_index, settings)
+        self._held: dict[int, Any] = {}
+        super().__init__(worker_index, settings, self._new_buffer)
 
     def fence(self, epoch: int) -> None:
         """Belong to the server of an epoch from now on, and stop all work. May be called while the worker works."""
         self._epoch = max(epoch, self._epoch)
         self.stop_all()
+        if self._line is not None:
+            self._line.end()
+
+    def serve(self, name: str) -> bool:
+        """Answer calls on a line until it ends; return False if the server cannot be reached by one.
+
+        Args:
+            name: name of the server's socket.
+        """
+        try:
+            line = self._line = WorkerLine.connect(name, keeps_memory=self._keeps_memory)
+        except OSError:
+            return False
+        try:
+            while (call := line.next_call()) is not None:
+                epoch, method, arguments, options = call
+                given = (self._held.pop(each.number) if isinstance(each, _Held) else each for each in arguments)
+                outcome = self.ask(epoch, method, *given, **options)
+                is_result = method == Worker.work.__name__ and not isinstance(outcome, _Failure)
+                line.answer(*(outcome if is_result else (outcome,)))
+                del call, given, outcome  # they may be large
+        except OSError:
+            pass  # the server is gone
+        finally:
+            self._line = None
+            line.close()
+        return True
+
+    def hold(self, number: int, value: Any) -> None:
+        """Keep a large argument for a call that comes on the line. May be called while the worker works."""
+        self._held[number] = value
 
     def ask(self, epoch: int, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the worker; return its result or its failure."""
@@ -84,6 +132,9 @@ class WorkerActor(Worker):
             return pickle.dumps((report, buffer)), None
         return pickle.dumps((report, None)), buffer
 
+    def _new_buffer(self, num_bytes: int) -> NDArray[np.uint8]:
+        return new_array(num_bytes) if self._line is None else self._line.results.new_buffer(num_bytes)
+
 
 class RayWorker:
     """The handle of a worker's actor.
@@ -94,6 +145,7 @@ class RayWorker:
     """
 
     def __init__(self, worker_index: int, actor: Any, kills: KernelKills, lease: HeldLease | None = None) -> None:
+        """Take an actor, which is called through Ray until `connect` is called."""
         self.on_end: Callable[[], None] | None = None
         self.index = worker_index
         self._kills = kills
@@ -102,16 +154,37 @@ class RayWorker:
         self._epoch = lease.epoch if lease else 0
         self._ask_work = actor.ask_work.options(num_returns=2)
         self._lost: WorkerLostError | None = None
+        self._line: asyncio.Future[Line | None] | None = None
+        self._numbers = itertools.count()
+
+    def connect(self) -> None:
+        """Have the worker answer calls on a line, if it runs on this machine. No call may be in progress."""
+        self._line = asyncio.ensure_future(self._connected())
+
+    def disconnect(self) -> None:
+        """End the line, if there is one. No call may be in progress."""
+        self._end_line()
+        self._line = None
 
     async def call(self, method: Callable[Concatenate[Worker, _P], _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Call a method of the worker; return its result."""
-        with self._translating_errors():
-            reference = self._actor.ask.remote(self._epoch, method.__name__, *args, **kwargs)
-        result: _R | _Failure = await self.fetch(reference)
+        line = None if self._line is None else await asyncio.shield(self._line)
+        result: _R | _Failure
+        if line is None:
+            with self._translating_errors():
+                reference = self._actor.ask.remote(self._epoch, method.__name__, *args, **kwargs)
+            result = await self.fetch(reference)
+        else:
+            given = [await self._handed_over(each) for each in args]
+            result, _ = await self._answered(line.ask(self._epoch, method.__name__, given, kwargs))
         return _succeeded(result)
 
-    def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], _RayBuffer]:
-        """Send an order to the worker; return its report and its buffer."""
+    def work(self, order: WorkOrder[_R]) -> tuple[asyncio.Future[_R], RemoteBuffer]:
+        """Send an order to the worker; return its report and its buffer. `call` has returned before."""
+        line = None if self._line is None else self._line.result()
+        if line is not None:
+            answer = line.ask(self._epoch, Worker.work.__name__, (order,), {})
+            return asyncio.ensure_future(self._report_on_line(answer)), _LineBuffer(answer)
         # Ray sends bytes as they are; anything else goes through its own serializer, which is Python code.
         with self._translating_errors():
             report, buffer = self._ask_work.remote(pickle.dumps((self._epoch, "work", order)))
@@ -133,6 +206,7 @@ class RayWorker:
     def kill(self, error: WorkerLostError | None = None) -> None:
         """End the worker at once, or as soon as it is sure to be this server's."""
         self._lost = self._lost or error
+        self._end_line()
         if self._lease is None:
             _kill(self._actor)
         else:
@@ -150,6 +224,7 @@ class RayWorker:
         with contextlib.suppress(DomainError, TimeoutError):
             async with asyncio.timeout(max_seconds):
                 await self.fetch(self._actor.fence.options(concurrency_group=CONTROL).remote(self._epoch))
+                self.connect()
                 await self.call(Worker.close_all_work)
                 return True
         _log.warning("worker not taken over", extra={"worker": self.index})
@@ -169,9 +244,69 @@ class RayWorker:
         except ray.exceptions.RayError as error:
             raise copy.copy(self._lost) or domain_error(error, self.index, self._kills) from error
 
+    def _end_line(self) -> None:
+        if self._line is not None and self._line.done() and (line := self._line.result()) is not None:
+            line.close()
+
+    async def _connected(self) -> Line | None:
+        """Have the worker connect to a line, and return it; None if it cannot."""
+        try:
+            listener = Listener()
+        except OSError:
+            return None
+        with contextlib.closing(listener):
+            accepted = asyncio.ensure_future(listener.accept())
+            self._served = asyncio.ensure_future(self._serve(listener.name))
+            self._served.add_done_callback(ignore_result)
+            await asyncio.wait({accepted, self._served}, return_when=asyncio.FIRST_COMPLETED)
+            if accepted.done():
+                return accepted.result()
+            accepted.cancel()
+            return None
+
+    async def _serve(self, name: str) -> None:
+        """Wait until the worker has ended its line; errors as of `call`."""
+        with self._translating_errors():
+            reference = self._actor.serve.remote(name)
+        await self.fetch(reference)
+
+    async def _handed_over(self, argument: Any) -> Any:
+        """Return an argument as it may travel on a line: values in Ray's object store are passed by Ray."""
+        if not isinstance(argument, ray.ObjectRef):
+            return argument
+        held = _Held(next(self._numbers))
+        with self._translating_errors():
+            reference = self._actor.hold.options(concurrency_group=CONTROL).remote(held.number, argument)
+        await self.fetch(reference)
+        return held
+
+    async def _answered(self, answer: asyncio.Future[Answer]) -> Answer:
+        """Return an answer from the line; errors as of `call`."""
+        try:
+            return await asyncio.shield(answer)
+        except LineEndedError:
+            await asyncio.shield(self._served)
+            raise SamplerLostError("another server has the sampler") from None
+
+    async def _report_on_line(self, answer: asyncio.Future[Answer]) -> Any:
+        report, _ = await self._answered(answer)
+        return _succeeded(report)
+
     async def _report(self, reference: Any, remote_buffer: _RayBuffer) -> Any:
         report, remote_buffer.inline = pickle.loads(await self.fetch(reference))  # noqa: S301  # from the worker
         return _succeeded(report)
+
+
+class _LineBuffer:
+    """A buffer that comes with the report on a line."""
+
+    def __init__(self, answer: asyncio.Future[Answer]) -> None:
+        self._answer = answer
+
+    async def get(self) -> NDArray[np.uint8]:
+        _, buffer = await asyncio.shield(self._answer)
+        assert buffer is not None  # noqa: S101  # reports that succeed have one
+        return buffer
 
 
 class _RayBuffer:

@@ -1,0 +1,54 @@
+"""Frames: what travels on a line, in both directions."""
+
+from __future__ import annotations
+
+import enum
+import os
+import socket
+import struct
+from typing import NamedTuple
+
+__all__ = ["HEAD", "NUMBER", "Kind", "Place", "is_of_same_user"]
+
+HEAD = struct.Struct("<B7xQ")
+"""Head of a frame: its kind, and the number of bytes that follow."""
+NUMBER = struct.Struct("<Q")
+"""Content of a frame that names a block."""
+
+_CREDENTIALS = struct.Struct("3i")  # process, user, group
+
+
+class Kind(enum.IntEnum):
+    """What a frame holds, and which way it goes."""
+
+    CALL = 1
+    """To the worker: a pickled call."""
+    RELEASE = 2
+    """To the worker: the number of a block that the server has read, and that may be written again."""
+    DROP = 3
+    """To the worker: the number of a block that the server has read, and that may be freed."""
+    ANSWER = 4
+    """To the server: a pickled outcome and a pickled `Place`, or None if the result is within the outcome."""
+    ANSWER_IN_NEW_BLOCK = 5
+    """The same; the file descriptor of the block, which is new, travels with the frame."""
+
+
+class Place(NamedTuple):
+    """Where a result is.
+
+    Attributes:
+        number: number of the block; blocks have other numbers than all before them.
+        num_bytes: size of the result, which begins where the block does.
+        is_kept: whether the block may be kept for later results.
+    """
+
+    number: int
+    num_bytes: int
+    is_kept: bool
+
+
+def is_of_same_user(connection: socket.socket) -> bool:
+    """Return whether the process at the other end of a Unix socket runs as the user of this process."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, user, _ = _CREDENTIALS.unpack(credentials)
+    return bool(user == os.geteuid())

@@ -1,0 +1,202 @@
+"""The server's end of lines."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import mmap
+import os
+import pickle
+import secrets
+import socket
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rollserve_server.pool.backends.ray.line.frames import HEAD, NUMBER, Kind, Place, is_of_same_user
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Answer", "Line", "LineEndedError", "Listener"]
+
+_RECEIVED_BYTES = 64 << 10
+_MAX_IDLE_BYTES = 64 << 20
+"""Memory of a worker for results that it may keep for later ones: getting new memory takes as long as writing."""
+
+Answer = tuple[Any, "NDArray[np.uint8] | None"]
+"""The outcome of a call, and the result that belongs to it."""
+
+
+class LineEndedError(Exception):
+    """The line has ended: its worker is gone, or belongs to another server."""
+
+
+class Listener:
+    """Waits for the worker that is to connect to one line.
+
+    Attributes:
+        name: name of the socket, which only its user's processes on this machine can connect to.
+    """
+
+    def __init__(self) -> None:
+        """Start to listen, under a name that no other process can foresee.
+
+        Raises:
+            OSError: the system has no such sockets.
+        """
+        self.name = f"rollserve-{secrets.token_hex(16)}"
+        self._socket = socket.socket(socket.AF_UNIX)
+        # Names that begin with a zero byte need no file, and are gone with the process; only Linux has them.
+        self._socket.bind(f"\0{self.name}")
+        self._socket.listen(1)
+        self._socket.setblocking(False)
+
+    async def accept(self) -> Line:
+        """Wait for the worker, and return the line to it."""
+        loop = asyncio.get_running_loop()
+        while True:
+            connection, _ = await loop.sock_accept(self._socket)
+            if is_of_same_user(connection):
+                return Line(connection)
+            connection.close()
+
+    def close(self) -> None:
+        """Stop to listen."""
+        self._socket.close()
+
+
+class Line:
+    """Sends calls to a worker, which answers them in their order."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(connection, self._receive)
+        self._unsent: deque[memoryview] = deque()
+        self._unanswered: deque[asyncio.Future[Answer]] = deque()
+        self._received = bytearray()
+        self._descriptors: deque[int] = deque()
+        self._blocks: dict[int, NDArray[np.uint8]] = {}
+        self._idle_bytes = 0
+        self.is_open = True
+
+    def ask(self, *call: Any) -> asyncio.Future[Answer]:
+        """Send a call; return its answer, which is a `LineEndedError` if the line ends before."""
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        if not self.is_open:
+            future.set_exception(LineEndedError())
+            return future
+        self._unanswered.append(future)
+        self._send(Kind.CALL, pickle.dumps(call))
+        return future
+
+    def close(self) -> None:
+        """End the line. Results that somebody still reads stay valid."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        self._loop.remove_reader(self._connection)
+        self._loop.remove_writer(self._connection)
+        self._connection.close()
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        self._blocks.clear()
+        for future in self._unanswered:
+            if not future.done():
+                future.set_exception(LineEndedError())
+
+    def _send(self, kind: Kind, content: bytes) -> None:
+        is_first = not self._unsent
+        self._unsent += (memoryview(HEAD.pack(kind, len(content))), memoryview(content))
+        if is_first:
+            self._send_more()
+            if self._unsent:
+                self._loop.add_writer(self._connection, self._send_more)
+
+    def _send_more(self) -> None:
+        """Send what the socket has room for."""
+        try:
+            while self._unsent:
+                num_sent = self._connection.sendmsg(self._unsent)
+                while self._unsent and num_sent >= len(self._unsent[0]):
+                    num_sent -= len(self._unsent.popleft())
+                if num_sent:
+                    self._unsent[0] = self._unsent[0][num_sent:]
+        except BlockingIOError:
+            return
+        except OSError:
+            self.close()
+            return
+        self._loop.remove_writer(self._connection)
+
+    def _receive(self) -> None:
+        """Take what has arrived."""
+        try:
+            received, descriptors, _, _ = socket.recv_fds(self._connection, _RECEIVED_BYTES, 4)
+        except BlockingIOError:
+            return
+        except OSError:
+            received, descriptors = b"", []
+        self._descriptors += descriptors
+        if not received:
+            self.close()
+            return
+        self._received += received
+        while self.is_open and len(self._received) >= HEAD.size:
+            kind, num_bytes = HEAD.unpack_from(self._received)
+            stop = HEAD.size + num_bytes
+            if len(self._received) < stop:
+                return
+            with memoryview(self._received) as view, view[HEAD.size : stop] as content:
+                answer = pickle.loads(content)  # noqa: S301  # from the worker
+            del self._received[:stop]
+            self._take(Kind(kind), *answer)
+
+    def _take(self, kind: Kind, outcome: Any, buffer: NDArray[np.uint8] | None, place: Place | None) -> None:
+        if kind is Kind.ANSWER_IN_NEW_BLOCK:
+            assert place is not None  # noqa: S101  # a block has one
+            self._blocks[place.number] = _mapped(self._descriptors.popleft())
+        elif place is not None:
+            self._idle_bytes -= len(self._blocks[place.number])
+        if place is not None:
+            buffer = self._view(place)
+        future = self._unanswered.popleft()
+        if not future.done():
+            future.set_result((outcome, buffer))
+
+    def _view(self, place: Place) -> NDArray[np.uint8]:
+        """Return a result, whose block the worker may use again once nobody refers to it any more."""
+        # An array of its own, which is the base of all parts of it, and ends with the last of them.
+        view = np.frombuffer(self._blocks[place.number].data, np.uint8, place.num_bytes)
+        weakref.finalize(view, self._release_soon, place).atexit = False
+        return view
+
+    def _release_soon(self, place: Place) -> None:
+        """Release a block in the thread of the line; called in any."""
+        with contextlib.suppress(RuntimeError):  # its loop has ended
+            self._loop.call_soon_threadsafe(self._release, place)
+
+    def _release(self, place: Place) -> None:
+        """Let the worker use a block again, which nobody refers to any more."""
+        if not self.is_open:
+            return
+        num_bytes = len(self._blocks[place.number])
+        if place.is_kept and self._idle_bytes + num_bytes <= _MAX_IDLE_BYTES:
+            self._idle_bytes += num_bytes
+            self._send(Kind.RELEASE, NUMBER.pack(place.number))
+        else:
+            del self._blocks[place.number]
+            self._send(Kind.DROP, NUMBER.pack(place.number))
+
+
+def _mapped(descriptor: int) -> NDArray[np.uint8]:
+    """Return the memory of a file descriptor, which is closed, as an array that cannot be written."""
+    try:
+        num_bytes = os.fstat(descriptor).st_size
+        return np.frombuffer(mmap.mmap(descriptor, num_bytes, prot=mmap.PROT_READ), np.uint8)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,179 @@
+"""Lines between the server and workers on its machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pools import cartpole_agent, pool_of, sample, sample_request, slot_of
+from support import equal
+
+import rollserve
+from rollserve_server.agents import MlpSpec, RandomSpec
+from rollserve_server.pool import AtLeast, Delivery, Exactly, Fragments, InProcessBackend, Pool
+from rollserve_server.pool.backends.ray.backend import RayBackend
+from rollserve_server.pool.backends.ray.line import Line, LineEndedError, Listener, WorkerLine
+
+BIG = rollserve.EnvSpec("sample_envs:Big", {"observation_bytes": 1 << 18, "length": 40})
+BE_NOBODY = "import os, socket, sys; os.setuid(65534)"
+"""Code for another process, which becomes another user."""
+
+
+class Unreachable(Listener):
+    """A listener that workers cannot reach, as from another machine."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name += "-elsewhere"
+
+
+class Unsupported(Listener):
+    """A listener on a system without such sockets."""
+
+    def __init__(self) -> None:
+        raise OSError("no such sockets")
+
+
+def large_agent(scale: float) -> MlpSpec:
+    """Return an agent that is large enough to travel through Ray's object store."""
+    sizes = (4, 400, 400, 2)
+    shapes = {f"{i}/weight": (sizes[i + 1], sizes[i]) for i in range(3)} | {
+        f"{i}/bias": (sizes[i + 1],) for i in range(3)
+    }
+    parameters = {name: np.full(shape, scale, np.float32) for name, shape in shapes.items()}
+    return MlpSpec(sizes, "tanh", "categorical", parameters)
+
+
+def process_of(pool: Pool) -> int:
+    """Return the id of the process of a pool's first worker."""
+    return slot_of(pool, 0).identity.process_id
+
+
+async def batches(pool: Pool) -> list[rollserve.EpisodeBatch]:
+    """Return batches of small and large calls, with a small and a large agent."""
+    await pool.update_agent([cartpole_agent()])
+    targets = (AtLeast(30), Exactly(2), AtLeast(20_000), Fragments(8 * 2000))
+    small = [await sample(pool, target, seed=3) for target in targets]
+    await pool.update_agent([large_agent(0.001)])
+    return [*small, await sample(pool, AtLeast(100), seed=3)]
+
+
+@pytest.mark.parametrize("listener", [Listener, Unreachable, Unsupported])
+async def test_batches_are_the_same_on_lines_and_through_ray(
+    listener: type[Listener], ray_backend: RayBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pool_of(InProcessBackend()) as pool:
+        expected = await batches(pool)
+    monkeypatch.setattr("rollserve_server.pool.backends.ray.worker.Listener", listener)
+    async with pool_of(ray_backend) as pool:
+        got = await batches(pool)
+    assert all(map(equal, got, expected))
+
+
+async def test_results_that_are_read_slowly_are_not_written_over(ray_backend: RayBackend) -> None:
+    held: list[tuple[Delivery, bytes]] = []
+    async with pool_of(
+        ray_backend, BIG, workers=1, rows=1, call_window_bytes=1 << 24, allow_module=("sample_envs",)
+    ) as pool:
+        await pool.update_agent([RandomSpec()])
+        async with contextlib.aclosing(pool.sample(sample_request(AtLeast(400)))) as items:
+            held += [(item, item.buffer.tobytes()) async for item in items if isinstance(item, Delivery)]
+        os.kill(process_of(pool), signal.SIGKILL)
+    assert len(held) > 3
+    assert all(delivery.buffer.tobytes() == before for delivery, before in held)
+
+
+@pytest.mark.parametrize("hold_memory", [True, False])
+async def test_memory_of_results_is_bounded(
+    hold_memory: bool, ray_backend: RayBackend, without_recycling: None
+) -> None:
+    async with pool_of(
+        ray_backend,
+        BIG,
+        workers=1,
+        rows=1,
+        call_window_bytes=1 << 24,
+        hold_memory=hold_memory,
+        allow_module=("sample_envs",),
+    ) as pool:
+        await pool.update_agent([RandomSpec()])
+        for _ in range(20):
+            await sample(pool, AtLeast(200))
+        opened = await asyncio.to_thread(lambda: list(Path(f"/proc/{process_of(pool)}/fd").iterdir()))
+        blocks = [path for path in opened if "rollserve-results" in os.readlink(path)]
+    assert hold_memory <= len(blocks) <= 20  # for 100 results
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may run a process as another user")
+async def test_processes_of_other_users_are_turned_away() -> None:
+    listener = Listener()
+    connect = f"{BE_NOBODY}; s = socket.socket(socket.AF_UNIX); s.connect('\\0{listener.name}'); print(s.recv(1))"
+    with contextlib.closing(listener):
+        accepted = asyncio.ensure_future(listener.accept())
+        stranger = await asyncio.create_subprocess_exec(sys.executable, "-c", connect, stdout=subprocess.PIPE)
+        assert (await stranger.communicate())[0].strip() == b"b''"
+        assert not accepted.done()
+        accepted.cancel()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may run a process as another user")
+def test_workers_take_no_calls_of_other_users() -> None:
+    listen = (
+        f"{BE_NOBODY}; s = socket.socket(socket.AF_UNIX); s.bind('\\0rollserve-of-a-stranger'); s.listen(); "
+        "print('ready', flush=True); sys.stdin.read()"
+    )
+    stranger = subprocess.Popen([sys.executable, "-c", listen], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with stranger:
+        assert stranger.stdout is not None
+        assert stranger.stdout.readline().strip() == b"ready"
+        with pytest.raises(PermissionError, match="another user"):
+            WorkerLine.connect("rollserve-of-a-stranger", keeps_memory=True)
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(0, 300_000), st.integers(0, 300_000)), max_size=12),
+    num_at_once=st.integers(1, 4),
+    keeps_memory=st.booleans(),
+)
+def test_calls_are_answered_in_order_whatever_their_size(
+    sizes: list[tuple[int, int]], num_at_once: int, keeps_memory: bool
+) -> None:
+    async def ask_all() -> None:
+        ours, theirs = socket.socketpair()
+        thread = threading.Thread(target=_answer, args=(WorkerLine(theirs, keeps_memory=keeps_memory),))
+        thread.start()
+        line = Line(ours)
+        for start in range(0, len(sizes), num_at_once):
+            asked = [line.ask(bytes(size), result) for size, result in sizes[start : start + num_at_once]]
+            for answer, (size, result) in zip(asked, sizes[start:], strict=False):
+                (num_bytes, number), buffer = await answer
+                assert (num_bytes, number) == (size, result)
+                assert buffer is not None
+                assert np.array_equal(buffer, np.full(result, result % 251, np.uint8))
+            del asked
+        line.close()
+        with pytest.raises(LineEndedError):
+            await line.ask(b"", 0)
+        await asyncio.to_thread(thread.join)
+
+    asyncio.run(ask_all())
+
+
+def _answer(line: WorkerLine) -> None:
+    while (call := line.next_call()) is not None:
+        content, num_bytes = call
+        buffer = line.results.new_buffer(num_bytes)
+        buffer[:] = num_bytes % 251
+        line.answer((len(content), num_bytes), buffer)
+    line.close()
