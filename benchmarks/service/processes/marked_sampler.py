@@ -12,12 +12,15 @@ from rollserve.v1.sampler_service_pb2 import ObtainSamplesResponse
 
 __all__ = ["MarkedSampler", "is_batch"]
 
-_BATCH = keys_of(ObtainSamplesResponse.DESCRIPTOR)["batch"]
+_KEYS = keys_of(ObtainSamplesResponse.DESCRIPTOR)
 
 
 def is_batch(message: bytes) -> bool:
-    """Whether a serialized response of a sampling call has a batch. Field numbers up to 15 take one byte."""
-    return message[0] == _BATCH
+    """Whether a serialized message of a sampling call has a batch, or is joined, as short results are.
+
+    Field numbers up to 15 take one byte.
+    """
+    return message[0] in (_KEYS["batch"], _KEYS["joined"])
 
 
 class MarkedSampler:

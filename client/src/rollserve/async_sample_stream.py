@@ -61,6 +61,9 @@ class AsyncSampleStream(BaseStream, AsyncIterator["EpisodeBatch"]):
 
     async def __anext__(self) -> EpisodeBatch:
         while True:
+            while self._unread:
+                if (batch := self._read_next()) is not None:
+                    return batch
             try:
                 with closed_unless_task_cancelled("stream"):
                     response = await asyncio.wait_for(self._call.read(), countable(self._limits.timeout))
@@ -73,9 +76,7 @@ class AsyncSampleStream(BaseStream, AsyncIterator["EpisodeBatch"]):
             if response is grpc.aio.EOF:
                 self._reader.end()
                 raise StopAsyncIteration
-            batch = self._read(response)
-            if batch is not None:
-                return batch
+            self._take(response)
 
     async def join(self, *, out: EpisodeBuffer | None = None) -> EpisodeBatch:
         """Return the rest of the stream as one batch of whole episodes or fragments, with the account.

@@ -58,6 +58,9 @@ class SampleStream(BaseStream, Iterator["EpisodeBatch"]):
 
     def __next__(self) -> EpisodeBatch:
         while True:
+            while self._unread:
+                if (batch := self._read_next()) is not None:
+                    return batch
             try:
                 with self._watchdog.over(self._call):
                     response = next(self._call, None)
@@ -68,9 +71,7 @@ class SampleStream(BaseStream, Iterator["EpisodeBatch"]):
                 self.close()
                 self._reader.end()
                 raise StopIteration
-            batch = self._read(response)
-            if batch is not None:
-                return batch
+            self._take(response)
 
     def join(self, *, out: EpisodeBuffer | None = None) -> EpisodeBatch:
         """Return the rest of the stream as one batch of whole episodes or fragments, with the account.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     import grpc
 
     from rollserve._calls.contact import Contact
+    from rollserve._calls.responses import Bytes
     from rollserve._calls.resumption import Request
     from rollserve._calls.time_limits import TimeLimits
     from rollserve.account import Account
@@ -31,6 +33,7 @@ class BaseStream:
         self._reader = StreamReader(request)
         self._blackhole = request.options.blackhole
         self._interruptions = Interruptions(limits)
+        self._unread: deque[Bytes] = deque()
         self._call = method(request, timeout=limits.remaining())
 
     def __repr__(self) -> str:
@@ -54,10 +57,14 @@ class BaseStream:
         """
         return self._reader.end()
 
-    def _read(self, response: Any) -> EpisodeBatch | None:
-        """Return the part of a response's batch that was not received before, if there is any."""
+    def _take(self, message: Bytes) -> None:
+        """Take a message, whose responses `_read_next` reads."""
         self._contact.was_made = True
-        batch = self._reader.read(response)
+        self._unread += self._reader.split(message)
+
+    def _read_next(self) -> EpisodeBatch | None:
+        """Read the next response; return the part of its batch that was not received before, if there is any."""
+        batch = self._reader.read(self._unread.popleft())
         self._interruptions.waiting_for = self._reader.waiting_for
         if batch is not None:
             self._interruptions.advance()

@@ -263,6 +263,7 @@ def _sampling_options(reception: Reception, options: SamplingOptions) -> pb.Samp
         exploration=exploration_of(options),
         return_states=options.get("return_states") or False,
         skip_failed_episodes=options.get("skip_failed_episodes") or False,
+        accept_joined=True,
     )
 
 

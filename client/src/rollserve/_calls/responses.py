@@ -6,6 +6,8 @@ write, are parsed by the generated classes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
@@ -19,10 +21,10 @@ from rollserve._codec.tensors import array_from_tensor
 from rollserve.episode_batch import EpisodeBatch
 from rollserve.errors import mismatch
 from rollserve.v1 import episode_batch_pb2 as pb
-from rollserve.v1.sampler_service_pb2 import ObtainSamplesResponse
+from rollserve.v1.sampler_service_pb2 import JoinedResponses, ObtainSamplesResponse
 from rollserve.v1.tensor_pb2 import NamedTensor
 
-__all__ = ["Bytes", "Content", "read_response"]
+__all__ = ["Bytes", "Content", "read_response", "responses_of"]
 
 Bytes = bytes | bytearray | memoryview
 """Memory that holds a serialized response."""
@@ -41,6 +43,8 @@ _OTHER_CONTENTS: dict[int, type[pb.Beginning | pb.Progress | pb.Account | pb.Sha
         ("shared", pb.SharedMessage),
     )
 }
+_JOINED = keys_of(ObtainSamplesResponse.DESCRIPTOR)["joined"]
+_RESPONSES = keys_of(JoinedResponses.DESCRIPTOR)["responses"]
 _HEADER_DTYPES = {
     FieldDescriptor.TYPE_BOOL: np.dtype(np.bool_),
     FieldDescriptor.TYPE_FIXED32: np.dtype("<u4"),
@@ -60,6 +64,23 @@ _COLUMNS = {
 _REWARDS = keys_of(pb.EpisodeBatch.DESCRIPTOR)["rewards"]
 _FRAME_STACKS = keys_of(pb.EpisodeBatch.DESCRIPTOR)["frame_stacks"]
 _FRAMES = keys_of(pb.FrameStack.DESCRIPTOR)["frames"]
+
+
+def responses_of(message: Bytes) -> Sequence[Bytes]:
+    """Return the serialized responses that a message of a stream joins; the message itself if it is a single one.
+
+    Raises:
+        ValueError: a malformed message.
+    """
+    if not message or message[0] != _JOINED:
+        return (message,)
+    view = memoryview(message).cast("B").toreadonly()
+    try:
+        ((_, _, start, stop),) = fields(view, 0, len(view))
+        parts = list(fields(view, start, stop))
+    except (UnusualError, IndexError, ValueError):
+        raise ValueError(mismatch("joined responses", f"{len(view)} other bytes")) from None
+    return [view[start:stop] for key, _, start, stop in parts if key == _RESPONSES]
 
 
 def read_response(data: Bytes, num_rows: int = 0) -> Content | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollserve._calls.responses import read_response
+from rollserve._calls.responses import read_response, responses_of
 from rollserve._calls.resumption import Resumption
 from rollserve._calls.server_warnings import warn_of
 from rollserve._calls.shared_memory import SharedRing
@@ -15,6 +15,8 @@ from rollserve.v1.episode_batch_pb2 import Account as AccountProto
 from rollserve.v1.episode_batch_pb2 import Beginning, Progress, SharedMessage
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rollserve._calls.responses import Bytes, Content
     from rollserve._calls.resumption import Request
 
@@ -48,6 +50,17 @@ class StreamReader:
         self.in_place = False
         self._ring: SharedRing | None = None
         self._holds_message = False
+
+    def split(self, message: Bytes) -> Sequence[Bytes]:
+        """Return the serialized responses of a message, in their order.
+
+        Raises:
+            ServerError: a malformed message.
+        """
+        try:
+            return responses_of(message)
+        except ValueError as error:
+            raise malformed_error(str(error)) from None
 
     def read(self, response: Bytes) -> EpisodeBatch | None:
         """Return the part of a serialized response's batch that was not received before, if there is any.

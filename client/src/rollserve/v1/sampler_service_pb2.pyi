@@ -506,6 +506,7 @@ class SamplingOptions(google.protobuf.message.Message):
     WORKER_COUNT_FIELD_NUMBER: builtins.int
     EXPECTED_ENVIRONMENT_VERSION_FIELD_NUMBER: builtins.int
     CLIENT_ID_FIELD_NUMBER: builtins.int
+    ACCEPT_JOINED_FIELD_NUMBER: builtins.int
     expected_policy_version: builtins.int
     """The policy version that the caller expects to be current; see SamplerService. FAILED_PRECONDITION
     (UNEXPECTED_VERSION) if another one is.
@@ -597,6 +598,8 @@ class SamplingOptions(google.protobuf.message.Message):
     """The client, whose own updates make versions that it expects; see SamplerService. INVALID_ARGUMENT for more than 64
     bytes. Empty: only the expected numbers count.
     """
+    accept_joined: builtins.bool
+    """Whether small messages of the stream may come joined; see JoinedResponses."""
     @property
     def accept_compression(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[rollserve.v1.tensor_pb2.Compression.ValueType]:
         """The compressions that columns of batches may have, the preferred one first. The server uses the first that it
@@ -630,9 +633,10 @@ class SamplingOptions(google.protobuf.message.Message):
         worker_count: builtins.int | None = ...,
         expected_environment_version: builtins.int | None = ...,
         client_id: builtins.str = ...,
+        accept_joined: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_environment_version", b"_expected_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "_worker_count", b"_worker_count", "environment_version", b"environment_version", "expected_environment_version", b"expected_environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "min_policy_version", b"min_policy_version", "policy_version", b"policy_version", "sampler_run", b"sampler_run", "seed", b"seed", "worker_count", b"worker_count"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_environment_version", b"_expected_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "_worker_count", b"_worker_count", "accept_compression", b"accept_compression", "accept_frame_stacks", b"accept_frame_stacks", "accept_shared_memory", b"accept_shared_memory", "blackhole", b"blackhole", "client_id", b"client_id", "environment_version", b"environment_version", "expected_environment_version", b"expected_environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "min_policy_version", b"min_policy_version", "policy_version", b"policy_version", "prefetch", b"prefetch", "return_states", b"return_states", "sampler_run", b"sampler_run", "seed", b"seed", "skip_failed_episodes", b"skip_failed_episodes", "worker_count", b"worker_count"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_environment_version", b"_environment_version", "_expected_environment_version", b"_expected_environment_version", "_expected_policy_version", b"_expected_policy_version", "_first_episode_index", b"_first_episode_index", "_max_episode_length", b"_max_episode_length", "_max_message_bytes", b"_max_message_bytes", "_min_policy_version", b"_min_policy_version", "_policy_version", b"_policy_version", "_sampler_run", b"_sampler_run", "_seed", b"_seed", "_worker_count", b"_worker_count", "accept_compression", b"accept_compression", "accept_frame_stacks", b"accept_frame_stacks", "accept_joined", b"accept_joined", "accept_shared_memory", b"accept_shared_memory", "blackhole", b"blackhole", "client_id", b"client_id", "environment_version", b"environment_version", "expected_environment_version", b"expected_environment_version", "expected_policy_version", b"expected_policy_version", "exploration", b"exploration", "first_episode_index", b"first_episode_index", "max_episode_length", b"max_episode_length", "max_message_bytes", b"max_message_bytes", "min_policy_version", b"min_policy_version", "policy_version", b"policy_version", "prefetch", b"prefetch", "return_states", b"return_states", "sampler_run", b"sampler_run", "seed", b"seed", "skip_failed_episodes", b"skip_failed_episodes", "worker_count", b"worker_count"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_environment_version", b"_environment_version"]) -> typing.Literal["environment_version"] | None: ...
     @typing.overload
@@ -707,6 +711,28 @@ class Exploration(google.protobuf.message.Message):
 global___Exploration = Exploration
 
 @typing.final
+class JoinedResponses(google.protobuf.message.Message):
+    """Several messages of a stream in one, because a message takes longer to send and to receive than its bytes. The server
+    joins messages of up to 64 KiB that are ready within 5 ms, up to 256 KiB in all and never beyond `max_message_bytes`.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RESPONSES_FIELD_NUMBER: builtins.int
+    @property
+    def responses(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]:
+        """The messages in their order, each serialized as it would be alone. None of them is joined itself."""
+
+    def __init__(
+        self,
+        *,
+        responses: collections.abc.Iterable[builtins.bytes] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["responses", b"responses"]) -> None: ...
+
+global___JoinedResponses = JoinedResponses
+
+@typing.final
 class ObtainSamplesResponse(google.protobuf.message.Message):
     """A message of the stream: the beginning, batches and progress in any number, the account."""
 
@@ -717,6 +743,7 @@ class ObtainSamplesResponse(google.protobuf.message.Message):
     PROGRESS_FIELD_NUMBER: builtins.int
     ACCOUNT_FIELD_NUMBER: builtins.int
     SHARED_FIELD_NUMBER: builtins.int
+    JOINED_FIELD_NUMBER: builtins.int
     @property
     def beginning(self) -> rollserve.v1.episode_batch_pb2.Beginning:
         """The start of the stream: what its episodes are a function of."""
@@ -737,6 +764,10 @@ class ObtainSamplesResponse(google.protobuf.message.Message):
     def shared(self) -> rollserve.v1.episode_batch_pb2.SharedMessage:
         """Episodes in shared memory. Only for a client that has accepted `shared_memory` of the beginning."""
 
+    @property
+    def joined(self) -> global___JoinedResponses:
+        """Several messages of this kind. Only with `accept_joined` of the call."""
+
     def __init__(
         self,
         *,
@@ -745,10 +776,11 @@ class ObtainSamplesResponse(google.protobuf.message.Message):
         progress: rollserve.v1.episode_batch_pb2.Progress | None = ...,
         account: rollserve.v1.episode_batch_pb2.Account | None = ...,
         shared: rollserve.v1.episode_batch_pb2.SharedMessage | None = ...,
+        joined: global___JoinedResponses | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "progress", b"progress", "shared", b"shared"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "progress", b"progress", "shared", b"shared"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "account", "shared"] | None: ...
+    def HasField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "joined", b"joined", "progress", b"progress", "shared", b"shared"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "joined", b"joined", "progress", b"progress", "shared", b"shared"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "account", "shared", "joined"] | None: ...
 
 global___ObtainSamplesResponse = ObtainSamplesResponse
 
@@ -800,6 +832,7 @@ class ObtainExactEpisodesResponse(google.protobuf.message.Message):
     PROGRESS_FIELD_NUMBER: builtins.int
     ACCOUNT_FIELD_NUMBER: builtins.int
     SHARED_FIELD_NUMBER: builtins.int
+    JOINED_FIELD_NUMBER: builtins.int
     @property
     def beginning(self) -> rollserve.v1.episode_batch_pb2.Beginning:
         """The start of the stream: what its episodes are a function of."""
@@ -820,6 +853,10 @@ class ObtainExactEpisodesResponse(google.protobuf.message.Message):
     def shared(self) -> rollserve.v1.episode_batch_pb2.SharedMessage:
         """Episodes in shared memory. Only for a client that has accepted `shared_memory` of the beginning."""
 
+    @property
+    def joined(self) -> global___JoinedResponses:
+        """Several messages of this kind. Only with `accept_joined` of the call."""
+
     def __init__(
         self,
         *,
@@ -828,10 +865,11 @@ class ObtainExactEpisodesResponse(google.protobuf.message.Message):
         progress: rollserve.v1.episode_batch_pb2.Progress | None = ...,
         account: rollserve.v1.episode_batch_pb2.Account | None = ...,
         shared: rollserve.v1.episode_batch_pb2.SharedMessage | None = ...,
+        joined: global___JoinedResponses | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "progress", b"progress", "shared", b"shared"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "progress", b"progress", "shared", b"shared"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "account", "shared"] | None: ...
+    def HasField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "joined", b"joined", "progress", b"progress", "shared", b"shared"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["account", b"account", "batch", b"batch", "beginning", b"beginning", "content", b"content", "joined", b"joined", "progress", b"progress", "shared", b"shared"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["beginning", "batch", "progress", "account", "shared", "joined"] | None: ...
 
 global___ObtainExactEpisodesResponse = ObtainExactEpisodesResponse
 

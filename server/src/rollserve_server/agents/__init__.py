@@ -1,7 +1,7 @@
 """Agents: what acts in rows of environments, checked and built from specs."""
 
 from rollserve_server.agents.agent import Agent, Decision, InfoSpec, PopulationAgent, StateSpec
-from rollserve_server.agents.building import build_agent, load_agent, prepare_agent
+from rollserve_server.agents.building import build_agent, is_quick_to_prepare, load_agent, prepare_agent
 from rollserve_server.agents.exploration import DEFAULT_EXPLORATION, Exploration, check_exploration
 from rollserve_server.agents.identity import content_hash, is_same
 from rollserve_server.agents.onnx.providers import check_providers
@@ -55,6 +55,7 @@ __all__ = [
     "check_providers",
     "content_bytes",
     "content_hash",
+    "is_quick_to_prepare",
     "is_same",
     "kind_of",
     "load_agent",

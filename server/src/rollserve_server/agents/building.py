@@ -14,6 +14,7 @@ from rollserve_server.agents.onnx.preparing import check_onnx, prepare_onnx
 from rollserve_server.agents.open_loop import RandomAgent, build_constant
 from rollserve_server.agents.python.agent import PythonAgent, load_python
 from rollserve_server.agents.python.preparing import check_python, prepare_python
+from rollserve_server.agents.specs.kinds import content_bytes
 from rollserve_server.agents.specs.mlp import MlpSpec
 from rollserve_server.agents.specs.onnx import OnnxModel, OnnxSpec
 from rollserve_server.agents.specs.open_loop import ConstantSpec, RandomSpec
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     from rollserve_server.agents.specs.kinds import AgentSource, AgentSpec
     from rollserve_server.settings import AgentSettings
 
-__all__ = ["build_agent", "load_agent", "prepare_agent"]
+__all__ = ["build_agent", "is_quick_to_prepare", "load_agent", "prepare_agent"]
+
+_QUICK_BYTES = 1 << 18
 
 
 def prepare_agent(
@@ -62,6 +65,11 @@ def prepare_agent(
         case _:
             build_agent(agent, observation_space, action_space, num_rows=1)
     return agent
+
+
+def is_quick_to_prepare(agent: AgentSource) -> bool:
+    """Whether `prepare_agent` takes less than a change of threads: for small agents without code of others."""
+    return isinstance(agent, MlpSpec | RandomSpec | ConstantSpec) and content_bytes(agent) <= _QUICK_BYTES
 
 
 def load_agent(spec: AgentSpec) -> AgentSpec:

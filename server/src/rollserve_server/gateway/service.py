@@ -175,7 +175,8 @@ class SamplerService:
         self, kind: type[pb.ObtainSamplesRequest | pb.ObtainExactEpisodesRequest], rpc: OpenRpc
     ) -> AsyncGenerator[bytes, None]:
         """Answer `ObtainSamples` or `ObtainExactEpisodes`, which the class of the request tells apart."""
-        pool, request, accepts_shared_memory = self._reader.samples(kind, await self._intake.small_request(rpc))
+        data = await self._intake.small_request(rpc)
+        pool, request, accepts_shared_memory, rpc.max_joined_bytes = self._reader.samples(kind, data)
         with self._rings.lend(requested=accepts_shared_memory) as ring:
             async with contextlib.aclosing(pool.sample(request, rpc)) as items:
                 async for item in items:

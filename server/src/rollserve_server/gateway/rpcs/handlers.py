@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from rollserve_server.errors import DomainError
+from rollserve_server.gateway.rpcs.joining_writer import JoiningWriter
+
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
@@ -68,5 +71,13 @@ def stream_handler(
 async def _write_all(responses: AsyncGenerator[bytes, None], rpc: OpenRpc) -> None:
     # Separate: `abort` frees the variables of functions that have failed, and the handler is still running then.
     async with contextlib.aclosing(responses):
-        async for response in responses:
-            await rpc.write(response)
+        writer = JoiningWriter(rpc)
+        try:
+            async for response in responses:
+                await writer.write(response)
+            await writer.flush()
+        except DomainError:
+            await writer.flush()  # what is ready, such as where a client may resume the stream
+            raise
+        finally:
+            writer.close()

@@ -29,6 +29,7 @@ class OpenRpc:
         peer: the client's connection, as gRPC names it.
         stalled_since: when the RPC began to wait for its client (`time.monotonic`), or None while it does not wait.
         num_unread_bytes: size of the message that the client has not read yet.
+        max_joined_bytes: size of messages that join several responses; 0 if the client accepts none.
     """
 
     def __init__(self, context: Context, stall_seconds: float) -> None:
@@ -40,7 +41,7 @@ class OpenRpc:
         """
         self.peer: str = context.peer()
         self.stalled_since: float | None = None
-        self.num_unread_bytes = 0
+        self.num_unread_bytes = self.max_joined_bytes = 0
         self._context = context
         self._stall_seconds = stall_seconds
         self._scope = asyncio.timeout(None)

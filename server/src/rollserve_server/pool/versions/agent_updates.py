@@ -11,6 +11,7 @@ from rollserve_server.agents import (
     AgentSource,
     AgentSpec,
     content_bytes,
+    is_quick_to_prepare,
     is_same,
     kind_of,
     prepare_agent,
@@ -115,7 +116,11 @@ class AgentUpdates:
             fields.append(element if isinstance(update, Mapping) else f"{element}.agent.{kind_of(agent)}")
             with within(fields[-1]):
                 spaces = description.observation_space, description.action_space
-                agents.append(await asyncio.to_thread(prepare_agent, agent, *spaces, self._settings))
+                arguments = agent, *spaces, self._settings
+                if is_quick_to_prepare(agent):
+                    agents.append(prepare_agent(*arguments))
+                else:
+                    agents.append(await asyncio.to_thread(prepare_agent, *arguments))
         return agents, fields
 
     def _resolve(self, updates: Sequence[AgentUpdate], per_worker: bool) -> list[AgentSource]:
