@@ -39,6 +39,7 @@ SERVER = Path(sys.executable).with_name("rollserve-server")
 RAY = Path(sys.executable).with_name("ray")
 LIGHT = ("--env", "CartPole-v1", "--backend", "in-process", "--workers", "1", "--rows", "2")
 MIB = 1 << 20
+WITHOUT_LINES = Path(__file__).parents[1] / "helpers" / "without_lines"
 
 
 def run(
@@ -145,13 +146,13 @@ def test_server_logs_that_ray_killed_a_worker_for_memory() -> None:
 def test_full_object_store_ends_calls_and_loses_no_worker(tmp_path: Path) -> None:
     kwargs = json.dumps({"observation_bytes": MIB, "length": 20})
     options = ["--env", "sample_envs:Big", "--env-kwargs", kwargs, "--workers", "2", "--rows", "2"]
-    # Ray must not spill to the disk.
+    # Ray must not spill to the disk, and results have to go through its object store.
     no_disk = {"RAY_automatic_object_spilling_enabled": "0", "RAY_local_fs_capacity_threshold": "0.0"}
+    environment = {**server_environment(), **no_disk}
+    environment["PYTHONPATH"] = f"{WITHOUT_LINES}:{environment['PYTHONPATH']}"
     log = tmp_path / "log"
     with (
-        local_server(
-            *(*options, "--object-store-bytes", str(80 * MIB)), log=log, environment={**server_environment(), **no_disk}
-        ) as server,
+        local_server(*(*options, "--object-store-bytes", str(80 * MIB)), log=log, environment=environment) as server,
         rollserve.connect(server.address) as sampler,
         contextlib.ExitStack() as slow,
     ):
