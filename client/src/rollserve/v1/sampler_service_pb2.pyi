@@ -713,7 +713,7 @@ global___Exploration = Exploration
 @typing.final
 class JoinedResponses(google.protobuf.message.Message):
     """Several messages of a stream in one, because a message takes longer to send and to receive than its bytes. The server
-    joins messages of up to 64 KiB that are ready within 5 ms, up to 256 KiB in all and never beyond `max_message_bytes`.
+    joins messages of up to 64 KiB that are ready within 10 ms, up to 256 KiB in all and never beyond `max_message_bytes`.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor

@@ -16,7 +16,7 @@ __all__ = ["JoiningWriter"]
 
 _MAX_PART_BYTES, _MAX_JOINED_BYTES = 64 << 10, 256 << 10
 _MAX_KEY_BYTES = 6  # key and size of a part, and of all of them
-_MAX_SECONDS = 0.005
+_MAX_SECONDS = 0.01
 """How long a response waits for others. In a call that takes longer, this does not count."""
 
 _JOINED = keys_of(ObtainSamplesResponse.DESCRIPTOR)["joined"]
@@ -34,7 +34,7 @@ class JoiningWriter:
         self._writing = asyncio.Lock()
 
     async def write(self, response: bytes) -> None:
-        """Send a response; a small one within 5 ms, if the RPC's client accepts joined ones."""
+        """Send a response; a small one within 10 ms, if the RPC's client accepts joined ones."""
         if not self._rpc.max_joined_bytes:
             await self._rpc.write(response)
             return

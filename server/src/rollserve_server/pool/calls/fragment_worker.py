@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -65,7 +65,7 @@ class FragmentWorker:
     num_written: int = 0
     num_done: int = 0
     pending: deque[PendingMessages] = field(default_factory=deque)
-    progress: Sequence[RowProgress] | None = None
+    progress: Collection[RowProgress] | None = None
     num_unknown: int = 0
     num_broken_off: int = 0
     losses: list[int] = field(default_factory=list)

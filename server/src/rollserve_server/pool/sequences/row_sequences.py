@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from rollserve import Reason
@@ -64,7 +64,7 @@ class RowsReached(NamedTuple):
     """
 
     num_row_steps: int
-    progress: Sequence[Sequence[RowProgress]]
+    progress: Sequence[Collection[RowProgress]]
     locations: list[WorkLocation | None]
     abandoned: Sequence[WorkLocation]
     reports: Sequence[asyncio.Future[FragmentReport]]

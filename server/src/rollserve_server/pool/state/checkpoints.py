@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -131,7 +131,7 @@ class Checkpoint:
                 states.append(RowState(*indices, point.first_step, point.num_steps, actions, point.recurrent_state))
         return states, num_broken_off
 
-    def after(self, num_row_steps: int, progress: Sequence[Sequence[RowProgress]]) -> Checkpoint:
+    def after(self, num_row_steps: int, progress: Sequence[Collection[RowProgress]]) -> Checkpoint:
         """Return the states after a call. The logs are shared: at most one call may continue a checkpoint.
 
         Args:

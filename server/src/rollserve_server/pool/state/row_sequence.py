@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -65,4 +65,4 @@ class RowsMoved:
     kind: RowSequenceKind
     start: Checkpoint | int
     num_row_steps: int
-    progress: Sequence[Sequence[RowProgress]]
+    progress: Sequence[Collection[RowProgress]]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rollserve_server.agents import Agent
     from rollserve_server.envs import Leaf, RowEnvs, VectorEnvs
     from rollserve_server.sampling.fragments.outbox import Outbox
-    from rollserve_server.sampling.protocol.fragments import RowProgress, RowSequenceSpec, RowState
+    from rollserve_server.sampling.protocol.fragments import RowSequenceSpec, RowsProgress, RowState
 
 __all__ = ["FragmentCollector"]
 
@@ -144,7 +144,7 @@ class FragmentCollector(ABC):
         """
 
     @abstractmethod
-    def progress(self) -> list[RowProgress]:
+    def progress(self) -> RowsProgress:
         """Return where the rows stand at the end of a call."""
 
     @abstractmethod
@@ -191,6 +191,10 @@ class FragmentCollector(ABC):
         """Give up a row that cannot be restored after the error."""
         self.is_stranded = True
         raise error
+
+    def _actions_so_far(self) -> Sequence[np.ndarray] | None:
+        """Return the call's actions up to the current step, for each leaf (T, M, *A); None if they are not reported."""
+        return [column[: self._step] for column in self._call_actions] if self._reports_actions else None
 
     def _keep_actions(self, actions: Sequence[np.ndarray]) -> None:
         """Keep the actions of the current step, if they are reported."""

@@ -18,7 +18,7 @@ from rollserve_server.sampling.collect.seeding import EpisodeGenerator
 from rollserve_server.sampling.fragments.collector import FragmentCollector
 from rollserve_server.sampling.fragments.outbox import EpisodeOutbox
 from rollserve_server.sampling.fragments.replay import DivergedError, is_same, replay_row
-from rollserve_server.sampling.protocol.fragments import RowProgress, RowState
+from rollserve_server.sampling.protocol.fragments import RowsProgress, RowState
 from rollserve_server.sampling.record.episodes import Episode
 from rollserve_server.sampling.record.infos import NO_RESET_INFOS, ResetInfos
 from rollserve_server.sampling.record.recorder import Recorder
@@ -107,20 +107,17 @@ class RowFragmentCollector(FragmentCollector):
                     self._finish(row, terminated=False, truncated=False)
         recorder.advance()
 
-    def progress(self) -> list[RowProgress]:
+    def progress(self) -> RowsProgress:
         """Return where the rows stand at the end of a call."""
-        recurrent_states = self._recurrent_states.copies()
-        return [
-            RowProgress(
-                position.reset_index,
-                position.episode_index,
-                int(self._env_steps[row] - self._episode_steps[row]),
-                int(self._env_steps[row]),
-                self._actions_since_reset(row) if self._reports_actions else None,
-                recurrent_states[row],
-            )
-            for row, position in enumerate(self._positions)
-        ]
+        return RowsProgress(
+            np.array([position.reset_index for position in self._positions]),
+            np.array([position.episode_index for position in self._positions]),
+            self._env_steps - self._episode_steps,
+            self._env_steps.copy(),
+            np.where(self._env_steps > 0, self._step - self._reset_steps, 0),
+            self._actions_so_far(),
+            self._recurrent_states.copies() if self._recurrent_states.columns else (),
+        )
 
     def _open(self, row: int, position: _Position) -> None:
         """Begin a fragment, at the start of an episode or where the row's last fragment ended."""
@@ -217,10 +214,6 @@ class RowFragmentCollector(FragmentCollector):
 
     def _last_observations(self, row: int) -> Sequence[np.ndarray]:
         return tuple(column[row].copy() for column in self._envs.observations)
-
-    def _actions_since_reset(self, row: int) -> Sequence[np.ndarray]:
-        start = self._reset_steps[row] if self._env_steps[row] else self._step
-        return [column[start : self._step, row] for column in self._call_actions]
 
     def _restore(self, states: Sequence[RowState]) -> Iterator[int]:
         """Restore one row after the other. Yields 1 after each step."""

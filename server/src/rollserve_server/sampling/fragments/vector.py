@@ -19,7 +19,7 @@ from rollserve_server.sampling.encode.tables import EndingFragments
 from rollserve_server.sampling.fragments.collector import FragmentCollector
 from rollserve_server.sampling.fragments.outbox import TableOutbox
 from rollserve_server.sampling.fragments.replay import is_same, joint_actions
-from rollserve_server.sampling.protocol.fragments import RowProgress
+from rollserve_server.sampling.protocol.fragments import RowsProgress
 from rollserve_server.sampling.record.infos import NO_RESET_INFOS
 from rollserve_server.sampling.record.step_columns import StepColumns
 
@@ -124,23 +124,17 @@ class VectorFragmentCollector(FragmentCollector):
         if self._step == self.num_steps:
             self._cut()
 
-    def progress(self) -> list[RowProgress]:
+    def progress(self) -> RowsProgress:
         """Return where the rows stand at the end of a call."""
-        made = [column[self._begin_step : self._step].swapaxes(0, 1) for column in self._call_actions]
-        actions = [np.ascontiguousarray(column) for column in made]
-        first_steps = (self._block_steps - self._episode_steps).tolist()
-        recurrent_states = self._recurrent_states.copies()
-        return [
-            RowProgress(
-                self._block_start,
-                index,
-                first_steps[row],
-                self._block_steps,
-                [column[row] for column in actions] if self._reports_actions else None,
-                recurrent_states[row],
-            )
-            for row, index in enumerate(self._indices.tolist())
-        ]
+        return RowsProgress(
+            np.full(self.num_rows, self._block_start),
+            self._indices.copy(),
+            self._block_steps - self._episode_steps,
+            np.full(self.num_rows, self._block_steps),
+            np.full(self.num_rows, self._step - self._begin_step),
+            self._actions_so_far(),
+            self._recurrent_states.copies() if self._recurrent_states.columns else (),
+        )
 
     @property
     def _episode_steps(self) -> NDArray[np.int64]:

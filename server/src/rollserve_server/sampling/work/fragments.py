@@ -20,7 +20,7 @@ from rollserve_server.sampling.protocol.fragments import FragmentAssignment, Fra
 from rollserve_server.sampling.protocol.orders import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from numpy.typing import NDArray
 
@@ -207,15 +207,15 @@ class FragmentWork:
         self._num_steps_to_write -= num_steps
         return (Message(0, 0, num_steps, num_episodes),) if num_steps else ()
 
-    def _take_progress(self) -> list[RowProgress] | None:
+    def _take_progress(self) -> Collection[RowProgress] | None:
         """Return where the rows stand once all steps of the call are made and written, and None in later calls.
 
-        The list is empty if the rows have made no step: some may still have to be restored.
+        There is none of any row if the rows have made no step: some may still have to be restored.
         """
         if self.collector.num_steps_left or self._num_steps_to_write or self._has_reported_progress:
             return None
         self._has_reported_progress = True
-        return self.collector.progress() if self.collector.num_steps else []
+        return self.collector.progress() if self.collector.num_steps else ()
 
     def _check_size(self, assignment: FragmentAssignment) -> None:
         """Check that the steps of the call fit into the buffer, whenever a step takes more than was known.

@@ -13,7 +13,7 @@ import ray.util
 
 __all__ = ["JOURNAL", "JOURNAL_FORMAT", "WorkerNames", "end_actors", "named_actors", "other_journals"]
 
-JOURNAL_FORMAT = 3
+JOURNAL_FORMAT = 4
 """Number of the journal's format.
 
 A journal outlives its server, so the next server may be of another version. Raise this number by hand with every change
