@@ -49,6 +49,7 @@ class _GaussianHead(SampledHead):
         self._scale = np.float32(noise_scale)
         self._rounds = space.dtype.itemsize < FLOAT32.itemsize
         self._log_std = None if log_std is None else self._clipped(log_std)
+        self._repeated_log_std = np.empty((0, size), np.float32)  # for the rows of the last action
         log_normalizer = size * (_HALF_LOG_2_PI + math.log(noise_scale))
         if self._log_std is not None:
             self._std = self._scale * np.exp(self._log_std)
@@ -92,7 +93,9 @@ class _GaussianHead(SampledHead):
         """Return log_std within its bounds, (M, size)."""
         if self._log_std is None:
             return self._clipped(outputs[1])
-        return np.broadcast_to(self._log_std, outputs[0].shape)
+        if self._repeated_log_std.shape != outputs[0].shape:
+            self._repeated_log_std = np.broadcast_to(self._log_std, outputs[0].shape)
+        return self._repeated_log_std
 
     def _stds(self, log_std: np.ndarray, factors: np.ndarray | None) -> np.ndarray:
         """Return the standard deviations, (M, size) or (size,), in the dtype of `log_std`, scaled by `factors` (M,)."""
@@ -102,7 +105,8 @@ class _GaussianHead(SampledHead):
 
     def _log_density(self, deviations: np.ndarray, log_std: np.ndarray, factors: np.ndarray | None) -> np.ndarray:
         """Return the log-densities (M,) of samples that are so many standard deviations from the mean, (M, size)."""
-        log_density: np.ndarray = np.float32(-0.5) * np.square(deviations).sum(axis=1)
+        log_density: np.ndarray = np.add.reduce(np.square(deviations), axis=1)
+        log_density *= np.float32(-0.5)
         log_density -= self._log_normalizer
         if self._log_std is None:
             log_density -= log_std.sum(axis=1)

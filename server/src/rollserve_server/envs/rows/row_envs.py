@@ -20,7 +20,7 @@ from rollserve_server.envs.rows.step_results import StepResults
 from rollserve_server.errors import EnvFailedError, InvalidValueError, at_row, describe, show
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import numpy as np
     from gymnasium import Space
@@ -182,7 +182,7 @@ class RowEnvs:
         Its environment is closed, and the next `reset` makes a new one. The other rows are stepped.
 
         Args:
-            rows: indices of the rows.
+            rows: indices of the rows, rising.
             actions: an array (M, *A) for each leaf of the action space; copied, because environments may keep it.
         """
         if self.failures:
@@ -219,7 +219,7 @@ class RowEnvs:
             rows = [row for row in rows if row not in self._broken]
         for row, invalid in self._results.store(rows, outcomes):
             self._fail(row, invalid)
-        stepped = list(zip(rows, outcomes, strict=True))
+        stepped: Iterable[tuple[int, Outcome]] = zip(rows, outcomes, strict=True)
         if self.failures:
             stepped = [(row, outcome) for row, outcome in stepped if row not in self._broken]
         infos = [(row, outcome[4]) for row, outcome in stepped if type(outcome[4]) is not dict or outcome[4]]

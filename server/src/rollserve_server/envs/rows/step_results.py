@@ -48,6 +48,8 @@ class StepResults:
             self._only_leaf is not None and self._only_leaf.shape and self.observations[0][0].nbytes <= _MAX_SMALL_BYTES
         )
         self.max_rows_at_once = num_rows if is_small else 1
+        # All observations, joined along the first axis of a row's.
+        self._joined = self.observations[0].reshape(-1, *leaves[0].shape[1:]) if is_small else None
 
     def store_observation(self, row: int, observation: Any) -> None:
         """Store the observation of a row; raise what `columns.store_observation` and `check_precision` raise."""
@@ -59,7 +61,7 @@ class StepResults:
             store_observation(observation, self._leaves, self.observations, row)
 
     def store(self, rows: Sequence[int], outcomes: Sequence[Outcome]) -> Sequence[tuple[int, BaseException]]:
-        """Store the results of rows' steps; return rows whose results are invalid, with the errors."""
+        """Store the results of steps of rows, which rise; return rows whose results are invalid, with the errors."""
         if len(outcomes) == 1 or self.checks_precision or not self._store_all(rows, outcomes):
             return self._store_each(rows, outcomes)
         return ()
@@ -76,12 +78,17 @@ class StepResults:
             observations, rewards, terminated, truncated, _ = zip(*outcomes, strict=True)
             if set(map(len, observations)) != {column.shape[1]}:
                 return False
-            gathered = np.empty((num_rows * column.shape[1], *column.shape[2:]), column.dtype)
-            np.concatenate(observations, out=gathered, casting="no")
-            column[rows] = gathered.reshape(num_rows, *column.shape[1:])
-            self.rewards[rows] = np.fromiter(rewards, np.float64, num_rows)
-            self.terminated[rows] = np.fromiter(terminated, np.bool_, num_rows)
-            self.truncated[rows] = np.fromiter(truncated, np.bool_, num_rows)
+            if num_rows == len(column):
+                places: Any = slice(None)
+                np.concatenate(observations, out=self._joined, casting="no")
+            else:
+                places = np.array(rows)
+                gathered = np.empty((num_rows * column.shape[1], *column.shape[2:]), column.dtype)
+                np.concatenate(observations, out=gathered, casting="no")
+                column[places] = gathered.reshape(num_rows, *column.shape[1:])
+            self.rewards[places] = np.fromiter(rewards, np.float64, num_rows)
+            self.terminated[places] = np.fromiter(terminated, np.bool_, num_rows)
+            self.truncated[places] = np.fromiter(truncated, np.bool_, num_rows)
         except BaseException:  # a value has another type or shape, and may be valid all the same
             return False
         return True

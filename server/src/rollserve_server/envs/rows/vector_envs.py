@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -94,7 +93,8 @@ class VectorEnvs:
         self._has_stepped = False
         self.observations = [np.zeros((num_rows, *leaf.shape), leaf.dtype) for leaf in self.observation_leaves]
         self.rewards = np.zeros(num_rows)
-        self.terminated, self.truncated, self.fresh, self.stepped = np.zeros((4, num_rows), np.bool_)
+        self.terminated, self.truncated, self.fresh = np.zeros((3, num_rows), np.bool_)
+        self.stepped = np.ones(num_rows, np.bool_)
         registered = self._env.spec
         self.max_episode_steps: int | None = registered.kwargs.get("max_episode_steps") if registered else None
 
@@ -158,7 +158,7 @@ class VectorEnvs:
             EnvFailedError: the environment raised an error, its observations do not fit their space, or it failed
                 before and cannot be made again.
         """
-        with self._failing("reset"):
+        try:
             if self._broken:
                 self._env = self._make()
                 self._broken = False
@@ -167,6 +167,8 @@ class VectorEnvs:
             observations, infos = self._env.reset(seed=seed, options=options)
             self._store(observations)
             infos = plain_dict(infos)
+        except BaseException as error:
+            raise self._failure("reset", error) from error
         self.terminated[:] = self.truncated[:] = False
         self.fresh[:] = True
         self._has_stepped = False
@@ -184,19 +186,20 @@ class VectorEnvs:
         batch = batch_of_leaves(self.action_space, iter([column.copy() for column in actions]))
         ended = None if self.same_step else self.terminated | self.truncated
         self._activity.begin(Phase.STEP)
-        with self._failing("step"):
+        try:
             observations, rewards, terminated, truncated, infos = self._env.step(batch)
             self._store(observations)
             self.rewards[...] = rewards
             self.terminated[...] = terminated
             self.truncated[...] = truncated
             infos = plain_dict(infos)
+        except BaseException as error:
+            raise self._failure("step", error) from error
         self._activity.phase = Phase.WORKING
         self._has_stepped = True
         if ended is None:
             self._final = infos.get("final_obs")
             self.fresh = self.terminated | self.truncated
-            self.stepped[:] = True
         else:
             self.fresh, self.stepped = ended, ~ended
         return infos
@@ -274,13 +277,8 @@ class VectorEnvs:
     def _by_name(self) -> dict[str, np.ndarray]:
         return {leaf.name: column for leaf, column in zip(self.observation_leaves, self.observations, strict=True)}
 
-    @contextlib.contextmanager
-    def _failing(self, what: str) -> Iterator[None]:
-        """Turn exceptions into EnvFailedError. The environment may stay broken, so the next block makes a new one."""
-        try:
-            yield
-        except BaseException as error:
-            self.close()
-            self._broken = True
-            message = f"{self._spec.id} raised in {what}: {describe(error)}"
-            raise EnvFailedError(message, 0) from error
+    def _failure(self, what: str, error: BaseException) -> EnvFailedError:
+        """Return the error for the caller. The environment may stay broken, so the next block makes a new one."""
+        self.close()
+        self._broken = True
+        return EnvFailedError(f"{self._spec.id} raised in {what}: {describe(error)}", 0)

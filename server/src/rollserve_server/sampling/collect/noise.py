@@ -29,8 +29,10 @@ class RowNoise:
         self._drawn = np.zeros((num_rows, _DRAW_STEPS, agent.noise_width))
         if agent.factors is not None:  # also in rows that have no episode yet
             self._drawn[:, :, 0] = agent.factors[0]
-        self._positions = np.zeros(num_rows, np.intp)
-        self._rows = np.arange(num_rows)
+        # For each row, the position of its next step in all rows' numbers, which take their steps one after the other.
+        self._starts = np.arange(num_rows) * _DRAW_STEPS
+        self._positions = self._starts.copy()
+        self._numbers = self._drawn.reshape(num_rows * _DRAW_STEPS, agent.noise_width)
         # Number of steps that all rows can make before one of them needs the next draw.
         self._num_ahead = _DRAW_STEPS
         self._indices = np.zeros(num_rows, np.int64)
@@ -47,18 +49,18 @@ class RowNoise:
         num_draws, position = divmod(first_step, _DRAW_STEPS)
         for _ in range(num_draws + 1):
             self._draw(row)
-        self._positions[row] = position
+        self._positions[row] += position
         self._num_ahead = min(self._num_ahead, _DRAW_STEPS - position)
         return env_seed
 
     def next(self) -> np.ndarray:
         """Return the noise (M, K) of each row's next step."""
         if not self._num_ahead:
-            for row in np.flatnonzero(self._positions == _DRAW_STEPS).tolist():
+            for row in np.flatnonzero(self._positions == self._starts + _DRAW_STEPS).tolist():
                 self._draw(row)
-            self._num_ahead = _DRAW_STEPS - int(self._positions.max())
+            self._num_ahead = _DRAW_STEPS - int((self._positions - self._starts).max())
         self._num_ahead -= 1
-        noise: np.ndarray = self._drawn[self._rows, self._positions]
+        noise: np.ndarray = self._numbers.take(self._positions, axis=0)
         self._positions += 1
         return noise
 
@@ -67,7 +69,7 @@ class RowNoise:
             self._agent.draw_noise(self._generators[row].actions, self._drawn[row])
             if self._agent.factors is not None:
                 self._drawn[row, :, 0] = self._agent.factors[self._indices[row] % len(self._agent.factors)]
-        self._positions[row] = 0
+        self._positions[row] = self._starts[row]
 
 
 class BlockNoise:

@@ -111,8 +111,8 @@ class RowCollector(Collector):
         if self._max_episode_length is not None:
             self._steps_left -= 1
             envs.truncated |= self._steps_left == 0
-        ended = envs.terminated | envs.truncated
-        finished = [self._finish(row) for row in rows if ended[row]] if ended.any() else []
+        ended = np.flatnonzero(envs.terminated | envs.truncated).tolist()
+        finished = [self._finish(row) for row in ended if row in self._running]
         recorder.advance()
         return finished
 

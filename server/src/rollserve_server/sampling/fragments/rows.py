@@ -185,12 +185,13 @@ class RowFragmentCollector(FragmentCollector):
     def _end_episodes(self) -> None:
         """End the episodes that are over after the current step."""
         envs, limit = self._envs, self._sequence.max_episode_length
-        over = envs.terminated | envs.truncated
-        # Where the environment ends the episode in the step that reaches the limit, its end counts.
-        cut = ~over & (self._episode_steps == limit) if limit is not None else np.zeros_like(over)
-        for row in np.flatnonzero(over | cut).tolist():
+        over = ended = envs.terminated | envs.truncated
+        if limit is not None:
+            ended = over | (self._episode_steps == limit)
+        for row in np.flatnonzero(ended).tolist():
             position = self._positions[row]
-            truncated = bool(envs.truncated[row] or cut[row])
+            # Where the environment ends the episode in the step that reaches the limit, its end counts.
+            truncated = bool(envs.truncated[row] or not over[row])
             self._finish(row, terminated=bool(envs.terminated[row]), truncated=truncated)
             self._episode_steps[row] = 0
             self.attempts.succeed(position.episode_index)

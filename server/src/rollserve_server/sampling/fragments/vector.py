@@ -238,6 +238,8 @@ class VectorFragmentCollector(FragmentCollector):
 
     def _take_dropped_infos(self, row: int) -> Mapping[str, int]:
         """Return the number of dropped values of infos of the row's fragment, by name; its next one starts at 0."""
+        if not (self._dropped_infos[row] or self._reset_infos[row].dropped):
+            return NO_RESET_INFOS.dropped
         dropped, self._dropped_infos[row] = self._dropped_infos[row], Counter()
         dropped.update(self._reset_infos[row].dropped)
         return dropped
