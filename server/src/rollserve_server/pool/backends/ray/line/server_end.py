@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rollserve_server.futures import ignore_result
 from rollserve_server.pool.backends.ray.line.frames import HEAD, NUMBER, Kind, Place, is_of_same_user
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class Line:
     def ask(self, *call: Any) -> asyncio.Future[Answer]:
         """Send a call; return its answer, which is a `LineEndedError` if the line ends before."""
         future: asyncio.Future[Answer] = self._loop.create_future()
+        future.add_done_callback(ignore_result)  # whoever asked may have ended
         if not self.is_open:
             future.set_exception(LineEndedError())
             return future
