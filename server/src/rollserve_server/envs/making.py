@@ -13,6 +13,7 @@ import numpy as np
 
 from rollserve import Reason
 from rollserve_server.activity import Phase, current_activity
+from rollserve_server.envs.atari import hasten_resets
 from rollserve_server.envs.refusals import call_with_arguments, refused_by
 from rollserve_server.envs.registry import find_env, suggestion
 from rollserve_server.errors import InvalidValueError, NotFoundError, show, within
@@ -38,6 +39,7 @@ def make_env(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
     env = _make_unwrapped(spec)
     try:
         _check_spaces(spec.id, env)
+        hasten_resets(env)
         for position, wrapper in enumerate(spec.wrappers):
             with within(f"wrappers[{position}]"):
                 env = _wrap(env, wrapper)

@@ -7,7 +7,6 @@ numbers each, and moving to a stream takes less than 1 µs.
 
 from __future__ import annotations
 
-import enum
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,8 @@ import numpy as np
 __all__ = ["EpisodeGenerator"]
 
 
-class _Purpose(enum.IntEnum):
-    ENV_SEED = 0
-    ACTIONS = 1
+_ENV_SEED, _ACTIONS = 0, 1
+"""Purposes."""
 
 
 class EpisodeGenerator:
@@ -29,9 +27,10 @@ class EpisodeGenerator:
 
     def __init__(self) -> None:
         self._bits = np.random.Philox(0)
+        self._counter, self._key = np.zeros(4, np.uint64), np.zeros(2, np.uint64)
         self._state: dict[str, Any] = {
             "bit_generator": "Philox",
-            "state": {"counter": np.zeros(4, np.uint64), "key": np.zeros(2, np.uint64)},
+            "state": {"counter": self._counter, "key": self._key},
             "buffer": np.zeros(4, np.uint64),
             "buffer_pos": 4,
             "has_uint32": 0,
@@ -50,16 +49,15 @@ class EpisodeGenerator:
         Returns:
             The seed for the environment's reset, from 0 to 2**31 - 1, the range that every environment accepts.
         """
-        self._set(root_seed, episode_index, _Purpose.ENV_SEED)
+        self._key[0] = root_seed
+        self._counter[2] = episode_index
+        self._move(_ENV_SEED, 0)
         env_seed = int(self._bits.random_raw()) >> 33
-        self._set(root_seed, episode_index, _Purpose.ACTIONS, part)
+        self._move(_ACTIONS, part)
         return env_seed
 
-    def _set(self, root_seed: int, episode_index: int, purpose: _Purpose, part: int = 0) -> None:
-        state = self._state["state"]
-        state["key"][0] = root_seed
-        state["key"][1] = purpose
+    def _move(self, purpose: int, part: int) -> None:
+        self._key[1] = purpose
         # Drawing increments the two lower words.
-        state["counter"][2] = episode_index
-        state["counter"][3] = part
+        self._counter[3] = part
         self._bits.state = self._state  # type: ignore[assignment]  # numpy does not publish its type

@@ -57,7 +57,7 @@ class ActionHistory:
         """Forget the rows' actions so far: they were reset before this step of the call."""
         self._reset_calls[rows] = self._num_forgotten + len(self._calls) - 1
         self._reset_steps[rows] = step
-        for row in np.atleast_1d(rows).tolist():
+        for row in (rows,) if isinstance(rows, int) else rows.tolist():
             self._before[row] = []
 
     def since_reset(self, row: int, step: int, num_steps: int) -> list[np.ndarray] | None:

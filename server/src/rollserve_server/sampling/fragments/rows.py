@@ -121,16 +121,16 @@ class RowFragmentCollector(FragmentCollector):
 
     def _open(self, row: int, position: _Position) -> None:
         """Begin a fragment, at the start of an episode or where the row's last fragment ended."""
-        if not position.has_noise:
-            self._noise.begin(row, self._sequence.root_seed, position.episode_index, int(self._episode_steps[row]))
+        first_step, needs_reset = int(self._episode_steps[row]), not self._env_steps[row]
+        if needs_reset or not position.has_noise:
+            env_seed = self._noise.begin(row, self._sequence.root_seed, position.episode_index, first_step)
             position.has_noise = True
-        if not self._env_steps[row]:
-            position.env_seed = self._seeds.begin(self._sequence.root_seed, position.reset_index)
+        if needs_reset:
+            position.env_seed = env_seed
             info = self._begun(lambda: self._envs.reset(row, position.env_seed), position.episode_index)
             position.reset_infos = self.infos.read_reset(info)
             self._reset_steps[row] = self._step
             self._history.reset(row, self._step)
-        first_step = int(self._episode_steps[row])
         if not first_step:
             self._recurrent_states.begin(row)
         fragment = Episode.begin(position.episode_index, position.env_seed, position.reset_infos, first_step)

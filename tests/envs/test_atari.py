@@ -1,0 +1,67 @@
+"""Seeded resets of ALE's games, which restore what was loaded instead of loading the game again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ale_py.env
+import gymnasium
+import numpy as np
+import pytest
+
+from rollserve import EnvSpec
+from rollserve_server.envs.making import make_env
+
+NUM_STEPS = 60
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return a list of the games that were loaded, which grows."""
+    games: list[Any] = []
+    load_game = ale_py.env.AtariEnv.load_game
+
+    def load(game: Any) -> None:
+        games.append(game)
+        load_game(game)
+
+    monkeypatch.setattr(ale_py.env.AtariEnv, "load_game", load)
+    return games
+
+
+def run(env: gymnasium.Env[Any, Any], seed: int) -> list[Any]:
+    """Return all results of the first steps of an episode with random actions."""
+    results: list[Any] = [env.reset(seed=seed)]
+    actions = np.random.default_rng(seed)
+    results += [env.step(actions.integers(env.action_space.n)) for _ in range(NUM_STEPS)]  # type: ignore[attr-defined]
+    return results
+
+
+def equal(results: list[Any], others: list[Any]) -> bool:
+    """Whether results are the same: observations, rewards, ends and infos."""
+    pairs = zip(results, others, strict=True)
+    return all(np.array_equal(one[0], other[0]) and one[1:] == other[1:] for one, other in pairs)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_loads"),
+    # What ALE restores of MiniatureGolf is not what it has saved, so the game is loaded each time.
+    [("Pong", 2), ("Breakout", 2), ("Pitfall", 2), ("MiniatureGolf", 4)],
+)
+def test_seeded_resets_of_games_are_the_same_as_in_ale(name: str, num_loads: int, loads: list[Any]) -> None:
+    gymnasium.register_envs(ale_py)
+    plain = gymnasium.make(f"ALE/{name}-v5", disable_env_checker=True)
+    env = make_env(EnvSpec(f"ALE/{name}-v5"))
+    loads.clear()
+    for seed in (7, 2**31 - 1, 7, 0):
+        assert equal(run(env, seed), run(plain, seed)), seed
+    assert loads.count(env.unwrapped) == num_loads
+
+
+def test_seeded_resets_have_the_modes_of_their_game(loads: list[Any]) -> None:
+    games = [make_env(EnvSpec("ALE/Pong-v5", {"mode": mode, "difficulty": mode})) for mode in (0, 1)]
+    loads.clear()
+    episodes = [[run(game, seed) for seed in (1, 2, 3, 1)] for game in games]
+    assert len(loads) == 4
+    assert all(equal(of_game[0], of_game[3]) for of_game in episodes)
+    assert not any(equal(*of_seed) for of_seed in zip(*episodes, strict=True))
