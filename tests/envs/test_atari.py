@@ -12,8 +12,6 @@ import pytest
 from rollserve import EnvSpec
 from rollserve_server.envs.making import make_env
 
-NUM_STEPS = 60
-
 
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
@@ -29,11 +27,11 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return games
 
 
-def run(env: gymnasium.Env[Any, Any], seed: int) -> list[Any]:
+def run(env: gymnasium.Env[Any, Any], seed: int, num_steps: int = 60) -> list[Any]:
     """Return all results of the first steps of an episode with random actions."""
     results: list[Any] = [env.reset(seed=seed)]
     actions = np.random.default_rng(seed)
-    results += [env.step(actions.integers(env.action_space.n)) for _ in range(NUM_STEPS)]  # type: ignore[attr-defined]
+    results += [env.step(actions.integers(env.action_space.n)) for _ in range(num_steps)]  # type: ignore[attr-defined]
     return results
 
 
@@ -56,6 +54,18 @@ def test_seeded_resets_of_games_are_the_same_as_in_ale(name: str, num_loads: int
     for seed in (7, 2**31 - 1, 7, 0):
         assert equal(run(env, seed), run(plain, seed)), seed
     assert loads.count(env.unwrapped) == num_loads
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(6))
+def test_seeded_resets_of_all_games_are_the_same_as_in_ale(part: int) -> None:
+    gymnasium.register_envs(ale_py)
+    games = sorted(name for name in gymnasium.registry if name.startswith("ALE/") and name.endswith("-v5"))
+    assert len(games) > 100
+    for name in games[part::6]:
+        plain, env = gymnasium.make(name, disable_env_checker=True), make_env(EnvSpec(name))
+        for seed in (7, 11, 7):
+            assert equal(run(env, seed, 10), run(plain, seed, 10)), (name, seed)
 
 
 def test_seeded_resets_have_the_modes_of_their_game(loads: list[Any]) -> None:
