@@ -42,7 +42,7 @@ class _SameStepCartPole(CartPoleVectorEnv):
     ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
         """Step all rows, and reset those whose episodes end."""
         observations, rewards, terminated, truncated, infos = super().step(action)
-        ended = np.flatnonzero(self.prev_done)
+        (ended,) = self.prev_done.nonzero()
         if len(ended):
             infos["final_obs"] = observations
             drawn = self.np_random.uniform(low=self.low, high=self.high, size=(len(self.state), len(ended)))

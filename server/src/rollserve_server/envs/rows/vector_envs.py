@@ -206,17 +206,15 @@ class VectorEnvs:
 
     def last_observations(self, rows: NDArray[np.integer[Any]]) -> list[np.ndarray]:
         """Return the observation after the last step of each of these rows, (rows, *O) for each leaf."""
-        ended = self.fresh[rows]
+        ended, leaves = self.fresh[rows], self.observation_leaves
         if not (self.same_step and ended.any()):
             return [column[rows] for column in self.observations]
         # Rows that have ended already show the first observation of their next episode.
-        ended_rows = rows[ended]
-        final = [final_observations(self._final, leaf, ended_rows) for leaf in self.observation_leaves]
-        if len(ended_rows) == len(rows):
-            return [np.asarray(part, leaf.dtype) for part, leaf in zip(final, self.observation_leaves, strict=True)]
+        if ended.all():
+            return [np.asarray(final_observations(self._final, leaf, rows), leaf.dtype) for leaf in leaves]
         shown = [column[rows] for column in self.observations]
-        for column, part in zip(shown, final, strict=True):
-            column[ended] = part
+        for column, leaf in zip(shown, leaves, strict=True):
+            column[ended] = final_observations(self._final, leaf, rows[ended])
         return shown
 
     def info_parts(self, infos: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], NDArray[np.bool_]]]:

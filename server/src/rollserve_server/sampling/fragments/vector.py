@@ -195,7 +195,7 @@ class VectorFragmentCollector(FragmentCollector):
         """End the episodes that are over after the current step."""
         envs = self._envs
         truncated = envs.truncated
-        rows = over = np.flatnonzero(envs.fresh)
+        rows = over = envs.fresh.nonzero()[0]
         if self._sequence.soft_horizon:  # any other limit is the environment's own
             cut = ~envs.fresh & (self._episode_steps == self._sequence.max_episode_length)
             truncated = truncated | cut
