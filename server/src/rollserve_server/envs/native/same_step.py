@@ -11,7 +11,6 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
-import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode, VectorWrapper
@@ -19,6 +18,7 @@ from gymnasium.vector import AutoresetMode, VectorWrapper
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    import numpy as np
     from gymnasium.vector import VectorEnv
     from numpy.typing import NDArray
 
