@@ -77,8 +77,7 @@ class VectorFragmentCollector(FragmentCollector):
     @property
     def step_bytes(self) -> int:
         """Bytes that the columns of one row's step take, with infos."""
-        num_bytes: int = self._columns.step_bytes + self._columns.info_step_bytes
-        return num_bytes
+        return self._columns.step_bytes
 
     def episode_index(self, row: int) -> int:
         """Return the index of the episode that a row runs or begins."""

@@ -107,17 +107,25 @@ class StackColumn:
 class StackRecorder:
     """Records observations of M rows in a StackColumn, step by step for all rows.
 
-    Frames are left out only after a comparison: each byte that is left out equals the byte that stands for it.
+    A step is written by assignment, as to an array (steps, M, K, *F), and may be written again until `advance`. Frames
+    are left out only after a comparison: each byte that is left out equals the byte that stands for it.
 
     Attributes:
         column: what is recorded.
     """
 
-    def __init__(self, column: StackColumn) -> None:
-        """Start with an empty column, whose contents are overwritten."""
+    def __init__(self, column: StackColumn, begins: NDArray[np.bool_], in_use: NDArray[np.bool_]) -> None:
+        """Begin with the first step.
+
+        Args:
+            column: the column, whose contents are overwritten.
+            begins: (M,), rows whose observation is the first of an episode or fragment, and not worth a comparison.
+            in_use: (M,), rows whose observations will be read.
+        """
         self.column = column
+        self._begins, self._in_use = begins, in_use
         frames, self._num_older = column.frames, column.num_frames - 1
-        self._num_rows, self._max_frames = frames.shape[:2]
+        self._num_rows, self._max_frames = len(frames), int(frames.shape[1])
         # Frames as the widest fitting integers, to compare bits.
         num_bytes = frames[0, :1].nbytes
         self._word = np.dtype(f"u{math.gcd(num_bytes, 8)}")
@@ -127,8 +135,7 @@ class StackRecorder:
         self._stops, self._next_stops = np.zeros((2, self._num_rows), np.int64)
         self._before = np.empty((self._num_rows, self._num_older, self._words.shape[2]), self._word)
         # Observations that might have continued the ones before them, and how many of them have not.
-        self._num_compared: int = 0
-        self._num_broken: int = 0
+        self._num_compared = self._num_broken = 0
 
     @property
     def is_full(self) -> bool:
@@ -140,18 +147,15 @@ class StackRecorder:
         """Whether most observations have not continued the ones before them."""
         return 2 * self._num_broken > self._num_compared >= _MIN_COMPARED
 
-    def write(self, step: int, values: np.ndarray, begin: NDArray[np.bool_], in_use: NDArray[np.bool_]) -> None:
-        """Write the observations of all rows in the current step.
+    def __getitem__(self, step: int) -> np.ndarray:
+        """Return copies of the stacks of all rows in a step, (M, K, *F)."""
+        return self.column.step(step)
 
-        Args:
-            step: number of the step in the column.
-            values: (M, K, *F).
-            begin: (M,), rows whose observation is the first of an episode or fragment, and not worth a comparison.
-            in_use: (M,), rows whose observations will be read.
-        """
+    def __setitem__(self, step: int, values: np.ndarray) -> None:
+        """Write the observations (M, K, *F) of all rows in the current step."""
         values = np.ascontiguousarray(values, self.column.frames.dtype)
         words = values.reshape(self._num_rows, self._num_older + 1, -1).view(self._word)
-        whole = self._whole(words, begin, in_use) if step else np.ones(self._num_rows, np.bool_)
+        whole = self._whole(words) if step else np.ones(self._num_rows, np.bool_)
         newest = self._stops + self._num_older * whole
         self._words[self._rows, newest] = words[:, -1]
         for row in np.flatnonzero(whole).tolist():
@@ -163,11 +167,9 @@ class StackRecorder:
         """Go on to the next step. Until then, the current one may be written again."""
         self._stops = self._next_stops
 
-    def _whole(
-        self, words: NDArray[np.unsignedinteger], begin: NDArray[np.bool_], in_use: NDArray[np.bool_]
-    ) -> NDArray[np.bool_]:
+    def _whole(self, words: NDArray[np.unsignedinteger]) -> NDArray[np.bool_]:
         """Return the rows (M,) whose observations are recorded with all frames."""
-        compared = in_use & ~begin
+        compared = self._in_use & ~self._begins
         newest = self._rows * self._max_frames + self._stops
         places = newest[:, np.newaxis] - np.arange(self._num_older, 0, -1)
         # With a mode, because numpy otherwise copies twice.
@@ -175,5 +177,5 @@ class StackRecorder:
         differs: NDArray[np.bool_] = (self._before != words[:, :-1]).reshape(self._num_rows, -1).any(axis=1)
         self._num_compared += int(np.count_nonzero(compared))
         self._num_broken += int(np.count_nonzero(differs & compared))
-        whole: NDArray[np.bool_] = (begin | differs) & in_use
+        whole: NDArray[np.bool_] = (self._begins | differs) & self._in_use
         return whole

@@ -42,7 +42,8 @@ class StepColumns:
 
     Attributes:
         keys: keys of the columns that every step has.
-        step_bytes: bytes that a row's step takes, without infos, if stacks continue.
+        info_keys: keys of the environment's infos, in order. A step of a row may have no value of them.
+        step_bytes: bytes that a row's step takes, with infos and their masks, if stacks continue.
     """
 
     def __init__(
@@ -64,21 +65,13 @@ class StepColumns:
         self._keep = keep
         self._num_rows, self._stride = num_rows, num_rows + _UNUSED_ROWS
         self._buffer_bytes = buffer_bytes
-        self._set_stack_keys(stack_keys(self.keys))
+        self.info_keys: dict[InfoKey, None] = {}
+        self._stack_keys = stack_keys(self.keys)
         self._begins, self._in_use = np.zeros(num_rows, np.bool_), np.ones(num_rows, np.bool_)
+        self._count_bytes()
         self._num_steps = 0
         self._buffers: list[_StepBuffer] = []
         self._writer: BufferWriter
-
-    @property
-    def info_keys(self) -> tuple[InfoKey, ...]:
-        """Keys of the environment's infos. A step of a row may have no value of them."""
-        return tuple(dict.fromkeys(key for buffer in self._buffers for key in buffer.infos))
-
-    @property
-    def info_step_bytes(self) -> int:
-        """Bytes that the infos of a row's step take, with their masks."""
-        return sum(1 + bytes_of([("", key)], ()) for key in self.info_keys)
 
     def begin_call(self, num_steps: int) -> None:
         """Forget all steps, and begin with `num_steps` others."""
@@ -86,6 +79,8 @@ class StepColumns:
         buffer = self._buffers.pop() if is_fitting else None
         self._buffers.clear()
         self._num_steps = num_steps
+        self.info_keys.clear()
+        self._count_bytes()
         self._begins[:] = True
         if buffer is None:
             self._add_buffer(0)
@@ -107,16 +102,20 @@ class StepColumns:
 
     def write_info(self, key: InfoKey, values: np.ndarray, rows: NDArray[np.bool_]) -> None:
         """Write infos (M, *shape) of the current step; `rows` (M,) is the mask of the rows that have a value."""
+        if key not in self.info_keys:
+            self.info_keys[key] = None
+            self._count_bytes()
         self._buffers[-1].write_info(key, self._writer.step, values, rows)
 
     def advance(self) -> None:
         """Go on to the next step."""
         for key in self._writer.advance():
             self._give_up(key)
-        step = self._buffers[-1].first + self._writer.step
-        if self._writer.is_full and step < self._num_steps:
-            self._keep(self._buffers[-1], self._writer.step)
-            self._add_buffer(step)
+        if self._writer.is_full:
+            step = self._buffers[-1].first + self._writer.step
+            if step < self._num_steps:
+                self._keep(self._buffers[-1], self._writer.step)
+                self._add_buffer(step)
 
     def places(self, rows: NDArray[np.int64], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the places of runs of steps, one behind the other.
@@ -168,9 +167,9 @@ class StepColumns:
             number = int(numbers[run[0]]) if len(run) else 0
             yield self._buffers[number], places[run] - firsts[number]
 
-    def _set_stack_keys(self, keys: frozenset[ColumnKey]) -> None:
-        self._stack_keys = keys
-        self.step_bytes = bytes_of(self.keys, keys)
+    def _count_bytes(self) -> None:
+        num_info_bytes = bytes_of((("env_infos", key) for key in self.info_keys), ())
+        self.step_bytes = bytes_of(self.keys, self._stack_keys) + num_info_bytes + len(self.info_keys)
 
     def _add_buffer(self, first: int) -> None:
         num_steps = min(self._room_for_steps(), self._num_steps - first)
@@ -196,7 +195,8 @@ class StepColumns:
 
     def _give_up(self, key: ColumnKey) -> None:
         """Record a column's observations whole from now on, also those in the buffer: they are no stacks."""
-        self._set_stack_keys(self._stack_keys - {key})
+        self._stack_keys -= {key}
+        self._count_bytes()
         writer = self._writer
         writer.num_steps = max(min(writer.num_steps, self._room_for_steps()), writer.step)
         writer.replace_stacks(key, self._buffers[-1].set_steps(key, self._empty(key, writer.num_steps)))
