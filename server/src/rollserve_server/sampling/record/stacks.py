@@ -126,14 +126,12 @@ class StackRecorder:
         self._begins, self._in_use = begins, in_use
         frames, self._num_older = column.frames, column.num_frames - 1
         self._num_rows, self._max_frames = len(frames), int(frames.shape[1])
-        # Frames as the widest fitting integers, to compare bits.
-        num_bytes = frames[0, :1].nbytes
-        self._word = np.dtype(f"u{math.gcd(num_bytes, 8)}")
-        self._words = frames.reshape(self._num_rows, self._max_frames, -1).view(self._word)
+        # Frames as bytes, to compare bits.
+        self._bytes = frames.reshape(self._num_rows, self._max_frames, -1).view(np.uint8)
         self._rows = np.arange(self._num_rows)
         # For each row: the number of its frames before the current step, and with it.
         self._stops, self._next_stops = np.zeros((2, self._num_rows), np.int64)
-        self._before = np.empty((self._num_rows, self._num_older, self._words.shape[2]), self._word)
+        self._before = np.empty((self._num_rows, self._num_older, self._bytes.shape[2]), np.uint8)
         # Observations that might have continued the ones before them, and how many of them have not.
         self._num_compared = self._num_broken = 0
 
@@ -154,12 +152,12 @@ class StackRecorder:
     def __setitem__(self, step: int, values: np.ndarray) -> None:
         """Write the observations (M, K, *F) of all rows in the current step."""
         values = np.ascontiguousarray(values, self.column.frames.dtype)
-        words = values.reshape(self._num_rows, self._num_older + 1, -1).view(self._word)
-        whole = self._whole(words) if step else np.ones(self._num_rows, np.bool_)
+        stacks = values.reshape(self._num_rows, self._num_older + 1, -1).view(np.uint8)
+        whole = self._whole(stacks) if step else np.ones(self._num_rows, np.bool_)
         newest = self._stops + self._num_older * whole
-        self._words[self._rows, newest] = words[:, -1]
+        self._bytes[self._rows, newest] = stacks[:, -1]
         for row in np.flatnonzero(whole).tolist():
-            self._words[row, newest[row] - self._num_older : newest[row]] = words[row, :-1]
+            self._bytes[row, newest[row] - self._num_older : newest[row]] = stacks[row, :-1]
         self.column.positions[:, step] = newest - self._num_older
         self._next_stops = newest + 1
 
@@ -167,15 +165,15 @@ class StackRecorder:
         """Go on to the next step. Until then, the current one may be written again."""
         self._stops = self._next_stops
 
-    def _whole(self, words: NDArray[np.unsignedinteger]) -> NDArray[np.bool_]:
+    def _whole(self, stacks: NDArray[np.uint8]) -> NDArray[np.bool_]:
         """Return the rows (M,) whose observations are recorded with all frames."""
         compared = self._in_use & ~self._begins
         newest = self._rows * self._max_frames + self._stops
         places = newest[:, np.newaxis] - np.arange(self._num_older, 0, -1)
         # With a mode, because numpy otherwise copies twice.
-        self._words.reshape(-1, self._words.shape[2]).take(places, axis=0, out=self._before, mode="clip")
-        differs: NDArray[np.bool_] = (self._before != words[:, :-1]).reshape(self._num_rows, -1).any(axis=1)
+        self._bytes.reshape(-1, self._bytes.shape[2]).take(places, axis=0, out=self._before, mode="clip")
+        continues: NDArray[np.bool_] = (self._before == stacks[:, :-1]).reshape(self._num_rows, -1).all(axis=1)
         self._num_compared += int(np.count_nonzero(compared))
-        self._num_broken += int(np.count_nonzero(differs & compared))
-        whole: NDArray[np.bool_] = (self._begins | differs) & self._in_use
+        self._num_broken += int(np.count_nonzero(compared & ~continues))
+        whole: NDArray[np.bool_] = self._in_use & (self._begins | ~continues)
         return whole
