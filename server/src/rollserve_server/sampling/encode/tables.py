@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.sampling.record.columns import ColumnKey, Piece
     from rollserve_server.sampling.record.infos import InfoKey, InfoReader
-    from rollserve_server.sampling.record.step_columns import StepColumns
+    from rollserve_server.sampling.record.step_columns import Places, StepColumns
 
 __all__ = ["EndingFragments", "FragmentTable"]
 
@@ -122,13 +122,13 @@ class FragmentTable:
         return keys | {("episode_infos", key) for infos in self.reset_infos for key in infos}
 
     @functools.cached_property
-    def places(self) -> NDArray[np.int64]:
+    def places(self) -> Places:
         """Places of all steps in the columns, one fragment behind the other."""
         return self.columns.places(self.rows, self.starts, self.stops)
 
     @functools.cached_property
-    def first_places(self) -> NDArray[np.int64]:
-        """(N,), the place of each fragment's first step in the columns."""
+    def first_places(self) -> Places:
+        """Place of each fragment's first step in the columns."""
         return self.columns.places(self.rows, self.starts, self.starts + 1)
 
     @functools.cached_property

@@ -124,6 +124,7 @@ class FragmentCollector(ABC):
         self._call_actions = [np.empty((num_steps, self.num_rows, *leaf.shape), _log_dtype(leaf)) for leaf in leaves]
         self._reports_actions = report_actions
         self._history.begin_call(self._call_actions)
+        self._spill.begin_call()
 
     def shorten(self, num_steps: int) -> None:
         """End the call after `num_steps` steps of each row, or after the steps made so far if those are more.

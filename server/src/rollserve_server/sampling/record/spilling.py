@@ -49,6 +49,10 @@ class Spill:
         self._held_bytes = 0
         self._file: _File | None = None
 
+    def begin_call(self) -> None:
+        """Begin another file for the next call: a file is freed with the last buffer in it."""
+        self._file = None
+
     def keep(self, buffer: Spillable, num_steps: int) -> None:
         """Keep the first `num_steps` steps of a buffer, which does not change any more, where there is room for them.
 
@@ -78,7 +82,8 @@ class _File:
     """A temporary file of a fixed size, of which only what is written takes room on the disk."""
 
     def __init__(self, num_bytes: int) -> None:
-        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  # closed when nothing refers to it
+        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  # closed by the next line
+        weakref.finalize(self, self._file.close)
         self._file.truncate(num_bytes)
         self._memory = mmap.mmap(self._file.fileno(), num_bytes, access=mmap.ACCESS_READ)
         self._stop, self._num_bytes = 0, num_bytes

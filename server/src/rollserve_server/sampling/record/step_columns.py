@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rollserve_server.sampling.record.columns import ColumnKey
     from rollserve_server.sampling.record.infos import InfoKey
 
-__all__ = ["StepColumns"]
+__all__ = ["Places", "StepColumns"]
 
 _UNUSED_ROWS = 8
 """Rows that are allocated beside the M in use: if consecutive steps of a row were a power of 2 apart, they would evict
@@ -37,7 +37,7 @@ each other from the processor's caches.
 class StepColumns:
     """Columns of M rows and T steps, written step by step for all rows, and read as runs of steps of single rows.
 
-    A step of a row has a place, which is the same in all columns. The columns lie in buffers of up to 30 MiB, which is
+    A step of a row has one place in all columns. The columns lie in buffers of up to 30 MiB, which is
     one for most calls. Of observations that are stacks of frames, each frame is recorded once.
 
     Attributes:
@@ -117,7 +117,7 @@ class StepColumns:
                 self._keep(self._buffers[-1], self._writer.step)
                 self._add_buffer(step)
 
-    def places(self, rows: NDArray[np.int64], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int64]:
+    def places(self, rows: NDArray[np.int64], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> Places:
         """Return the places of runs of steps, one behind the other.
 
         Args:
@@ -131,7 +131,7 @@ class StepColumns:
         places -= np.repeat(ends - stops, lengths)
         places *= self._stride
         places += np.repeat(rows, lengths)
-        return places
+        return [(self._buffers[0], places)] if len(self._buffers) == 1 else list(self._in_buffers(places))
 
     def pieces(self, row: int, start: int, stop: int) -> list[Piece]:
         """Return the steps of a row from `start` up to `stop` as pieces of buffers."""
@@ -146,21 +146,18 @@ class StepColumns:
         """Return whether a column has stacks of frames in any buffer; `values` has all other columns."""
         return any(isinstance(buffer.columns[key], StackColumn) for buffer in self._buffers)
 
-    def values(self, key: ColumnKey, places: NDArray[np.int64]) -> list[tuple[np.ndarray, NDArray[np.int64]]]:
+    def values(self, key: ColumnKey, places: Places) -> list[tuple[np.ndarray, NDArray[np.int64]]]:
         """Return where the values at the places are: arrays (all places, *shape), and indices, one behind the other."""
-        return [(buffer.steps[key].reshape(-1, *key[1].shape), local) for buffer, local in self._split(places)]
+        return [(buffer.steps[key].reshape(-1, *key[1].shape), local) for buffer, local in places]
 
-    def infos(self, key: InfoKey, places: NDArray[np.int64]) -> tuple[np.ndarray, NDArray[np.bool_]]:
+    def infos(self, key: InfoKey, places: Places) -> tuple[np.ndarray, NDArray[np.bool_]]:
         """Return the values of an info at the places, and a mask of the places that have one; other values are 0."""
-        parts = [buffer.info(key, local) for buffer, local in self._split(places)]
+        parts = [buffer.info(key, local) for buffer, local in places]
         values, masks = zip(*parts, strict=True)
         return (values[0], masks[0]) if len(parts) == 1 else (np.concatenate(values), np.concatenate(masks))
 
-    def _split(self, places: NDArray[np.int64]) -> Iterator[tuple[_StepBuffer, NDArray[np.int64]]]:
-        """Yield runs of places that are in one buffer, with the buffer, as places in it."""
-        if len(self._buffers) == 1:
-            yield self._buffers[0], places
-            return
+    def _in_buffers(self, places: NDArray[np.int64]) -> Iterator[tuple[_StepBuffer, NDArray[np.int64]]]:
+        """Yield runs of places that are in one buffer, as indices in it."""
         firsts = np.array([buffer.first for buffer in self._buffers]) * self._stride
         numbers = np.searchsorted(firsts, places, "right") - 1
         for run in np.split(np.arange(len(places)), np.flatnonzero(np.diff(numbers)) + 1):
@@ -260,3 +257,7 @@ class _StepBuffer(ColumnBuffer):
                 self.set_steps(key, write(self.steps[key][:num_steps]))
         for info, (values, mask) in self.infos.items():
             self.infos[info] = write(values[:num_steps]), write(mask[:num_steps])
+
+
+Places = Sequence[tuple[_StepBuffer, "NDArray[np.int64]"]]
+"""Places of steps: buffers, each with the indices of the steps in it, one behind the other."""
