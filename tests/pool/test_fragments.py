@@ -251,7 +251,7 @@ async def test_calls_with_a_seed_do_not_advance_the_own_sequence(backend: Backen
 
 
 async def test_fragment_request_is_rejected() -> None:
-    async with pool_of(InProcessBackend(), CARTPOLE, worker_buffer_bytes=10_000) as pool:
+    async with pool_of(InProcessBackend(), CARTPOLE, worker_buffer_bytes=10_000, worker_spill_bytes=0) as pool:
         await pool.update_agent([mlp(CARTPOLE, 1)])
         with raises(InvalidValueError, field="step_count", quotes=("20", "16 or 24")):
             await fragments(pool, 20)
@@ -280,11 +280,14 @@ async def test_fragment_request_is_rejected() -> None:
 
 
 async def test_each_way_out_of_too_many_steps_helps() -> None:
-    limits = {"worker_buffer_bytes": 10_000, "rows": 2}
+    limits = {"worker_buffer_bytes": 8000, "worker_spill_bytes": 2000, "rows": 2}
     async with pool_of(InProcessBackend(), CARTPOLE, workers=1, **limits) as pool:
         await pool.update_agent([RandomSpec()])
         with raises(
-            OverLimitError, field="step_count", reason=Reason.FRAGMENTS_TOO_LARGE, quotes="--worker-buffer-bytes"
+            OverLimitError,
+            field="step_count",
+            reason=Reason.FRAGMENTS_TOO_LARGE,
+            quotes=("--worker-buffer-bytes", "--worker-spill-bytes"),
         ) as over:
             await fragments(pool, 720)
         found = re.search(r"at most (\d+),.* at least (\d+) workers.* at least (\d+)$", over.value.text)
@@ -297,10 +300,13 @@ async def test_each_way_out_of_too_many_steps_helps() -> None:
         await pool.resize(num_workers - 1)
         with raises(OverLimitError, reason=Reason.FRAGMENTS_TOO_LARGE):
             await fragments(pool, 720)
-    async with pool_of(InProcessBackend(), CARTPOLE, workers=1, rows=2, worker_buffer_bytes=num_bytes) as pool:
-        await pool.update_agent([RandomSpec()])
-        await fragments(pool, 720)
-    async with pool_of(InProcessBackend(), CARTPOLE, workers=1, rows=2, worker_buffer_bytes=20) as pool:
+    for sizes in ((num_bytes, 0), (1, num_bytes - 1)):
+        limits = dict(zip(("worker_buffer_bytes", "worker_spill_bytes"), sizes, strict=True))
+        async with pool_of(InProcessBackend(), CARTPOLE, workers=1, rows=2, **limits) as pool:
+            await pool.update_agent([RandomSpec()])
+            await fragments(pool, 720)
+    limits = {"worker_buffer_bytes": 20, "worker_spill_bytes": 0, "rows": 2}
+    async with pool_of(InProcessBackend(), CARTPOLE, workers=1, **limits) as pool:
         await pool.update_agent([RandomSpec()])
         with raises(OverLimitError, reason=Reason.FRAGMENTS_TOO_LARGE, match="fewer rows"):
             await fragments(pool, 2)

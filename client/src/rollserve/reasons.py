@@ -100,8 +100,9 @@ class Reason(enum.StrEnum):
     `max_message_bytes`."""
 
     FRAGMENTS_TOO_LARGE = "FRAGMENTS_TOO_LARGE"
-    """RESOURCE_EXHAUSTED: The steps of a fragment call do not fit into a worker's buffer (`--worker-buffer-bytes`); the
-    message says how many do, and how many workers, or bytes, the call needs."""
+    """RESOURCE_EXHAUSTED: The steps of a fragment call do not fit into a worker's memory (`--worker-buffer-bytes`) and
+    temporary files (`--worker-spill-bytes`); the message says how many do, and how many workers, or bytes, the call
+    needs."""
 
     TOO_MANY_WORKERS = "TOO_MANY_WORKERS"
     """RESOURCE_EXHAUSTED: More workers were asked for than the operator allows (`--max-workers`)."""

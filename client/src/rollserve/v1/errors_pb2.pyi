@@ -138,8 +138,8 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     Status: RESOURCE_EXHAUSTED.
     """
     ERROR_REASON_FRAGMENTS_TOO_LARGE: _ErrorReason.ValueType  # 42
-    """The steps of a fragment call do not fit into a worker's buffer (`--worker-buffer-bytes`); the message says how many
-    do, and how many workers, or bytes, the call needs.
+    """The steps of a fragment call do not fit into a worker's memory (`--worker-buffer-bytes`) and temporary files
+    (`--worker-spill-bytes`); the message says how many do, and how many workers, or bytes, the call needs.
     Status: RESOURCE_EXHAUSTED.
     """
     ERROR_REASON_TOO_MANY_WORKERS: _ErrorReason.ValueType  # 43
@@ -346,8 +346,8 @@ ERROR_REASON_MESSAGE_TOO_SMALL: ErrorReason.ValueType  # 41
 Status: RESOURCE_EXHAUSTED.
 """
 ERROR_REASON_FRAGMENTS_TOO_LARGE: ErrorReason.ValueType  # 42
-"""The steps of a fragment call do not fit into a worker's buffer (`--worker-buffer-bytes`); the message says how many
-do, and how many workers, or bytes, the call needs.
+"""The steps of a fragment call do not fit into a worker's memory (`--worker-buffer-bytes`) and temporary files
+(`--worker-spill-bytes`); the message says how many do, and how many workers, or bytes, the call needs.
 Status: RESOURCE_EXHAUSTED.
 """
 ERROR_REASON_TOO_MANY_WORKERS: ErrorReason.ValueType  # 43

@@ -42,11 +42,19 @@ class RowSettings(Group):
 class WorkerSettings(RowSettings):
     """Settings of a worker. A server can take over only workers with the same settings."""
 
-    worker_buffer_bytes: int = Field(
-        default=96 << 20,
+    worker_buffer_bytes: int | None = Field(
+        default=None,
         ge=1,
-        description="Bytes of finished data of a call that a worker may hold before it begins no more episodes; also "
-        "the limit for the steps of a fragment call on one worker.",
+        description="Bytes of finished data of a call that a worker may hold in memory before it begins no more "
+        "episodes, or, in a fragment call, before it spills steps to temporary files. Without it, a sixteenth of the "
+        "memory of the worker's machine, divided by its cores; at least 96 MiB, at most 1 GiB.",
+    )
+    worker_spill_bytes: int | None = Field(
+        default=None,
+        ge=0,
+        description="Bytes of steps of a fragment call that a worker may spill to temporary files; calls that need "
+        "more are refused. Without it, half of the free room in the folder for temporary files, divided by the "
+        "machine's cores.",
     )
     max_episode_length: int | None = Field(
         default=None,

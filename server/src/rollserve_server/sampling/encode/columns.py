@@ -70,7 +70,8 @@ class Observations(NamedTuple):
         key: key of the leaf.
         rows: observation before each step.
         last: observation after the last step of each segment.
-        find_frames: returns the frames of the observations, or None if they are not stacks of frames.
+        find_frames: returns the frames of the observations, or None if they are no stacks of frames, or stacks that do
+            not continue each other.
     """
 
     key: InfoKey

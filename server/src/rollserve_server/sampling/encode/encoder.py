@@ -22,9 +22,7 @@ from rollserve_server.sampling.encode.fields import (
     named_tensor_field,
     tensor_field,
 )
-from rollserve_server.sampling.encode.frame_stacks import may_be_stack
 from rollserve_server.sampling.encode.messages import EncodedMessage
-from rollserve_server.sampling.encode.payoffs import Payoffs
 from rollserve_server.sampling.encode.sizes import FILL_BYTES
 from rollserve_server.sampling.protocol.orders import PLAIN, ColumnFormat
 
@@ -65,7 +63,6 @@ class Encoder:
 
     def __init__(self) -> None:
         self._compressor = Compressor()
-        self._stack_payoffs = Payoffs()
         self._shrinkage = 1.0
 
     def fill_bytes(self) -> int:
@@ -98,10 +95,7 @@ class Encoder:
     def _observations(self, observations: Observations, *, frames_once: bool) -> Iterator[Column]:
         """Yield a leaf's observations as frames that are written once each, if they may be; else as two columns."""
         key, rows, last, find_frames = observations
-        frames = None
-        if frames_once and may_be_stack(key) and self._stack_payoffs.is_due(key):
-            frames = find_frames()
-            self._stack_payoffs.record(key, helped=frames is not None)
+        frames = find_frames() if frames_once else None
         if frames is None:
             yield Column.of("observations", key.name, rows)
             yield Column.of("last_observations", key.name, last)

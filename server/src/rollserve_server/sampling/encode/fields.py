@@ -83,30 +83,28 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Gathered:
-    """Rows of an array that are written one after the other, from any positions.
+    """Rows of arrays that are written one after the other, from any positions.
 
     Attributes:
-        source: contiguous array of shape (all rows, *shape).
-        places: (rows,), indices of the rows to write.
+        parts: contiguous arrays of shape (all rows, *shape), each with the indices (rows,) of the rows to write.
     """
 
-    source: np.ndarray
-    places: NDArray[np.int64]
+    parts: Sequence[tuple[np.ndarray, NDArray[np.int64]]]
 
     @property
     def dtype(self) -> np.dtype:
         """Dtype of the written elements, in little-endian order."""
-        return self.source.dtype
+        return self.parts[0][0].dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one row."""
-        return self.source.shape[1:]
+        return self.parts[0][0].shape[1:]
 
     @property
     def num_rows(self) -> int:
         """Number of rows to write."""
-        return len(self.places)
+        return sum(len(places) for _, places in self.parts)
 
     @property
     def num_bytes(self) -> int:
@@ -121,11 +119,14 @@ class Gathered:
 
     def write(self, buffer: NDArray[np.uint8]) -> None:
         """Copy the rows into a buffer of their size."""
-        if buffer.size:
-            source = self.source.astype(self.dtype.newbyteorder("<"), copy=False).reshape(len(self.source), -1)
+        if not buffer.size:
+            return
+        rows, stop = buffer.reshape(self.num_rows, -1), 0
+        for source, places in self.parts:
+            start, stop = stop, stop + len(places)
+            little = source.astype(self.dtype.newbyteorder("<"), copy=False).reshape(len(source), -1)
             # As bytes, because the buffer may be unaligned; with a mode, because numpy otherwise copies twice.
-            out = buffer.reshape(self.num_rows, -1)
-            np.take(source.view(np.uint8), self.places, axis=0, out=out, mode="clip")
+            np.take(little.view(np.uint8), places, axis=0, out=rows[start:stop], mode="clip")
 
 
 @dataclass(frozen=True, eq=False)

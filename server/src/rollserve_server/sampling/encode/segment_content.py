@@ -20,7 +20,7 @@ from rollserve_server.sampling.encode.columns import (
     step_column_name,
 )
 from rollserve_server.sampling.encode.fields import Rows
-from rollserve_server.sampling.encode.frame_stacks import frames_of_segments
+from rollserve_server.sampling.encode.frame_stacks import frames_once
 from rollserve_server.sampling.encode.segments import info_keys
 
 if TYPE_CHECKING:
@@ -61,10 +61,12 @@ class SegmentContent:
         """Yield the observations of each leaf of the observation space."""
         keys = [key for group, key in self._pieces[0].buffer.columns if group == "observations"]
         values = [segment.last_observations for segment in self._segments]
+        pieces = [segment.pieces() for segment in self._segments]
         for position, key in enumerate(keys):
-            last = Rows([value[position][np.newaxis] for value in values], key.dtype, key.shape)
-            find_frames = functools.partial(frames_of_segments, self._segments, key, position)
-            yield Observations(key, self._rows(("observations", key)), last, find_frames)
+            last = [value[position] for value in values]
+            last_rows = Rows([observation[np.newaxis] for observation in last], key.dtype, key.shape)
+            find_frames = functools.partial(frames_once, pieces, key, last)
+            yield Observations(key, self._rows(("observations", key)), last_rows, find_frames)
 
     def columns(self, *, all_states: bool) -> Iterator[Column]:
         """Yield all columns except observations.
@@ -83,8 +85,8 @@ class SegmentContent:
         yield from self._initial_states()
 
     def _rows(self, key: ColumnKey) -> Rows:
-        slices = [buffer.columns[key][row, start:stop] for buffer, row, start, stop in self._pieces]
-        return Rows(slices, key[1].dtype, key[1].shape)
+        arrays = [array for piece in self._pieces for array in piece.arrays(key)]
+        return Rows(arrays, key[1].dtype, key[1].shape)
 
     def _env_infos(self, keys: Iterable[ColumnKey]) -> Iterator[Column]:
         num_rows = sum(segment.length for segment in self._segments)
@@ -106,5 +108,5 @@ class SegmentContent:
         keys = [key for group, key in self._segments[0].episode.pieces[0].buffer.columns if group == "states"]
         firsts = [segment.pieces()[0] for segment in self._segments] if keys else ()
         for key in keys:
-            rows = [buffer.columns["states", key][row, start : start + 1] for buffer, row, start, _ in firsts]
+            rows = [piece.first(("states", key))[np.newaxis] for piece in firsts]
             yield Column.of("initial_states", key.name, Rows(rows, key.dtype, key.shape))

@@ -40,7 +40,7 @@ class Segment(NamedTuple):
         if self.ends:
             return self.episode.last_observations
         (following,) = Segment(self.episode, self.stop, self.stop + 1).pieces()
-        return [column[following.row, following.start] for column in following.buffer.group("observations")]
+        return [following.first(key) for key in following.buffer.columns if key[0] == "observations"]
 
     def pieces(self) -> list[Piece]:
         """Return the pieces of column buffers that hold the steps."""

@@ -18,10 +18,12 @@ from rollserve_server.sampling.encode.columns import (
     step_column_name,
 )
 from rollserve_server.sampling.encode.fields import Gathered, Rows
-from rollserve_server.sampling.encode.frame_stacks import frames_of_table
+from rollserve_server.sampling.encode.frame_stacks import frames_once
 
 if TYPE_CHECKING:
     from rollserve_server.sampling.encode.table_slices import TableSlice
+    from rollserve_server.sampling.record.columns import ColumnKey
+    from rollserve_server.sampling.record.infos import InfoKey
 
 __all__ = ["TableContent"]
 
@@ -61,10 +63,11 @@ class TableContent:
         """Yield the observations of each leaf of the observation space."""
         keys = [key for group, key in self._stored.keys if group == "observations"]
         for position, key in enumerate(keys):
-            rows = Gathered(self._stored.column(("observations", key)), self._segments.places)
-            last = Rows.of(self._segments.last_observations[position])
-            find_frames = functools.partial(frames_of_table, self._segments, key, position)
-            yield Observations(key, rows, last, find_frames)
+            last = self._segments.last_observations[position]
+            if self._stored.has_stacks(("observations", key)):
+                yield self._stacks(key, last)
+            else:
+                yield Observations(key, self._rows(("observations", key)), Rows.of(last), lambda: None)
 
     def columns(self, *, all_states: bool) -> Iterator[Column]:
         """Yield all columns except observations.
@@ -75,13 +78,22 @@ class TableContent:
         for group, key in self._stored.keys:
             name = step_column_name(group, key, all_states=all_states)
             if name is not None:
-                yield Column.of(*name, Gathered(self._stored.column((group, key)), self._segments.places))
+                yield Column.of(*name, self._rows((group, key)))
         yield from self._env_infos()
         yield from episode_info_columns(self._segments.reset_infos, self._segments.info_keys)
         for group, key in self._stored.keys:
             if group == "states":
-                rows = Gathered(self._stored.column((group, key)), self._segments.first_places)
+                rows = Gathered(self._stored.values((group, key), self._segments.first_places))
                 yield Column.of("initial_states", key.name, rows)
+
+    def _rows(self, key: ColumnKey) -> Gathered:
+        return Gathered(self._stored.values(key, self._segments.places))
+
+    def _stacks(self, key: InfoKey, last: np.ndarray) -> Observations:
+        pieces = self._segments.pieces
+        arrays = [array for fragment in pieces for piece in fragment for array in piece.arrays(("observations", key))]
+        rows = Rows(arrays, key.dtype, key.shape)
+        return Observations(key, rows, Rows.of(last), functools.partial(frames_once, pieces, key, last))
 
     def _env_infos(self) -> Iterator[Column]:
         for key in sorted(self._stored.info_keys, key=lambda key: key.name):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rollserve_server.sampling.encode.sizes import Sizes
-from rollserve_server.sampling.encode.tables import FRAGMENT_BYTES, FragmentTable
+
+if TYPE_CHECKING:
+    from rollserve_server.sampling.encode.tables import FragmentTable
 
 __all__ = ["TableSlice", "cut_table"]
 
@@ -30,10 +33,8 @@ class TableSlice:
 
     @property
     def num_bytes(self) -> int:
-        """Approximate memory of the steps, and of the fragments if the slice holds their end."""
-        num_steps = int(self.segments().lengths.sum())
-        num_fragments = len(self.fragments) if self.ends else 0
-        return num_fragments * FRAGMENT_BYTES + num_steps * self.fragments.columns.step_bytes
+        """Approximate memory of the fragments whose end the slice holds, without their steps."""
+        return self.fragments.select(0, len(self.fragments) - (not self.ends)).num_bytes
 
     @property
     def ends(self) -> bool:
@@ -89,12 +90,12 @@ def _with_open_end(segments: FragmentTable) -> FragmentTable:
     """Return the segments with a last one that goes on: its last observation is the next one of its episode."""
     terminated, truncated = segments.terminated.copy(), segments.truncated.copy()
     terminated[-1] = truncated[-1] = False
-    columns, rows, stops = segments.columns, segments.rows[-1:], segments.stops[-1:]
-    (place,) = columns.places(rows, stops, stops + 1)
+    stop = int(segments.stops[-1])
+    (following,) = segments.columns.pieces(int(segments.rows[-1]), stop, stop + 1)
     last_observations = [column.copy() for column in segments.last_observations]
-    keys = [key for key in columns.keys if key[0] == "observations"]
+    keys = [key for key in segments.columns.keys if key[0] == "observations"]
     for column, key in zip(last_observations, keys, strict=True):
-        column[-1] = columns.column(key)[place]
+        column[-1] = following.first(key)
     return dataclasses.replace(
         segments, terminated=terminated, truncated=truncated, last_observations=last_observations
     )

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rollserve_server.sampling.record.columns import ColumnBuffer, Piece
 from rollserve_server.sampling.record.episodes import Episode
 from rollserve_server.sampling.record.info_columns import InfoRecorder
 from rollserve_server.sampling.record.infos import NO_INFOS
@@ -19,14 +18,14 @@ from rollserve_server.sampling.record.infos import NO_INFOS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from rollserve_server.sampling.record.columns import ColumnKey
+    from rollserve_server.sampling.record.columns import ColumnKey, Piece
     from rollserve_server.sampling.record.infos import InfoKey, InfoReader
-    from rollserve_server.sampling.record.step_columns import StepColumns
+    from rollserve_server.sampling.record.step_columns import Places, StepColumns
 
-__all__ = ["FRAGMENT_BYTES", "EndingFragments", "FragmentTable"]
+__all__ = ["EndingFragments", "FragmentTable"]
 
-FRAGMENT_BYTES = 128
-"""Approximate memory of a fragment without its steps and infos."""
+_FRAGMENT_BYTES = 128
+"""Approximate memory of a fragment without its steps, infos and last observation."""
 
 _COLUMNS = ("rows", "starts", "episode_indices", "first_steps", "terminated", "truncated")
 """Arrays with an element for each fragment, which both classes have."""
@@ -56,9 +55,13 @@ class EndingFragments(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Approximate memory of the fragments."""
-        num_steps = len(self.rows) * self.stop - int(self.starts.sum())
-        return len(self.rows) * FRAGMENT_BYTES + num_steps * self.columns.step_bytes
+        """Approximate memory of the fragments, without their steps."""
+        return _num_bytes(len(self.rows), self.last_observations)
+
+    @property
+    def column_bytes(self) -> int:
+        """Approximate memory of their steps."""
+        return (len(self.rows) * self.stop - int(self.starts.sum())) * self.columns.step_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,8 +106,8 @@ class FragmentTable:
 
     @property
     def num_bytes(self) -> int:
-        """Approximate memory of the fragments."""
-        return len(self) * FRAGMENT_BYTES + int(self.lengths.sum()) * self.columns.step_bytes
+        """Approximate memory of the fragments, without their steps."""
+        return _num_bytes(len(self), self.last_observations)
 
     @property
     def is_uniform(self) -> bool:
@@ -119,14 +122,20 @@ class FragmentTable:
         return keys | {("episode_infos", key) for infos in self.reset_infos for key in infos}
 
     @functools.cached_property
-    def places(self) -> NDArray[np.int64]:
+    def places(self) -> Places:
         """Places of all steps in the columns, one fragment behind the other."""
         return self.columns.places(self.rows, self.starts, self.stops)
 
     @functools.cached_property
-    def first_places(self) -> NDArray[np.int64]:
-        """(N,), the place of each fragment's first step in the columns."""
+    def first_places(self) -> Places:
+        """Place of each fragment's first step in the columns."""
         return self.columns.places(self.rows, self.starts, self.starts + 1)
+
+    @functools.cached_property
+    def pieces(self) -> list[list[Piece]]:
+        """Pieces of column buffers that hold the steps of each fragment."""
+        runs = zip(self.rows.tolist(), self.starts.tolist(), self.stops.tolist(), strict=True)
+        return [self.columns.pieces(*run) for run in runs]
 
     @classmethod
     def of(cls, steps: Sequence[EndingFragments]) -> FragmentTable:
@@ -151,9 +160,7 @@ class FragmentTable:
 
     def episodes(self, reader: InfoReader) -> list[Episode]:
         """Return the fragments one by one. Their infos are read again, for columns of one dtype and shape each."""
-        columns, places = self.columns, self.places
-        buffer = ColumnBuffer({key: columns.column(key)[places][np.newaxis] for key in columns.keys})
-        infos = [(key.name, *columns.infos(key, places)) for key in columns.info_keys]
+        infos = [(key.name, *self.columns.infos(key, self.places)) for key in self.columns.info_keys]
         episodes = []
         stop = 0
         for number, length in enumerate(self.lengths.tolist()):
@@ -170,7 +177,7 @@ class FragmentTable:
                 self.reset_infos[number] if self.reset_infos else NO_INFOS,
                 recorder.finish(length),
                 dropped_infos,
-                [Piece(buffer, 0, start, stop)],
+                self.pieces[number],
                 length,
                 int(self.first_steps[number]),
                 bool(self.terminated[number]),
@@ -179,3 +186,7 @@ class FragmentTable:
             )
             episodes.append(episode)
         return episodes
+
+
+def _num_bytes(num_fragments: int, last_observations: Sequence[np.ndarray]) -> int:
+    return num_fragments * _FRAGMENT_BYTES + sum(column.nbytes for column in last_observations)

@@ -14,7 +14,9 @@ from rollserve_server.sampling.collect.attempts import Attempts
 from rollserve_server.sampling.collect.recurrent_states import RecurrentStates
 from rollserve_server.sampling.fragments.action_history import ActionHistory
 from rollserve_server.sampling.fragments.replay import DivergedError
+from rollserve_server.sampling.record.columns import MAX_BUFFER_BYTES
 from rollserve_server.sampling.record.infos import InfoReader
+from rollserve_server.sampling.record.spilling import Spill
 
 if TYPE_CHECKING:
     from rollserve_server.agents import Agent
@@ -48,7 +50,12 @@ class FragmentCollector(ABC):
     _restoring: Iterator[int]
 
     def __init__(
-        self, sequence: RowSequenceSpec, envs: RowEnvs | VectorEnvs, states: Sequence[RowState], num_retries: int
+        self,
+        sequence: RowSequenceSpec,
+        envs: RowEnvs | VectorEnvs,
+        states: Sequence[RowState],
+        num_retries: int,
+        memory_bytes: int,
     ) -> None:
         """Begin with rows that have to be restored.
 
@@ -57,7 +64,10 @@ class FragmentCollector(ABC):
             envs: environments that nothing else uses.
             states: states to restore the rows from.
             num_retries: how often an episode may run again whose environment failed.
+            memory_bytes: bytes of recorded steps that are held in memory; others are spilled to temporary files.
         """
+        self._buffer_bytes = min(MAX_BUFFER_BYTES, memory_bytes // 2)
+        self._spill = Spill(memory_bytes - self._buffer_bytes)
         self.attempts = Attempts(num_retries)
         self.num_repeated_steps = 0
         self.is_stranded = False
@@ -114,6 +124,7 @@ class FragmentCollector(ABC):
         self._call_actions = [np.empty((num_steps, self.num_rows, *leaf.shape), _log_dtype(leaf)) for leaf in leaves]
         self._reports_actions = report_actions
         self._history.begin_call(self._call_actions)
+        self._spill.begin_call()
 
     def shorten(self, num_steps: int) -> None:
         """End the call after `num_steps` steps of each row, or after the steps made so far if those are more.
@@ -141,6 +152,7 @@ class FragmentCollector(ABC):
         Raises:
             EnvFailedError: an environment failed too often; or it failed once, and the row `is_stranded`.
             AgentFailedError: the agent failed.
+            SpillError: steps have to be spilled, and cannot be.
         """
 
     @abstractmethod

@@ -30,7 +30,7 @@ class Outbox(ABC):
     """Finished fragments that wait to be written.
 
     Attributes:
-        num_bytes: approximate memory of the fragments that are not written.
+        num_bytes: approximate memory of the fragments that are not written, without their steps in columns.
     """
 
     def __init__(self) -> None:
@@ -89,9 +89,9 @@ class Outbox(ABC):
     def _discard_waiting(self) -> tuple[int, int]:
         """Throw away all waiting fragments; see `discard`."""
 
-    def _hold(self, num_bytes: int) -> None:
+    def _hold(self, num_bytes: int, column_bytes: int) -> None:
         self.num_bytes += num_bytes
-        self._waiting_bytes += num_bytes
+        self._waiting_bytes += num_bytes + column_bytes
 
 
 class EpisodeOutbox(Outbox):
@@ -111,13 +111,13 @@ class EpisodeOutbox(Outbox):
             self._release(fragment)
         else:
             self._waiting.append(fragment)
-            self._hold(fragment.num_bytes)
+            self._hold(fragment.num_bytes - fragment.column_bytes, fragment.column_bytes)
 
     def forget_written(self) -> None:
         """Release the memory of fragments whose messages have been written."""
         for fragment in self._written:
             self._release(fragment)
-            self.num_bytes -= fragment.num_bytes
+            self.num_bytes -= fragment.num_bytes - fragment.column_bytes
         self._written.clear()
 
     def _take_messages(self, encoding: Encoding, max_message_bytes: int) -> Iterator[EncodedMessage]:
@@ -156,7 +156,7 @@ class TableOutbox(Outbox):
     def add(self, fragments: EndingFragments) -> None:
         """Add fragments, which have the same columns as the waiting ones."""
         self._waiting.append(fragments)
-        self._hold(fragments.num_bytes)
+        self._hold(fragments.num_bytes, fragments.column_bytes)
 
     def forget_written(self) -> None:
         """Do nothing: the columns stay until the next call."""

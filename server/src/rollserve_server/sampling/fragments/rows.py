@@ -39,9 +39,14 @@ class RowFragmentCollector(FragmentCollector):
     _envs: RowEnvs
 
     def __init__(
-        self, sequence: RowSequenceSpec, envs: RowEnvs, states: Sequence[RowState], num_retries: int = 0
+        self,
+        sequence: RowSequenceSpec,
+        envs: RowEnvs,
+        states: Sequence[RowState],
+        num_retries: int,
+        memory_bytes: int,
     ) -> None:
-        super().__init__(sequence, envs, states, num_retries)
+        super().__init__(sequence, envs, states, num_retries, memory_bytes)
         self._seeds = EpisodeGenerator()
         self._positions = [_Position(state.reset_index, state.episode_index) for state in states]
         # For each row: the steps since its environment's reset, 0 before it, and the steps of its episode.
@@ -51,7 +56,7 @@ class RowFragmentCollector(FragmentCollector):
         self._reset_steps = np.zeros(len(states), np.int64)
         self._restoring = self._restore(states)
         self._noise: RowNoise
-        self._recorder: Recorder
+        self._recorder = Recorder(self.num_rows, (), self.infos)
         self.outbox: EpisodeOutbox = EpisodeOutbox(lambda fragment: self._recorder.release(fragment))
 
     @property
@@ -66,7 +71,9 @@ class RowFragmentCollector(FragmentCollector):
     def set_agent(self, agent: Agent) -> None:
         """Let another agent act from the next call on."""
         super().set_agent(agent)
-        self._recorder = Recorder(self.num_rows, column_keys(self._envs, agent), self.infos)
+        keys = tuple(column_keys(self._envs, agent))
+        if self._recorder.keys != keys:
+            self._recorder = Recorder(self.num_rows, keys, self.infos, self._buffer_bytes, self._spill.keep)
         self._noise = RowNoise(self.num_rows, agent)
         for position in self._positions:
             position.has_noise = False

@@ -45,11 +45,16 @@ class VectorFragmentCollector(FragmentCollector):
     _envs: VectorEnvs
 
     def __init__(
-        self, sequence: RowSequenceSpec, envs: VectorEnvs, states: Sequence[RowState], num_retries: int = 0
+        self,
+        sequence: RowSequenceSpec,
+        envs: VectorEnvs,
+        states: Sequence[RowState],
+        num_retries: int,
+        memory_bytes: int,
     ) -> None:
-        super().__init__(sequence, envs, states, num_retries)
+        super().__init__(sequence, envs, states, num_retries, memory_bytes)
         self.outbox: TableOutbox = TableOutbox(self.infos)
-        self._columns: StepColumns
+        self._columns = StepColumns(self.num_rows, ())
         # For each row: its episode, and the infos that the episode began with.
         self._indices = np.array([state.episode_index for state in states])
         self._reset_infos = [NO_RESET_INFOS] * len(states)
@@ -72,8 +77,7 @@ class VectorFragmentCollector(FragmentCollector):
     @property
     def step_bytes(self) -> int:
         """Bytes that the columns of one row's step take, with infos."""
-        num_bytes: int = self._columns.step_bytes + self._columns.info_step_bytes
-        return num_bytes
+        return self._columns.step_bytes
 
     def episode_index(self, row: int) -> int:
         """Return the index of the episode that a row runs or begins."""
@@ -82,7 +86,9 @@ class VectorFragmentCollector(FragmentCollector):
     def set_agent(self, agent: Agent) -> None:
         """Let another agent act from the next call on."""
         super().set_agent(agent)
-        self._columns = StepColumns(self.num_rows, 0, column_keys(self._envs, agent))
+        keys = tuple(column_keys(self._envs, agent))
+        if self._columns.keys != keys:
+            self._columns = StepColumns(self.num_rows, keys, self._buffer_bytes, self._spill.keep)
         self._noise = BlockNoise(self.num_rows, agent)
         self._has_noise = False
 
@@ -92,13 +98,12 @@ class VectorFragmentCollector(FragmentCollector):
         self._starts[:] = 0
         self._dropped_infos = [Counter() for _ in self._dropped_infos]
         super().begin_call(num_steps, report_actions=report_actions)
-        if not self._columns.clear(num_steps):
-            self._columns = StepColumns(self.num_rows, num_steps, self._columns.keys)
+        self._columns.begin_call(num_steps)
         self._begin_step = 0
 
     def step(self) -> None:
         """Step all rows."""
-        envs, columns, step = self._envs, self._columns, self._step
+        envs, columns = self._envs, self._columns
         self.num_repeated_steps = 0
         if not self._block_steps:
             self._begin_block()
@@ -107,16 +112,17 @@ class VectorFragmentCollector(FragmentCollector):
             self._has_noise = True
             self._recurrent_states.begin(np.flatnonzero(self._episode_steps == 0))
         all_rows, noise, states = range(self.num_rows), self._noise.next(self._indices), self._recurrent_states.columns
-        columns.write("observations", step, envs.observations)
-        columns.write("states", step, states)
+        columns.write("observations", envs.observations)
+        columns.write("states", states)
         actions, agent_infos = act(self._agent, envs.observations, noise, states, lambda: all_rows, self._with_episode)
-        columns.write("actions", step, actions)
-        columns.write("agent_infos", step, agent_infos.values())
+        columns.write("actions", actions)
+        columns.write("agent_infos", agent_infos.values())
         infos = self._step_envs(actions)
-        columns.write("rewards", step, (envs.rewards,))
+        columns.write("rewards", (envs.rewards,))
         for part, rows in envs.info_parts(infos):
             for key, values, present in self.infos.read_columns(part, rows, self._dropped_infos):
-                columns.write_info(key, step, values, present)
+                columns.write_info(key, values, present)
+        columns.advance()
         self._keep_actions(actions)
         self._step += 1
         self._block_steps += 1
@@ -180,7 +186,7 @@ class VectorFragmentCollector(FragmentCollector):
         for actions in joint_actions(self._envs, known, num_steps):
             self._envs.step(actions)
             self.num_repeated_steps += self.num_rows
-        if not is_same(self._envs.observations, self._columns.written("observations", self._step)):
+        if not is_same(self._envs.observations, self._columns.written("observations")):
             self._strand(error)
 
     def _take_reset_infos(self, infos: Mapping[str, Any], rows: NDArray[np.int64]) -> None:
@@ -204,6 +210,7 @@ class VectorFragmentCollector(FragmentCollector):
             return
         self.attempts.succeed(self._block_start)
         self._finish(rows, envs.terminated[rows], truncated[rows])
+        self._columns.begin(rows)
         self._starts[rows] = self._step
         self._first_steps[rows] = 0
         self._indices[rows] += self._sequence.stride

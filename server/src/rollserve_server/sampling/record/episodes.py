@@ -36,6 +36,7 @@ class Episode:
         terminated: whether the environment terminated the episode.
         truncated: whether the episode was truncated. Fragments whose episodes go on are neither.
         last_observations: for each leaf of the observation space, the observation after the last step.
+        column_bytes: bytes of its steps in column buffers; 0 until it is finished.
         num_bytes: approximate memory of the episode; 0 until it is finished.
     """
 
@@ -50,6 +51,7 @@ class Episode:
     terminated: bool = False
     truncated: bool = False
     last_observations: Sequence[np.ndarray] = ()
+    column_bytes: int = 0
     num_bytes: int = 0
 
     @classmethod
@@ -66,5 +68,6 @@ class Episode:
     @property
     def total_reward(self) -> float:
         """Sum of the rewards, added up from 0 step by step."""
-        rewards = [piece.buffer.group("rewards")[0][piece.row, piece.start : piece.stop] for piece in self.pieces]
+        (key,) = (key for key in self.pieces[0].buffer.columns if key[0] == "rewards")
+        rewards = [array for piece in self.pieces for array in piece.arrays(key)]
         return float(np.add.accumulate(np.concatenate([np.zeros(1), *rewards]))[-1])

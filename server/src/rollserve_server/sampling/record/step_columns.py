@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from rollserve_server.sampling.record.columns import (
+    MAX_BUFFER_BYTES,
+    MIN_BUFFER_STEPS,
+    ColumnBuffer,
+    Piece,
+    bytes_of,
+    stack_keys,
+)
+from rollserve_server.sampling.record.stacks import StackColumn
+from rollserve_server.sampling.record.writer import BufferWriter
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -14,7 +26,7 @@ if TYPE_CHECKING:
     from rollserve_server.sampling.record.columns import ColumnKey
     from rollserve_server.sampling.record.infos import InfoKey
 
-__all__ = ["StepColumns"]
+__all__ = ["Places", "StepColumns"]
 
 _UNUSED_ROWS = 8
 """Rows that are allocated beside the M in use: if consecutive steps of a row were a power of 2 apart, they would evict
@@ -25,57 +37,87 @@ each other from the processor's caches.
 class StepColumns:
     """Columns of M rows and T steps, written step by step for all rows, and read as runs of steps of single rows.
 
-    A step of a row has a place, which is the same in all columns. Memory pages that are never written are not taken.
+    A step of a row has one place in all columns. The columns lie in buffers of up to 30 MiB, which is
+    one for most calls. Of observations that are stacks of frames, each frame is recorded once.
 
     Attributes:
         keys: keys of the columns that every step has.
-        step_bytes: bytes that a row's step takes, without infos.
+        info_keys: keys of the environment's infos, in order. A step of a row may have no value of them.
+        step_bytes: bytes that a row's step takes, with infos and their masks, if stacks continue.
     """
 
-    def __init__(self, num_rows: int, num_steps: int, keys: Iterable[ColumnKey]) -> None:
+    def __init__(
+        self,
+        num_rows: int,
+        keys: Iterable[ColumnKey],
+        buffer_bytes: int = MAX_BUFFER_BYTES,
+        keep: Callable[[ColumnBuffer, int], object] = lambda buffer, num_steps: None,
+    ) -> None:
+        """Start without steps.
+
+        Args:
+            num_rows: M.
+            keys: columns that every step has.
+            buffer_bytes: upper bound for a buffer's size, if a few steps fit into it.
+            keep: called with each buffer that is full, and the number of its steps.
+        """
         self.keys = tuple(keys)
-        self.step_bytes = sum(map(_row_bytes, (key for _, key in self.keys)))
-        self._num_rows = num_rows
-        self._shape = (num_steps, num_rows + _UNUSED_ROWS)
-        self._columns = {key: np.empty((*self._shape, *key[1].shape), key[1].dtype) for key in self.keys}
-        self._groups: dict[str, list[np.ndarray]] = {}
-        for (group, _), column in self._columns.items():
-            self._groups.setdefault(group, []).append(column[:, :num_rows])
-        self._infos: dict[InfoKey, tuple[np.ndarray, NDArray[np.bool_]]] = {}
+        self._keep = keep
+        self._num_rows, self._stride = num_rows, num_rows + _UNUSED_ROWS
+        self._buffer_bytes = buffer_bytes
+        self.info_keys: dict[InfoKey, None] = {}
+        self._stack_keys = stack_keys(self.keys)
+        self._begins, self._in_use = np.zeros(num_rows, np.bool_), np.ones(num_rows, np.bool_)
+        self._count_bytes()
+        self._num_steps = 0
+        self._buffers: list[_StepBuffer] = []
+        self._writer: BufferWriter
 
-    @property
-    def info_keys(self) -> tuple[InfoKey, ...]:
-        """Keys of the environment's infos. A step of a row may have no value of them."""
-        return tuple(self._infos)
+    def begin_call(self, num_steps: int) -> None:
+        """Forget all steps, and begin with `num_steps` others."""
+        is_fitting = len(self._buffers) == 1 and num_steps == self._num_steps
+        buffer = self._buffers.pop() if is_fitting else None
+        self._buffers.clear()
+        self._num_steps = num_steps
+        self.info_keys.clear()
+        self._count_bytes()
+        self._begins[:] = True
+        if buffer is None:
+            self._add_buffer(0)
+        else:  # its memory is used again
+            buffer.infos.clear()
+            self._write_to(buffer, self._writer.num_steps)
 
-    @property
-    def info_step_bytes(self) -> int:
-        """Bytes that the infos of a row's step take, with their masks."""
-        return sum(1 + _row_bytes(key) for key in self._infos)
+    def begin(self, rows: NDArray[np.int64]) -> None:
+        """Note that fragments of these rows begin with the current step."""
+        self._begins[rows] = True
 
-    def clear(self, num_steps: int) -> bool:
-        """Forget all steps; return whether the columns have the size for `num_steps` others."""
-        self._infos.clear()
-        return self._shape[0] == num_steps
+    def write(self, group: str, values: Iterable[np.ndarray]) -> None:
+        """Write the current step of all rows, (M, *shape) for each column of the group."""
+        self._writer.write(group, values)
 
-    def write(self, group: str, step: int, values: Iterable[np.ndarray]) -> None:
-        """Write a step of all rows, (M, *shape) for each column of the group."""
-        for column, value in zip(self._groups.get(group, ()), values, strict=True):
-            column[step] = value
+    def written(self, group: str) -> list[np.ndarray]:
+        """Return what was written as the current step of all rows, (M, *shape) for each column of the group."""
+        return self._writer.written(group)
 
-    def written(self, group: str, step: int) -> list[np.ndarray]:
-        """Return what was written as a step of all rows, (M, *shape) for each column of the group."""
-        return [column[step] for column in self._groups.get(group, ())]
+    def write_info(self, key: InfoKey, values: np.ndarray, rows: NDArray[np.bool_]) -> None:
+        """Write infos (M, *shape) of the current step; `rows` (M,) is the mask of the rows that have a value."""
+        if key not in self.info_keys:
+            self.info_keys[key] = None
+            self._count_bytes()
+        self._buffers[-1].write_info(key, self._writer.step, values, rows)
 
-    def write_info(self, key: InfoKey, step: int, values: np.ndarray, rows: NDArray[np.bool_]) -> None:
-        """Write infos (M, *shape) of a step; `rows` (M,) is the mask of the rows that have a value."""
-        if key not in self._infos:
-            self._infos[key] = np.empty((*self._shape, *key.shape), key.dtype), np.zeros(self._shape, np.bool_)
-        column, mask = (part[step, : self._num_rows] for part in self._infos[key])
-        column[rows] = values[rows]
-        mask[rows] = True
+    def advance(self) -> None:
+        """Go on to the next step."""
+        for key in self._writer.advance():
+            self._give_up(key)
+        if self._writer.is_full:
+            step = self._buffers[-1].first + self._writer.step
+            if step < self._num_steps:
+                self._keep(self._buffers[-1], self._writer.step)
+                self._add_buffer(step)
 
-    def places(self, rows: NDArray[np.int64], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int64]:
+    def places(self, rows: NDArray[np.int64], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> Places:
         """Return the places of runs of steps, one behind the other.
 
         Args:
@@ -87,17 +129,113 @@ class StepColumns:
         ends = np.cumsum(lengths)
         places = np.arange(ends[-1] if len(ends) else 0)
         places -= np.repeat(ends - stops, lengths)
-        places *= self._shape[1]
+        places *= self._stride
         places += np.repeat(rows, lengths)
-        return places
+        return [(self._buffers[0], places)] if len(self._buffers) == 1 else list(self._in_buffers(places))
 
-    def column(self, key: ColumnKey) -> np.ndarray:
-        """Return a column with all its places, (places, *shape)."""
-        return self._columns[key].reshape(-1, *key[1].shape)
+    def pieces(self, row: int, start: int, stop: int) -> list[Piece]:
+        """Return the steps of a row from `start` up to `stop` as pieces of buffers."""
+        bounds = itertools.pairwise([*(buffer.first for buffer in self._buffers), self._num_steps])
+        return [
+            Piece(buffer, row, max(start, first) - first, min(stop, end) - first)
+            for buffer, (first, end) in zip(self._buffers, bounds, strict=True)
+            if max(start, first) < min(stop, end)
+        ]
 
-    def infos(self, key: InfoKey, places: NDArray[np.int64]) -> tuple[np.ndarray, NDArray[np.bool_]]:
+    def has_stacks(self, key: ColumnKey) -> bool:
+        """Return whether a column has stacks of frames in any buffer; `values` has all other columns."""
+        return any(isinstance(buffer.columns[key], StackColumn) for buffer in self._buffers)
+
+    def values(self, key: ColumnKey, places: Places) -> list[tuple[np.ndarray, NDArray[np.int64]]]:
+        """Return where the values at the places are: arrays (all places, *shape), and indices, one behind the other."""
+        return [(buffer.steps[key].reshape(-1, *key[1].shape), local) for buffer, local in places]
+
+    def infos(self, key: InfoKey, places: Places) -> tuple[np.ndarray, NDArray[np.bool_]]:
         """Return the values of an info at the places, and a mask of the places that have one; other values are 0."""
-        column, mask = (part.reshape(-1, *part.shape[2:]) for part in self._infos[key])
+        parts = [buffer.info(key, local) for buffer, local in places]
+        values, masks = zip(*parts, strict=True)
+        return (values[0], masks[0]) if len(parts) == 1 else (np.concatenate(values), np.concatenate(masks))
+
+    def _in_buffers(self, places: NDArray[np.int64]) -> Iterator[tuple[_StepBuffer, NDArray[np.int64]]]:
+        """Yield runs of places that are in one buffer, as indices in it."""
+        firsts = np.array([buffer.first for buffer in self._buffers]) * self._stride
+        numbers = np.searchsorted(firsts, places, "right") - 1
+        for run in np.split(np.arange(len(places)), np.flatnonzero(np.diff(numbers)) + 1):
+            number = int(numbers[run[0]]) if len(run) else 0
+            yield self._buffers[number], places[run] - firsts[number]
+
+    def _count_bytes(self) -> None:
+        num_info_bytes = bytes_of((("env_infos", key) for key in self.info_keys), ())
+        self.step_bytes = bytes_of(self.keys, self._stack_keys) + num_info_bytes + len(self.info_keys)
+
+    def _add_buffer(self, first: int) -> None:
+        num_steps = min(self._room_for_steps(), self._num_steps - first)
+        stacks = {key: StackColumn.empty(key[1], self._num_rows, num_steps) for key in self._stack_keys}
+        buffer = _StepBuffer({}, first, (num_steps, self._stride), self._num_rows, {}, {})
+        for key in self.keys:
+            if key in stacks:
+                buffer.columns[key] = stacks[key]
+            else:
+                buffer.set_steps(key, self._empty(key, num_steps))
+        self._write_to(buffer, num_steps)
+
+    def _room_for_steps(self) -> int:
+        """Return the number of steps of all rows that a buffer has room for."""
+        return max(MIN_BUFFER_STEPS, self._buffer_bytes // max(self.step_bytes * self._num_rows, 1))
+
+    def _empty(self, key: ColumnKey, num_steps: int) -> np.ndarray:
+        return np.empty((num_steps, self._stride, *key[1].shape), key[1].dtype)
+
+    def _write_to(self, buffer: _StepBuffer, num_steps: int) -> None:
+        self._buffers.append(buffer)
+        self._writer = BufferWriter(buffer, num_steps, self._begins, self._in_use)
+
+    def _give_up(self, key: ColumnKey) -> None:
+        """Record a column's observations whole from now on, also those in the buffer: they are no stacks."""
+        self._stack_keys -= {key}
+        self._count_bytes()
+        writer = self._writer
+        writer.num_steps = max(min(writer.num_steps, self._room_for_steps()), writer.step)
+        writer.replace_stacks(key, self._buffers[-1].set_steps(key, self._empty(key, writer.num_steps)))
+
+
+@dataclass(eq=False, slots=True)
+class _StepBuffer(ColumnBuffer):
+    """A column buffer whose arrays have the steps first, so that all rows write a step side by side.
+
+    Attributes:
+        columns: stacks, and views (M, steps, *shape) of `steps`.
+        first: number of its first step.
+        shape: number of steps, and M with unused rows.
+        num_rows: M.
+        steps: (*shape of the buffer, *shape) each.
+        infos: for each info its values (*shape of the buffer, *shape), and the mask of those that are there.
+    """
+
+    first: int
+    shape: tuple[int, int]
+    num_rows: int
+    steps: dict[ColumnKey, np.ndarray]
+    infos: dict[InfoKey, tuple[np.ndarray, NDArray[np.bool_]]]
+
+    def set_steps(self, key: ColumnKey, steps: np.ndarray) -> np.ndarray:
+        """Set the array of a column, and return its view."""
+        self.steps[key] = steps
+        column = self.columns[key] = steps[:, : self.num_rows].swapaxes(0, 1)
+        return column
+
+    def write_info(self, key: InfoKey, step: int, values: np.ndarray, rows: NDArray[np.bool_]) -> None:
+        if key not in self.infos:
+            self.infos[key] = np.empty((*self.shape, *key.shape), key.dtype), np.zeros(self.shape, np.bool_)
+        column, mask = (part[step, : self.num_rows] for part in self.infos[key])
+        column[rows] = values[rows]
+        mask[rows] = True
+
+    def info(self, key: InfoKey, places: NDArray[np.int64]) -> tuple[np.ndarray, NDArray[np.bool_]]:
+        """Return the values of an info at places in the buffer, and the mask of those that are there."""
+        if key not in self.infos:
+            return np.zeros((len(places), *key.shape), key.dtype), np.zeros(len(places), np.bool_)
+        column, mask = (part.reshape(-1, *part.shape[2:]) for part in self.infos[key])
         present = mask[places]
         if present.all():
             return column[places], present
@@ -105,6 +243,21 @@ class StepColumns:
         values[present] = column[places[present]]
         return values, present
 
+    def num_bytes(self, num_steps: int) -> int:
+        arrays = [*self.steps.values(), *(part for info in self.infos.values() for part in info)]
+        stacks = [column for column in self.columns.values() if isinstance(column, StackColumn)]
+        num_bytes = sum(column.first_steps(num_steps).nbytes for column in stacks)
+        return num_bytes + sum(array[:num_steps].nbytes for array in arrays)
 
-def _row_bytes(key: InfoKey) -> int:
-    return key.dtype.itemsize * math.prod(key.shape)
+    def move(self, num_steps: int, write: Callable[[np.ndarray], np.ndarray]) -> None:
+        for key, column in self.columns.items():
+            if isinstance(column, StackColumn):
+                self.columns[key] = column.first_steps(num_steps).moved(write)
+            else:
+                self.set_steps(key, write(self.steps[key][:num_steps]))
+        for info, (values, mask) in self.infos.items():
+            self.infos[info] = write(values[:num_steps]), write(mask[:num_steps])
+
+
+Places = Sequence[tuple[_StepBuffer, "NDArray[np.int64]"]]
+"""Places of steps: buffers, each with the indices of the steps in it, one behind the other."""

@@ -16,6 +16,7 @@ from rollserve_server.sampling.encode.encoder import Encoding
 from rollserve_server.sampling.protocol.episodes import EARLY, Claim, Order, Parcel, Report, SequenceSpec
 from rollserve_server.sampling.protocol.orders import Message, Outcome
 from rollserve_server.sampling.work.claims import ClaimWriter
+from rollserve_server.sampling.work.room import buffer_bytes
 from rollserve_server.sampling.work.slices import run_slice
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class EpisodeWork:
         self.spec = sequence
         self.envs = envs
         self._worker_index = worker_index
-        self._buffer_bytes = settings.worker_buffer_bytes
+        self._buffer_bytes = buffer_bytes(settings)
         self.collector: Collector
         if isinstance(envs, VectorEnvs):
             self.collector = VectorCollector(sequence.root_seed, envs, agent, settings.env_retries)

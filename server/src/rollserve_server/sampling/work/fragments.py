@@ -18,6 +18,8 @@ from rollserve_server.sampling.fragments.rows import RowFragmentCollector
 from rollserve_server.sampling.fragments.vector import VectorFragmentCollector
 from rollserve_server.sampling.protocol.fragments import FragmentAssignment, FragmentOrder, FragmentReport
 from rollserve_server.sampling.protocol.orders import Message
+from rollserve_server.sampling.record.spilling import SpillError
+from rollserve_server.sampling.work.room import buffer_bytes, spill_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -58,19 +60,19 @@ class FragmentWork:
             envs: environments that nothing else uses.
             states: states to restore the rows from.
             worker_index: index of the worker, for the messages.
-            settings: retries, and the upper bound for the bytes of a call's steps and of waiting fragments.
+            settings: retries, and how much memory and disk the steps of a call may take.
             new_buffer: makes a buffer of so many bytes for messages.
         """
         self.spec = sequence
         self.envs = envs
         self._worker_index = worker_index
-        self._buffer_bytes = settings.worker_buffer_bytes
+        self._settings, self._buffer_bytes = settings, buffer_bytes(settings)
         self._new_buffer = new_buffer
         self.collector: FragmentCollector
         if isinstance(envs, VectorEnvs):
-            self.collector = VectorFragmentCollector(sequence, envs, states, settings.env_retries)
+            self.collector = VectorFragmentCollector(sequence, envs, states, settings.env_retries, self._buffer_bytes)
         else:
-            self.collector = RowFragmentCollector(sequence, envs, states, settings.env_retries)
+            self.collector = RowFragmentCollector(sequence, envs, states, settings.env_retries, self._buffer_bytes)
         # In the order: the steps that rows have made, and those among them that restored rows.
         self._num_simulated_steps = self._num_restoring_steps = 0
         self._assignment: FragmentAssignment | None = None
@@ -110,6 +112,8 @@ class FragmentWork:
                 messages, buffer = self._write(encoding, assignment.max_message_bytes, order.write_bytes)
         except DomainError as error:
             failure = error
+        except SpillError as error:
+            failure = self._not_spilled(assignment, error)
         env_failures, _ = rows.attempts.take()
         report = FragmentReport(
             messages=messages,
@@ -130,7 +134,7 @@ class FragmentWork:
         """Begin a call, unless it runs already.
 
         Raises:
-            OverLimitError: the steps of the call may not fit into the buffer.
+            OverLimitError: the steps of the call do not fit into memory and disk.
         """
         previous, self._assignment = self._assignment, assignment
         if previous is not None and previous.call_id == assignment.call_id:
@@ -155,12 +159,13 @@ class FragmentWork:
     def _sample(self, seconds: float, is_stopped: Callable[[], bool]) -> None:
         """Step until the time is over, the rows have made all steps, or the waiting fragments fill the buffer.
 
-        The columns of a call's steps always fit, but short fragments take memory besides their steps.
+        The steps of a call always fit into memory and disk, but short fragments take memory besides their steps.
 
         Raises:
             EnvFailedError: an environment failed too often, or its row `is_stranded`.
             AgentFailedError: the agent failed.
-            OverLimitError: with infos that are new, the steps of the call may not fit into the buffer.
+            OverLimitError: steps take more than was known, as with new infos, and do not fit.
+            SpillError: steps have to be spilled, and cannot be.
         """
         assert self._assignment is not None  # noqa: S101  # a call has begun
         until = time.perf_counter() + seconds
@@ -218,31 +223,45 @@ class FragmentWork:
         return self.collector.progress() if self.collector.num_steps else ()
 
     def _check_size(self, assignment: FragmentAssignment) -> None:
-        """Check that the steps of the call fit into the buffer, whenever a step takes more than was known.
+        """Check that the steps of the call fit into memory and disk, whenever a step takes more than was known.
 
         Raises:
-            OverLimitError: they may not fit.
+            OverLimitError: they do not fit.
         """
         step_bytes = self.collector.step_bytes
         if step_bytes <= self._checked_step_bytes:
             return
         self._checked_step_bytes = step_bytes
-        joint_step_bytes, buffer_bytes = self.collector.num_rows * step_bytes, self._buffer_bytes
+        joint_step_bytes = self.collector.num_rows * step_bytes
         num_bytes = assignment.num_row_steps * joint_step_bytes
-        if num_bytes <= buffer_bytes:
+        if num_bytes <= self._buffer_bytes:
             return
-        num_steps, num_fitting = assignment.num_row_steps * self.spec.stride, buffer_bytes // joint_step_bytes
-        limit = f"the {buffer_bytes} bytes that a worker holds for a call (--worker-buffer-bytes)"
+        disk_bytes = spill_bytes(self._settings)
+        max_bytes = self._buffer_bytes + disk_bytes
+        if num_bytes <= max_bytes:
+            return
+        num_steps, num_fitting = assignment.num_row_steps * self.spec.stride, max_bytes // joint_step_bytes
+        limit = f"the {self._buffer_bytes} bytes of memory and {disk_bytes} bytes of disk that a worker has for a call"
         if num_fitting:
             expected = f"at most {num_fitting * self.spec.stride}, to fit into {limit}"
-            num_workers = math.ceil(num_steps * step_bytes / buffer_bytes)
+            num_workers = math.ceil(num_steps * step_bytes / max_bytes)
             hint = f"ask for fewer steps, have at least {num_workers} workers, which share the steps, or raise"
         else:
             expected = f"steps that fit into {limit}"
             hint = (
                 f"have fewer rows on each worker, because one step of its rows takes {joint_step_bytes} bytes, or raise"
             )
-        hint = f"{hint} --worker-buffer-bytes to at least {num_bytes}"
+        hint = f"{hint} --worker-buffer-bytes and --worker-spill-bytes to a sum of at least {num_bytes}"
         raise OverLimitError.of(
             "step_count", expected=expected, got=num_steps, hint=hint, reason=Reason.FRAGMENTS_TOO_LARGE
         )
+
+    def _not_spilled(self, assignment: FragmentAssignment, error: SpillError) -> OverLimitError:
+        """Return the error for a call whose steps could not be spilled."""
+        expected = f"steps that fit into the {self._buffer_bytes} bytes of memory that a worker has for a call"
+        hint = (
+            f"temporary files cannot hold the others: {error}; ask for fewer steps, have more workers, which share the "
+            "steps, make room, or raise --worker-buffer-bytes"
+        )
+        num_steps, reason = assignment.num_row_steps * self.spec.stride, Reason.FRAGMENTS_TOO_LARGE
+        return OverLimitError.of("step_count", expected=expected, got=num_steps, hint=hint, reason=reason)

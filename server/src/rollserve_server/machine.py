@@ -1,0 +1,50 @@
+"""The machine that this process runs on, as far as the process may use it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["memory_bytes", "num_cores"]
+
+_LIMIT_FILES = {"": "memory.max", "memory": "memory/memory.limit_in_bytes"}
+"""Files with the limit of a control group's memory, by the controllers that `/proc/self/cgroup` names it with."""
+
+
+def num_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def memory_bytes(root: Path = Path("/")) -> int:
+    """Return the memory that this process may use: the machine's, or what its control groups allow if that is less.
+
+    Args:
+        root: folder with `proc` and `sys`.
+    """
+    return min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_limits(root))
+
+
+def _limits(root: Path) -> Iterator[int]:
+    """Yield the limits of the process's control groups, and of the groups around them."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, group = line.split(":", 2)
+        for controller in controllers.split(","):
+            if controller not in _LIMIT_FILES:
+                continue
+            folder, name = os.path.split(_LIMIT_FILES[controller])
+            base = root / "sys/fs/cgroup" / folder
+            # A container may see its own group as the outermost one, whatever the group's name is outside.
+            path = Path(group.lstrip("/"))
+            for parent in (path, *path.parents):
+                try:
+                    text = (base / parent / name).read_text().strip()
+                except OSError:
+                    continue
+                if text.isdigit():
+                    yield int(text)

@@ -1,0 +1,179 @@
+"""Observations that are stacks of the last frames, recorded with each frame once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from rollserve_server.sampling.record.infos import InfoKey
+
+__all__ = ["StackColumn", "StackRecorder", "may_be_stack"]
+
+_MIN_BYTES = 1 << 10
+"""Size of an observation below which frames are not looked for: the gain is not worth the time."""
+
+_MIN_COMPARED = 16
+"""Number of observations that are compared with the ones before them, before a column may count as no stacks."""
+
+
+def may_be_stack(key: InfoKey) -> bool:
+    """Return whether observations of this shape may be stacks of frames, and are large enough to look."""
+    return len(key.shape) > 0 and key.shape[0] > 1 and key.dtype.itemsize * math.prod(key.shape) >= _MIN_BYTES
+
+
+@dataclass(frozen=True, eq=False)
+class StackColumn:
+    """Stacks of K frames, where consecutive stacks of a row share their frames.
+
+    The frames of a row lie one behind the other: a stack is K of them.
+
+    Attributes:
+        positions: (M, steps) int32, the position of each stack's first frame among its row's frames.
+        frames: (M, frames, *F).
+        num_frames: K.
+    """
+
+    positions: NDArray[np.int32]
+    frames: np.ndarray
+    num_frames: int
+
+    @classmethod
+    def empty(cls, key: InfoKey, num_rows: int, num_steps: int) -> StackColumn:
+        """Return a column for `num_steps` stacks, if at most a few per row do not continue the ones before them."""
+        num_frames, *shape = key.shape
+        positions = np.empty((num_rows, num_steps), np.int32)
+        return cls(positions, np.empty((num_rows, num_steps + 3 * num_frames, *shape), key.dtype), num_frames)
+
+    @classmethod
+    def copied(cls, runs: Sequence[tuple[StackColumn, int, int, int]]) -> StackColumn:
+        """Return a column of one row, with copies of runs of steps: column, row, first step, and last step plus 1."""
+        positions, frames, num_before = [], [], 0
+        for column, row, start, stop in runs:
+            places = column.positions[row, start:stop]
+            first, last = int(places[0]), int(places[-1]) + column.num_frames
+            positions.append(places + np.int32(num_before - first))
+            frames.append(column.frames[row, first:last])
+            num_before += last - first
+        return cls(np.concatenate(positions)[np.newaxis], np.concatenate(frames)[np.newaxis], runs[0][0].num_frames)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all positions and frames."""
+        return self.positions.nbytes + self.frames.nbytes
+
+    def first_steps(self, num_steps: int) -> StackColumn:
+        """Return the first `num_steps` steps, which are written, as views."""
+        num_frames = int(self.positions[:, num_steps - 1].max()) + self.num_frames
+        return StackColumn(self.positions[:, :num_steps], self.frames[:, :num_frames], self.num_frames)
+
+    def moved(self, write: Callable[[np.ndarray], np.ndarray]) -> StackColumn:
+        """Return a column with the arrays that `write` returns for this one's."""
+        return StackColumn(write(self.positions), write(self.frames), self.num_frames)
+
+    def num_bytes_of(self, row: int, start: int, stop: int) -> int:
+        """Return the bytes of the frames of a row's steps from `start` up to `stop`."""
+        first, last = self.positions[row, start], self.positions[row, stop - 1]
+        return (int(last - first) + self.num_frames) * self.frames[0, :1].nbytes
+
+    def runs(self, row: int, start: int, stop: int) -> list[np.ndarray]:
+        """Return the stacks of a row's steps from `start` up to `stop`, as read-only views (steps, K, *F).
+
+        Within a view, each stack begins with the frames of the one before it, without the oldest.
+        """
+        positions = self.positions[row, start:stop]
+        stacks = self._stacks(row)
+        breaks = np.flatnonzero(positions[1:] - positions[:-1] != 1) + 1
+        return [stacks[run[0] : run[0] + len(run)] for run in np.split(positions, breaks)]
+
+    def step(self, number: int) -> np.ndarray:
+        """Return copies of the stacks of all rows in a step, (M, K, *F)."""
+        return np.stack([self._stacks(row)[first] for row, first in enumerate(self.positions[:, number].tolist())])
+
+    def _stacks(self, row: int) -> np.ndarray:
+        """Return all stacks of consecutive frames of a row, (frames - K + 1, K, *F)."""
+        frames = self.frames[row]
+        shape = (len(frames) - self.num_frames + 1, self.num_frames, *frames.shape[1:])
+        strides = (frames.strides[0], *frames.strides)
+        return np.lib.stride_tricks.as_strided(frames, shape, strides, writeable=False)
+
+
+class StackRecorder:
+    """Records observations of M rows in a StackColumn, step by step for all rows.
+
+    A step is written by assignment, as to an array (steps, M, K, *F), and may be written again until `advance`. Frames
+    are left out only after a comparison: each byte that is left out equals the byte that stands for it.
+
+    Attributes:
+        column: what is recorded.
+    """
+
+    def __init__(self, column: StackColumn, begins: NDArray[np.bool_], in_use: NDArray[np.bool_]) -> None:
+        """Begin with the first step.
+
+        Args:
+            column: the column, whose contents are overwritten.
+            begins: (M,), rows whose observation is the first of an episode or fragment, and not worth a comparison.
+            in_use: (M,), rows whose observations will be read.
+        """
+        self.column = column
+        self._begins, self._in_use = begins, in_use
+        frames, self._num_older = column.frames, column.num_frames - 1
+        self._num_rows, self._max_frames = len(frames), int(frames.shape[1])
+        # Frames as bytes, to compare bits.
+        self._bytes = frames.reshape(self._num_rows, self._max_frames, -1).view(np.uint8)
+        self._rows = np.arange(self._num_rows)
+        # For each row: the number of its frames before the current step, and with it.
+        self._stops, self._next_stops = np.zeros((2, self._num_rows), np.int64)
+        self._before = np.empty((self._num_rows, self._num_older, self._bytes.shape[2]), np.uint8)
+        # Observations that might have continued the ones before them, and how many of them have not.
+        self._num_compared = self._num_broken = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether another step may have more frames than the column has room for."""
+        return int(self._stops.max()) + self.column.num_frames > self._max_frames
+
+    @property
+    def are_no_stacks(self) -> bool:
+        """Whether most observations have not continued the ones before them."""
+        return 2 * self._num_broken > self._num_compared >= _MIN_COMPARED
+
+    def __getitem__(self, step: int) -> np.ndarray:
+        """Return copies of the stacks of all rows in a step, (M, K, *F)."""
+        return self.column.step(step)
+
+    def __setitem__(self, step: int, values: np.ndarray) -> None:
+        """Write the observations (M, K, *F) of all rows in the current step."""
+        values = np.ascontiguousarray(values, self.column.frames.dtype)
+        stacks = values.reshape(self._num_rows, self._num_older + 1, -1).view(np.uint8)
+        whole = self._whole(stacks) if step else np.ones(self._num_rows, np.bool_)
+        newest = self._stops + self._num_older * whole
+        self._bytes[self._rows, newest] = stacks[:, -1]
+        for row in np.flatnonzero(whole).tolist():
+            self._bytes[row, newest[row] - self._num_older : newest[row]] = stacks[row, :-1]
+        self.column.positions[:, step] = newest - self._num_older
+        self._next_stops = newest + 1
+
+    def advance(self) -> None:
+        """Go on to the next step. Until then, the current one may be written again."""
+        self._stops = self._next_stops
+
+    def _whole(self, stacks: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Return the rows (M,) whose observations are recorded with all frames."""
+        compared = self._in_use & ~self._begins
+        newest = self._rows * self._max_frames + self._stops
+        places = newest[:, np.newaxis] - np.arange(self._num_older, 0, -1)
+        # With a mode, because numpy otherwise copies twice.
+        self._bytes.reshape(-1, self._bytes.shape[2]).take(places, axis=0, out=self._before, mode="clip")
+        continues: NDArray[np.bool_] = (self._before == stacks[:, :-1]).reshape(self._num_rows, -1).all(axis=1)
+        self._num_compared += int(np.count_nonzero(compared))
+        self._num_broken += int(np.count_nonzero(compared & ~continues))
+        whole: NDArray[np.bool_] = self._in_use & (self._begins | ~continues)
+        return whole
