@@ -45,6 +45,7 @@ from sample_envs.spaces import (
     UnsupportedActions,
     WrongObservation,
 )
+from sample_envs.stacks import FrameStackRows, FrameStacks
 from sample_envs.tasks import Recall, Tasks
 from sample_envs.unfit import Crashing, Misfit, OldStyle, WideRows
 
@@ -63,6 +64,8 @@ __all__ = [
     "FlakyCoinRows",
     "ForgetsItsLength",
     "FourValues",
+    "FrameStackRows",
+    "FrameStacks",
     "Greedy",
     "Hanging",
     "HangingRows",
@@ -109,6 +112,7 @@ gymnasium.register("Nested-v0", Nested)
 gymnasium.register("Coins-v0", vector_entry_point=CoinRows)
 gymnasium.register("UnlimitedCoins-v0", OneOrThousand, vector_entry_point=UnlimitedCoinRows)
 gymnasium.register("FlakyCoins-v0", vector_entry_point=FlakyCoinRows)
+gymnasium.register("FrameStacks-v0", FrameStacks, vector_entry_point=FrameStackRows)
 gymnasium.register("ScreenRows-v0", vector_entry_point=ScreenRows)
 gymnasium.register("Infos-v0", vector_entry_point=InfoRows)
 gymnasium.register("HangingRows-v0", vector_entry_point=HangingRows)
