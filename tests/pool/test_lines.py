@@ -111,8 +111,8 @@ async def test_memory_of_results_is_bounded(
         for _ in range(20):
             await sample(pool, AtLeast(200))
         opened = await asyncio.to_thread(lambda: list(Path(f"/proc/{process_of(pool)}/fd").iterdir()))
-        blocks = [path for path in opened if "rollserve-results" in os.readlink(path)]
-    assert hold_memory <= len(blocks) <= 20  # for 100 results
+        regions = [path for path in opened if "rollserve-results" in os.readlink(path)]
+    assert hold_memory <= len(regions) <= 20  # for 100 results
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may run a process as another user")

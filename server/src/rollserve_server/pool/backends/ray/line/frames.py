@@ -13,7 +13,7 @@ __all__ = ["HEAD", "NUMBER", "Kind", "Place", "is_of_same_user"]
 HEAD = struct.Struct("<B7xQ")
 """Head of a frame: its kind, and the number of bytes that follow."""
 NUMBER = struct.Struct("<Q")
-"""Content of a frame that names a block."""
+"""Content of a frame that names a region."""
 
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 
@@ -24,22 +24,22 @@ class Kind(enum.IntEnum):
     CALL = 1
     """To the worker: a pickled call."""
     RELEASE = 2
-    """To the worker: the number of a block that the server has read, and that may be written again."""
+    """To the worker: the number of a region that the server has read, and that may be written again."""
     DROP = 3
-    """To the worker: the number of a block that the server has read, and that may be freed."""
+    """To the worker: the number of a region that the server has read, and that may be freed."""
     ANSWER = 4
     """To the server: a pickled outcome and a pickled `Place`, or None if the result is within the outcome."""
-    ANSWER_IN_NEW_BLOCK = 5
-    """The same; the file descriptor of the block, which is new, travels with the frame."""
+    ANSWER_IN_NEW_REGION = 5
+    """The same; the file descriptor of the region, which is new, travels with the frame."""
 
 
 class Place(NamedTuple):
     """Where a result is.
 
     Attributes:
-        number: number of the block; blocks have other numbers than all before them.
-        num_bytes: size of the result, which begins where the block does.
-        is_kept: whether the block may be kept for later results.
+        number: number of the region; regions have other numbers than all before them.
+        num_bytes: size of the result, which begins where the region does.
+        is_kept: whether the region may be kept for later results.
     """
 
     number: int

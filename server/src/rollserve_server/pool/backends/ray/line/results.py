@@ -19,73 +19,73 @@ INLINE_BYTES = 64 << 10
 """Size up to which a result travels on the line itself: copying it costs less than mapping memory."""
 
 _NAME = "rollserve-results"
-_MIN_BLOCK_BYTES = 1 << 20
+_MIN_REGION_BYTES = 1 << 20
 
 
 class ResultMemory:
-    """Blocks of memory that a worker writes results into, one in each, and again once the server has read them.
+    """Regions of memory that a worker writes results into, one in each, and again once the server has read them.
 
     They have no path, and exist until the last process closes them.
     """
 
     def __init__(self, *, keeps: bool) -> None:
-        """Start without blocks; `keeps` says whether blocks are kept for later results."""
+        """Start without regions; `keeps` says whether regions are kept for later results."""
         self._keeps = keeps
-        self._num_blocks = 0
-        self._idle: list[_Block] = []
-        self._lent: dict[int, _Block] = {}
-        # The last buffer, and its block, which nobody has sent yet.
-        self._written: tuple[NDArray[np.uint8], _Block] | None = None
+        self._num_regions = 0
+        self._idle: list[_Region] = []
+        self._lent: dict[int, _Region] = {}
+        # The last buffer, and its region, which nobody has sent yet.
+        self._written: tuple[NDArray[np.uint8], _Region] | None = None
 
     def new_buffer(self, num_bytes: int) -> NDArray[np.uint8]:
-        """Return an array of `num_bytes` bytes to write a result into, in a block if the result is large."""
+        """Return an array of `num_bytes` bytes to write a result into, in a region if the result is large."""
         if num_bytes <= INLINE_BYTES:
             return np.empty(num_bytes, np.uint8)
         if self._written is not None:  # an error came between
             self._idle.append(self._written[1])
-        block = self._take(num_bytes)
-        self._written = block.memory[:num_bytes], block
+        region = self._take(num_bytes)
+        self._written = region.memory[:num_bytes], region
         return self._written[0]
 
     def lend(self, buffer: NDArray[np.uint8]) -> tuple[Place, int | None] | None:
-        """Lend the block of a buffer to the server.
+        """Lend the region of a buffer to the server.
 
         Returns:
-            The place, and the block's file descriptor if the server does not know it yet, which the caller closes;
+            The place, and the region's file descriptor if the server does not know it yet, which the caller closes;
             None for a small buffer.
         """
         if self._written is None or self._written[0] is not buffer:
             return None
-        (_, block), self._written = self._written, None
-        self._lent[block.number] = block._replace(descriptor=None)
-        return Place(block.number, len(buffer), self._keeps), block.descriptor
+        (_, region), self._written = self._written, None
+        self._lent[region.number] = region._replace(descriptor=None)
+        return Place(region.number, len(buffer), self._keeps), region.descriptor
 
     def release(self, number: int) -> None:
-        """Record that the server has read a block."""
+        """Record that the server has read a region."""
         self._idle.append(self._lent.pop(number))
 
     def drop(self, number: int) -> None:
-        """Free a block that the server has read."""
+        """Free a region that the server has read."""
         del self._lent[number]
 
-    def _take(self, num_bytes: int) -> _Block:
-        """Return the smallest idle block of this size, or a new one."""
-        fitting = [block for block in self._idle if len(block.memory) >= num_bytes]
+    def _take(self, num_bytes: int) -> _Region:
+        """Return the smallest idle region of this size, or a new one."""
+        fitting = [region for region in self._idle if len(region.memory) >= num_bytes]
         if fitting:
-            block = min(fitting, key=lambda block: len(block.memory))
-            self._idle.remove(block)
-            return block
-        # Powers of 2, so that blocks fit other results. Pages that are never written take no memory.
-        num_block_bytes = max(1 << (num_bytes - 1).bit_length(), _MIN_BLOCK_BYTES)
+            region = min(fitting, key=lambda region: len(region.memory))
+            self._idle.remove(region)
+            return region
+        # Powers of 2, so that regions fit other results. Pages that are never written take no memory.
+        num_region_bytes = max(1 << (num_bytes - 1).bit_length(), _MIN_REGION_BYTES)
         descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC)
-        os.ftruncate(descriptor, num_block_bytes)
-        self._num_blocks += 1
-        memory = np.frombuffer(mmap.mmap(descriptor, num_block_bytes), np.uint8)
-        return _Block(self._num_blocks, memory, descriptor)
+        os.ftruncate(descriptor, num_region_bytes)
+        self._num_regions += 1
+        memory = np.frombuffer(mmap.mmap(descriptor, num_region_bytes), np.uint8)
+        return _Region(self._num_regions, memory, descriptor)
 
 
-class _Block(NamedTuple):
-    """A block; its file descriptor is None once the server has it."""
+class _Region(NamedTuple):
+    """A region; its file descriptor is None once the server has it."""
 
     number: int
     memory: NDArray[np.uint8]

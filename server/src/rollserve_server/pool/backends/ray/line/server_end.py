@@ -81,7 +81,7 @@ class Line:
         self._unanswered: deque[asyncio.Future[Answer]] = deque()
         self._received = bytearray()
         self._descriptors: deque[int] = deque()
-        self._blocks: dict[int, NDArray[np.uint8]] = {}
+        self._regions: dict[int, NDArray[np.uint8]] = {}
         self._idle_bytes = 0
         self.is_open = True
 
@@ -106,7 +106,7 @@ class Line:
         self._connection.close()
         for descriptor in self._descriptors:
             os.close(descriptor)
-        self._blocks.clear()
+        self._regions.clear()
         for future in self._unanswered:
             if not future.done():
                 future.set_exception(LineEndedError())
@@ -159,11 +159,11 @@ class Line:
             self._take(Kind(kind), *answer)
 
     def _take(self, kind: Kind, outcome: Any, buffer: NDArray[np.uint8] | None, place: Place | None) -> None:
-        if kind is Kind.ANSWER_IN_NEW_BLOCK:
-            assert place is not None  # noqa: S101  # a block has one
-            self._blocks[place.number] = _mapped(self._descriptors.popleft())
+        if kind is Kind.ANSWER_IN_NEW_REGION:
+            assert place is not None  # noqa: S101  # a region has one
+            self._regions[place.number] = _mapped(self._descriptors.popleft())
         elif place is not None:
-            self._idle_bytes -= len(self._blocks[place.number])
+            self._idle_bytes -= len(self._regions[place.number])
         if place is not None:
             buffer = self._view(place)
         future = self._unanswered.popleft()
@@ -171,27 +171,27 @@ class Line:
             future.set_result((outcome, buffer))
 
     def _view(self, place: Place) -> NDArray[np.uint8]:
-        """Return a result, whose block the worker may use again once nobody refers to it any more."""
+        """Return a result, whose region the worker may use again once nobody refers to it any more."""
         # An array of its own, which is the base of all parts of it, and ends with the last of them.
-        view = np.frombuffer(self._blocks[place.number].data, np.uint8, place.num_bytes)
+        view = np.frombuffer(self._regions[place.number].data, np.uint8, place.num_bytes)
         weakref.finalize(view, self._release_soon, place).atexit = False
         return view
 
     def _release_soon(self, place: Place) -> None:
-        """Release a block in the thread of the line; called in any."""
+        """Release a region in the thread of the line; called in any."""
         with contextlib.suppress(RuntimeError):  # its loop has ended
             self._loop.call_soon_threadsafe(self._release, place)
 
     def _release(self, place: Place) -> None:
-        """Let the worker use a block again, which nobody refers to any more."""
+        """Let the worker use a region again, which nobody refers to any more."""
         if not self.is_open:
             return
-        num_bytes = len(self._blocks[place.number])
+        num_bytes = len(self._regions[place.number])
         if place.is_kept and self._idle_bytes + num_bytes <= _MAX_IDLE_BYTES:
             self._idle_bytes += num_bytes
             self._send(Kind.RELEASE, NUMBER.pack(place.number))
         else:
-            del self._blocks[place.number]
+            del self._regions[place.number]
             self._send(Kind.DROP, NUMBER.pack(place.number))
 
 

@@ -87,7 +87,7 @@ class WorkerLine:
             self._send(Kind.ANSWER, content)
             return
         try:
-            socket.send_fds(self._connection, [HEAD.pack(Kind.ANSWER_IN_NEW_BLOCK, len(content))], [descriptor])
+            socket.send_fds(self._connection, [HEAD.pack(Kind.ANSWER_IN_NEW_REGION, len(content))], [descriptor])
             self._connection.sendall(content)
         finally:
             os.close(descriptor)
