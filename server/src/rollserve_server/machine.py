@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,13 +18,14 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+@functools.cache
 def memory_bytes(root: Path = Path("/")) -> int:
     """Return the memory that this process may use: the machine's, or what its control groups allow if that is less.
 
     Args:
         root: folder with `proc` and `sys`.
     """
-    return min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_limits(root))
+    return min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_limits(root)])
 
 
 def _limits(root: Path) -> Iterator[int]:
