@@ -157,7 +157,7 @@ def rollserve_participants(workload: str, options: Options) -> list[RollservePar
         ]
     if workload in ITERATIONS:
         return [RollserveParticipant(workload, workload, options)]
-    return [RollserveParticipant(workload, name, options) for name in SAMPLING if name.startswith(workload)]
+    return [RollserveParticipant(workload, name, options) for name in SAMPLING if name.startswith(f"{workload}-")]
 
 
 def _joint(reports: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -41,8 +41,14 @@ def add_names(parser: argparse.ArgumentParser, option: str, names: Iterable[str]
 
 
 def _chosen(text: str, names: list[str]) -> list[str]:
-    beginnings = tuple(part.strip() for part in text.split(",") if part.strip())
+    beginnings = [part.strip() for part in text.split(",") if part.strip()] or [""]
     for beginning in beginnings:
-        if not any(name.startswith(beginning) for name in names):
+        if not any(_begins_with(name, beginning) for name in names):
             raise argparse.ArgumentTypeError(f"expected one of {', '.join(names)}, got {beginning!r}")
-    return [name for name in names if name.startswith(beginnings or ("",))]
+    return [name for name in names if any(_begins_with(name, beginning) for beginning in beginnings)]
+
+
+def _begins_with(name: str, beginning: str) -> bool:
+    """Whether a name has a beginning that ends with no part of a number: `w1` begins no `w10`."""
+    is_cut = beginning[-1:].isdigit() and name[len(beginning) :][:1].isdigit()
+    return name.startswith(beginning) and not is_cut
