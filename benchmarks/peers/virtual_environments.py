@@ -63,7 +63,8 @@ def _install(requirements: Path, python: Path, log: Path) -> None:
 
 
 def _error_line(output: str) -> str:
-    """Return the first line of pip's output that names an error, or the first line at all."""
+    """Return the first exception in pip's output, else its first error, else its first line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    errors = [line for line in lines if "Error:" in line or line.lower().startswith("error:")]
-    return (errors or lines or ["pip printed nothing"])[0]
+    exceptions = [line for line in lines if "Error:" in line]
+    errors = [line for line in lines if line.lower().startswith("error:")]
+    return (exceptions or errors or lines or ["pip printed nothing"])[0]
