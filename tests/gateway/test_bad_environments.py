@@ -78,8 +78,8 @@ ID_CASES = {
     "module with an allowed prefix": Rejection(
         update(id="sample_envsx:Ends"), f"{ENV}.id", ("'sample_envsx'",), Reason.MODULE_NOT_ALLOWED
     ),
-    "no submodule": Rejection(
-        update(id="sample_envs.nothing:Ends"), f"{ENV}.id", ("'sample_envs.nothing'",), Reason.MODULE_NOT_FOUND
+    "submodule of an allowed package": Rejection(
+        update(id="sample_envs.lengths:Ends"), f"{ENV}.id", ("'sample_envs.lengths'",), Reason.MODULE_NOT_ALLOWED
     ),
     "no such name": Rejection(
         update(id="sample_envs:Nope"), f"{ENV}.id", ("'sample_envs'", "'Nope'"), Reason.ENV_NOT_FOUND

@@ -33,7 +33,7 @@ def check_allowed(
 
     Args:
         spec: environment of a request.
-        allowed_modules: modules that ids may name, with their submodules.
+        allowed_modules: modules that ids may name; `name.*` for all submodules of a package.
         allowed_methods: methods that may set a task.
 
     Raises:
@@ -41,7 +41,7 @@ def check_allowed(
             set by another method, or the environment renders to a screen.
     """
     module = module_of(spec.id)
-    if module is not None and not any(module == name or module.startswith(f"{name}.") for name in allowed_modules):
+    if module is not None and not _is_allowed(module, allowed_modules):
         expected = f"a module that the server's operator allows (option --allow-module: {_listed(allowed_modules)})"
         raise NotAllowedError.of("id", expected=expected, got=f"module {module!r}", reason=Reason.MODULE_NOT_ALLOWED)
     for position, wrapper in enumerate(spec.wrappers):
@@ -64,6 +64,14 @@ def check_allowed(
             got="'human', which is not: it opens windows on the server",
             reason=Reason.RENDER_MODE_NOT_ALLOWED,
         )
+
+
+def _is_allowed(module: str, allowed: Collection[str]) -> bool:
+    """Whether a module is named, or is in a package whose submodules are allowed and is no program."""
+    if module in allowed:
+        return True
+    is_program = module.rpartition(".")[2] == "__main__"  # importing it runs the package's program
+    return not is_program and any(name.endswith(".*") and module.startswith(name[:-1]) for name in allowed)
 
 
 def _listed(names: Collection[str]) -> str:
