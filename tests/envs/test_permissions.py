@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,8 +21,8 @@ with open({log!r}, "a") as log:
 
 
 @pytest.fixture
-def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The log of imports of a package `mazes` with the submodules `small`, `small.deep` and `__main__`."""
+def imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """Return the imports so far from a package `mazes` with the submodules `small`, `small.deep` and `__main__`."""
     imported = tmp_path / "imported"
     imported.touch()
     for name in ("mazes", "mazes/small", "mazes/small/deep"):
@@ -30,7 +30,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (tmp_path / name / "__init__.py").write_text(MODULE.format(log=str(imported)))
     (tmp_path / "mazes" / "__main__.py").write_text(MODULE.format(log=str(imported)))
     monkeypatch.syspath_prepend(tmp_path)
-    return imported
+    return lambda: imported.read_text().splitlines()
 
 
 @pytest.mark.parametrize(
@@ -45,26 +45,30 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ("*", "mazes"),
     ],
 )
-async def test_modules_without_permission_are_not_imported(log: Path, allowed: str, module: str) -> None:
+async def test_modules_without_permission_are_not_imported(
+    imports: Callable[[], list[str]], allowed: str, module: str
+) -> None:
     async with pool_of(InProcessBackend(), workers=1, allow_module=(allowed,)) as pool:
         before = pool.status().env_version
         with raises(NotAllowedError, field="all_workers.environment.id", reason=Reason.MODULE_NOT_ALLOWED):
             await pool.update_env([EnvSpec(f"{module}:Ends")])
         assert pool.status().env_version == before
-    assert not log.read_text()
+    assert not imports()
 
 
 @pytest.mark.parametrize(
     ("allowed", "module"),
     [("mazes.small", "mazes.small"), ("mazes.*", "mazes.small"), ("mazes.*", "mazes.small.deep")],
 )
-async def test_modules_with_permission_are_imported(log: Path, allowed: str, module: str) -> None:
+async def test_modules_with_permission_are_imported(
+    imports: Callable[[], list[str]], allowed: str, module: str
+) -> None:
     async with pool_of(InProcessBackend(), workers=1, allow_module=(allowed,)) as pool:
         await pool.update_env([EnvSpec(f"{module}:Ends")])
-    assert module in log.read_text().splitlines()
+    assert module in imports()
 
 
-async def test_unknown_submodules_of_an_allowed_package_are_not_found(log: Path) -> None:
+async def test_unknown_submodules_of_an_allowed_package_are_not_found(imports: object) -> None:
     async with pool_of(InProcessBackend(), workers=1, allow_module=("mazes.*",)) as pool:
         with raises(NotFoundError, reason=Reason.MODULE_NOT_FOUND, quotes="'mazes.nothing'"):
             await pool.update_env([EnvSpec("mazes.nothing:Ends")])
