@@ -146,7 +146,12 @@ KWARGS_CASES = {
         cheetah('{"a": "b/../../x"}'), KWARGS, ("'b/../../x'",), Reason.PATH_NOT_ALLOWED
     ),
     "path as a URL": Rejection(cheetah('{"a": "file:x"}'), KWARGS, ("'file:x'",), Reason.PATH_NOT_ALLOWED),
-    "window": Rejection(cartpole('{"render_mode": "human"}'), KWARGS, ("'human'",), Reason.RENDER_MODE_NOT_ALLOWED),
+    **{
+        f"render mode {mode}": Rejection(
+            cartpole(f'{{"render_mode": {mode}}}'), KWARGS, (mode.replace('"', "'"),), Reason.RENDER_MODE_NOT_ALLOWED
+        )
+        for mode in ('"human"', '"human_list"', '"rgb_array_list"', '["human"]', "1")
+    },
 }
 OTHER_CASES = {
     "task that is no JSON": Rejection(
