@@ -106,6 +106,17 @@ def test_value_infos_and_renamed_ports_are_reported(cartpole: rollserve.Sampler)
     assert batch.agent_infos["rounded"].dtype == np.int64
 
 
+def test_model_is_read_as_onnx_whatever_its_bytes(cartpole: rollserve.Sampler) -> None:
+    """ONNX Runtime takes files with "ORTM" in the bytes 4 to 7 for models of its own format, and runs those instead."""
+    made = categorical(SIZES)
+    made.producer_name = "ORTM"
+    assert made.SerializeToString()[4:8] == b"ORTM"
+    cartpole.update_agent(agent_of(made))
+    batch = cartpole.obtain_samples(20)
+    logits = mlp_forward(mlp_parameters(SIZES), batch.observations)
+    assert np.allclose(batch.agent_infos["logits"], logits, rtol=0, atol=1e-5)
+
+
 def test_model_acts_in_nested_spaces(server: LocalServer) -> None:
     """The model computes the actions itself, from every leaf and from noise."""
     leaves = {"image": [3, 2], "pose/0": [2], "pose/1": [], "switches": [3], "counts": [2]}

@@ -78,8 +78,8 @@ ID_CASES = {
     "module with an allowed prefix": Rejection(
         update(id="sample_envsx:Ends"), f"{ENV}.id", ("'sample_envsx'",), Reason.MODULE_NOT_ALLOWED
     ),
-    "no submodule": Rejection(
-        update(id="sample_envs.nothing:Ends"), f"{ENV}.id", ("'sample_envs.nothing'",), Reason.MODULE_NOT_FOUND
+    "submodule of an allowed package": Rejection(
+        update(id="sample_envs.lengths:Ends"), f"{ENV}.id", ("'sample_envs.lengths'",), Reason.MODULE_NOT_ALLOWED
     ),
     "no such name": Rejection(
         update(id="sample_envs:Nope"), f"{ENV}.id", ("'sample_envs'", "'Nope'"), Reason.ENV_NOT_FOUND
@@ -146,7 +146,12 @@ KWARGS_CASES = {
         cheetah('{"a": "b/../../x"}'), KWARGS, ("'b/../../x'",), Reason.PATH_NOT_ALLOWED
     ),
     "path as a URL": Rejection(cheetah('{"a": "file:x"}'), KWARGS, ("'file:x'",), Reason.PATH_NOT_ALLOWED),
-    "window": Rejection(cartpole('{"render_mode": "human"}'), KWARGS, ("'human'",), Reason.RENDER_MODE_NOT_ALLOWED),
+    **{
+        f"render mode {mode}": Rejection(
+            cartpole(f'{{"render_mode": {mode}}}'), KWARGS, (mode.replace('"', "'"),), Reason.RENDER_MODE_NOT_ALLOWED
+        )
+        for mode in ('"human"', '"human_list"', '"rgb_array_list"', '["human"]', "1")
+    },
 }
 OTHER_CASES = {
     "task that is no JSON": Rejection(

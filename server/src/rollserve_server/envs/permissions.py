@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rollserve import Reason
 from rollserve_server.envs.registry import module_of
-from rollserve_server.errors import NotAllowedError
+from rollserve_server.errors import NotAllowedError, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -25,6 +25,9 @@ _FORBIDDEN_WRAPPERS = {
     "RecordVideo": "it writes files on the server",
 }
 
+_RENDER_MODES = (None, "rgb_array", "ansi", "depth_array", "rgbd_tuple")
+"""Render modes that open no window and collect no frames. Names of other modes may mean either."""
+
 
 def check_allowed(
     spec: EnvSpec, allowed_modules: Collection[str], allowed_methods: Collection[str] = ("set_task",)
@@ -33,15 +36,15 @@ def check_allowed(
 
     Args:
         spec: environment of a request.
-        allowed_modules: modules that ids may name, with their submodules.
+        allowed_modules: modules that ids may name; `name.*` for all submodules of a package.
         allowed_methods: methods that may set a task.
 
     Raises:
         NotAllowedError: the id names another module, a wrapper writes files, opens windows or loses data, the task is
-            set by another method, or the environment renders to a screen.
+            set by another method, or the environment renders to a screen or collects its frames.
     """
     module = module_of(spec.id)
-    if module is not None and not any(module == name or module.startswith(f"{name}.") for name in allowed_modules):
+    if module is not None and not _is_allowed(module, allowed_modules):
         expected = f"a module that the server's operator allows (option --allow-module: {_listed(allowed_modules)})"
         raise NotAllowedError.of("id", expected=expected, got=f"module {module!r}", reason=Reason.MODULE_NOT_ALLOWED)
     for position, wrapper in enumerate(spec.wrappers):
@@ -57,13 +60,19 @@ def check_allowed(
         expected = f"a method that the server's operator allows (option --allow-method: {_listed(allowed_methods)})"
         got = repr(spec.task.method)
         raise NotAllowedError.of("task.method", expected=expected, got=got, reason=Reason.METHOD_NOT_ALLOWED)
-    if spec.kwargs.get("render_mode") == "human":
-        raise NotAllowedError.of(
-            "kwargs_json",
-            expected="a render_mode that is allowed",
-            got="'human', which is not: it opens windows on the server",
-            reason=Reason.RENDER_MODE_NOT_ALLOWED,
-        )
+    mode = spec.kwargs.get("render_mode")
+    if mode not in _RENDER_MODES:
+        expected = f"a render_mode of {', '.join(map(repr, _RENDER_MODES))}, which opens no window on the server"
+        got = shorten(repr(mode))
+        raise NotAllowedError.of("kwargs_json", expected=expected, got=got, reason=Reason.RENDER_MODE_NOT_ALLOWED)
+
+
+def _is_allowed(module: str, allowed: Collection[str]) -> bool:
+    """Whether a module is named, or is in a package whose submodules are allowed and is no program."""
+    if module in allowed:
+        return True
+    is_program = module.rpartition(".")[2] == "__main__"  # importing it runs the package's program
+    return not is_program and any(name.endswith(".*") and module.startswith(name[:-1]) for name in allowed)
 
 
 def _listed(names: Collection[str]) -> str:

@@ -44,9 +44,9 @@ class AllowSettings(Group):
 
     allow_module: Annotated[tuple[str, ...], Names] = Field(
         default=(),
-        description="A Python module whose environments clients may name, beside the module in --env. The server "
-        "imports the module, which runs its code. Can be given more than once; in the environment variable, separated "
-        "by commas.",
+        description="A Python module whose environments clients may name, beside the module in --env; package.* for "
+        "all submodules of a package. The server imports the module, which runs its code. Can be given more than once; "
+        "in the environment variable, separated by commas.",
     )
     allow_method: Annotated[tuple[str, ...], Names] = Field(
         default=("set_task",),

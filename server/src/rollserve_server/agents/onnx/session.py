@@ -39,6 +39,8 @@ def make_session(
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.log_severity_level = _FATAL
+    # Otherwise bytes 4 to 7, which a name in the model may hold, choose the format: one file could be two models.
+    options.add_session_config_entry("session.load_model_format", "ONNX")
     # Set before the graph is optimized, so that the optimizer can fold them into other constants.
     values = [onnxruntime.OrtValue.ortvalue_from_numpy(value) for value in parameters.values()]
     if values:

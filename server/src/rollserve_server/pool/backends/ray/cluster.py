@@ -23,6 +23,7 @@ os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
 
 import ray
 import ray._private.worker
+from ray._raylet import Config
 
 from rollserve_server.pool.backends.ray.preflight import check_room, hint_of
 
@@ -38,6 +39,8 @@ _SYSTEM_CONFIG = {"free_objects_period_milliseconds": 10}
 touched, which costs as much as copying the data, and counts as memory of every process that touches it."""
 _SPILL_FRACTION = 0.8
 """Part of the object store that is in use when Ray begins to write objects to the disk."""
+_TOKEN = secrets.token_hex(32)
+"""Token of clusters that this process starts. Ray reads it once in a process."""
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -97,8 +100,10 @@ def check_store(results_bytes: int) -> None:
 
 
 def _start(settings: RaySettings, num_workers: int | None) -> None:
-    # Whoever can connect to the cluster can run code in it, so only this process and its children know the token.
-    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    # Whoever can connect to the cluster can run code in it, and Ray listens on all interfaces. So a token is needed,
+    # whatever the environment says, and only this process and its children know it.
+    os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=_TOKEN)
+    Config.initialize("")  # Ray has read the mode when it was imported
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # it warns of a token that is set
     # Without a number of workers, Ray counts the cores, because it knows how many a container may use.
     num_cpus = None if num_workers is None else math.ceil(settings.worker_num_cpus * num_workers) or 1
