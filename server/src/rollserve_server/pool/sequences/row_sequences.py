@@ -53,8 +53,9 @@ class RowSequence:
     def state(self) -> RowSequenceState:
         """The seed and the kind, and where the rows stand now and stood before the last call."""
         if self._moved is not None:
-            (start, num_row_steps, progress), self._moved = self._moved, None
+            start, num_row_steps, progress = self._moved
             self._state = RowSequenceState(self.seed, self.kind, start.after(num_row_steps, progress), start)
+            self._moved = None
         return self._state
 
     def move(self, num_row_steps: int, progress: Sequence[Collection[RowProgress]]) -> None:
