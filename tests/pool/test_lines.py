@@ -179,6 +179,15 @@ def test_calls_are_answered_in_order_whatever_their_size(
     asyncio.run(ask_all())
 
 
+async def test_call_on_a_line_whose_worker_has_just_ended_fails() -> None:
+    ours, theirs = socket.socketpair()
+    line = Line(ours)
+    theirs.close()
+    with pytest.raises(LineEndedError):
+        await line.ask(b"", 0)
+    assert not line.is_open
+
+
 def _answer(line: WorkerLine) -> None:
     while (call := line.next_call()) is not None:
         content, num_bytes = call

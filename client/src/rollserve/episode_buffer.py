@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -164,7 +165,7 @@ class _Column:
 
     def _grow(self, num_rows: int) -> None:
         """Raise the capacity to at least a number of rows. Spare capacity takes no memory until it is written to."""
-        row_bytes = self._array.itemsize * int(np.prod(self._array.shape[1:], dtype=np.int64))
+        row_bytes = self._array.itemsize * math.prod(self._array.shape[1:])
         margin = num_rows if num_rows * row_bytes < _DOUBLED_BYTES else num_rows // 4
         if self._num_rows:
             self._resize(num_rows + margin)

@@ -104,9 +104,7 @@ def _with_account(batch: EpisodeBatch, account: Account) -> EpisodeBatch:
     if (num_episodes, batch.num_steps) != (account.num_episodes, account.num_steps):
         expected = f"{account.num_episodes} episodes that end in {account.num_steps} steps, as the account says"
         raise malformed_error(mismatch(expected, f"{num_episodes} in {batch.num_steps}"))
-    whole = copy.copy(batch)  # without another check of all columns
-    object.__setattr__(whole, "account", account)
-    return whole
+    return _unchecked({**vars(batch), "account": account})
 
 
 def _with_one_shape(batches: Sequence[EpisodeBatch], dropped_infos: Counter[str]) -> Iterator[EpisodeBatch]:
@@ -159,7 +157,14 @@ def _batch(arrays: Mapping[ArrayKey, np.ndarray]) -> EpisodeBatch:
         fields.setdefault(name, {})[leaf] = array
     columns: dict[str, Any] = {name: columns_of(leaves) for name, leaves in fields.items() if name not in INFOS}
     columns |= {name: fields.get(name, {}) for name in INFOS}
-    return EpisodeBatch(**columns)
+    return _unchecked(dict.fromkeys((*FIELDS, "account")) | columns)
+
+
+def _unchecked(columns: Mapping[str, Any]) -> EpisodeBatch:
+    """Return a batch of columns that have been checked as parts of other batches."""
+    batch = object.__new__(EpisodeBatch)
+    vars(batch).update(columns)
+    return batch
 
 
 def _without_full_masks(batch: EpisodeBatch) -> EpisodeBatch:

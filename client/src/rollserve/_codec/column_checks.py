@@ -18,6 +18,8 @@ __all__ = ["as_int64", "check_batch", "check_header"]
 
 _NUMBER_KINDS = "biufc"
 _KINDS = {"b": "bool", "iu": "integer", "fiu": "float or integer"}
+_INT64 = np.dtype(np.int64)
+_MAX_INT64 = int(np.iinfo(np.int64).max)
 
 
 def check_batch(batch: Any) -> None:
@@ -57,11 +59,10 @@ def check_header(name: str, array: object, kinds: str, length: int | None) -> No
 
 def as_int64(name: str, header: np.ndarray) -> np.ndarray:
     """Return a header of integers as int64; raise ValueError if one is too large."""
-    if header.dtype == np.int64:
+    if header.dtype == _INT64:
         return header
-    max_value = np.iinfo(np.int64).max
-    if header.dtype == np.uint64 and header.max(initial=0) > max_value:
-        raise ValueError(f"{name}: {mismatch(f'at most {max_value}', header.max())}")
+    if header.dtype == np.uint64 and header.max(initial=0) > _MAX_INT64:
+        raise ValueError(f"{name}: {mismatch(f'at most {_MAX_INT64}', header.max())}")
     return header.astype(np.int64, copy=False)
 
 

@@ -36,14 +36,11 @@ def record_from_message(kind: type[_T], message: Message, **others: Any) -> _T:
         message: the message; fields without an attribute of the record are ignored.
         others: attributes that are not named by the rule, or need another conversion.
     """
-    names = {field.name for field in dataclasses.fields(kind)} - others.keys()
-    values = {}
-    for field, attribute, read, _ in _rules(message.DESCRIPTOR):
-        name = field if field in names else attribute
-        if name in names:
+    for name, field, read in _attributes(kind, message.DESCRIPTOR):
+        if name not in others:
             value = getattr(message, field)
-            values[name] = value if read is None else read(value)
-    return kind(**values, **others)
+            others[name] = value if read is None else read(value)
+    return kind(**others)
 
 
 def message_from_record(kind: type[_M], record: object, **others: Any) -> _M:
@@ -79,6 +76,20 @@ class _Rule(NamedTuple):
 
 
 @functools.cache
+def _attributes(
+    kind: type[DataclassInstance], message: Descriptor
+) -> list[tuple[str, str, Callable[[Any], Any] | None]]:
+    """Return the attributes of a record that a message has: the attribute, its field, and how the field is read."""
+    names = {field.name for field in dataclasses.fields(kind)}
+    found = []
+    for field, attribute, read, _ in _rules(message):
+        name = field if field in names else attribute
+        if name in names:
+            found.append((name, field, read))
+    return found
+
+
+@functools.cache
 def _rules(message: Descriptor) -> list[_Rule]:
     return [_rule(field) for field in message.fields]
 
@@ -95,4 +106,4 @@ def _rule(field: FieldDescriptor) -> _Rule:
 
 
 def _seconds(duration: Duration) -> float:
-    return duration.ToNanoseconds() / 1e9
+    return (duration.seconds * 10**9 + duration.nanos) / 1e9

@@ -115,9 +115,9 @@ def array_from_tensor(head: tensor_pb2.Tensor, data: bytes | memoryview) -> np.n
     if len(head.shape) > _MAX_DIMENSIONS:
         raise FieldError("shape", mismatch(f"at most {_MAX_DIMENSIONS} sizes", f"{len(head.shape)} sizes"))
     shape = tuple(head.shape)
-    if any(size < 0 for size in shape):
+    if min(shape, default=0) < 0:
         raise FieldError("shape", mismatch("sizes of at least 0", shape))
-    if math.prod(size or 1 for size in shape) > _MAX_ELEMENTS:
+    if math.prod([size or 1 for size in shape]) > _MAX_ELEMENTS:
         raise FieldError("shape", mismatch("sizes whose product is at most 2**59", shape))
     num_bytes = math.prod(shape) * dtype.itemsize
     if head.compression:

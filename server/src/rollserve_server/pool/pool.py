@@ -109,7 +109,7 @@ class Pool:
 
     async def close(self, *, keep: bool = False) -> None:
         """End the workers, or leave them to the next server. Running calls fail."""
-        await self._samplings.prefetcher.end(drop=True)
+        self._samplings.prefetcher.end(drop=True)
         if keep:
             self._parts.workers.hand_over()
         else:
@@ -143,7 +143,7 @@ class Pool:
             self._use(parts)
             for calls in old_calls:
                 calls.admission.refuse(NotReadyError("the sampler was reset", reason=Reason.SAMPLER_RUN))
-            await old_calls[0].prefetcher.end(drop=True)
+            old_calls[0].prefetcher.end(drop=True)
             await old.workers.close()
         _log.info("sampler reset", extra={"run": parts.run})
 
@@ -187,9 +187,9 @@ class Pool:
         self._parts.workers.check_enough()
         self._parts.eviction.reset()
         prefetcher = self._samplings.prefetcher
-        await prefetcher.end(drop=True)
+        prefetcher.end(drop=True)
         updated = await self._agent_updates.update(updates, expected, per_worker=per_worker)
-        await prefetcher.end(drop=True)  # of a call that ended meanwhile
+        prefetcher.end(drop=True)  # of a call that ended meanwhile
         self._samplings.estimates.fade()
         self._parts.eviction.run()
         return updated
@@ -227,7 +227,7 @@ class Pool:
         parts, prefetcher = self._parts, self._samplings.prefetcher
         parts.workers.check_enough()
         parts.eviction.reset()
-        await prefetcher.end(drop=True)
+        prefetcher.end(drop=True)
         if not all(isinstance(update, EnvSpec) for update in updates):
             # So that environments are free to be changed in place.
             parts.sequences.drop_kept()
@@ -235,7 +235,7 @@ class Pool:
         try:
             version, env = await parts.env_updates.update(updates, expected, per_worker=per_worker)
             parts.row_sequences.end_own(version)
-            await prefetcher.end(drop=True)  # of a call that ended meanwhile
+            prefetcher.end(drop=True)  # of a call that ended meanwhile
         finally:
             parts.eviction.run()
         return EnvUpdated(version, parts.versions.env_specs(env), env.description)

@@ -40,7 +40,7 @@ async def resize(parts: PoolParts, prefetcher: Prefetcher, num_workers: int) -> 
             parts.versions.check_alike()
             parts.env_updates.check_room(num_workers)
             async with workers.starting(range(previous, num_workers)) as added:
-                await prefetcher.end(drop=True)
+                prefetcher.end(drop=True)
                 # Nothing is awaited from here on, so that no call begins with a part of the change; and workers
                 # hear what they can forget before they are closed.
                 parts.sequences.drop_kept()

@@ -46,6 +46,7 @@ class JoiningWriter:
         if is_large:
             await self._rpc.write(response)
             return
+        self._rpc.begin_response()  # meanwhile, so that the joined responses do not wait for it
         self._waiting.append(response)
         self._num_bytes += num_bytes
         if self._timer is None:

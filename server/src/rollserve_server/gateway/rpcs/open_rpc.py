@@ -91,19 +91,24 @@ class OpenRpc:
         with self.waiting_for_client():
             return await _finished(self._context.read())
 
+    def begin_response(self) -> None:
+        """Begin to send the initial metadata, which the first message waits for, unless that has begun."""
+        if self._initial_metadata is None:
+            self._initial_metadata = asyncio.ensure_future(self._context.send_initial_metadata(()))
+            self._initial_metadata.add_done_callback(ignore_result)  # nobody awaits it after the client has left
+
     async def write(self, message: bytes) -> None:
         """Send a message as soon as the client has room for it."""
         self.num_unread_bytes = len(message)
         with self.waiting_for_client():
-            if self._initial_metadata is None:
-                self._initial_metadata = asyncio.ensure_future(self._context.send_initial_metadata(()))
-                self._initial_metadata.add_done_callback(ignore_result)  # nobody awaits it after the client has left
+            self.begin_response()
+            assert self._initial_metadata is not None  # noqa: S101  # it has just begun
             await _finished(asyncio.shield(self._initial_metadata))
             await _finished(self._context.write(message))
         self.num_unread_bytes = 0
 
     async def initial_metadata_sent(self) -> None:
-        """Wait until the initial metadata is sent, if the first message has begun to send it.
+        """Wait until the initial metadata is sent, if that has begun.
 
         Otherwise gRPC would send the initial metadata a second time, with the status of an RPC that is ended, and fail.
         """

@@ -96,7 +96,7 @@ class Call(ABC, Generic[_O, _R]):
             async with contextlib.aclosing(self._items()) as items:
                 yield items
         finally:
-            await self.stop()
+            self.stop()
             self._end()
             self._workforce.count_simulated(self.account)
             account = self.account
@@ -176,11 +176,10 @@ class Call(ABC, Generic[_O, _R]):
         """Start to give orders."""
         self._drivers = [asyncio.create_task(self._keep_driving(worker)) for worker in range(len(self._workforce))]
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
         """Give no more orders; reports to come are for whoever continues. May be called more than once."""
         for driver in self._drivers:
-            driver.cancel()
-        await asyncio.gather(*self._drivers, return_exceptions=True)
+            driver.cancel()  # it does nothing more, so nobody has to wait for its end
 
     async def _keep_driving(self, worker: int) -> None:
         try:

@@ -56,10 +56,10 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         reproducibility: Reproducibility,
     ) -> None:
         account = Account(
-            seed=sequence.state.seed,
+            seed=sequence.seed,
             first_episode_index=0,
             policy_version=policy_version,
-            env_version=sequence.state.kind.env_version,
+            env_version=sequence.kind.env_version,
             workers=[WorkerAccount() for _ in workforce],
             row_step_count=sequence.start.clock,
         )
@@ -181,7 +181,7 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
         if state.location is None:
             state.location = WorkLocation(handle, next(self._parts.ids))
             row_states = self._row_states(state)
-        seed, kind = self.sequence.state.seed, self.sequence.state.kind
+        seed, kind = self.sequence.seed, self.sequence.kind
         spec = RowSequenceSpec(state.location.work_id, seed, *kind, self._start.stride)
         seconds = self._slice_seconds(state.index) if samples else 0.0
         enough = state.num_needed_row_steps if self._is_ending else None

@@ -55,17 +55,15 @@ class Prefetcher:
         self._prefetch = prefetch
         prefetch.start()
 
-    async def end(self, *, drop: bool) -> None:
-        """End the prefetch, if there is one; to be awaited before anything else begins.
+    def end(self, *, drop: bool) -> None:
+        """End the prefetch, if there is one; to be called before anything else begins.
 
         Args:
             drop: whether no call can use it any more.
         """
-        while (prefetch := self._prefetch) is not None:
-            await prefetch.stop()
-            if prefetch is self._prefetch:  # else somebody else has waited for the same
-                self._prefetch = None
-                self._sequences.keep_prefetched(
-                    prefetch.sequence, prefetch.account, has_failed=prefetch.has_failed, drop=drop
-                )
-                prefetch.sequence.workforce.count_simulated(prefetch.account)
+        prefetch, self._prefetch = self._prefetch, None
+        if prefetch is None:
+            return
+        prefetch.stop()
+        self._sequences.keep_prefetched(prefetch.sequence, prefetch.account, has_failed=prefetch.has_failed, drop=drop)
+        prefetch.sequence.workforce.count_simulated(prefetch.account)

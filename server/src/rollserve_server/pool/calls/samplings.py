@@ -96,7 +96,7 @@ class Samplings:
         stack.enter_context(parts.versions.envs.using(env_version))
         await parts.selection.check_fit(policy_version, env_version)
         parts.selection.check_exploration(policy_version, options.exploration)
-        await self.prefetcher.end(drop=False)
+        self.prefetcher.end(drop=False)
         # Nothing is awaited from here until the call is made, so that what is kept for it is of the same workforce.
         workforce = stack.enter_context(parts.workers.using_workforce())
         check_num_workers(request.num_workers, len(workforce))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,7 +14,6 @@ from rollserve_server.pool.sequences.root_seeds import derived_seeds
 from rollserve_server.pool.state.row_sequence import RowSequenceKind, RowSequenceState, RowsMoved
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Iterator
 
     from rollserve_server.pool.accounts.account import Account
@@ -29,7 +29,8 @@ class RowSequence:
 
     Attributes:
         number: name of the sequence.
-        state: its seed and kind, and where its rows stand now and stood before the last call.
+        seed: root seed of its episodes.
+        kind: what else its episodes are a function of.
         is_own: whether calls that name no seed continue it.
         is_written: whether a journal knows where its rows stand.
         is_busy: whether a call uses the sequence.
@@ -39,17 +40,36 @@ class RowSequence:
 
     def __init__(self, number: int, state: RowSequenceState, *, is_own: bool, is_written: bool = False) -> None:
         self.number = number
-        self.state = state
+        self.seed, self.kind = state.seed, state.kind
+        self._state = state
+        self._moved: tuple[Checkpoint, int, Sequence[Collection[RowProgress]]] | None = None
         self.is_own = is_own
         self.is_written = is_written
         self.is_busy = False
         self.start = state.current
         self.locations: list[WorkLocation | None] = [None for _ in state.current.workers]
 
+    @property
+    def state(self) -> RowSequenceState:
+        """The seed and the kind, and where the rows stand now and stood before the last call."""
+        if self._moved is not None:
+            start, num_row_steps, progress = self._moved
+            self._state = RowSequenceState(self.seed, self.kind, start.after(num_row_steps, progress), start)
+            self._moved = None
+        return self._state
+
+    def move(self, num_row_steps: int, progress: Sequence[Collection[RowProgress]]) -> None:
+        """Record what a call has reported of the rows; see `Checkpoint.after`.
+
+        Where they stand takes 3 µs for each row to work out. That is done when it is needed, or when the loop has
+        begun to send the call's last message.
+        """
+        self._moved = self.start, num_row_steps, progress
+        asyncio.get_running_loop().call_soon(lambda: self.state)
+
     def is_like(self, other: RowSequence) -> bool:
         """Whether one of the two could stand for the other."""
-        mine, others = self.state, other.state
-        return (mine.seed, mine.kind, self.is_own) == (others.seed, others.kind, other.is_own)
+        return (self.seed, self.kind, self.is_own) == (other.seed, other.kind, other.is_own)
 
 
 class RowsReached(NamedTuple):
@@ -102,7 +122,7 @@ class RowSequences:
             initial: where new rows stand.
         """
         for sequence in self._kept:
-            if sequence.is_own and sequence.state.kind == kind and not sequence.is_busy:
+            if sequence.is_own and sequence.kind == kind and not sequence.is_busy:
                 return self._take(sequence, sequence.state.current)
         return self._new(next(self._seeds), kind, initial, is_own=True)
 
@@ -119,7 +139,7 @@ class RowSequences:
         Raises:
             NotReadyError: the sequence does not stand there, and did not before its last call.
         """
-        same = [each for each in self._kept if (each.state.seed, each.state.kind) == (seed, kind)]
+        same = [each for each in self._kept if (each.seed, each.kind) == (seed, kind)]
         if clock is not None:
             at_clock = [sequence for sequence in same if sequence.state.at(clock) is not None]
             idle = next((sequence for sequence in at_clock if not sequence.is_busy), None)
@@ -138,11 +158,11 @@ class RowSequences:
 
     def complete(self, sequence: RowSequence, reached: RowsReached) -> RowsMoved | None:
         """Take back the sequence of a completed call; return what the journal has to know of it, if anything."""
-        start, seed, kind = sequence.start, sequence.state.seed, sequence.state.kind
+        start, seed, kind = sequence.start, sequence.seed, sequence.kind
         known_start = start.clock if sequence.is_written else start
         moved = RowsMoved(sequence.number, seed, kind, known_start, reached.num_row_steps, reached.progress)
         sequence.is_written = True
-        sequence.state = RowSequenceState(seed, kind, start.after(reached.num_row_steps, reached.progress), start)
+        sequence.move(reached.num_row_steps, reached.progress)
         sequence.locations = reached.locations
         sequence.is_busy = False
         if reached.abandoned:
@@ -192,7 +212,7 @@ class RowSequences:
     def end_own(self, env_version: int) -> None:
         """Have calls without a seed begin other sequences than those of environments before this version."""
         for sequence in self._kept:
-            if sequence.state.kind.env_version < env_version:
+            if sequence.kind.env_version < env_version:
                 sequence.is_own = False
                 if not sequence.is_busy:
                     self._give_up_rows(sequence)
@@ -240,7 +260,7 @@ class RowSequences:
         idle = [sequence for sequence in self._kept if not sequence.is_busy]
         own = [sequence for sequence in reversed(idle) if sequence.is_own]
         # Calls with a seed can begin theirs again; calls without would never learn what follows.
-        newest_own = max(own, key=lambda sequence: sequence.state.kind.env_version, default=None)
+        newest_own = max(own, key=lambda sequence: sequence.kind.env_version, default=None)
         others = [sequence for sequence in idle if sequence is not newest_own]
         # A client is just going on with the last one used.
         in_order = sorted(others[:-1], key=lambda sequence: sequence.is_own) + others[-1:]

@@ -17,20 +17,20 @@ _MAX_LOG_BYTES = 64 << 20
 
 
 class ActionLog:
-    """The actions of a row's environment since its reset. Later actions may overwrite its end."""
+    """The actions of a row's environment since its reset. Later actions may overwrite its end.
+
+    Attributes:
+        num_bytes: memory of the columns.
+    """
 
     def __init__(self, columns: Sequence[np.ndarray]) -> None:
         """Copy the first actions: for each leaf of the action space, a column (steps, *A)."""
         self._columns = [column.copy() for column in columns]
+        self.num_bytes = sum(column.nbytes for column in self._columns)
 
     def __reduce__(self) -> tuple[type[ActionLog], tuple[Sequence[np.ndarray]]]:
         # Arrays from Ray's object store are read-only, so the constructor copies them.
         return ActionLog, (self._columns,)
-
-    @property
-    def num_bytes(self) -> int:
-        """Memory of the columns."""
-        return sum(column.nbytes for column in self._columns)
 
     def first(self, num_steps: int) -> list[np.ndarray]:
         """Return the first actions: for each leaf of the action space, a view (num_steps, *A)."""
@@ -49,6 +49,7 @@ class ActionLog:
                 # Twice the size, so that each action is copied only a few times.
                 larger = np.empty((max(stop, 2 * len(column)), *column.shape[1:]), column.dtype)
                 larger[:start] = column[:start]
+                self.num_bytes += larger.nbytes - column.nbytes
                 column = self._columns[position] = larger
             column[start:stop] = new
 
@@ -57,7 +58,7 @@ class ActionLog:
         return ActionLog(self._columns)
 
 
-@dataclass(frozen=True)
+@dataclass  # not frozen, because a frozen one takes three times as long to make, once for each row and call
 class RowPoint:
     """The state of one row, as `RowState`, with its actions in a log.
 

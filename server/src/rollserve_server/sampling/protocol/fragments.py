@@ -74,7 +74,7 @@ class RowState:
     recurrent_state: RecurrentState = ()
 
 
-@dataclass(frozen=True)
+@dataclass  # not frozen, because a frozen one takes three times as long to make, once for each row and call
 class RowProgress:
     """Position of a row at the end of a call.
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import copy
 import dataclasses
+import functools
 import itertools
 import logging
 import pickle
@@ -17,7 +18,7 @@ import ray.exceptions
 
 from rollserve import give_back_memory, hold_on_to_memory
 from rollserve_server.errors import DomainError, SamplerLostError, WorkerLostError, portable
-from rollserve_server.futures import ignore_result
+from rollserve_server.futures import ignore_result, in_background
 from rollserve_server.pool.backends.ray.line import Line, LineEndedError, Listener, WorkerLine
 from rollserve_server.pool.backends.ray.losses import KernelKills, domain_error
 from rollserve_server.sampling import Worker, new_array
@@ -184,7 +185,7 @@ class RayWorker:
         line = None if self._line is None else self._line.result()
         if line is not None:
             answer = line.ask(self._epoch, Worker.work.__name__, (order,), {})
-            return asyncio.ensure_future(self._report_on_line(answer)), _LineBuffer(answer)
+            return self._report_on_line(answer), _LineBuffer(answer)
         # Ray sends bytes as they are; anything else goes through its own serializer, which is Python code.
         with self._translating_errors():
             report, buffer = self._ask_work.remote(pickle.dumps((self._epoch, "work", order)))
@@ -283,14 +284,34 @@ class RayWorker:
     async def _answered(self, answer: asyncio.Future[Answer]) -> Answer:
         """Return an answer from the line; errors as of `call`."""
         try:
-            return await asyncio.shield(answer)
+            return await answer
         except LineEndedError:
             await asyncio.shield(self._served)
             raise SamplerLostError("another server has the sampler") from None
 
-    async def _report_on_line(self, answer: asyncio.Future[Answer]) -> Any:
-        report, _ = await self._answered(answer)
-        return _succeeded(report)
+    def _report_on_line(self, answer: asyncio.Future[Answer]) -> asyncio.Future[Any]:
+        """Return the report of an answer, without a task that waits for it: such hops delay short calls."""
+        report: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        answer.add_done_callback(functools.partial(self._take_answer, report))
+        return report
+
+    def _take_answer(self, report: asyncio.Future[Any], answer: asyncio.Future[Answer]) -> None:
+        """Set the report of an answer."""
+        if answer.exception() is not None:
+            in_background(self._fail(report, answer))
+            return
+        outcome, _ = answer.result()
+        if isinstance(outcome, _Failure):
+            report.set_exception(outcome.error)
+        else:
+            report.set_result(outcome)
+
+    async def _fail(self, report: asyncio.Future[Any], answer: asyncio.Future[Answer]) -> None:
+        """Set the error of a report whose line has ended."""
+        try:
+            await self._answered(answer)
+        except Exception as error:
+            report.set_exception(error)
 
     async def _report(self, reference: Any, remote_buffer: _RayBuffer) -> Any:
         report, remote_buffer.inline = pickle.loads(await self.fetch(reference))  # noqa: S301  # from the worker

@@ -78,6 +78,7 @@ class Line:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(connection, self._receive)
         self._unsent: deque[memoryview] = deque()
+        self._is_writing = False  # whether the loop waits for room to send more
         self._unanswered: deque[asyncio.Future[Answer]] = deque()
         self._received = bytearray()
         self._descriptors: deque[int] = deque()
@@ -112,12 +113,13 @@ class Line:
                 future.set_exception(LineEndedError())
 
     def _send(self, kind: Kind, content: bytes) -> None:
-        is_first = not self._unsent
         self._unsent += (memoryview(HEAD.pack(kind, len(content))), memoryview(content))
-        if is_first:
-            self._send_more()
-            if self._unsent:
-                self._loop.add_writer(self._connection, self._send_more)
+        if self._is_writing:
+            return
+        self._send_more()
+        if self._unsent and self.is_open:
+            self._is_writing = True
+            self._loop.add_writer(self._connection, self._send_more)
 
     def _send_more(self) -> None:
         """Send what the socket has room for."""
@@ -133,7 +135,9 @@ class Line:
         except OSError:
             self.close()
             return
-        self._loop.remove_writer(self._connection)
+        if self._is_writing:
+            self._is_writing = False
+            self._loop.remove_writer(self._connection)
 
     def _receive(self) -> None:
         """Take what has arrived."""
