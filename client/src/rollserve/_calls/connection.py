@@ -11,6 +11,7 @@ import grpc.aio
 from rollserve._calls.channel import channel_options
 from rollserve._calls.requests import Reception
 from rollserve._checks import check_connection, check_flag
+from rollserve.memory import reuse_message_memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,8 +60,10 @@ class Connection:
 
     def channel(self) -> grpc.Channel:
         """Return a new channel. It connects with its first call."""
+        reuse_message_memory()
         return grpc.insecure_channel(self.target, options=channel_options(self.reception.max_message_bytes))
 
     def async_channel(self) -> grpc.aio.Channel:
         """Return a new channel for the running event loop. It connects with its first call."""
+        reuse_message_memory()
         return grpc.aio.insecure_channel(self.target, options=channel_options(self.reception.max_message_bytes))

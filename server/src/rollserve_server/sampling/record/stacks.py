@@ -24,8 +24,11 @@ _MIN_COMPARED = 16
 
 
 def may_be_stack(key: InfoKey) -> bool:
-    """Return whether observations of this shape may be stacks of frames, and are large enough to look."""
-    return len(key.shape) > 0 and key.shape[0] > 1 and key.dtype.itemsize * math.prod(key.shape) >= _MIN_BYTES
+    """Return whether observations of this shape may be stacks of frames, and are large enough to look.
+
+    Vectors are no stacks of numbers: to look at each number as a frame takes longer than to record and send it.
+    """
+    return len(key.shape) > 1 and key.shape[0] > 1 and key.dtype.itemsize * math.prod(key.shape) >= _MIN_BYTES
 
 
 @dataclass(frozen=True, eq=False)

@@ -75,13 +75,18 @@ class ResultMemory:
             region = min(fitting, key=lambda region: len(region.memory))
             self._idle.remove(region)
             return region
-        # Powers of 2, so that regions fit other results. Pages that are never written take no memory.
-        num_region_bytes = max(1 << (num_bytes - 1).bit_length(), _MIN_REGION_BYTES)
+        num_region_bytes = _region_bytes(num_bytes)
         descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC)
         os.ftruncate(descriptor, num_region_bytes)
         self._num_regions += 1
         memory = np.frombuffer(mmap.mmap(descriptor, num_region_bytes), np.uint8)
         return _Region(self._num_regions, memory, descriptor)
+
+
+def _region_bytes(num_bytes: int) -> int:
+    """Return the size of a region for a result: up to half as large again, so that regions fit other results."""
+    unit = max(1 << (num_bytes - 1).bit_length() - 2, _MIN_REGION_BYTES)
+    return -(-num_bytes // unit) * unit
 
 
 class _Region(NamedTuple):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "Line", "LineEndedError", "Listener"]
 
 _RECEIVED_BYTES = 64 << 10
-_MAX_IDLE_BYTES = 64 << 20
+_MAX_IDLE_BYTES = 96 << 20
 """Memory of a worker for results that it may keep for later ones: getting new memory takes as long as writing."""
 
 Answer = tuple[Any, "NDArray[np.uint8] | None"]
