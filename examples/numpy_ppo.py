@@ -1,13 +1,14 @@
 """Proximal policy optimization (Schulman et al., https://arxiv.org/abs/1707.06347) in numpy, with gradients by hand.
 
 The learner of cartpole.py, which is the program to run. Two perceptrons, Adam, generalized advantage estimation, and
-the clipped objective for a categorical policy.
+the clipped objective for a categorical policy. atari_ppo.py uses all but the perceptrons.
 """
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -77,6 +78,70 @@ class Adam:
             parameters[name] -= (rate * first / (np.sqrt(second) + 1e-5)).astype(np.float32)
 
 
+def advantages_of(
+    batch: rollserve.EpisodeBatch, values: np.ndarray, last_values: np.ndarray, discount: float, gae_lambda: float
+) -> np.ndarray:
+    """Return generalized advantage estimates (T,) of a batch of episodes or fragments.
+
+    Args:
+        batch: N segments with T steps in all.
+        values: (T,), value of each observation.
+        last_values: (N,), value of each segment's last observation. It counts unless the segment is terminated.
+        discount: gamma.
+        gae_lambda: lambda.
+    """
+    next_values = np.empty_like(values)
+    next_values[:-1] = values[1:]
+    next_values[np.cumsum(batch.lengths) - 1] = np.where(batch.terminated, 0.0, last_values)
+    # One row per segment, padded with 0, so that all segments are summed up at once from their ends.
+    padded = np.zeros(batch.valids.shape)
+    padded[batch.valids] = batch.rewards + discount * next_values - values
+    for step in reversed(range(padded.shape[1] - 1)):
+        padded[:, step] += discount * gae_lambda * padded[:, step + 1]
+    return padded[batch.valids].astype(np.float32)
+
+
+class PolicyLoss(NamedTuple):
+    """The clipped objective of a minibatch as a loss, its entropy bonus included.
+
+    Attributes:
+        loss: mean over the minibatch.
+        entropy: mean entropy of the policy.
+        gradient: (B, actions), gradient of the loss by the logits.
+    """
+
+    loss: float
+    entropy: float
+    gradient: np.ndarray
+
+
+def policy_loss(
+    logits: np.ndarray,
+    actions: np.ndarray,
+    advantages: np.ndarray,
+    old_log_probs: np.ndarray,
+    clip: float,
+    entropy_bonus: float,
+) -> PolicyLoss:
+    """Return the loss of logits (B, actions) for B steps."""
+    log_probs = logits - logits.max(axis=1, keepdims=True)
+    log_probs -= np.log(np.exp(log_probs).sum(axis=1, keepdims=True))
+    probs = np.exp(log_probs)
+    rows = np.arange(len(actions))
+    ratios = np.exp(log_probs[rows, actions] - old_log_probs)
+    entropies = -(probs * log_probs).sum(axis=1, keepdims=True)
+    objectives = np.minimum(ratios * advantages, np.clip(ratios, 1 - clip, 1 + clip) * advantages)
+    # The objective min(r A, clip(r) A) has no gradient where the clipped term is the smaller one.
+    active = np.where(advantages > 0, ratios < 1 + clip, ratios > 1 - clip)
+    one_hot = np.zeros_like(probs)
+    one_hot[rows, actions] = 1.0
+    gradient = -(active * ratios * advantages)[:, np.newaxis] * (one_hot - probs)
+    gradient += entropy_bonus * probs * (log_probs + entropies)
+    entropy = float(entropies.mean())
+    loss = -float(objectives.mean()) - entropy_bonus * entropy
+    return PolicyLoss(loss, entropy, (gradient / len(actions)).astype(logits.dtype))
+
+
 @dataclass
 class Ppo:
     """A learner for Discrete actions.
@@ -130,7 +195,10 @@ class Ppo:
             batch: episodes sampled with the current policy.
             rate: factor of the learning rate.
         """
-        advantages, targets = self._advantages(batch)
+        values = self.value.forward(batch.observations)[:, 0]
+        last_values = self.value.forward(batch.last_observations)[:, 0]
+        advantages = advantages_of(batch, values, last_values, self.discount, self.gae_lambda)
+        targets = advantages + values
         advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
         old_log_probs = batch.agent_infos["log_prob"]
         for _ in range(self.num_epochs):
@@ -139,24 +207,6 @@ class Ppo:
                 observations = batch.observations[steps]
                 self._improve_policy(observations, batch.actions[steps], advantages[steps], old_log_probs[steps], rate)
                 self._improve_value(observations, targets[steps], rate)
-
-    def _advantages(self, batch: rollserve.EpisodeBatch) -> tuple[np.ndarray, np.ndarray]:
-        """Return generalized advantage estimates and value targets, (T,) each.
-
-        A truncated episode continues with the value of its last observation; a terminated one ends with 0.
-        """
-        values = self.value.forward(batch.observations)[:, 0]
-        next_values = self.value.forward(batch.next_observations)[:, 0]
-        ends = np.cumsum(batch.lengths) - 1
-        next_values[ends[batch.terminated]] = 0.0
-        deltas = batch.rewards + self.discount * next_values - values
-        # One row per episode, padded with 0, so that all episodes are summed up at once from their ends.
-        padded = np.zeros(batch.valids.shape)
-        padded[batch.valids] = deltas
-        for step in reversed(range(padded.shape[1] - 1)):
-            padded[:, step] += self.discount * self.gae_lambda * padded[:, step + 1]
-        advantages = padded[batch.valids].astype(np.float32)
-        return advantages, advantages + values
 
     def _improve_policy(
         self,
@@ -167,21 +217,8 @@ class Ppo:
         rate: float,
     ) -> None:
         logits = self.policy.forward(observations)
-        log_probs = logits - logits.max(axis=1, keepdims=True)
-        log_probs -= np.log(np.exp(log_probs).sum(axis=1, keepdims=True))
-        probs = np.exp(log_probs)
-        rows = np.arange(len(actions))
-        ratios = np.exp(log_probs[rows, actions] - old_log_probs)
-        # The objective min(r A, clip(r) A) has no gradient where the clipped term is the smaller one.
-        active = np.where(advantages > 0, ratios < 1 + self.clip, ratios > 1 - self.clip)
-        log_prob_gradient = -(active * ratios * advantages)
-        one_hot = np.zeros_like(probs)
-        one_hot[rows, actions] = 1.0
-        gradient = log_prob_gradient[:, np.newaxis] * (one_hot - probs)
-        entropies = -(probs * log_probs).sum(axis=1, keepdims=True)
-        gradient += self.entropy_bonus * probs * (log_probs + entropies)
-        gradients = self.policy.backward((gradient / len(actions)).astype(np.float32))
-        self._policy_adam.update(self.policy.parameters, gradients, rate * self.learning_rate)
+        loss = policy_loss(logits, actions, advantages, old_log_probs, self.clip, self.entropy_bonus)
+        self._policy_adam.update(self.policy.parameters, self.policy.backward(loss.gradient), rate * self.learning_rate)
 
     def _improve_value(self, observations: np.ndarray, targets: np.ndarray, rate: float) -> None:
         errors = self.value.forward(observations)[:, 0] - targets

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -39,6 +39,12 @@ SERVER = Path(sys.executable).with_name("rollserve-server")
 RAY = Path(sys.executable).with_name("ray")
 LIGHT = ("--env", "CartPole-v1", "--backend", "in-process", "--workers", "1", "--rows", "2")
 MIB = 1 << 20
+SPILLING = (
+    *("--env", "sample_envs:FrameStacks-v0", "--backend", "in-process", "--workers", "1", "--rows", "2"),
+    *("--native-rows", "2", "--worker-buffer-bytes", str(MIB), "--worker-spill-bytes", str(1 << 30)),
+)
+"""A server that spills fragments of a few hundred steps."""
+MANY_STEPS = 4000
 WITHOUT_LINES = Path(__file__).parents[1] / "helpers" / "without_lines"
 
 
@@ -243,6 +249,60 @@ def test_server_does_not_start_without_room_for_the_files_of_ray(full: bool, tmp
     assert re.search(f"cannot serve .*{folder}/ray.*{expected}.*RAY_TMPDIR", shown.stderr), shown.stderr
 
 
+def test_full_disk_ends_fragment_calls_that_spill_and_leaves_nothing(tmp_path: Path) -> None:
+    folder, port_file = tmp_path / "spilled", tmp_path / "port"
+    folder.mkdir()
+    command = [*in_namespace(f"{folder}={MIB}"), SERVER, *SPILLING, "--port-file", port_file]
+    with (
+        serving(*command, log=tmp_path / "log", environment={**server_environment(), "TMPDIR": str(folder)}) as lines,
+        rollserve.connect(f"127.0.0.1:{port_file.read_text().strip()}") as sampler,
+    ):
+        (process,) = (worker.process_id for worker in sampler.status().workers)
+        disk = f"/proc/{process}/root{folder}"
+        assert os.statvfs(disk).f_blocks * os.statvfs(disk).f_bsize == MIB
+        check_calls_around_failed_spill(sampler, folder, errno.ENOSPC)
+        # All room is there again, without the call that fails.
+        wait_for(lambda: os.statvfs(disk).f_bfree == os.statvfs(disk).f_blocks)
+    assert not any("Traceback" in line for line in lines())
+
+
+@pytest.mark.parametrize("kind", ["rows", "native"])
+def test_fragment_calls_spill_again_once_files_may_grow(kind: str, tmp_path: Path) -> None:
+    folder = tmp_path / "spilled"
+    folder.mkdir()
+    environment = {**server_environment(), "TMPDIR": str(folder)}
+    with (
+        local_server(*SPILLING, "--vectorization", kind, log=tmp_path / "log", environment=environment) as server,
+        rollserve.connect(server.address) as sampler,
+    ):
+        _, unlimited = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (MIB, unlimited))
+        check_calls_around_failed_spill(sampler, folder, errno.EFBIG)
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (unlimited, unlimited))
+        assert sampler.obtain_fragments(MANY_STEPS).num_steps == MANY_STEPS
+        assert list(folder.iterdir()) == []
+
+
+def check_calls_around_failed_spill(sampler: rollserve.Sampler, folder: Path, code: int) -> None:
+    """Check that a call fails whose steps cannot be spilled, and that others are as if it had never been made."""
+    sampler.update_agent(rollserve.RandomAgent())
+    first, second = sampler.obtain_fragments(80, seed=1), sampler.obtain_fragments(40, seed=1, row_step_count=40)
+    assert equal(sampler.obtain_fragments(80, seed=1), first)
+    (worker,) = sampler.status().workers
+    with raises(
+        rollserve.LimitError,
+        field="step_count",
+        reason=Reason.FRAGMENTS_TOO_LARGE,
+        quotes=(str(MANY_STEPS), str(folder), os.strerror(code)),
+    ):
+        sampler.obtain_fragments(MANY_STEPS, seed=1, row_step_count=40)
+    assert list(folder.iterdir()) == []
+    assert equal(sampler.obtain_fragments(40, seed=1, row_step_count=40), second)
+    (after,) = sampler.status().workers
+    assert after.healthy
+    assert (after.process_id, after.num_restarts) == (worker.process_id, worker.num_restarts)
+
+
 # Ports and files
 
 
@@ -445,14 +505,16 @@ def test_server_ignores_jumps_of_the_clock(tmp_path: Path) -> None:
 
 
 @contextlib.contextmanager
-def serving(*command: str | Path, log: Path) -> Iterator[Callable[[], list[str]]]:
+def serving(*command: str | Path, log: Path, environment: Mapping[str, str] = {}) -> Iterator[Callable[[], list[str]]]:
     """Run a server during the block; yields a function that reads the lines of its log."""
 
     def lines() -> list[str]:
         return log.read_text().splitlines()
 
     with log.open("w") as file:
-        process = subprocess.Popen([*command, "--listen", "127.0.0.1:0"], stderr=file)
+        process = subprocess.Popen(
+            [*command, "--listen", "127.0.0.1:0"], stderr=file, env={**os.environ, **environment}
+        )
     try:
         served = re.compile(r' serving |"event": "serving"')
         wait_for(lambda: process.poll() is not None or any(map(served.search, lines())))

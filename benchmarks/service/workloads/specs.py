@@ -76,8 +76,8 @@ def _pong(columns: str, options: Mapping[str, Any]) -> SamplingSpec:
 
 def _pong_together(env: rollserve.EnvSpec, rows: str) -> SamplingSpec:
     title = f"{env.id}, 84x84x4 uint8, random actions, {env.num_rows} {rows} rows, fragments, frames once"
-    # Worker buffers of the default size have room for these steps.
-    return SamplingSpec(title, env, rollserve.RandomAgent(), "fragments", 1536)
+    # PPO's large batch in Atari, 128 x 128 steps.
+    return SamplingSpec(title, env, rollserve.RandomAgent(), "fragments", 128 * 128)
 
 
 def _iterations(env: rollserve.EnvSpec, agent: rollserve.MlpAgent, num_episode_steps: int = 0) -> list[SamplingSpec]:
