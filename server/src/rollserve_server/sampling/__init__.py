@@ -6,6 +6,7 @@ from rollserve_server.sampling.protocol.descriptions import EnvDescription, Work
 from rollserve_server.sampling.protocol.episodes import (
     EARLY,
     Claim,
+    EarlyClaim,
     EpisodeRange,
     Order,
     Parcel,
@@ -31,6 +32,7 @@ __all__ = [
     "PLAIN",
     "Claim",
     "ColumnFormat",
+    "EarlyClaim",
     "EnvDescription",
     "EpisodeFailure",
     "EpisodeRange",
