@@ -23,7 +23,7 @@ os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
 
 import ray
 import ray._private.worker
-from ray._raylet import Config
+from ray._raylet import Config  # type: ignore[attr-defined]  # made by Cython
 
 from rollserve_server.pool.backends.ray.preflight import check_room, hint_of
 
