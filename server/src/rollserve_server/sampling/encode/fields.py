@@ -101,12 +101,12 @@ class Gathered:
         """Shape of one row."""
         return self.parts[0][0].shape[1:]
 
-    @property
+    @functools.cached_property
     def num_rows(self) -> int:
         """Number of rows to write."""
         return sum(len(places) for _, places in self.parts)
 
-    @property
+    @functools.cached_property
     def num_bytes(self) -> int:
         """Size of these rows in bytes."""
         return self.num_rows * math.prod(self.shape) * self.dtype.itemsize
