@@ -94,7 +94,8 @@ class VectorFragmentCollector(FragmentCollector):
         """Begin a call."""
         self._first_steps = self._episode_steps
         self._starts[:] = 0
-        self._dropped_infos = [Counter() for _ in self._dropped_infos]
+        for dropped in filter(None, self._dropped_infos):
+            dropped.clear()
         super().begin_call(num_steps, report_actions=report_actions)
         self._columns.begin_call(num_steps)
         self._begin_step = 0
