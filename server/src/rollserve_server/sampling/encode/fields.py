@@ -151,8 +151,11 @@ _STACK_NAME, _FRAMES = (keys_of(FrameStack.DESCRIPTOR)[name] for name in ("name"
 
 
 def array_field(key: int, array: np.ndarray) -> list[Part]:
-    """Return a field of packed numbers of fixed width, or of truth values; nothing for an empty array."""
-    return [*length_delimited(key, [Rows.of(array)])] if len(array) else []
+    """Return a field of packed little-endian numbers, or of truth values; nothing for an empty array.
+
+    The array is copied into the field, because it is small: it has an element for each segment.
+    """
+    return [*length_delimited(key, [array.tobytes()])] if len(array) else []
 
 
 def tensor_field(key: int, rows: Rows | Gathered | CompressedRows) -> list[Part]:
