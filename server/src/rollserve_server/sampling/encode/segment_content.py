@@ -23,6 +23,7 @@ from rollserve_server.sampling.encode.columns import (
 from rollserve_server.sampling.encode.fields import Gathered, Rows
 from rollserve_server.sampling.encode.frame_stacks import frames_once
 from rollserve_server.sampling.encode.segments import info_keys
+from rollserve_server.sampling.record.columns import bytes_of
 from rollserve_server.sampling.record.stacks import StackColumn
 
 if TYPE_CHECKING:
@@ -34,8 +35,14 @@ if TYPE_CHECKING:
 __all__ = ["SegmentContent"]
 
 
+_MAX_GATHERED_BYTES = 4 << 10
+"""Bytes of a column's pieces, on average, up to which their steps are gathered: a copy of each piece takes about 1 µs
+more, and is faster for long ones.
+"""
+
+
 class _Run:
-    """Consecutive pieces of one column buffer, whose steps are gathered: pieces of a short call have few steps."""
+    """Consecutive pieces of one column buffer, whose steps are gathered."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         self._buffer = pieces[0].buffer
@@ -69,7 +76,7 @@ class SegmentContent:
         self._segments = segments
         self._segment_pieces = [segment.pieces() for segment in segments]
         self._pieces = [piece for pieces in self._segment_pieces for piece in pieces]
-        self._runs = [_Run(list(pieces)) for _, pieces in itertools.groupby(self._pieces, _buffer_id)]
+        self._mean_length = sum(segment.length for segment in segments) / len(self._pieces)
 
     def headers(self) -> Headers:
         """Return the values of each segment."""
@@ -117,11 +124,16 @@ class SegmentContent:
         yield from episode_info_columns([segment.episode.reset_infos for segment in self._segments], keys)
         yield from self._initial_states()
 
+    @functools.cached_property
+    def _runs(self) -> Sequence[_Run]:
+        return [_Run(list(pieces)) for _, pieces in itertools.groupby(self._pieces, _buffer_id)]
+
     def _rows(self, key: ColumnKey) -> Rows | Gathered:
-        parts = [run.part(key) for run in self._runs]
-        gathered = [part for part in parts if part is not None]
-        if len(gathered) == len(parts):
-            return Gathered(gathered)
+        if self._mean_length * bytes_of((key,), ()) <= _MAX_GATHERED_BYTES:
+            parts = [run.part(key) for run in self._runs]
+            gathered = [part for part in parts if part is not None]
+            if len(gathered) == len(parts):
+                return Gathered(gathered)
         arrays = [array for piece in self._pieces for array in piece.arrays(key)]
         return Rows(arrays, key[1].dtype, key[1].shape)
 
