@@ -337,3 +337,17 @@ def test_finite_outputs_with_an_infinite_sum_are_valid() -> None:
     built = build_agent(MlpSpec((7, 4), None, "categorical", parameters), OBSERVATIONS, DISCRETE, 3)
     built.act([observe(3)], np.zeros((3, 1)))
     assert built.failures() == {}
+
+
+def test_agents_of_one_noise_kind_draw_the_same_numbers() -> None:
+    drawn: dict[Any, list[np.ndarray]] = {}
+    for head, action_space in ACTION_SPACES.items():
+        built = build_agent(spec_of(agent_of(head)), OBSERVATIONS, action_space, 1)
+        assert built.noise_kind is not None
+        assert built.noise_kind.width == built.noise_width
+        noise = np.empty((64, built.noise_width))
+        built.draw_noise(np.random.default_rng(0), noise)
+        drawn.setdefault(built.noise_kind, []).append(noise)
+    assert max(map(len, drawn.values())) == 3
+    for first, *others in drawn.values():
+        assert all(np.array_equal(first, other) for other in others)

@@ -1,6 +1,6 @@
 """Agents: what acts in rows of environments, checked and built from specs."""
 
-from rollserve_server.agents.agent import Agent, Decision, InfoSpec, PopulationAgent, StateSpec
+from rollserve_server.agents.agent import Agent, Decision, InfoSpec, NoiseKind, PopulationAgent, StateSpec
 from rollserve_server.agents.building import build_agent, is_quick_to_prepare, load_agent, prepare_agent
 from rollserve_server.agents.exploration import DEFAULT_EXPLORATION, Exploration, check_exploration
 from rollserve_server.agents.identity import content_hash, is_same
@@ -37,6 +37,7 @@ __all__ = [
     "InfoSpec",
     "InstalledFactory",
     "MlpSpec",
+    "NoiseKind",
     "OnnxHeadKind",
     "OnnxModel",
     "OnnxSpec",

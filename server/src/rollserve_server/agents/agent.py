@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-__all__ = ["FLOAT32", "LOG_PROB", "VALUE", "Agent", "Decision", "InfoSpec", "PopulationAgent", "StateSpec"]
+__all__ = [
+    "FLOAT32",
+    "LOG_PROB",
+    "VALUE",
+    "Agent",
+    "Decision",
+    "InfoSpec",
+    "NoiseKind",
+    "PopulationAgent",
+    "StateSpec",
+]
 
 FLOAT32 = np.dtype(np.float32)
 
@@ -46,6 +56,18 @@ Decision = tuple[Sequence[np.ndarray], Mapping[str, np.ndarray]]
 """An array (M, *A) for each leaf of the action space, and an array (M, *I) for each info, by name."""
 
 
+class NoiseKind(NamedTuple):
+    """A way to draw noise: agents of one kind draw the same numbers from the same generator.
+
+    Attributes:
+        distribution: distribution of all numbers.
+        width: numbers per action.
+    """
+
+    distribution: Literal["uniform", "normal", "logistic"]
+    width: int
+
+
 class Agent(ABC):
     """An agent that acts in M rows of environments at once.
 
@@ -56,6 +78,7 @@ class Agent(ABC):
 
     Attributes:
         noise_width: K, random numbers per action.
+        noise_kind: how noise is drawn; None if other agents may draw other numbers.
         factors: exploration factors, or None. With factors, the first noise number is not drawn: all actions of episode
             i use `factors[i % len(factors)]`.
         infos: infos that `act` returns.
@@ -63,6 +86,7 @@ class Agent(ABC):
     """
 
     noise_width: int
+    noise_kind: NoiseKind | None = None
     factors: np.ndarray | None = None
     infos: tuple[InfoSpec, ...] = ()
     states: tuple[StateSpec, ...] = ()

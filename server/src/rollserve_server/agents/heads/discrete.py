@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve_server.agents.agent import FLOAT32, LOG_PROB, InfoSpec
+from rollserve_server.agents.agent import FLOAT32, LOG_PROB, InfoSpec, NoiseKind
 from rollserve_server.agents.heads.head import Choice, SampledHead
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class _ChoiceHead(_UniformHead):
     """A head that chooses one of n actions by their scores."""
 
     noise_width = 1
+    noise_kind = NoiseKind("uniform", 1)
 
     def __init__(self, space: spaces.Discrete, scores: str) -> None:
         """Choose an action of the space by the network output named `scores`."""
@@ -96,6 +97,7 @@ class MultiCategoricalHead(_UniformHead):
         self._values = np.concatenate([np.arange(number) for number in numbers])
         self._max_values = int(numbers.max())
         self.noise_width = numbers.size
+        self.noise_kind = NoiseKind("uniform", self.noise_width)
         self.inputs = (InfoSpec("logits", FLOAT32, (self._elements.size,)),)
         self.infos = (LOG_PROB, *self.inputs)
 
@@ -132,6 +134,7 @@ class BernoulliHead(SampledHead):
         self._space = space
         self._temperature = np.float32(temperature)
         self.noise_width = math.prod(space.shape)
+        self.noise_kind = NoiseKind("logistic", self.noise_width)
         self.inputs = (InfoSpec("logits", FLOAT32, (self.noise_width,)),)
         self.infos = (LOG_PROB, InfoSpec("logits", FLOAT32, space.shape))
 

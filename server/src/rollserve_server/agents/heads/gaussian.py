@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollserve_server.agents.agent import FLOAT32, LOG_PROB, InfoSpec
+from rollserve_server.agents.agent import FLOAT32, LOG_PROB, InfoSpec, NoiseKind
 from rollserve_server.agents.heads.head import Choice, SampledHead
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class _GaussianHead(SampledHead):
         """
         self._space = space
         self.noise_width = size = math.prod(space.shape)
+        self.noise_kind = NoiseKind("normal", size)
         self.inputs = _moments(size)[: 2 if log_std is None else 1]
         self.infos = (LOG_PROB, *_moments(*space.shape))
         self._low, self._high = np.float32(settings.min_log_std), np.float32(settings.max_log_std)

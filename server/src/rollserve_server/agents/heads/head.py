@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from rollserve_server.agents.agent import InfoSpec
+    from rollserve_server.agents.agent import InfoSpec, NoiseKind
 
 __all__ = ["Choice", "Head", "SampledHead"]
 
@@ -23,12 +23,14 @@ class Head(ABC):
     Attributes:
         inputs: network outputs that the head reads; one row of each is flat.
         noise_width: K, random numbers per action.
+        noise_kind: how noise is drawn; see `Agent.noise_kind`.
         factors: exploration factors, or None; see `Agent.factors`.
         infos: infos that the head returns.
     """
 
     inputs: tuple[InfoSpec, ...]
     noise_width: int
+    noise_kind: NoiseKind | None = None
     factors: np.ndarray | None = None
     infos: tuple[InfoSpec, ...]
 

@@ -38,7 +38,7 @@ class MlpAgent(Agent):
         """
         self._flattener = flattener
         self._head = head
-        self.noise_width = head.noise_width
+        self.noise_width, self.noise_kind = head.noise_width, head.noise_kind
         self.factors = head.factors
         self.infos = head.infos if spec.value is None else (*head.infos, VALUE)
         networks = networks_of(spec)

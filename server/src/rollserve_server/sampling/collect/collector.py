@@ -9,7 +9,7 @@ import numpy as np
 
 from rollserve_server.sampling.collect.attempts import Attempts
 from rollserve_server.sampling.collect.recurrent_states import RecurrentStates
-from rollserve_server.sampling.record.infos import InfoKey, InfoReader
+from rollserve_server.sampling.record.infos import InfoReader
 from rollserve_server.sampling.record.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Collector(ABC):
         self._agent = agent
         self._recurrent_states = RecurrentStates(envs.num_rows, agent)
         self.infos = InfoReader()
-        self.recorder = Recorder(envs.num_rows, column_keys(envs, agent), self.infos)
+        self.recorder = Recorder(envs.num_rows, column_keys(envs, agent, self.infos), self.infos)
 
     @property
     @abstractmethod
@@ -94,14 +94,14 @@ class Collector(ABC):
         """Forget an episode that waits or runs, and return the number of its recorded steps."""
 
 
-def column_keys(envs: RowEnvs | VectorEnvs, agent: Agent) -> Iterator[ColumnKey]:
-    """Yield the keys of the columns that every step has."""
+def column_keys(envs: RowEnvs | VectorEnvs, agent: Agent, reader: InfoReader) -> Iterator[ColumnKey]:
+    """Yield the keys of the columns that every step has; one reader gives equal columns of two agents one key."""
     for leaf in envs.observation_leaves:
-        yield "observations", InfoKey(leaf.name, leaf.dtype, leaf.shape)
+        yield "observations", reader.key(leaf.name, leaf.dtype, leaf.shape)
     for leaf in envs.action_leaves:
-        yield "actions", InfoKey(leaf.name, leaf.dtype, leaf.shape)
-    yield "rewards", InfoKey("", np.dtype(np.float64), ())
+        yield "actions", reader.key(leaf.name, leaf.dtype, leaf.shape)
+    yield "rewards", reader.key("", np.dtype(np.float64), ())
     for info in agent.infos:
-        yield "agent_infos", InfoKey(info.name, info.dtype, info.shape)
+        yield "agent_infos", reader.key(info.name, info.dtype, info.shape)
     for name, initial in agent.states:
-        yield "states", InfoKey(name, initial.dtype, initial.shape)
+        yield "states", reader.key(name, initial.dtype, initial.shape)

@@ -20,10 +20,14 @@ draws 64 steps of one kind, then of the next.
 
 
 class RowNoise:
-    """Noise of M rows, each at its own step of its own episode."""
+    """Noise of M rows, each at its own step of its own episode.
+
+    Attributes:
+        agent: agent that draws the noise; another one may take its place if both have the same `noise_kind`.
+    """
 
     def __init__(self, num_rows: int, agent: Agent) -> None:
-        self._agent = agent
+        self.agent = agent
         # Made when a row has its first episode, because it takes longer than the rest of a short call.
         self._generators: dict[int, EpisodeGenerator] = {}
         self._drawn = np.zeros((num_rows, _DRAW_STEPS, agent.noise_width))
@@ -45,7 +49,8 @@ class RowNoise:
         self._indices[row] = episode_index
         if row not in self._generators:
             self._generators[row] = EpisodeGenerator()
-        env_seed = self._generators[row].begin(root_seed, episode_index)
+        env_seed = self._generators[row].env_seed(root_seed, episode_index)
+        self._generators[row].begin(root_seed, episode_index)
         num_draws, position = divmod(first_step, _DRAW_STEPS)
         for _ in range(num_draws + 1):
             self._draw(row)
@@ -66,17 +71,21 @@ class RowNoise:
 
     def _draw(self, row: int) -> None:
         if row in self._generators:
-            self._agent.draw_noise(self._generators[row].actions, self._drawn[row])
-            if self._agent.factors is not None:
-                self._drawn[row, :, 0] = self._agent.factors[self._indices[row] % len(self._agent.factors)]
+            self.agent.draw_noise(self._generators[row].actions, self._drawn[row])
+            if self.agent.factors is not None:
+                self._drawn[row, :, 0] = self.agent.factors[self._indices[row] % len(self.agent.factors)]
         self._positions[row] = self._starts[row]
 
 
 class BlockNoise:
-    """Noise of M rows in one block, all at the same step."""
+    """Noise of M rows in one block, all at the same step.
+
+    Attributes:
+        agent: as in `RowNoise`.
+    """
 
     def __init__(self, num_rows: int, agent: Agent) -> None:
-        self._agent = agent
+        self.agent = agent
         self._generator = EpisodeGenerator()
         self._drawn = np.zeros((_DRAW_STEPS, num_rows, agent.noise_width))
         self._numbers = self._drawn.reshape(_DRAW_STEPS * num_rows, agent.noise_width)
@@ -93,7 +102,7 @@ class BlockNoise:
         if position:
             self._draw()
         self._position = position or _DRAW_STEPS
-        return self._generator.begin(root_seed, block_start)
+        return self._generator.env_seed(root_seed, block_start)
 
     def next(self, indices: np.ndarray) -> np.ndarray:
         """Return the noise (M, K) of the rows' next step. The array is overwritten later.
@@ -105,13 +114,13 @@ class BlockNoise:
             self._draw()
         self._position += 1
         noise: np.ndarray = self._drawn[self._position - 1]
-        if self._agent.factors is not None:
-            noise[:, 0] = self._agent.factors[indices % len(self._agent.factors)]
+        if self.agent.factors is not None:
+            noise[:, 0] = self.agent.factors[indices % len(self.agent.factors)]
         return noise
 
     def _draw(self) -> None:
         # Each draw has its own stream, so that earlier draws need not be repeated to reach it.
         self._generator.begin(*self._key, self._next_draw)
-        self._agent.draw_noise(self._generator.actions, self._numbers)
+        self.agent.draw_noise(self._generator.actions, self._numbers)
         self._next_draw += 1
         self._position = 0

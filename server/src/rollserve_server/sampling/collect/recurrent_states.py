@@ -37,7 +37,7 @@ class RecurrentStates:
         specs = self._specs
         self.columns = [np.repeat(spec.initial[np.newaxis], num_rows, axis=0) for spec in specs]
         kinds = {spec.name: (spec.initial.dtype, spec.initial.shape) for spec in specs}
-        for row, recurrent_state in enumerate(previous):
+        for row, recurrent_state in enumerate(previous if kinds else ()):
             if kinds == {name: (state.dtype, state.shape) for name, state in recurrent_state}:
                 states = dict(recurrent_state)
                 for column, spec in zip(self.columns, specs, strict=True):

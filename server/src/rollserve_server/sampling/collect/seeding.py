@@ -38,26 +38,26 @@ class EpisodeGenerator:
         }
         self.actions = np.random.Generator(self._bits)
 
-    def begin(self, root_seed: int, episode_index: int, part: int = 0) -> int:
+    def begin(self, root_seed: int, episode_index: int, part: int = 0) -> None:
         """Move `actions` to the beginning of a stream of an episode.
 
         Args:
             root_seed: root seed of the sequence.
             episode_index: index of the episode.
             part: number of the stream among the episode's streams of action noise.
-
-        Returns:
-            The seed for the environment's reset, from 0 to 2**31 - 1, the range that every environment accepts.
         """
-        self._key[0] = root_seed
-        self._counter[2] = episode_index
-        self._move(_ENV_SEED, 0)
-        env_seed = int(self._bits.random_raw()) >> 33
-        self._move(_ACTIONS, part)
-        return env_seed
+        self._move(_ACTIONS, root_seed, episode_index, part)
 
-    def _move(self, purpose: int, part: int) -> None:
-        self._key[1] = purpose
+    def env_seed(self, root_seed: int, episode_index: int) -> int:
+        """Return the seed for the environment's reset; `begin` has to be called before `actions` are used again.
+
+        The seed is from 0 to 2**31 - 1, the range that every environment accepts.
+        """
+        self._move(_ENV_SEED, root_seed, episode_index, 0)
+        return int(self._bits.random_raw()) >> 33
+
+    def _move(self, purpose: int, root_seed: int, episode_index: int, part: int) -> None:
+        self._key[:] = root_seed, purpose
         # Drawing increments the two lower words.
-        self._counter[3] = part
+        self._counter[2:] = episode_index, part
         self._bits.state = self._state  # type: ignore[assignment]  # numpy does not publish its type

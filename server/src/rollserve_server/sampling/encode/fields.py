@@ -101,12 +101,12 @@ class Gathered:
         """Shape of one row."""
         return self.parts[0][0].shape[1:]
 
-    @property
+    @functools.cached_property
     def num_rows(self) -> int:
         """Number of rows to write."""
         return sum(len(places) for _, places in self.parts)
 
-    @property
+    @functools.cached_property
     def num_bytes(self) -> int:
         """Size of these rows in bytes."""
         return self.num_rows * math.prod(self.shape) * self.dtype.itemsize
@@ -151,8 +151,11 @@ _STACK_NAME, _FRAMES = (keys_of(FrameStack.DESCRIPTOR)[name] for name in ("name"
 
 
 def array_field(key: int, array: np.ndarray) -> list[Part]:
-    """Return a field of packed numbers of fixed width, or of truth values; nothing for an empty array."""
-    return [*length_delimited(key, [Rows.of(array)])] if len(array) else []
+    """Return a field of packed little-endian numbers, or of truth values; nothing for an empty array.
+
+    The array is copied into the field, because it is small: it has an element for each segment.
+    """
+    return [*length_delimited(key, [array.tobytes()])] if len(array) else []
 
 
 def tensor_field(key: int, rows: Rows | Gathered | CompressedRows) -> list[Part]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -19,15 +20,53 @@ from rollserve_server.sampling.encode.columns import (
     keys_by_name,
     step_column_name,
 )
-from rollserve_server.sampling.encode.fields import Rows
+from rollserve_server.sampling.encode.fields import Gathered, Rows
 from rollserve_server.sampling.encode.frame_stacks import frames_once
 from rollserve_server.sampling.encode.segments import info_keys
+from rollserve_server.sampling.record.columns import bytes_of
+from rollserve_server.sampling.record.stacks import StackColumn
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from rollserve_server.sampling.encode.segments import Segment
-    from rollserve_server.sampling.record.columns import ColumnKey
+    from rollserve_server.sampling.record.columns import ColumnKey, Piece
 
 __all__ = ["SegmentContent"]
+
+
+_MAX_GATHERED_BYTES = 4 << 10
+"""Bytes of a column's pieces, on average, up to which their steps are gathered: a copy of each piece takes about 1 µs
+more, and is faster for long ones.
+"""
+
+
+class _Run:
+    """Consecutive pieces of one column buffer, whose steps are gathered."""
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        self._buffer = pieces[0].buffer
+        lengths = np.array([piece.stop - piece.start for piece in pieces])
+        # Of each step: the row, and the position in the buffer.
+        self._rows = np.repeat([piece.row for piece in pieces], lengths)
+        self._steps = np.arange(len(self._rows))
+        self._steps += np.repeat([piece.stop for piece in pieces] - np.cumsum(lengths), lengths)
+        # By the number of steps that a column has room for.
+        self._places: dict[int, NDArray[np.int64]] = {}
+
+    def part(self, key: ColumnKey) -> tuple[np.ndarray, NDArray[np.int64]] | None:
+        """Return a column (all steps, *shape), and the indices of the steps; None if it has stacks or gaps."""
+        column = self._buffer.columns[key]
+        if isinstance(column, StackColumn) or not column.flags.c_contiguous:
+            return None
+        room = column.shape[1]
+        if room not in self._places:
+            self._places[room] = self._rows * room + self._steps
+        return column.reshape(-1, *column.shape[2:]), self._places[room]
+
+
+def _buffer_id(piece: Piece) -> int:
+    return id(piece.buffer)
 
 
 class SegmentContent:
@@ -35,7 +74,9 @@ class SegmentContent:
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self._segments = segments
-        self._pieces = [piece for segment in segments for piece in segment.pieces()]
+        self._segment_pieces = [segment.pieces() for segment in segments]
+        self._pieces = [piece for pieces in self._segment_pieces for piece in pieces]
+        self._mean_length = sum(segment.length for segment in segments) / len(self._pieces)
 
     def headers(self) -> Headers:
         """Return the values of each segment."""
@@ -61,11 +102,10 @@ class SegmentContent:
         """Yield the observations of each leaf of the observation space."""
         keys = [key for group, key in self._pieces[0].buffer.columns if group == "observations"]
         values = [segment.last_observations for segment in self._segments]
-        pieces = [segment.pieces() for segment in self._segments]
         for position, key in enumerate(keys):
             last = [value[position] for value in values]
             last_rows = Rows([observation[np.newaxis] for observation in last], key.dtype, key.shape)
-            find_frames = functools.partial(frames_once, pieces, key, last)
+            find_frames = functools.partial(frames_once, self._segment_pieces, key, last)
             yield Observations(key, self._rows(("observations", key)), last_rows, find_frames)
 
     def columns(self, *, all_states: bool) -> Iterator[Column]:
@@ -84,7 +124,16 @@ class SegmentContent:
         yield from episode_info_columns([segment.episode.reset_infos for segment in self._segments], keys)
         yield from self._initial_states()
 
-    def _rows(self, key: ColumnKey) -> Rows:
+    @functools.cached_property
+    def _runs(self) -> Sequence[_Run]:
+        return [_Run(list(pieces)) for _, pieces in itertools.groupby(self._pieces, _buffer_id)]
+
+    def _rows(self, key: ColumnKey) -> Rows | Gathered:
+        if self._mean_length * bytes_of((key,), ()) <= _MAX_GATHERED_BYTES:
+            parts = [run.part(key) for run in self._runs]
+            gathered = [part for part in parts if part is not None]
+            if len(gathered) == len(parts):
+                return Gathered(gathered)
         arrays = [array for piece in self._pieces for array in piece.arrays(key)]
         return Rows(arrays, key[1].dtype, key[1].shape)
 
@@ -106,7 +155,7 @@ class SegmentContent:
     def _initial_states(self) -> Iterator[Column]:
         """Yield the recurrent states before the first step of each segment."""
         keys = [key for group, key in self._segments[0].episode.pieces[0].buffer.columns if group == "states"]
-        firsts = [segment.pieces()[0] for segment in self._segments] if keys else ()
+        firsts = [pieces[0] for pieces in self._segment_pieces] if keys else ()
         for key in keys:
             rows = [piece.first(("states", key))[np.newaxis] for piece in firsts]
             yield Column.of("initial_states", key.name, Rows(rows, key.dtype, key.shape))

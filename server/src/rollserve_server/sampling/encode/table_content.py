@@ -55,7 +55,7 @@ class TableContent:
     def dropped_infos(self) -> Counter[str]:
         """Return the number of values of infos, by name, that the fragments which end with a segment lack."""
         dropped: Counter[str] = Counter()
-        for dropped_infos in self._fragments.dropped_infos[: self._num_ending]:
+        for dropped_infos in filter(None, self._fragments.dropped_infos[: self._num_ending]):
             dropped.update(dropped_infos)
         return dropped
 

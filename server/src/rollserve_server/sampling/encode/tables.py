@@ -153,6 +153,8 @@ class FragmentTable:
 
     def select(self, start: int, stop: int) -> FragmentTable:
         """Return the fragments from `start` up to `stop`, as views."""
+        if start == 0 and stop == len(self):
+            return self
         columns: dict[str, Any] = {name: getattr(self, name)[start:stop] for name in (*_COLUMNS, "stops")}
         columns["last_observations"] = [column[start:stop] for column in self.last_observations]
         columns["dropped_infos"] = self.dropped_infos[start:stop]

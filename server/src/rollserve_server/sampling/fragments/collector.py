@@ -19,8 +19,9 @@ from rollserve_server.sampling.record.infos import InfoReader
 from rollserve_server.sampling.record.spilling import Spill
 
 if TYPE_CHECKING:
-    from rollserve_server.agents import Agent
+    from rollserve_server.agents import Agent, NoiseKind
     from rollserve_server.envs import Leaf, RowEnvs, VectorEnvs
+    from rollserve_server.sampling.collect.noise import BlockNoise, RowNoise
     from rollserve_server.sampling.fragments.outbox import Outbox
     from rollserve_server.sampling.protocol.fragments import RowSequenceSpec, RowsProgress, RowState
 
@@ -47,6 +48,7 @@ class FragmentCollector(ABC):
 
     outbox: Outbox
     _envs: RowEnvs | VectorEnvs
+    _noise: RowNoise | BlockNoise
     _restoring: Iterator[int]
 
     def __init__(
@@ -78,6 +80,7 @@ class FragmentCollector(ABC):
         self._envs = envs
         self.infos = InfoReader()
         self._agent: Agent
+        self._noise_kind: NoiseKind | None = None
         self._recurrent_states = RecurrentStates(len(states), None)
         # For each row: the recurrent state to begin with; empty once there is an agent.
         self._initial_states = [state.recurrent_state for state in states]
@@ -109,6 +112,11 @@ class FragmentCollector(ABC):
         previous = self._initial_states or self._recurrent_states.copies()
         self._recurrent_states = RecurrentStates(self.num_rows, agent, previous)
         self._initial_states = []
+        if agent.noise_kind is None or agent.noise_kind != self._noise_kind:
+            self._begin_noise(agent)
+        else:  # the rows' noise stays where it is: to begin it again takes 10 µs a row, or more in long episodes
+            self._noise.agent = agent
+        self._noise_kind = agent.noise_kind
 
     def begin_call(self, num_steps: int, *, report_actions: bool) -> None:
         """Begin a call. All fragments of the call before have been written.
@@ -158,6 +166,10 @@ class FragmentCollector(ABC):
     @abstractmethod
     def progress(self) -> RowsProgress:
         """Return where the rows stand at the end of a call."""
+
+    @abstractmethod
+    def _begin_noise(self, agent: Agent) -> None:
+        """Let each row's noise, as the agent draws it, begin before the row's next step."""
 
     @abstractmethod
     def _cut(self) -> None:

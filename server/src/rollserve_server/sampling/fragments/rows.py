@@ -71,12 +71,9 @@ class RowFragmentCollector(FragmentCollector):
     def set_agent(self, agent: Agent) -> None:
         """Let another agent act from the next call on."""
         super().set_agent(agent)
-        keys = tuple(column_keys(self._envs, agent))
+        keys = tuple(column_keys(self._envs, agent, self.infos))
         if self._recorder.keys != keys:
             self._recorder = Recorder(self.num_rows, keys, self.infos, self._buffer_bytes, self._spill.keep)
-        self._noise = RowNoise(self.num_rows, agent)
-        for position in self._positions:
-            position.has_noise = False
 
     def begin_call(self, num_steps: int, *, report_actions: bool) -> None:
         """Begin a call."""
@@ -125,6 +122,11 @@ class RowFragmentCollector(FragmentCollector):
             self._actions_so_far(),
             self._recurrent_states.copies() if self._recurrent_states.columns else (),
         )
+
+    def _begin_noise(self, agent: Agent) -> None:
+        self._noise = RowNoise(self.num_rows, agent)
+        for position in self._positions:
+            position.has_noise = False
 
     def _open(self, row: int, position: _Position) -> None:
         """Begin a fragment, at the start of an episode or where the row's last fragment ended."""
@@ -242,7 +244,7 @@ class RowFragmentCollector(FragmentCollector):
     def _replay(self, row: int, state: RowState) -> Iterator[int]:
         """Reset a row and repeat the state's steps. Yields 1 after each step."""
         position = self._positions[row]
-        position.env_seed = self._seeds.begin(self._sequence.root_seed, state.reset_index)
+        position.env_seed = self._seeds.env_seed(self._sequence.root_seed, state.reset_index)
         info = self._envs.reset(row, position.env_seed)
         position.reset_infos = self.infos.read_reset(info) if state.first_step == 0 else NO_RESET_INFOS
         yield from replay_row(self._envs, row, state.actions, state.num_steps)

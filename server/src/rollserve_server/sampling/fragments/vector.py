@@ -86,17 +86,16 @@ class VectorFragmentCollector(FragmentCollector):
     def set_agent(self, agent: Agent) -> None:
         """Let another agent act from the next call on."""
         super().set_agent(agent)
-        keys = tuple(column_keys(self._envs, agent))
+        keys = tuple(column_keys(self._envs, agent, self.infos))
         if self._columns.keys != keys:
             self._columns = StepColumns(self.num_rows, keys, self._buffer_bytes, self._spill.keep)
-        self._noise = BlockNoise(self.num_rows, agent)
-        self._has_noise = False
 
     def begin_call(self, num_steps: int, *, report_actions: bool) -> None:
         """Begin a call."""
         self._first_steps = self._episode_steps
         self._starts[:] = 0
-        self._dropped_infos = [Counter() for _ in self._dropped_infos]
+        for dropped in filter(None, self._dropped_infos):
+            dropped.clear()
         super().begin_call(num_steps, report_actions=report_actions)
         self._columns.begin_call(num_steps)
         self._begin_step = 0
@@ -147,11 +146,15 @@ class VectorFragmentCollector(FragmentCollector):
         """(M,), the number of steps that each row's episode has so far."""
         return self._first_steps + (self._step - self._starts)
 
+    def _begin_noise(self, agent: Agent) -> None:
+        self._noise = BlockNoise(self.num_rows, agent)
+        self._has_noise = False
+
     def _begin_block(self) -> None:
         self._block_start = int(self._indices[0])
         self._begin_step = self._step
         self._has_noise = False
-        self._env_seed = EpisodeGenerator().begin(self._sequence.root_seed, self._block_start)
+        self._env_seed = EpisodeGenerator().env_seed(self._sequence.root_seed, self._block_start)
         infos = self._begun(lambda: self._envs.begin(self._env_seed), self._block_start)
         self._take_reset_infos(infos, np.arange(self.num_rows))
         self._history.reset(np.arange(self.num_rows), self._step)
@@ -271,7 +274,7 @@ class VectorFragmentCollector(FragmentCollector):
     def _replay(self, states: Sequence[RowState]) -> Iterator[int]:
         """Reset all rows and repeat the states' steps. Yields M after each step."""
         envs = self._envs
-        self._env_seed = EpisodeGenerator().begin(self._sequence.root_seed, self._block_start)
+        self._env_seed = EpisodeGenerator().env_seed(self._sequence.root_seed, self._block_start)
         self._first_steps[:] = 0
         self._block_steps = 0
         self._take_reset_infos(envs.begin(self._env_seed), np.arange(self.num_rows))

@@ -70,6 +70,14 @@ class InfoReader:
         self._array_keys: dict[str, InfoKey] = {}
         self._keys: WeakValueDictionary[tuple[str, str, tuple[int, ...]], InfoKey] = WeakValueDictionary()
 
+    def key(self, name: str, dtype: np.dtype, shape: tuple[int, ...]) -> InfoKey:
+        """Return the reader's only key of this name, dtype and shape."""
+        identity = (name, dtype.str, shape)
+        key = self._keys.get(identity)
+        if key is None:
+            key = self._keys[identity] = InfoKey(name, dtype, shape)
+        return key
+
     def read(
         self,
         info: Mapping[Any, Any],
@@ -207,10 +215,7 @@ class InfoReader:
         return ((key, array),)
 
     def _find_key(self, name: str, array: np.ndarray, kind: type) -> InfoKey:
-        identity = (name, array.dtype.str, array.shape)
-        key = self._keys.get(identity)
-        if key is None:
-            key = self._keys[identity] = InfoKey(name, array.dtype, array.shape)
+        key = self.key(name, array.dtype, array.shape)
         if kind not in _SCALAR_TYPES:
             if name in self._array_keys or len(self._array_keys) < _MAX_HELD_KEYS:
                 self._array_keys[name] = key
