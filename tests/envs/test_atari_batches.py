@@ -1,4 +1,4 @@
-"""PPO's usual batch in Atari: fragments of 84 x 84 x 4 bytes a step, on a server with its default settings."""
+"""PPO's usual batches in Atari: fragments of 84 x 84 x 4 bytes a step, on a server with its default settings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sampler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[rollserve.Samp
     # ALE's native rows take 0.3 s each to make, and several times as long on a busy machine.
     with (
         local_server("--env", "CartPole-v1", log=log) as server,
-        rollserve.connect(server.address, timeout=200) as connected,
+        rollserve.connect(server.address, timeout=300) as connected,
     ):
         yield connected
     assert "Traceback" not in log.read_text()
@@ -78,8 +78,14 @@ def checked_batch(sampler: rollserve.Sampler, kind: str, num_rows: int, num_work
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_batch_is_delivered_with_one_and_two_workers(kind: str, sampler: rollserve.Sampler) -> None:
+def test_small_batch_is_delivered_with_one_and_two_workers(kind: str, sampler: rollserve.Sampler) -> None:
     one, two = (checked_batch(sampler, kind, 8, num_workers) for num_workers in (1, 2))
     if kind == "rows":  # the others are functions of the rows that are stepped together
         for name in ("observations", "last_observations", "actions", "rewards"):
             assert np.array_equal(getattr(one, name), getattr(two, name)), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_large_batch_is_delivered(kind: str, sampler: rollserve.Sampler) -> None:
+    checked_batch(sampler, kind, 128, 2)

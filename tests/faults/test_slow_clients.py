@@ -25,8 +25,8 @@ from rollserve_server.admission import Admission
 from rollserve_server.errors import DomainError, OverLimitError, StoppingError
 
 
-def begin_to_sample(channel: grpc.Channel, seed: int) -> grpc.Call:
-    options = pb.SamplingOptions(seed=seed, max_message_bytes=1 << 20)
+def begin_to_sample(channel: grpc.Channel, seed: int, *, blackhole: bool = False) -> grpc.Call:
+    options = pb.SamplingOptions(seed=seed, max_message_bytes=1 << 20, blackhole=blackhole)
     return begin(channel, "ObtainSamples", pb.ObtainSamplesRequest(step_count=FOREVER, options=options))
 
 
@@ -120,13 +120,12 @@ def test_clients_that_leave_before_their_answer_log_no_error(tmp_path: Path) -> 
 def test_calls_are_rejected_over_the_limit_of_queued_calls(tmp_path: Path) -> None:
     options = ("--max-calls", "1", "--max-stalled-calls", "0", "--max-waiting-calls", "2")
     with serving(tmp_path, *BIG, *options) as (server, sampler), careless(server) as channel:
-        running = sampler.stream_samples(FOREVER, blackhole=True)
+        running = begin_to_sample(channel, 2, blackhole=True)
         with concurrent.futures.ThreadPoolExecutor(2) as executor:
             queued = list(executor.map(lambda seed: begin_to_sample(channel, seed), range(2)))
         with raises(rollserve.LimitError, reason=Reason.TOO_MANY_CALLS):
             sampler.obtain_samples(10)
-        running.close()
-        for call in queued:
+        for call in (running, *queued):
             call.cancel()
         assert sampler.obtain_samples(10).num_steps >= 10
 

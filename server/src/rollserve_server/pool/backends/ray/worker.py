@@ -246,8 +246,12 @@ class RayWorker:
             raise copy.copy(self._lost) or domain_error(error, self.index, self._kills) from error
 
     def _end_line(self) -> None:
-        if self._line is not None and self._line.done() and (line := self._line.result()) is not None:
-            line.close()
+        if self._line is None:
+            return
+        if self._line.done():
+            _close_line(self._line)
+        else:
+            self._line.add_done_callback(_close_line)
 
     async def _connected(self) -> Line | None:
         """Have the worker connect to a line, and return it; None if it cannot."""
@@ -256,14 +260,14 @@ class RayWorker:
         except OSError:
             return None
         with contextlib.closing(listener):
-            accepted = asyncio.ensure_future(listener.accept())
             self._served = asyncio.ensure_future(self._serve(listener.name))
             self._served.add_done_callback(ignore_result)
-            await asyncio.wait({accepted, self._served}, return_when=asyncio.FIRST_COMPLETED)
-            if accepted.done():
-                return accepted.result()
-            accepted.cancel()
-            return None
+            try:
+                await asyncio.wait((listener.line, self._served), return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError:
+                _close_line(listener.line)
+                raise
+            return listener.line.result() if listener.line.done() else None
 
     async def _serve(self, name: str) -> None:
         """Wait until the worker has ended its line; errors as of `call`."""
@@ -316,6 +320,12 @@ class RayWorker:
     async def _report(self, reference: Any, remote_buffer: _RayBuffer) -> Any:
         report, remote_buffer.inline = pickle.loads(await self.fetch(reference))  # noqa: S301  # from the worker
         return _succeeded(report)
+
+
+def _close_line(line: asyncio.Future[Any]) -> None:
+    """Close a line that is there."""
+    if line.done() and not line.cancelled() and line.result() is not None:
+        line.result().close()
 
 
 class _LineBuffer:

@@ -40,6 +40,7 @@ class Listener:
 
     Attributes:
         name: name of the socket, which only its user's processes on this machine can connect to.
+        line: the line to the worker, once it has connected.
     """
 
     def __init__(self) -> None:
@@ -49,23 +50,26 @@ class Listener:
             OSError: the system has no such sockets.
         """
         self.name = f"rollserve-{secrets.token_hex(16)}"
+        self.line: asyncio.Future[Line] = asyncio.get_running_loop().create_future()
         self._socket = socket.socket(socket.AF_UNIX)
         # Names that begin with a zero byte need no file, and are gone with the process; only Linux has them.
         self._socket.bind(f"\0{self.name}")
         self._socket.listen(1)
         self._socket.setblocking(False)
+        self.line.get_loop().add_reader(self._socket, self._accept)
 
-    async def accept(self) -> Line:
-        """Wait for the worker, and return the line to it."""
-        loop = asyncio.get_running_loop()
-        while True:
-            connection, _ = await loop.sock_accept(self._socket)
-            if is_of_same_user(connection):
-                return Line(connection)
-            connection.close()
+    def _accept(self) -> None:
+        # The loop's own `sock_accept` would lose a connection that arrives when its caller is cancelled.
+        with contextlib.suppress(BlockingIOError):
+            connection, _ = self._socket.accept()
+            if is_of_same_user(connection) and not self.line.done():
+                self.line.set_result(Line(connection))
+            else:
+                connection.close()
 
     def close(self) -> None:
         """Stop to listen."""
+        self.line.get_loop().remove_reader(self._socket)
         self._socket.close()
 
 
