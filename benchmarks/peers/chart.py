@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ _LABELS = {
 _MAX_COLUMNS = 2
 _TITLE_INCHES = 0.8
 _BAR_INCHES = 0.42
+_LABEL_CHARACTERS, _TITLE_CHARACTERS = 52, 64
 _LOG_SCALE_RATIO = 20
 """Ratio of the longest bar to the shortest from which the scale is logarithmic."""
 
@@ -63,7 +65,7 @@ def _shown(measurements: Sequence[Measurement]) -> list[Measurement]:
 def _draw(axes: Any, workload: str, measurements: Sequence[Measurement]) -> None:
     factor, unit = ((1 << 20) / 1e9, "GB/s") if workload == "w4" else (1, "steps/s")
     values = [each.speed * factor for each in measurements]
-    names = [f"{each.who}\n{_short_title(each)}" for each in measurements]
+    names = [f"{each.who}\n{textwrap.fill(_short_title(each), _LABEL_CHARACTERS)}" for each in measurements]
     axes.set_axis_on()
     bars = axes.barh(range(len(values)), values, color=[_COLOURS[each.kind] for each in measurements])
     axes.bar_label(bars, [f" {value:,.0f}" if value >= 100 else f" {value:.2f}" for value in values], fontsize="small")
@@ -78,7 +80,7 @@ def _draw(axes: Any, workload: str, measurements: Sequence[Measurement]) -> None
         axes.xaxis.set_minor_locator(NullLocator())
     axes.spines[["top", "right", "bottom"]].set_visible(False)
     title = f"{WORKLOADS[workload]}: {unit}{', log scale' if is_log else ''}"
-    axes.set_title(title, loc="left", x=-0.5, fontsize="medium")
+    axes.set_title(textwrap.fill(title, _TITLE_CHARACTERS), loc="left", x=-0.5, fontsize="medium")
 
 
 def _short_title(measurement: Measurement) -> str:
