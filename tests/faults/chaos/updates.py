@@ -100,9 +100,14 @@ class Updates:
         """Log what a version holds, as soon as the run of the sampler is known."""
         self._names[kind], self._versions[kind] = name, version
         self._unlogged.append((kind, version, name))
-        if "agent" in self._versions:
-            self._run = self._run or self._read_run()
-        if self._run:
+        # A client waits for a server that is away, so that an update may be the first that a new sampler gets.
+        run = self._read_run() if "agent" in self._versions else ""
+        if run and self._run and run != self._run:
+            self._forget()
+            self._names, self._versions = {"env": _FIRST_ENV, kind: name}, {"env": 1, kind: version}
+            self._unlogged = [("env", 1, _FIRST_ENV), (kind, version, name)]
+        if run:
+            self._run = run
             for kind_of_version, number, content in self._unlogged:
                 self._log.write("version", kind=kind_of_version, run=self._run, version=number, name=content)
             self._unlogged.clear()
