@@ -66,12 +66,8 @@ class RayBackend:
             self._num_free = num_workers or self.default_num_workers()
 
     def check_store(self, results_bytes: int) -> None:
-        """Warn if results of workers on other machines may not fit into the object store.
-
-        Workers of the server's own cluster are on its machine, and their results do not go there.
-        """
-        if self._settings.ray_address is not None:
-            cluster.check_store(results_bytes)
+        """Warn if results on their way to clients may not fit into the object store."""
+        cluster.check_store(results_bytes)
 
     def create_worker(self, worker_index: int, settings: WorkerSettings) -> RayWorker:
         """Return a new worker, which starts in the background.
