@@ -193,11 +193,6 @@ class EpisodeCall(Call["Order", "Report"]):
         num_expected = int(self._steps_per_second[worker] * self._slice_seconds(worker) / mean) if mean else 0
         return 2 * max(num_expected, self._num_finished_last[worker])
 
-    def _is_written_as_asked(self, order: Order) -> bool:
-        """Whether an order, which may be an earlier call's, has messages as this call wants them."""
-        messages = self._request.messages
-        return (order.columns, order.max_message_bytes) == (messages.columns, messages.max_message_bytes)
-
     def _episode_range(self, indices: range) -> EpisodeRange:
         return EpisodeRange(indices, self._plan.unit_of(indices.start).start)
 
@@ -209,10 +204,10 @@ class EpisodeCall(Call["Order", "Report"]):
             self._claims.answered(asked.claim_id)
         for parcel in report.parcels:
             delivery = PendingDelivery(worker, sent.buffer, parcel)
-            if parcel.claim_id != EARLY:
-                self._take_delivery(delivery)
-            elif self._is_written_as_asked(order):
+            if parcel.claim_id == EARLY:
                 self._early[worker] = delivery, not report.is_closed
+            else:
+                self._take_delivery(delivery)
         if report.is_closed:
             sequence.handles[worker] = None
         self._count(worker, report)
