@@ -266,30 +266,6 @@ def test_plan_begins_one_episode_per_worker_when_no_length_is_known() -> None:
     assert plan.begin(0, 100) != []
 
 
-def test_workers_with_their_share_have_an_expected_stretch() -> None:
-    estimate = LengthEstimate(10)
-    plan = Plan(AtLeast(60), Anywhere(), Ledger(0), estimate, num_workers=2)
-    assert plan.expected_stretch(0) is None
-    assert [plan.begin(worker, 9) for worker in range(2)] == [[range(3)], [range(3, 6)]]
-    first, second = plan.expected_stretch(0), plan.expected_stretch(1)
-    assert first is not None
-    assert second is not None
-    assert (first.start, first.stop, first.num_missing_steps) == (0, 3, 60)
-    assert (second.start, second.stop, second.num_missing_steps) == (3, 6, None)  # the first lengths are not known
-    for index in range(3):
-        plan.finish(index, 5, 1)
-    second = plan.expected_stretch(1)
-    assert second is not None
-    assert second.num_missing_steps == 45
-    assert [(claim.start, claim.stop) for claim in plan.claim(stops=[2])] == [(0, 2), (2, 3)]
-
-
-def test_workers_without_room_for_their_share_have_no_expected_stretch() -> None:
-    plan = Plan(AtLeast(60), Anywhere(), Ledger(0), LengthEstimate(10), num_workers=2)
-    assert plan.begin(0, 2) == [range(2)]
-    assert plan.expected_stretch(0) is None
-
-
 def test_awaited_stragglers_are_begun_twice() -> None:
     estimate = LengthEstimate(10)
     plan = Plan(AtLeast(60), Anywhere(), Ledger(0), estimate, num_workers=3)

@@ -6,7 +6,6 @@ from rollserve_server.sampling.protocol.descriptions import EnvDescription, Work
 from rollserve_server.sampling.protocol.episodes import (
     EARLY,
     Claim,
-    EarlyClaim,
     EpisodeRange,
     Order,
     Parcel,
@@ -32,7 +31,6 @@ __all__ = [
     "PLAIN",
     "Claim",
     "ColumnFormat",
-    "EarlyClaim",
     "EnvDescription",
     "EpisodeFailure",
     "EpisodeRange",

@@ -322,14 +322,13 @@ class Call(ABC, Generic[_O, _R]):
             account.dropped_infos.update(message.dropped_infos)
         return Delivery(buffer, messages)
 
-    def _slice_seconds(self, worker: int, *, is_last: bool = False) -> float:
+    def _slice_seconds(self, worker: int) -> float:
         """Return how long a worker works on an order, so that one gateway hears of many workers as often as of few.
 
-        The first answer of a worker should come soon, unless it is likely to be the last (`is_last`).
+        The first answer of a worker should come soon.
         """
         seconds = _SLICE_SECONDS * max(1.0, len(self._workforce) / 8)
-        can_last = self._has_answered[worker] or is_last
-        return seconds * _SOLO_FACTOR if can_last and self._parts.num_calls == 1 else seconds
+        return seconds * _SOLO_FACTOR if self._has_answered[worker] and self._parts.num_calls == 1 else seconds
 
     def _count_work(self, worker: int, report: Report | FragmentReport) -> None:
         """Add what a worker did for an order to the account."""

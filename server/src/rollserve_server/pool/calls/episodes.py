@@ -15,9 +15,9 @@ from rollserve_server.pool.calls.call import Call
 from rollserve_server.pool.calls.claims import Cancellation, Claims, PendingDelivery
 from rollserve_server.pool.calls.stragglers import Stragglers
 from rollserve_server.pool.interface.targets import AtLeast
-from rollserve_server.pool.plan.placement import Anywhere, is_movable
+from rollserve_server.pool.plan.placement import Anywhere, PerWorker, is_movable
 from rollserve_server.pool.plan.plan import Plan
-from rollserve_server.sampling import EARLY, Claim, EarlyClaim, EpisodeRange, Order
+from rollserve_server.sampling import EARLY, Claim, EpisodeRange, Order
 
 if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import WorkerHandle
@@ -80,7 +80,7 @@ class EpisodeCall(Call["Order", "Report"]):
         self._num_lost_deliveries: Counter[int] = Counter()
         self._claims = Claims(self._settings.window_bytes, sequence.claim_names, pinned=self._is_pinned)
         self._num_finished_last = [0] * len(workforce)
-        self._steps_per_second = [estimate.steps_per_second] * len(workforce)
+        self._steps_per_second = [0.0] * len(workforce)
         # Whether a worker had nothing to do with its last order, and so would have nothing now unless it gets
         # something: its buffer is full, its episodes have ended, or those that have not are not needed yet.
         self._is_stuck = [False] * len(workforce)
@@ -103,9 +103,6 @@ class EpisodeCall(Call["Order", "Report"]):
 
     def _end(self) -> None:
         self.account.num_kept_steps = self.sequence.num_held_steps
-        shares = self.account.workers
-        if num_steps := sum(share.num_simulated_steps for share in shares):
-            self._estimate.steps_per_second = num_steps / max(sum(share.sampling_seconds for share in shares), 1e-6)
 
     async def _next_handle(self, worker: int) -> WorkerHandle:
         known, slot = self.sequence.handles[worker], self._workforce[worker]
@@ -137,7 +134,6 @@ class EpisodeCall(Call["Order", "Report"]):
         # The first answer often brings everything, so nothing is ordered beyond it.
         is_first = not (self.in_flight[worker] or self._has_answered[worker])
         is_beyond_first = not (is_first or self._has_answered[worker])
-        early = self._early_claim(worker)
         release = () if plan.complete else tuple(sequence.releases[worker])
         cancel = sequence.cancellations[worker].take()
         can_sample = samples and not self._is_stuck[worker] and not is_beyond_first
@@ -153,30 +149,22 @@ class EpisodeCall(Call["Order", "Report"]):
             sequence=sequence.spec,
             begin=tuple(map(self._episode_range, begin)),
             begin_again=tuple(self._episode_range(unit) for indices in begin_again for unit in plan.units_in(indices)),
-            before=self._step_before(early),
+            before=plan.needed_before(),
             deliver=tuple(deliver),
             max_message_bytes=self._request.messages.max_message_bytes,
-            seconds=self._slice_seconds(worker, is_last=early is not None) if samples else 0.0,
+            seconds=self._slice_seconds(worker) if samples else 0.0,
             columns=self._request.messages.columns,
-            early=early,
+            # Where each worker's episodes are known in advance, it can write them without being asked.
+            early=self._can_write_early(worker, begin),
             release=release,
             is_whole=is_first and plan.has_begun_all_of(worker),
             cancel=cancel,
         )
 
-    def _early_claim(self, worker: int) -> EarlyClaim | None:
-        """Return the episodes that a worker writes without being asked, because the call will probably claim them."""
-        stretch = self._plan.expected_stretch(worker)
-        if stretch is None:
-            return None
-        return EarlyClaim(stretch.start, stretch.stop, stretch.num_missing_steps, stretch.owner)
-
-    def _step_before(self, early: EarlyClaim | None) -> int | None:
-        """Return the index before which episodes are worth steps, as far as the worker does not know that itself."""
-        needed_before = self._plan.needed_before()
-        if needed_before is None or early is None or early.num_steps is None:
-            return needed_before
-        return max(needed_before, early.stop)
+    def _can_write_early(self, worker: int, begin: Sequence[range]) -> bool:
+        """Whether all episodes that a worker has, including those that it begins now, are its own share of the call."""
+        placement = self.sequence.placement
+        return isinstance(placement, PerWorker) and {placement.owner_of(each.start) for each in begin} == {worker}
 
     def _begin_duplicates(self, worker: int) -> bool:
         """Have an idle worker run what the call has waited for too long; return whether there is any."""
@@ -218,7 +206,7 @@ class EpisodeCall(Call["Order", "Report"]):
         if self._advance_claims(flush=was_idle) or not was_idle:
             self._notify()
         # Others may have come so far since the order was given that its next ones reach further.
-        self._is_stuck[worker] = was_idle and order.before == self._step_before(self._early_claim(worker))
+        self._is_stuck[worker] = was_idle and order.before == self._plan.needed_before()
 
     def _count(self, worker: int, report: Report) -> None:
         """Add a worker's steps and times to the account, to the estimate and to the plan."""
@@ -334,8 +322,7 @@ class EpisodeCall(Call["Order", "Report"]):
         Raises:
             EnvFailedError: next is an episode that was given up, and the call cannot go on without it.
         """
-        stops = [delivery.parcel.stop[0] for delivery, _ in self._early.values()]
-        planned_claims = self._plan.claim(flush=flush, stops=stops)
+        planned_claims = self._plan.claim(flush=flush)
         for planned in planned_claims:
             claim_id = self._claims.add(planned)
             early, is_kept = self._early.get(planned.worker, (None, False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from rollserve_server.pool.calls.episodes import EpisodeCall
@@ -27,10 +28,8 @@ class Prefetch(EpisodeCall):
 
     def _next_order(self, worker: int, handle: WorkerHandle) -> Order | None:
         # One at a time, so that a call or an update which comes waits for no more.
-        return None if self.sequence.in_flight[worker] else super()._next_order(worker, handle)
-
-    def _early_claim(self, worker: int) -> None:
-        return None  # only the call that comes knows what it claims
+        order = None if self.sequence.in_flight[worker] else super()._next_order(worker, handle)
+        return order and dataclasses.replace(order, early=False)
 
     def _begin_duplicates(self, worker: int) -> bool:
         return False  # nobody waits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.plan.ledger import Ledger
     from rollserve_server.pool.plan.placement import Placement
 
-__all__ = ["Claiming", "PlannedClaim", "Stretch"]
+__all__ = ["Claiming", "PlannedClaim"]
 
 _CLAIM_BYTES = 1 << 20
 """Size from which on a claim takes no further episode."""
@@ -38,28 +38,6 @@ class PlannedClaim:
     start: int
     stop: int
     num_bytes: int
-    owner: int | None = None
-
-
-@dataclass(frozen=True)
-class Stretch:
-    """Consecutive episodes on one worker that are not claimed.
-
-    Attributes:
-        worker: index of the worker.
-        start: index of the first episode.
-        stop: index behind the last episode.
-        num_missing_steps: number of steps that the call needs from the first episode on; None if that is not known,
-            because episodes before are not finished, or the call needs a number of episodes.
-        is_finished: whether all of the episodes are finished.
-        owner: index of the worker that all of the episodes belong to; None if they belong to none.
-    """
-
-    worker: int
-    start: int
-    stop: int
-    num_missing_steps: int | None
-    is_finished: bool
     owner: int | None = None
 
 
@@ -111,14 +89,14 @@ class Claiming:
         self.obstacle: FailedEpisode | None = None
         self.complete = ledger.next_index == stop_index
         self.next_index = ledger.next_index
-        self.num_steps = self._num_claimed_steps = 0
+        self.num_steps = 0
         # The worker that has the gathered episodes, the one that they belong to, and their bytes: 0 if there are none,
         # because every episode has some.
         self._worker = 0
         self._owner: int | None = None
         self._num_bytes = 0
 
-    def claim(self, *, flush: bool, stops: Collection[int] = ()) -> list[PlannedClaim]:
+    def claim(self, *, flush: bool) -> list[PlannedClaim]:
         """Return what can be delivered next, in order.
 
         Consecutive episodes on one worker are gathered into one claim, so that they share messages, until they have
@@ -126,7 +104,6 @@ class Claiming:
 
         Args:
             flush: whether to claim at once what is gathered.
-            stops: indices before which a claim ends, because the episodes before are written together.
         """
         claims = []
         ledger = self.ledger
@@ -142,8 +119,7 @@ class Claiming:
                 self._worker,
                 self._owner,
             )
-            is_full = self._num_bytes >= _CLAIM_BYTES or self.next_index in stops
-            if self._num_bytes and (is_full or is_elsewhere):
+            if self._num_bytes and (self._num_bytes >= _CLAIM_BYTES or is_elsewhere):
                 claims.append(self._close())
             if worker is None or self.next_index not in ledger.sizes:
                 break
@@ -154,21 +130,6 @@ class Claiming:
         if flush and self._num_bytes:
             claims.append(self._close())
         return claims
-
-    def stretches(self) -> Iterator[Stretch]:
-        """Yield what has begun and is not claimed, in order, up to the first episode that has not begun."""
-        ledger, index, num_steps, is_known = self.ledger, self.ledger.next_index, self._num_claimed_steps, True
-        while (worker := ledger.workers.get(index)) is not None and index != self.stop_index:
-            start, owner, is_finished = index, self._owner_of(index), True
-            target_steps = self.target.num_steps if isinstance(self.target, AtLeast) else None
-            num_missing_steps = None if target_steps is None or not is_known else target_steps - num_steps
-            while (ledger.workers.get(index), self._owner_of(index)) == (worker, owner) and index != self.stop_index:
-                if index in ledger.sizes:
-                    num_steps += ledger.sizes[index][0]
-                else:
-                    is_finished = is_known = False
-                index += 1
-            yield Stretch(worker, start, index, num_missing_steps, is_finished, owner)
 
     def take_skipped(self) -> dict[int, FailedEpisode]:
         """Return the episodes that were skipped since the last such call, by index."""
@@ -208,7 +169,6 @@ class Claiming:
                 self._duplicates.settle(index, claim.worker)
             del ledger.workers[index], ledger.sizes[index]
         ledger.next_index = claim.stop
-        self._num_claimed_steps = self.num_steps
         self._num_bytes = 0
         return claim
 

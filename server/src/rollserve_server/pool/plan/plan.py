@@ -7,14 +7,14 @@ alone. Workers only decide how long it takes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from rollserve_server.pool.interface.targets import AtLeast, Exactly, InAll, Target
-from rollserve_server.pool.plan.claiming import Claiming, PlannedClaim, Stretch
+from rollserve_server.pool.plan.claiming import Claiming, PlannedClaim
 from rollserve_server.pool.plan.demand import Demand
 from rollserve_server.pool.plan.duplicates import Duplicates
-from rollserve_server.pool.plan.placement import Anywhere, Placement, RoundRobin, is_movable
+from rollserve_server.pool.plan.placement import Anywhere, Placement, is_movable
 from rollserve_server.pool.plan.queues import PinnedQueue, SharedQueue, ranges_of
 from rollserve_server.pool.plan.suspects import Suspects
 
@@ -162,16 +162,6 @@ class Plan:
         """Whether a worker has begun all of its episodes; false where any worker may run any episode."""
         return isinstance(self._queue, PinnedQueue) and self._queue.has_begun_all_of(worker)
 
-    def expected_stretch(self, worker: int) -> Stretch | None:
-        """Return the first unfinished stretch of a worker that has its share of what the call still needs, else None.
-
-        As far as the estimate tells, the call will claim that stretch as a whole.
-        """
-        if self.complete or isinstance(self._placement, RoundRobin) or not self._has_share(worker):
-            return None
-        stretches = self._claiming.stretches()
-        return next((each for each in stretches if each.worker == worker and not each.is_finished), None)
-
     def needed_before(self) -> int | None:
         """Return the index before which all needed episodes are, as far as the estimate tells; None for no limit."""
         return None if self._unit_size == 1 else self._demand.needed_before()
@@ -252,9 +242,9 @@ class Plan:
         """Record that a lost worker was replaced."""
         self._absent.discard(worker)
 
-    def claim(self, *, flush: bool = False, stops: Collection[int] = ()) -> list[PlannedClaim]:
+    def claim(self, *, flush: bool = False) -> list[PlannedClaim]:
         """Return what can be delivered next, in order; see `Claiming.claim`."""
-        return self._claiming.claim(flush=flush, stops=stops)
+        return self._claiming.claim(flush=flush)
 
     def take_skipped(self) -> dict[int, FailedEpisode]:
         """Return the failed episodes that were skipped since the last such call, by index."""
@@ -306,15 +296,6 @@ class Plan:
             room -= sum(map(len, taken))
             ranges += taken
         return ranges
-
-    def _has_share(self, worker: int) -> bool:
-        """Whether a worker has begun its share of all episodes that the call still needs."""
-        if not isinstance(self._placement, Anywhere):
-            return self.has_begun_all_of(worker)
-        num_open = sum(self.num_open)
-        num_more = self._demand.num_more(num_open - len(self._ledger.duplicates))
-        num_present = len(self.num_open) - len(self._absent)
-        return self.num_open[worker] >= (num_open + max(num_more, 0)) // num_present
 
     def _share(self, queue: SharedQueue, worker: int, room: int, num_more: int) -> int:
         """Return how many episodes a worker begins now, so that all workers have about as many."""

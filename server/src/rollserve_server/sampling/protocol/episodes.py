@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rollserve_server.errors import DomainError
     from rollserve_server.sampling.protocol.orders import ColumnFormat, EpisodeFailure, Message, Outcome
 
-__all__ = ["EARLY", "Claim", "EarlyClaim", "EpisodeRange", "Order", "Parcel", "Report", "SequenceSpec"]
+__all__ = ["EARLY", "Claim", "EpisodeRange", "Order", "Parcel", "Report", "SequenceSpec"]
 
 
 @dataclass(frozen=True)
@@ -74,23 +74,6 @@ EARLY = -1
 
 
 @dataclass(frozen=True)
-class EarlyClaim:
-    """Consecutive episodes of one worker that a call will probably claim, once they are finished.
-
-    Attributes:
-        start: index of the first episode.
-        stop: index behind the last episode that the worker has begun or is to begin of them.
-        num_steps: number of steps at which the claim, and with it the call, ends before `stop`; None if it does not.
-        worker_index: index of the worker that the episodes belong to, for messages; None if they belong to none.
-    """
-
-    start: int
-    stop: int
-    num_steps: int | None = None
-    worker_index: int | None = None
-
-
-@dataclass(frozen=True)
 class Order(WorkOrder["Report"]):
     """A slice of work on a sequence of episodes.
 
@@ -105,11 +88,11 @@ class Order(WorkOrder["Report"]):
         seconds: upper bound for the time to step environments. Unless it is 0, every row with an episode makes at least
             one step.
         columns: how columns may be written. None discards them: each claim is reported as one message without bytes.
-        early: episodes that the worker writes without a claim as soon as they are finished, which ends the steps, if
-            they are small. Their claim id is `EARLY`, and the worker keeps them until `release`.
+        early: whether to write the whole sequence without a claim, if all its episodes are finished and small. They
+            belong to this worker. Their claim id is `EARLY`, and the worker keeps them until `release`.
         release: claims of episodes that were written early and have been delivered; the worker forgets them.
         is_whole: whether the sequence has no other episodes for this worker. The worker then closes the work once it
-            has written all of its episodes early.
+            has written them early.
         report_outcomes: whether to report the outcomes of episodes that end.
         cancel: episodes to forget first, if the worker has them, because they run or have run elsewhere.
     """
@@ -122,7 +105,7 @@ class Order(WorkOrder["Report"]):
     max_message_bytes: int
     seconds: float
     columns: ColumnFormat | None = PLAIN
-    early: EarlyClaim | None = None
+    early: bool = False
     release: tuple[Claim, ...] = ()
     is_whole: bool = False
     report_outcomes: bool = False

@@ -16,7 +16,6 @@ from rollserve_server.sampling.encode.encoder import Encoding
 from rollserve_server.sampling.protocol.episodes import EARLY, Claim, Order, Parcel, Report, SequenceSpec
 from rollserve_server.sampling.protocol.orders import Message, Outcome
 from rollserve_server.sampling.work.claims import ClaimWriter
-from rollserve_server.sampling.work.early import EarlyEpisodes
 from rollserve_server.sampling.work.room import buffer_bytes
 from rollserve_server.sampling.work.slices import run_slice
 
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["EpisodeWork"]
 
-_MAX_EARLY_BYTES = 1 << 20
-"""Size up to which episodes are written early: a call may turn out to claim others, and larger claims are divided."""
+_MAX_EARLY_BYTES = 64 << 10
+"""Size up to which episodes are written early: objects of Ray up to this size arrive together with the report."""
 
 
 class EpisodeWork:
@@ -49,6 +48,7 @@ class EpisodeWork:
         sequence: SequenceSpec,
         envs: RowEnvs | VectorEnvs,
         agent: Agent,
+        worker_index: int,
         settings: WorkerSettings,
         new_buffer: Callable[[int], NDArray[np.uint8]],
     ) -> None:
@@ -58,12 +58,14 @@ class EpisodeWork:
             sequence: the sequence.
             envs: environments that nothing else uses.
             agent: agent that acts.
+            worker_index: index of the worker, for messages that are written early.
             settings: retries, and the size of finished episodes from which no more episodes begin, except lost ones
                 and those with lower indices than a finished one, because its claim may wait for them.
             new_buffer: makes a buffer of so many bytes for messages.
         """
         self.spec = sequence
         self.envs = envs
+        self._worker_index = worker_index
         self._buffer_bytes = buffer_bytes(settings)
         self.collector: Collector
         if isinstance(envs, VectorEnvs):
@@ -72,8 +74,6 @@ class EpisodeWork:
             max_episode_length, num_retries = sequence.max_episode_length, settings.env_retries
             self.collector = RowCollector(sequence.root_seed, envs, agent, max_episode_length, num_retries)
         self._finished: dict[int, Episode] = {}
-        # The last claim that was written early.
-        self._early: Claim | None = None
         self._held_bytes = 0
         self._writer = ClaimWriter(self._finished, new_buffer)
         # One more than the highest index of lost episodes that have begun again, even if the buffer was full.
@@ -101,16 +101,15 @@ class EpisodeWork:
         outcomes: tuple[Outcome, ...] = ()
         parcels: list[Parcel] = []
         buffer, failure, is_closed = np.empty(0, np.uint8), None, False
-        early = EarlyEpisodes(order.early, self._finished) if order.early else None
         try:
             if order.seconds > 0:
-                finished = self._sample(order.seconds, order.before, early, is_stopped)
+                finished = self._sample(order.seconds, order.before, is_stopped)
             if order.report_outcomes:
                 outcomes = self._outcomes(index for index, _, _ in finished)
             sampled = time.perf_counter()
-            claims = order.deliver or self._early_claims(early)
-            parcels, buffer = self._deliver(claims, order)
-            is_closed = order.is_whole and self._are_all_in(parcels)
+            early = self._early_claims() if order.early and not order.deliver else []
+            parcels, buffer = self._deliver(order.deliver or early, order)
+            is_closed = order.is_whole and bool(early)
         except DomainError as error:
             failure = error
         env_failures, num_lost_steps = collector.attempts.take()
@@ -129,27 +128,20 @@ class EpisodeWork:
         )
         return report, buffer
 
-    def _sample(
-        self, seconds: float, before: int | None, early: EarlyEpisodes | None, is_stopped: Callable[[], bool]
-    ) -> list[tuple[int, int, int]]:
+    def _sample(self, seconds: float, before: int | None, is_stopped: Callable[[], bool]) -> list[tuple[int, int, int]]:
         """Run a slice; return index, number of steps and approximate bytes of each episode that ended."""
         collector = self.collector
 
         def begin() -> bool:
-            if early is not None and early.is_last:
-                return False
             is_full = self._held_bytes >= self._buffer_bytes
             return collector.begin(self._awaited_before(before) if is_full else before)
 
-        had_early = early is not None and early.are_finished
         finished = []
-        for ended in run_slice(collector, begin, seconds, is_stopped, ends_dry=early is None):
+        for ended in run_slice(collector, begin, seconds, is_stopped):
             for episode in ended:
                 self._held_bytes += episode.num_bytes
                 self._finished[episode.index] = episode
                 finished.append((episode.index, episode.length, episode.num_bytes))
-            if ended and early is not None and early.are_finished and not had_early:
-                break
         return finished
 
     def _awaited_before(self, before: int | None) -> int:
@@ -176,18 +168,13 @@ class EpisodeWork:
         start, stop = (claim.start, claim.first_step), (claim.stop, 0)
         return Parcel(claim.claim_id, (message,), start, stop, complete=True)
 
-    def _early_claims(self, early: EarlyEpisodes | None) -> list[Claim]:
-        """Return the claim of early episodes if they are finished and small, and were not written before; else none."""
-        claim = None if early is None else early.claim()
-        if early is None or claim is None or claim == self._early or early.num_bytes > _MAX_EARLY_BYTES:
-            return []
-        self._early = claim
-        return [claim]
-
-    def _are_all_in(self, parcels: Sequence[Parcel]) -> bool:
-        """Whether all episodes are finished, and in a parcel that was written early."""
-        num_early = sum(parcel.stop[0] - parcel.start[0] for parcel in parcels if parcel.claim_id == EARLY)
-        return num_early == len(self._finished) > 0 and not (self.collector.num_waiting or self.collector.num_running)
+    def _early_claims(self) -> list[Claim]:
+        """Return a claim of all episodes if nothing runs or waits, and they are consecutive and small; else none."""
+        first, last = min(self._finished, default=0), max(self._finished, default=-1)
+        is_consecutive = 0 < len(self._finished) == last - first + 1
+        is_done = not (self.collector.num_waiting or self.collector.num_running)
+        is_early = is_consecutive and is_done and self._held_bytes <= _MAX_EARLY_BYTES
+        return [Claim(EARLY, first, last + 1, worker_index=self._worker_index)] if is_early else []
 
     def _release(self, claim: Claim) -> None:
         """Forget the episodes of a claim, which have been written."""
