@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from simulated_workers import Workers, mixed_lengths
 
 from rollserve_server.pool import AtLeast, Exactly, InAll, Target
+from rollserve_server.pool.plan.claiming import Stretch
 from rollserve_server.pool.plan.ledger import Ledger
 from rollserve_server.pool.plan.length_estimate import LengthEstimate
 from rollserve_server.pool.plan.placement import Anywhere, PerWorker, Placement, RoundRobin
@@ -264,6 +265,36 @@ def test_plan_begins_one_episode_per_worker_when_no_length_is_known() -> None:
     plan.finish(1, 10, 1000)
     estimate.observe(0, [10])
     assert plan.begin(0, 100) != []
+
+
+def test_workers_with_their_share_have_an_expected_stretch() -> None:
+    plan = Plan(AtLeast(60), Anywhere(), Ledger(0), LengthEstimate(10), num_workers=2)
+    assert plan.expected_stretch(0) is None
+    assert [plan.begin(worker, 9) for worker in range(2)] == [[range(3)], [range(3, 6)]]
+    assert plan.expected_stretch(0) == Stretch(0, 3, num_missing_steps=60, owner=None)
+    assert plan.expected_stretch(1) == Stretch(3, 6, num_missing_steps=None, owner=None)  # steps before are not known
+    for index in range(3):
+        plan.finish(index, 5, 1)
+    assert plan.expected_stretch(1) == Stretch(3, 6, num_missing_steps=45, owner=None)
+    assert [(claim.start, claim.stop) for claim in plan.claim(stops=[2])] == [(0, 2), (2, 3)]
+    assert plan.lose(1) == [3, 4, 5]
+    assert plan.expected_stretch(1) is None
+
+
+def test_workers_have_an_expected_stretch_of_each_owner() -> None:
+    plan = Plan(Exactly(2), PerWorker(0, 2, are_alike=True), Ledger(0), LengthEstimate(10), num_workers=2)
+    plan.lose(1)
+    assert plan.begin(0, 9) == [range(2), range(2, 4)]
+    assert plan.expected_stretch(0) == Stretch(0, 2, num_missing_steps=None, owner=0)
+    for index in range(2):
+        plan.finish(index, 5, 1)
+    assert plan.expected_stretch(0) == Stretch(2, 4, num_missing_steps=None, owner=1)
+
+
+def test_workers_without_room_for_their_share_have_no_expected_stretch() -> None:
+    plan = Plan(AtLeast(60), Anywhere(), Ledger(0), LengthEstimate(10), num_workers=2)
+    assert plan.begin(0, 2) == [range(2)]
+    assert plan.expected_stretch(0) is None
 
 
 def test_awaited_stragglers_are_begun_twice() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -37,6 +38,10 @@ class PendingDelivery(NamedTuple):
     def num_steps(self) -> int:
         """Number of steps in the messages."""
         return sum(message.num_steps for message in self.parcel.messages)
+
+    def named(self, claim_id: int) -> PendingDelivery:
+        """Return the same as a parcel of another claim."""
+        return self._replace(parcel=dataclasses.replace(self.parcel, claim_id=claim_id))
 
 
 class Cancellation(NamedTuple):

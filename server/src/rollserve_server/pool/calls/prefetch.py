@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 from rollserve_server.pool.calls.episodes import EpisodeCall
 
 if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import WorkerHandle
+    from rollserve_server.pool.plan.claiming import Stretch
     from rollserve_server.pool.sequences.sequences import Sequences
     from rollserve_server.sampling import Order
 
@@ -28,8 +28,10 @@ class Prefetch(EpisodeCall):
 
     def _next_order(self, worker: int, handle: WorkerHandle) -> Order | None:
         # One at a time, so that a call or an update which comes waits for no more.
-        order = None if self.sequence.in_flight[worker] else super()._next_order(worker, handle)
-        return order and dataclasses.replace(order, early=False)
+        return None if self.sequence.in_flight[worker] else super()._next_order(worker, handle)
+
+    def _expected_stretch(self, worker: int) -> Stretch | None:
+        return None  # only the call that comes knows what it claims
 
     def _begin_duplicates(self, worker: int) -> bool:
         return False  # nobody waits

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rollserve_server.pool.interface.targets import AtLeast, Exactly, Target
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.plan.ledger import Ledger
     from rollserve_server.pool.plan.placement import Placement
 
-__all__ = ["Claiming", "PlannedClaim"]
+__all__ = ["Claiming", "PlannedClaim", "Stretch"]
 
 _CLAIM_BYTES = 1 << 20
 """Size from which on a claim takes no further episode."""
@@ -39,6 +40,23 @@ class PlannedClaim:
     stop: int
     num_bytes: int
     owner: int | None = None
+
+
+class Stretch(NamedTuple):
+    """Consecutive episodes on one worker, begun and not claimed, up to the first that is elsewhere.
+
+    Attributes:
+        start: index of the first episode.
+        stop: index behind the last episode.
+        num_missing_steps: number of steps that the call needs from the first episode on; None if that is not known,
+            because episodes before are not finished, or the call needs a number of episodes.
+        owner: index of the worker that all of the episodes belong to; None if they belong to none.
+    """
+
+    start: int
+    stop: int
+    num_missing_steps: int | None
+    owner: int | None
 
 
 class Claiming:
@@ -96,7 +114,7 @@ class Claiming:
         self._owner: int | None = None
         self._num_bytes = 0
 
-    def claim(self, *, flush: bool) -> list[PlannedClaim]:
+    def claim(self, *, flush: bool, stops: Collection[int] = ()) -> list[PlannedClaim]:
         """Return what can be delivered next, in order.
 
         Consecutive episodes on one worker are gathered into one claim, so that they share messages, until they have
@@ -104,6 +122,7 @@ class Claiming:
 
         Args:
             flush: whether to claim at once what is gathered.
+            stops: indices at which claims end, because what comes before is written together.
         """
         claims = []
         ledger = self.ledger
@@ -119,7 +138,8 @@ class Claiming:
                 self._worker,
                 self._owner,
             )
-            if self._num_bytes and (self._num_bytes >= _CLAIM_BYTES or is_elsewhere):
+            is_full = self._num_bytes >= _CLAIM_BYTES or self.next_index in stops
+            if self._num_bytes and (is_full or is_elsewhere):
                 claims.append(self._close())
             if worker is None or self.next_index not in ledger.sizes:
                 break
@@ -130,6 +150,24 @@ class Claiming:
         if flush and self._num_bytes:
             claims.append(self._close())
         return claims
+
+    def unfinished_stretch(self, worker: int) -> Stretch | None:
+        """Return the first stretch of a worker that has an unfinished episode; None if there is none."""
+        ledger, num_missing_steps = self.ledger, self._num_missing_steps()
+        begun = itertools.takewhile(
+            lambda index: index in ledger.workers and index != self.stop_index, itertools.count(ledger.next_index)
+        )
+        for (holder, owner), group in itertools.groupby(begun, lambda i: (ledger.workers[i], self._owner_of(i))):
+            indices = list(group)
+            lengths = [ledger.sizes[index][0] for index in indices if index in ledger.sizes]
+            is_finished = len(lengths) == len(indices)
+            if holder == worker and not is_finished:
+                return Stretch(indices[0], indices[-1] + 1, num_missing_steps, owner)
+            if not is_finished:
+                num_missing_steps = None
+            elif num_missing_steps is not None:
+                num_missing_steps -= sum(lengths)
+        return None
 
     def take_skipped(self) -> dict[int, FailedEpisode]:
         """Return the episodes that were skipped since the last such call, by index."""
@@ -151,6 +189,13 @@ class Claiming:
         if self._num_bytes and self._worker == worker:
             self.next_index = self.ledger.next_index
             self._num_bytes = 0
+
+    def _num_missing_steps(self) -> int | None:
+        """Return the number of steps that the call needs beside the claimed ones; None for a number of episodes."""
+        if not isinstance(self.target, AtLeast):
+            return None
+        gathered = range(self.ledger.next_index, self.next_index)
+        return self.target.num_steps - self.num_steps + sum(self.ledger.sizes[index][0] for index in gathered)
 
     def _gather(self, worker: int, num_steps: int, num_bytes: int) -> None:
         """Add the next episode to the claim that is being gathered."""

@@ -24,6 +24,7 @@ class LengthEstimate:
 
     Attributes:
         pace: durations of the episodes.
+        steps_per_second: steps that a worker has made in a second of the last call; 0 if nothing is known.
     """
 
     _MAX_EPISODES = 256.0
@@ -39,6 +40,7 @@ class LengthEstimate:
         self._episodes = self._PRIOR_EPISODES if max_episode_steps else 0.0
         self._lengths: deque[int] = deque(maxlen=int(self._MAX_EPISODES))
         self.pace = Pace()
+        self.steps_per_second = 0.0
 
     @property
     def mean(self) -> float | None:

@@ -7,11 +7,11 @@ alone. Workers only decide how long it takes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
 from rollserve_server.pool.interface.targets import AtLeast, Exactly, InAll, Target
-from rollserve_server.pool.plan.claiming import Claiming, PlannedClaim
+from rollserve_server.pool.plan.claiming import Claiming, PlannedClaim, Stretch
 from rollserve_server.pool.plan.demand import Demand
 from rollserve_server.pool.plan.duplicates import Duplicates
 from rollserve_server.pool.plan.placement import Anywhere, Placement, is_movable
@@ -158,9 +158,13 @@ class Plan:
         """Return the first running episode that the call waits for, or None."""
         return next(self._demand.awaited(), None)
 
-    def has_begun_all_of(self, worker: int) -> bool:
-        """Whether a worker has begun all of its episodes; false where any worker may run any episode."""
-        return isinstance(self._queue, PinnedQueue) and self._queue.has_begun_all_of(worker)
+    def expected_stretch(self, worker: int) -> Stretch | None:
+        """Return the first unfinished stretch of a worker that has begun its share of the call; None for other workers.
+
+        As far as the estimate tells, the call will claim that stretch as a whole.
+        """
+        has_share = not self.complete and self._has_begun_share(worker)
+        return self._claiming.unfinished_stretch(worker) if has_share else None
 
     def needed_before(self) -> int | None:
         """Return the index before which all needed episodes are, as far as the estimate tells; None for no limit."""
@@ -242,9 +246,9 @@ class Plan:
         """Record that a lost worker was replaced."""
         self._absent.discard(worker)
 
-    def claim(self, *, flush: bool = False) -> list[PlannedClaim]:
+    def claim(self, *, flush: bool = False, stops: Collection[int] = ()) -> list[PlannedClaim]:
         """Return what can be delivered next, in order; see `Claiming.claim`."""
-        return self._claiming.claim(flush=flush)
+        return self._claiming.claim(flush=flush, stops=stops)
 
     def take_skipped(self) -> dict[int, FailedEpisode]:
         """Return the failed episodes that were skipped since the last such call, by index."""
@@ -296,6 +300,15 @@ class Plan:
             room -= sum(map(len, taken))
             ranges += taken
         return ranges
+
+    def _has_begun_share(self, worker: int) -> bool:
+        """Whether a worker has begun its share of all that the call needs; False if workers take turns without end."""
+        if not isinstance(self._queue, SharedQueue):
+            return self._queue.has_begun_all_of(worker)
+        num_open = sum(self.num_open)
+        num_more = self._demand.num_more(num_open - len(self._ledger.duplicates))
+        num_present = len(self.num_open) - len(self._absent)
+        return self.num_open[worker] >= (num_open + max(num_more, 0)) // max(num_present, 1)
 
     def _share(self, queue: SharedQueue, worker: int, room: int, num_more: int) -> int:
         """Return how many episodes a worker begins now, so that all workers have about as many."""

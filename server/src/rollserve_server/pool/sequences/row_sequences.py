@@ -210,7 +210,7 @@ class RowSequences:
         self._limit()
 
     def end_own(self, env_version: int) -> None:
-        """Have calls without a seed begin other sequences than those of environments before this version."""
+        """Have calls without a seed continue no sequence of environments before this version."""
         for sequence in self._kept:
             if sequence.kind.env_version < env_version:
                 sequence.is_own = False
@@ -224,7 +224,7 @@ class RowSequences:
                 self._give_up_rows(sequence)
 
     def drop_all(self) -> None:
-        """Forget all sequences, and those that calls use once these end: the number of rows has changed."""
+        """Forget idle sequences now, and busy ones when their calls end: the number of rows has changed."""
         for sequence in self._kept:
             if not sequence.is_busy:
                 self._give_up_rows(sequence)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rollserve_server.errors import DomainError
     from rollserve_server.sampling.protocol.orders import ColumnFormat, EpisodeFailure, Message, Outcome
 
-__all__ = ["EARLY", "Claim", "EpisodeRange", "Order", "Parcel", "Report", "SequenceSpec"]
+__all__ = ["Claim", "EarlyClaim", "EpisodeRange", "Order", "Parcel", "Report", "SequenceSpec"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Claim:
     """Finished episodes of one worker, with consecutive indices, that a call delivers next.
 
     Attributes:
-        claim_id: the call's number for the claim, or `EARLY`.
+        claim_id: the call's number for the claim.
         start: index of the first episode.
         stop: index of the last episode, plus 1.
         first_step: number of steps of the first episode that were delivered before and are not written again.
@@ -69,8 +69,25 @@ class Claim:
     worker_index: int | None = None
 
 
-EARLY = -1
-"""Claim id of episodes that a worker writes before any call has claimed them."""
+@dataclass(frozen=True)
+class EarlyClaim:
+    """Consecutive episodes that a worker has, or begins now, and that the call will probably claim of it.
+
+    It is satisfied when all of the episodes are finished, or so many that they have `num_steps` steps.
+
+    Attributes:
+        claim_id: the call's number for it; orders of other calls have other numbers.
+        start: index of the first episode.
+        stop: index of the last episode, plus 1.
+        num_steps: number of steps with which the call ends; None if that is not known.
+        worker_index: index of the worker that the episodes belong to, for messages; None if they belong to none.
+    """
+
+    claim_id: int
+    start: int
+    stop: int
+    num_steps: int | None = None
+    worker_index: int | None = None
 
 
 @dataclass(frozen=True)
@@ -88,11 +105,9 @@ class Order(WorkOrder["Report"]):
         seconds: upper bound for the time to step environments. Unless it is 0, every row with an episode makes at least
             one step.
         columns: how columns may be written. None discards them: each claim is reported as one message without bytes.
-        early: whether to write the whole sequence without a claim, if all its episodes are finished and small. They
-            belong to this worker. Their claim id is `EARLY`, and the worker keeps them until `release`.
-        release: claims of episodes that were written early and have been delivered; the worker forgets them.
-        is_whole: whether the sequence has no other episodes for this worker. The worker then closes the work once it
-            has written them early.
+        early: episodes to write without a claim if the order's steps finish them, which ends the steps, and they are
+            small; None for none. The worker keeps them like others that are not claimed.
+        release: claims of episodes that were written early and are claimed; the worker forgets them first.
         report_outcomes: whether to report the outcomes of episodes that end.
         cancel: episodes to forget first, if the worker has them, because they run or have run elsewhere.
     """
@@ -105,9 +120,8 @@ class Order(WorkOrder["Report"]):
     max_message_bytes: int
     seconds: float
     columns: ColumnFormat | None = PLAIN
-    early: bool = False
+    early: EarlyClaim | None = None
     release: tuple[Claim, ...] = ()
-    is_whole: bool = False
     report_outcomes: bool = False
     cancel: tuple[range, ...] = ()
 
@@ -143,11 +157,11 @@ class Report:
         sampling_seconds: time spent on steps.
         encoding_seconds: time spent on writing messages.
         failure: error after which the pool has to close the work; None if there was none.
-        is_closed: whether the worker has closed the work.
         outcomes: outcomes of the episodes that ended, if the order asks for them.
         env_failures: errors of environments, which affect no other episodes than those they name.
         num_lost_steps: number of steps that were thrown away, made now or earlier: steps of episodes whose environments
             failed, of cancelled episodes, and steps that had been delivered before their episode ran again.
+        early: messages of the order's early claim, all of them; None if they were not written.
     """
 
     finished: tuple[tuple[int, int, int], ...]
@@ -157,7 +171,7 @@ class Report:
     sampling_seconds: float
     encoding_seconds: float
     failure: DomainError | None = None
-    is_closed: bool = False
     outcomes: tuple[Outcome, ...] = ()
     env_failures: tuple[EpisodeFailure, ...] = ()
     num_lost_steps: int = 0
+    early: Parcel | None = None

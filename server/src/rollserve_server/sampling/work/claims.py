@@ -90,6 +90,10 @@ class ClaimWriter:
                 return written - (claim.first_step if episode.index == claim.start else 0)
         return 0
 
+    def drop(self, claim: Claim) -> None:
+        """Forget how much of a claim was written; it is not written any further."""
+        self._drafts.pop(claim, None)
+
     def forget_incomplete(self) -> None:
         """Forget claims of episodes that are no longer there."""
         for claim in list(self._drafts):

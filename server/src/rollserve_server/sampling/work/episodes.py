@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollserve_server.envs import VectorEnvs
-from rollserve_server.errors import DomainError
+from rollserve_server.errors import DomainError, OverLimitError
 from rollserve_server.sampling.collect.rows import RowCollector
 from rollserve_server.sampling.collect.vector import VectorCollector
 from rollserve_server.sampling.encode.encoder import Encoding
-from rollserve_server.sampling.protocol.episodes import EARLY, Claim, Order, Parcel, Report, SequenceSpec
+from rollserve_server.sampling.protocol.episodes import Claim, Order, Parcel, Report, SequenceSpec
 from rollserve_server.sampling.protocol.orders import Message, Outcome
 from rollserve_server.sampling.work.claims import ClaimWriter
+from rollserve_server.sampling.work.early import EarlyEpisodes
 from rollserve_server.sampling.work.room import buffer_bytes
 from rollserve_server.sampling.work.slices import run_slice
 
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
 
 __all__ = ["EpisodeWork"]
 
-_MAX_EARLY_BYTES = 64 << 10
-"""Size up to which episodes are written early: objects of Ray up to this size arrive together with the report."""
+_MAX_EARLY_BYTES = 1 << 20
+"""Size up to which episodes are written early: they are written again if the call claims others, and larger ones are
+several claims.
+"""
 
 
 class EpisodeWork:
@@ -48,7 +51,6 @@ class EpisodeWork:
         sequence: SequenceSpec,
         envs: RowEnvs | VectorEnvs,
         agent: Agent,
-        worker_index: int,
         settings: WorkerSettings,
         new_buffer: Callable[[int], NDArray[np.uint8]],
     ) -> None:
@@ -58,14 +60,12 @@ class EpisodeWork:
             sequence: the sequence.
             envs: environments that nothing else uses.
             agent: agent that acts.
-            worker_index: index of the worker, for messages that are written early.
             settings: retries, and the size of finished episodes from which no more episodes begin, except lost ones
                 and those with lower indices than a finished one, because its claim may wait for them.
             new_buffer: makes a buffer of so many bytes for messages.
         """
         self.spec = sequence
         self.envs = envs
-        self._worker_index = worker_index
         self._buffer_bytes = buffer_bytes(settings)
         self.collector: Collector
         if isinstance(envs, VectorEnvs):
@@ -100,16 +100,19 @@ class EpisodeWork:
         finished: list[tuple[int, int, int]] = []
         outcomes: tuple[Outcome, ...] = ()
         parcels: list[Parcel] = []
-        buffer, failure, is_closed = np.empty(0, np.uint8), None, False
+        early_parcel: Parcel | None = None
+        buffer, failure = np.empty(0, np.uint8), None
+        early = None if order.early is None else EarlyEpisodes(order.early, self._finished)
         try:
-            if order.seconds > 0:
-                finished = self._sample(order.seconds, order.before, is_stopped)
+            if order.seconds > 0 and not (early is not None and early.end_call):
+                finished = self._sample(order, early, is_stopped)
             if order.report_outcomes:
                 outcomes = self._outcomes(index for index, _, _ in finished)
             sampled = time.perf_counter()
-            early = self._early_claims() if order.early and not order.deliver else []
-            parcels, buffer = self._deliver(order.deliver or early, order)
-            is_closed = order.is_whole and bool(early)
+            if early is not None and early.are_due and not order.deliver:
+                early_parcel, buffer = self._write_early(early, order)
+            else:
+                parcels, buffer = self._deliver(order)
         except DomainError as error:
             failure = error
         env_failures, num_lost_steps = collector.attempts.take()
@@ -121,27 +124,34 @@ class EpisodeWork:
             sampling_seconds=sampled - began,
             encoding_seconds=time.perf_counter() - sampled,
             failure=failure,
-            is_closed=is_closed,
             outcomes=outcomes,
             env_failures=env_failures,
             num_lost_steps=num_lost_steps + self._num_cancelled_steps,
+            early=early_parcel,
         )
         return report, buffer
 
-    def _sample(self, seconds: float, before: int | None, is_stopped: Callable[[], bool]) -> list[tuple[int, int, int]]:
+    def _sample(
+        self, order: Order, early: EarlyEpisodes | None, is_stopped: Callable[[], bool]
+    ) -> list[tuple[int, int, int]]:
         """Run a slice; return index, number of steps and approximate bytes of each episode that ended."""
-        collector = self.collector
+        collector, before = self.collector, order.before
+        if before is not None and order.early is not None and order.early.num_steps is not None:
+            before = max(before, order.early.stop)  # the steps tell better than the estimate which episodes are needed
 
         def begin() -> bool:
             is_full = self._held_bytes >= self._buffer_bytes
             return collector.begin(self._awaited_before(before) if is_full else before)
 
         finished = []
-        for ended in run_slice(collector, begin, seconds, is_stopped):
+        # The pool has nothing more for rows that become idle while there is an early claim.
+        for ended in run_slice(collector, begin, order.seconds, is_stopped, ends_dry=early is None):
             for episode in ended:
                 self._held_bytes += episode.num_bytes
                 self._finished[episode.index] = episode
                 finished.append((episode.index, episode.length, episode.num_bytes))
+            if ended and early is not None and early.advance():
+                break
         return finished
 
     def _awaited_before(self, before: int | None) -> int:
@@ -149,17 +159,32 @@ class EpisodeWork:
         awaited = max((self._stop_again, *self._finished))
         return awaited if before is None else min(awaited, before)
 
-    def _deliver(self, claims: Sequence[Claim], order: Order) -> tuple[list[Parcel], NDArray[np.uint8]]:
-        """Write the claims, or discard them, and release complete ones."""
-        if order.columns is None:
-            parcels, buffer = [self._discard(claim) for claim in claims], np.empty(0, np.uint8)
-        else:
-            encoding = Encoding(self.spec.policy_version, None, order.columns)
-            parcels, buffer = self._writer.write(claims, encoding, order.max_message_bytes)
-        for claim, parcel in zip(claims, parcels, strict=False):
-            if parcel.complete and claim.claim_id != EARLY:
+    def _deliver(self, order: Order) -> tuple[list[Parcel], NDArray[np.uint8]]:
+        """Write the order's claims, or discard them, and release complete ones."""
+        parcels, buffer = self._write(order.deliver, order)
+        for claim, parcel in zip(order.deliver, parcels, strict=False):
+            if parcel.complete:
                 self._release(claim)
         return parcels, buffer
+
+    def _write_early(self, early: EarlyEpisodes, order: Order) -> tuple[Parcel | None, NDArray[np.uint8]]:
+        """Write the episodes of the order's early claim, or discard them; None if they are large."""
+        nothing, claim = (None, np.empty(0, np.uint8)), early.claim
+        if early.num_bytes > _MAX_EARLY_BYTES:
+            return nothing
+        try:
+            (parcel,), buffer = self._write([claim], order)
+        except OverLimitError:  # raised again if the call claims the episode
+            return nothing
+        finally:
+            self._writer.drop(claim)
+        return (parcel, buffer) if parcel.complete else nothing
+
+    def _write(self, claims: Sequence[Claim], order: Order) -> tuple[list[Parcel], NDArray[np.uint8]]:
+        if order.columns is None:
+            return [self._discard(claim) for claim in claims], np.empty(0, np.uint8)
+        encoding = Encoding(self.spec.policy_version, None, order.columns)
+        return self._writer.write(claims, encoding, order.max_message_bytes)
 
     def _discard(self, claim: Claim) -> Parcel:
         """Return a parcel without bytes for a claim whose episodes are not written."""
@@ -167,14 +192,6 @@ class EpisodeWork:
         message = Message(0, 0, num_steps - claim.first_step, claim.stop - claim.start)
         start, stop = (claim.start, claim.first_step), (claim.stop, 0)
         return Parcel(claim.claim_id, (message,), start, stop, complete=True)
-
-    def _early_claims(self) -> list[Claim]:
-        """Return a claim of all episodes if nothing runs or waits, and they are consecutive and small; else none."""
-        first, last = min(self._finished, default=0), max(self._finished, default=-1)
-        is_consecutive = 0 < len(self._finished) == last - first + 1
-        is_done = not (self.collector.num_waiting or self.collector.num_running)
-        is_early = is_consecutive and is_done and self._held_bytes <= _MAX_EARLY_BYTES
-        return [Claim(EARLY, first, last + 1, worker_index=self._worker_index)] if is_early else []
 
     def _release(self, claim: Claim) -> None:
         """Forget the episodes of a claim, which have been written."""

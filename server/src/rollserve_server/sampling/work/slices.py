@@ -28,21 +28,27 @@ class _Collector(Protocol[_T_co]):
 
 
 def run_slice(
-    collector: _Collector[_T], begin: Callable[[], bool], seconds: float, is_stopped: Callable[[], bool]
+    collector: _Collector[_T],
+    begin: Callable[[], bool],
+    seconds: float,
+    is_stopped: Callable[[], bool],
+    *,
+    ends_dry: bool = True,
 ) -> Iterator[Sequence[_T]]:
-    """Yield what ends with each step, until the time is over, nothing runs, or rows are idle and nothing waits.
+    """Yield what ends with each step, until the time is over, nothing runs, or rows become idle and nothing waits.
 
     Args:
         collector: steps the rows.
         begin: begins episodes that wait, before each step; returns whether there are rows to step.
         seconds: upper bound for the time; if anything runs, at least one step is made.
         is_stopped: called before each step; ends the slice when it returns True.
+        ends_dry: whether the slice ends when rows become idle and nothing waits, because there may be more to begin.
 
     Raises:
         AgentFailedError: the agent failed.
     """
     until = time.perf_counter() + seconds
-    had_waiting = collector.num_waiting > 0
+    had_waiting = ends_dry and collector.num_waiting > 0
     num_failures = collector.attempts.num_failures
     while not is_stopped():
         ended: Sequence[_T] = ()
