@@ -50,6 +50,7 @@ def remembering_model() -> rollserve.OnnxAgent:
     [lambda: remembering_agent("gru"), lambda: remembering_agent("lstm"), remembering_model],
     ids=["gru", "lstm", "onnx"],
 )
+@pytest.mark.slow
 def test_recurrent_agents_solve_a_memory_task(sampler: rollserve.Sampler, make: Callable[[], Any]) -> None:
     sampler.update_env("sample_envs:Recall")
     sampler.update_agent(make())

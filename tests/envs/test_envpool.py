@@ -20,7 +20,7 @@ import rollserve
 from rollserve import EnvSpec, Reason, Reproducibility
 from rollserve_server.agents import ConstantSpec, RandomSpec
 from rollserve_server.envs.envpool.environment import EnvPoolEnv, make_envpool
-from rollserve_server.errors import DomainError, InvalidValueError, NotFoundError
+from rollserve_server.errors import DomainError, InvalidValueError, NotFoundError, OverLimitError
 from rollserve_server.pool import AtLeast, Backend, Exactly, InProcessBackend
 from rollserve_server.pool.backends.ray.backend import RayBackend
 
@@ -115,7 +115,9 @@ async def test_episodes_equal_a_plain_loop_over_envpool(
     assert len(blocks) > 1
 
 
-@pytest.mark.parametrize("spec", [CARTPOLE, HALF_CHEETAH], ids=lambda spec: spec.id)
+@pytest.mark.parametrize(
+    "spec", [CARTPOLE, pytest.param(HALF_CHEETAH, marks=pytest.mark.slow)], ids=lambda spec: spec.id
+)
 async def test_batch_does_not_depend_on_workers_or_kills(ray_backend: RayBackend, spec: EnvSpec) -> None:
     async with pool_of(InProcessBackend(), spec, workers=1) as pool:
         await pool.update_agent([RandomSpec()])
@@ -238,17 +240,33 @@ def test_invalid_argument_is_rejected(spec: EnvSpec, quotes: str | tuple[str, ..
         made(spec, 2)
 
 
-@pytest.mark.parametrize(
-    ("spec", "quotes"),
-    [
-        (spec_of("Pong-v5", noop_max=0), ("Pong-v5", "'noop_max': 0")),
-        (spec_of("Pong-v5", mode=99), ("Pong-v5", "RuntimeError: Invalid game mode")),
-    ],
-    ids=["breaks down", "raises"],
-)
-def test_argument_refused_by_the_environment_is_rejected(spec: EnvSpec, quotes: tuple[str, ...]) -> None:
+def test_argument_refused_by_the_environment_is_rejected() -> None:
+    quotes = ("Pong-v5", "RuntimeError: Invalid game mode")
     with raises(InvalidValueError, field="kwargs_json", reason=Reason.ENV_REFUSED, quotes=quotes):
-        made(spec, 2)
+        made(spec_of("Pong-v5", mode=99), 2)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "error", "quote"),
+    [
+        ({"noop_max": 0}, InvalidValueError, "Pong-v5"),
+        ({"stack_num": 0}, InvalidValueError, "Pong-v5"),
+        ({"stack_num": 8}, OverLimitError, "--worker-observation-bytes"),
+        ({"img_width": 100_000, "img_height": 100_000}, OverLimitError, "--probe-memory-bytes"),
+    ],
+    ids=["crashes", "no frames", "many frames", "large frames"],
+)
+async def test_argument_that_native_code_cannot_bear_costs_no_worker(
+    backend: Backend, kwargs: dict[str, int], error: type[DomainError], quote: str
+) -> None:
+    async with pool_of(backend, workers=1, reset_seconds=10, worker_observation_bytes=1 << 20) as pool:
+        worker = pool.status().workers[0].identity
+        reason = Reason.ENV_REFUSED if error is InvalidValueError else Reason.ENVIRONMENTS_TOO_LARGE
+        with raises(error, field="all_workers.environment", reason=reason, quotes=quote):
+            await pool.update_env([spec_of("Pong-v5", **kwargs)])
+        assert pool.status().env_version == 1
+        assert (await pool.update_env([CARTPOLE])).version == 2
+        assert pool.status().workers[0].identity == worker
 
 
 def test_environment_of_several_players_is_rejected() -> None:

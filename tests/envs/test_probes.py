@@ -17,6 +17,7 @@ from rollserve import EnvChange, EnvSpec, Reason, Wrapper
 from rollserve_server.agents import RandomSpec
 from rollserve_server.errors import InvalidValueError
 from rollserve_server.pool import AtLeast, InProcessBackend, RowUpdates
+from rollserve_server.pool.backends.ray.backend import RayBackend
 
 FIELD = "all_workers.environment"
 UNFIT = {
@@ -114,6 +115,16 @@ async def test_environment_that_only_the_worker_knows_is_tried_there(monkeypatch
         assert (await pool.update_env([EnvSpec("Late-v0")])).version == 2
         with raises(InvalidValueError, field=FIELD, reason=Reason.ENV_REFUSED, quotes=("Late-v0", "(3,)", "(2,)")):
             await pool.update_env([EnvSpec("Late-v0", {"size": 3})])
+
+
+async def test_id_that_an_earlier_update_has_registered_is_tried_in_a_child_process(ray_backend: RayBackend) -> None:
+    async with pool_of(ray_backend, workers=1, **ALLOWED) as pool:
+        await pool.update_env([EnvSpec("sample_envs:Ends")])
+        worker = pool.status().workers[0].identity
+        with raises(InvalidValueError, field=FIELD, reason=Reason.ENV_REFUSED, quotes=("Crashing-v0", "process")):
+            await pool.update_env([EnvSpec("Crashing-v0")])
+        assert pool.status().workers[0].identity == worker
+        assert (await pool.update_env([EnvSpec("Nested-v0")])).version == 3
 
 
 def test_client_learns_why_an_environment_cannot_be_stepped(sampler: rollserve.Sampler) -> None:

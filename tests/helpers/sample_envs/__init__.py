@@ -37,6 +37,7 @@ from sample_envs.spaces import (
     Nested,
     NotAnEnvironment,
     OddlyNamed,
+    OwnBounds,
     Screens,
     Shapes,
     Spaceless,
@@ -47,7 +48,7 @@ from sample_envs.spaces import (
 )
 from sample_envs.stacks import FrameStackRows, FrameStacks
 from sample_envs.tasks import Recall, Tasks
-from sample_envs.unfit import Crashing, Misfit, OldStyle, WideRows
+from sample_envs.unfit import Crashing, Curious, Hoarding, Misfit, OldStyle, WideRows
 
 __all__ = [
     "NOT_AN_ENVIRONMENT",
@@ -55,6 +56,7 @@ __all__ = [
     "Clock",
     "CoinRows",
     "Crashing",
+    "Curious",
     "Curriculum",
     "Deadly",
     "Ends",
@@ -69,6 +71,7 @@ __all__ = [
     "Greedy",
     "Hanging",
     "HangingRows",
+    "Hoarding",
     "InfoRows",
     "Licensed",
     "ManyActions",
@@ -83,6 +86,7 @@ __all__ = [
     "OldStyle",
     "OneEndless",
     "OneOrThousand",
+    "OwnBounds",
     "Ragged",
     "RaisingRows",
     "Recall",
@@ -119,3 +123,4 @@ gymnasium.register("HangingRows-v0", vector_entry_point=HangingRows)
 gymnasium.register("RaisingRows-v0", vector_entry_point=RaisingRows)
 gymnasium.register("OddRows-v0", vector_entry_point=OddRows)
 gymnasium.register("WideRows-v0", vector_entry_point=WideRows)
+gymnasium.register("Crashing-v0", Crashing)

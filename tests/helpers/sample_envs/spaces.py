@@ -158,6 +158,21 @@ class Shapes(gymnasium.Env[np.ndarray, int]):
         return np.zeros(1, np.float32), float(self._size), self._step == 2, False, infos
 
 
+class OwnBounds(gymnasium.Env[np.ndarray, int]):
+    """Observations whose elements have bounds of their own."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, size: int) -> None:
+        self.observation_space = spaces.Box(0, np.arange(1, size + 1, dtype=np.float32))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return np.zeros(self.observation_space.shape, np.float32), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.zeros(self.observation_space.shape, np.float32), 0.0, True, False, {}
+
+
 class Unsupported(gymnasium.Env[Any, int]):
     """An observation space of texts, which cannot be sampled."""
 

@@ -59,6 +59,39 @@ class Crashing(Misfit):
         raise AssertionError
 
 
+class Curious(Misfit):
+    """Refuses to be made, and tells which of the named environment variables exist."""
+
+    def __init__(self, names: list[str]) -> None:
+        raise ValueError({name: os.environ[name] for name in names if name in os.environ})
+
+
+class Hoarding(Misfit):
+    """Takes memory, once.
+
+    Arguments:
+        at: `construction`, `reset` or `step`.
+        num_bytes: how much.
+    """
+
+    def __init__(self, at: str, num_bytes: int) -> None:
+        super().__init__("nowhere")
+        self._at, self._num_bytes = at, num_bytes
+        self._take("construction")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self._take("reset")
+        return super().reset(seed=seed)
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._take("step")
+        return super().step(action)
+
+    def _take(self, at: str) -> None:
+        if at == self._at:
+            self._taken = np.ones(self._num_bytes, np.uint8)
+
+
 class WideRows(CoinRows):
     """`CoinRows` whose observations have float64 where the space has float32."""
 

@@ -10,6 +10,7 @@ from rollserve_server.agents.populations import build_population, check_populati
 from rollserve_server.agents.python_policy import PythonPolicy
 from rollserve_server.agents.specs.heads import HeadKind, HeadSettings, OnnxHeadKind
 from rollserve_server.agents.specs.kinds import (
+    SPEC_CLASSES,
     AgentSource,
     AgentSpec,
     content_bytes,
@@ -24,6 +25,7 @@ from rollserve_server.agents.specs.python import InstalledFactory, PickledFactor
 
 __all__ = [
     "DEFAULT_EXPLORATION",
+    "SPEC_CLASSES",
     "Activation",
     "Agent",
     "AgentSource",

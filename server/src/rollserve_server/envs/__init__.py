@@ -11,6 +11,7 @@ from rollserve_server.envs.registry import find_env, module_of
 from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs, specs_of_rows
 from rollserve_server.envs.rows.row_envs import RowEnvs
 from rollserve_server.envs.rows.vector_envs import VectorEnvs
+from rollserve_server.envs.space_sizes import check_space_sizes
 from rollserve_server.envs.vectorization import episodes_per_row, make_rows, with_envpool
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "check_allowed",
     "check_arguments",
     "check_paths",
+    "check_space_sizes",
     "check_wrapper",
     "describe_space",
     "differences",

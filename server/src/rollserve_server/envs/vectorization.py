@@ -6,7 +6,8 @@ import dataclasses
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from rollserve import EnvSpec
-from rollserve_server.envs.native.making import check_step_limit, why_not_native
+from rollserve_server.envs.native.arguments import check_arguments
+from rollserve_server.envs.native.making import why_not_native
 from rollserve_server.envs.native.single_rows import spaces_text, why_not_single
 from rollserve_server.envs.row_specs import RowSpecs, WorkerSpecs
 from rollserve_server.envs.rows.row_envs import RowEnvs
@@ -61,7 +62,7 @@ def make_rows(
         return _make_one_by_one(specs, len(specs.specs), free)
     vectorization = specs.vectorization or settings.vectorization
     if vectorization == "auto" and why_not_native(specs) is None:
-        check_step_limit(specs)
+        check_arguments(specs)
         try:
             envs = _make_vector(specs, specs.num_rows or settings.native_rows, free, max_episode_length)
         except InvalidValueError:  # some arguments work only with rows
@@ -70,7 +71,7 @@ def make_rows(
         return envs
     if vectorization in ("native", "envpool"):
         if vectorization == "native":
-            check_step_limit(specs)
+            check_arguments(specs)
         return _make_vector(specs, specs.num_rows or settings.native_rows, free, max_episode_length)
     return _make_one_by_one(specs, specs.num_rows or settings.rows, free)
 

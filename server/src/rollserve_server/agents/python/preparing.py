@@ -64,7 +64,7 @@ def prepare_python(
         "parameters": dict(source.parameters),
     }
     try:
-        found = run_in_sandbox(_PROGRAM, arguments, num_bytes, settings.python_sandbox, writes_files=True)
+        found = run_in_sandbox(_PROGRAM, arguments, num_bytes, settings.python_sandbox, runs_code=True)
     except SandboxError as error:
         raise _refused(source, error) from None
     form = PythonForm(

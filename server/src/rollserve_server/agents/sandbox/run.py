@@ -12,9 +12,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from rollserve_server.errors import shorten
+from rollserve_server.trials import variables_for_code, variables_for_models
 
 if TYPE_CHECKING:
     from rollserve_server.settings import SandboxLimits
@@ -24,6 +26,7 @@ __all__ = ["SandboxError", "run_in_sandbox"]
 _log = logging.getLogger(__name__)
 
 _MAX_LOGGED_BYTES = 4000
+_CONFINED = Path(__file__).with_name("confined.py")
 
 
 class SandboxError(Exception):
@@ -46,7 +49,7 @@ def run_in_sandbox(
     num_bytes: int,
     limits: SandboxLimits,
     *,
-    writes_files: bool = False,
+    runs_code: bool = False,
 ) -> dict[str, Any]:
     """Run a probe in a child process, and return its result.
 
@@ -55,7 +58,8 @@ def run_in_sandbox(
         arguments: arguments of the probe function.
         num_bytes: size of the agent.
         limits: limits of the child process.
-        writes_files: whether the probe may write to files.
+        runs_code: whether the probe runs code written in Python, which may need files, the network and settings in
+            environment variables. Otherwise it has none of them.
 
     Raises:
         SandboxError: the probe refused the agent, exceeded its limits, or died.
@@ -63,11 +67,12 @@ def run_in_sandbox(
     bounds = {
         "memory_bytes": limits.memory_bytes + 8 * num_bytes,
         "seconds": limits.seconds,
-        "writes_files": writes_files,
+        "writes_files": runs_code,
     }
     max_seconds = limits.patience * limits.seconds
     with tempfile.TemporaryFile() as printed:
-        status, output = _run(program, pickle.dumps((bounds, dict(arguments)), protocol=5), printed, max_seconds)
+        request = pickle.dumps((bounds, dict(arguments)), protocol=5)
+        status, output = _run(program, request, printed, max_seconds, runs_code=runs_code)
         printed.seek(max(printed.seek(0, os.SEEK_END) - _MAX_LOGGED_BYTES, 0))
         last_output = printed.read().decode(errors="replace")
     if status is None:
@@ -83,12 +88,19 @@ def run_in_sandbox(
     return result
 
 
-def _run(program: Sequence[str], request: bytes, printed: IO[bytes], max_seconds: float) -> tuple[int | None, bytes]:
+def _run(
+    program: Sequence[str], request: bytes, printed: IO[bytes], max_seconds: float, *, runs_code: bool
+) -> tuple[int | None, bytes]:
     """Run Python; return its status, or None if it took too long, and its answer. Kills all processes it started."""
     # Without -P, modules beside the program would shadow installed ones.
-    command = [sys.executable, "-P", *program]
+    launcher = () if runs_code else ("-S", str(_CONFINED))
     with subprocess.Popen(  # noqa: S603
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=printed, start_new_session=True
+        [sys.executable, "-P", *launcher, *program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=printed,
+        start_new_session=True,
+        env=variables_for_code() if runs_code else variables_for_models(),
     ) as process:
         try:
             output, _ = process.communicate(request, timeout=max_seconds)

@@ -5,21 +5,47 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from rollserve_server.agents.specs.mlp import MlpSpec
-from rollserve_server.agents.specs.onnx import OnnxModel, OnnxSpec
+from rollserve_server.agents.agent import InfoSpec
+from rollserve_server.agents.specs.batching import Batching
+from rollserve_server.agents.specs.heads import HeadSettings
+from rollserve_server.agents.specs.mlp import CoreSpec, MlpSpec
+from rollserve_server.agents.specs.onnx import OnnxModel, OnnxSpec, Port
 from rollserve_server.agents.specs.open_loop import ConstantSpec, RandomSpec
-from rollserve_server.agents.specs.python import PickledFactory, PythonSource, PythonSpec
+from rollserve_server.agents.specs.python import (
+    InstalledFactory,
+    PickledFactory,
+    PythonForm,
+    PythonSource,
+    PythonSpec,
+)
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["AgentSource", "AgentSpec", "content_bytes", "kind_of", "parameters_bytes", "parameters_of"]
+__all__ = ["SPEC_CLASSES", "AgentSource", "AgentSpec", "content_bytes", "kind_of", "parameters_bytes", "parameters_of"]
 
 AgentSpec = MlpSpec | RandomSpec | ConstantSpec | OnnxSpec | PythonSpec
 """Agent that was accepted."""
 
 AgentSource = AgentSpec | OnnxModel | PythonSource
 """Agent as a request sends it."""
+
+SPEC_CLASSES: tuple[type, ...] = (
+    MlpSpec,
+    CoreSpec,
+    HeadSettings,
+    RandomSpec,
+    ConstantSpec,
+    OnnxSpec,
+    Port,
+    Batching,
+    PythonSpec,
+    PythonForm,
+    InfoSpec,
+    InstalledFactory,
+    PickledFactory,
+)
+"""Classes of specs, and of the values within them that are neither arrays nor spaces."""
 
 _KINDS: dict[type, str] = {
     MlpSpec: "mlp",

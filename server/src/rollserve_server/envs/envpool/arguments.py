@@ -1,18 +1,13 @@
-"""Arguments of EnvPool's environments, checked because a wrong one can end the whole process."""
+"""Arguments of EnvPool's environments: which a request may set, and of which types."""
 
 from __future__ import annotations
 
-import functools
-import subprocess
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from rollserve import Reason
 from rollserve_server.errors import InvalidValueError, shorten
 
-__all__ = ["check_arguments", "check_values"]
+__all__ = ["check_arguments"]
 
 _POOL_ARGUMENTS = frozenset(
     {
@@ -48,8 +43,6 @@ _KINDS = {
 
 _MIN_INT, _MAX_INT = -(2**31), 2**31 - 1
 _MAX_STEPS = _MAX_INT - 1
-_PROBE_SECONDS = 60
-_PROBE = Path(__file__).with_name("probe.py")
 _MAX_SHOWN = 200  # characters of a value in the text of an error
 
 
@@ -69,33 +62,6 @@ def check_arguments(kwargs: Mapping[str, object], defaults: Mapping[str, Any]) -
     if not 1 <= arguments.get("max_episode_steps", 1) <= _MAX_STEPS:
         raise _refused("max_episode_steps", arguments["max_episode_steps"], f"a number from 1 to {_MAX_STEPS}")
     return arguments
-
-
-def check_values(env_id: str, arguments: Mapping[str, Any]) -> None:
-    """Check in a child process that values do not end the process, as some do that have the right type.
-
-    Values that EnvPool refuses with an exception pass. Takes 1 to 2 seconds, once for each set of values.
-
-    Raises:
-        InvalidValueError: the child process crashed or did not end.
-    """
-    if arguments and not _survives(repr((env_id, dict(arguments)))):
-        expected = f"arguments that do not crash EnvPool's code for {env_id}"
-        got = shorten(str(dict(arguments)), _MAX_SHOWN)
-        raise InvalidValueError.of("kwargs_json", expected=expected, got=got, reason=Reason.ENV_REFUSED)
-
-
-@functools.lru_cache(maxsize=256)
-def _survives(request: str) -> bool:
-    # Without -P, the module beside the script would shadow the package envpool.
-    command = [sys.executable, "-P", str(_PROBE)]
-    try:
-        ended = subprocess.run(  # noqa: S603
-            command, input=request.encode(), capture_output=True, timeout=_PROBE_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return False
-    return ended.returncode == 0
 
 
 def _check_name(name: str, defaults: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space
 
 from rollserve import Reason
 from rollserve.errors import mismatch
-from rollserve_server.envs.envpool.arguments import check_arguments, check_values
+from rollserve_server.envs.envpool.arguments import check_arguments
 from rollserve_server.envs.refusals import call_with_arguments
 from rollserve_server.envs.registry import suggestion
 from rollserve_server.errors import InvalidValueError, NotFoundError
@@ -55,7 +55,6 @@ def make_envpool(spec: EnvSpec, num_rows: int, max_episode_length: int | None) -
         raise InvalidValueError.of("id", expected="an environment with one player", got=f"{spec.id!r} with several")
     arguments = check_arguments(spec.kwargs, defaults)
     known_limit = arguments.pop("max_episode_steps", defaults["max_episode_steps"])
-    check_values(spec.id, arguments)
     limits = [limit for limit in (known_limit, max_episode_length) if limit is not None and limit < _NO_LIMIT]
     env: EnvPoolEnv = call_with_arguments(
         spec.id, lambda: EnvPoolEnv(spec.id, arguments, num_rows, min(limits, default=None))

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import functools
-import json
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rollserve_server.envs.making import close_env
+from rollserve_server.envs.native.arguments import check_arguments
 from rollserve_server.envs.native.same_step import MODE_ARGUMENT, WithFinalInfos, same_step_spec, takes_mode
 from rollserve_server.envs.refusals import call_with_arguments
 from rollserve_server.envs.registry import find_env
-from rollserve_server.errors import InvalidValueError, shorten
+from rollserve_server.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rollserve import EnvSpec
 
-__all__ = ["check_step_limit", "make_native", "why_not_native"]
+__all__ = ["make_native", "why_not_native"]
 
 _MODES = (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP)
-_MAX_SHOWN = 200  # characters of an argument in the text of an error
 
 
 def why_not_native(spec: EnvSpec) -> str | None:
@@ -40,18 +39,6 @@ def why_not_native(spec: EnvSpec) -> str | None:
     if spec.task is not None:
         return "a task applies to single rows"
     return None
-
-
-def check_step_limit(spec: EnvSpec) -> None:
-    """Check that the argument `max_episode_steps` is a step limit, because not all native code does.
-
-    Raises:
-        InvalidValueError: the argument is no whole number, or below 1.
-    """
-    limit = spec.kwargs.get("max_episode_steps")
-    if limit is not None and (type(limit) is not int or limit < 1):
-        expected, got = "a whole number of at least 1", shorten(json.dumps(limit), _MAX_SHOWN)
-        raise InvalidValueError.of("kwargs_json", expected=f"{expected} as max_episode_steps", got=got)
 
 
 def make_native(
@@ -73,7 +60,7 @@ def make_native(
     why_not = why_not_native(spec)
     if why_not is not None:
         raise InvalidValueError.of("vectorization", expected=f"'rows', because {why_not}", got="'native'")
-    check_step_limit(spec)
+    check_arguments(spec)
     name = spec.id.rpartition(":")[2]
     variant = same_step_spec(name) if same_step else None
     arguments = _limited_arguments(spec, gymnasium.spec(name).max_episode_steps, max_episode_length)

@@ -7,6 +7,7 @@ hang without harm to the worker.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import signal
 import socket
@@ -16,8 +17,11 @@ from typing import TYPE_CHECKING
 
 import rollserve_server.settings  # noqa: F401  # arguments are of its classes, and each fork would import it
 from rollserve_server.activity import Activity, Phase
+from rollserve_server.envs.probing.kinds import ENVPOOL
+from rollserve_server.envs.probing.memory import limit_memory
 from rollserve_server.envs.probing.probe import probe
-from rollserve_server.errors import DomainError, portable
+from rollserve_server.envs.probing.registrations import register
+from rollserve_server.errors import portable
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -48,7 +52,7 @@ def serve(control: socket.socket) -> None:
     Processes that still run when the parent ends are killed.
 
     Args:
-        control: a Unix socket; each message has the descriptor of a connection.
+        control: a Unix socket; each message is `ANY` or `ENVPOOL`, and has the descriptor of a connection.
     """
     signal.signal(signal.SIGCHLD, _reap)
     control.settimeout(_IDLE_SECONDS)
@@ -61,6 +65,8 @@ def serve(control: socket.socket) -> None:
             return
         if not message:
             break
+        if message == ENVPOOL:
+            _import_envpool()
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
         pid = os.fork()
         if pid == 0:
@@ -73,6 +79,11 @@ def serve(control: socket.socket) -> None:
         _kill(pid)
 
 
+def _import_envpool() -> None:
+    with contextlib.suppress(Exception):  # the probe meets the same exception
+        importlib.import_module("envpool.registration")
+
+
 def _run(descriptor: int) -> None:
     """Run a probe in a forked process, which ends here."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -83,12 +94,12 @@ def _run(descriptor: int) -> None:
         os.dup2(nothing, output)
     connection = Connection(descriptor)
     connection.send(os.getpid())
-    sys.path[:], specs, settings = connection.recv()
+    sys.path[:], registered, specs, settings, health = connection.recv()
+    limit_memory(health)
     try:
         with _ReportedActivity(connection).at_work():
-            probe(specs, settings)
-    except DomainError as error:
-        connection.send(error)
+            register(registered)
+            probe(specs, settings, health)
     except BaseException as error:
         connection.send(portable(error))
     else:

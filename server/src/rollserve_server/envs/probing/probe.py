@@ -13,6 +13,7 @@ from gymnasium.vector.utils import batch_space
 from rollserve import EnvSpec, Reason
 from rollserve_server.envs.columns import leaves_of_batch
 from rollserve_server.envs.native.single_rows import spaces_text, why_not_single
+from rollserve_server.envs.probing.memory import check_observations_fit, naming_memory_limit
 from rollserve_server.envs.rows.row_envs import RowEnvs
 from rollserve_server.envs.rows.vector_envs import VectorEnvs
 from rollserve_server.envs.vectorization import make_rows
@@ -20,34 +21,38 @@ from rollserve_server.errors import EnvFailedError, InvalidValueError, at_row
 
 if TYPE_CHECKING:
     from rollserve_server.envs.row_specs import WorkerSpecs
-    from rollserve_server.settings import WorkerSettings
+    from rollserve_server.settings import HealthSettings, WorkerSettings
 
 __all__ = ["probe"]
 
 _Rows = TypeVar("_Rows", bound=RowEnvs | VectorEnvs)
 
-_NUM_STEPS = 8
+_NUM_STEPS, _NUM_NATIVE_STEPS = 8, 64
 _MAX_SECONDS = 0.2  # for the steps of one environment
 _MAX_ROWS_SECONDS = 1.0  # for all environments of rows that differ
 _NUM_NATIVE_ROWS = 2
 
 
-def probe(specs: WorkerSpecs, settings: WorkerSettings) -> None:
+def probe(specs: WorkerSpecs, settings: WorkerSettings, health: HealthSettings) -> None:
     """Make environments and step them as sampling does; return if sampling can begin.
 
     An environment that fails is made again, and has another seed, as often as an episode may be run again: some
     environments fail now and then. Of rows that differ, those are tried that can be within a second.
 
     Args:
-        specs: environments of a worker, which are not EnvPool's.
+        specs: environments of a worker.
         settings: settings of workers.
+        health: has the limit for observations.
 
     Raises:
+        OverLimitError: an environment needs more memory than it has here, or observations of all rows more than a
+            worker has for them.
         NotFoundError, InvalidValueError: an environment cannot be made, see `make_rows`; fails in each attempt; or has
             other spaces when its rows reset in the same step. The error has the row.
     """
     if isinstance(specs, EnvSpec):
-        _probe(specs, settings)
+        with naming_memory_limit(specs.id, health):
+            _probe(specs, settings, health)
         return
     until = time.perf_counter() + _MAX_ROWS_SECONDS
     probed: set[str] = set()
@@ -55,17 +60,21 @@ def probe(specs: WorkerSpecs, settings: WorkerSettings) -> None:
         is_single = spec.vectorization in (None, "rows")  # `make_rows` refuses others
         if is_single and repr(spec) not in probed and (not probed or time.perf_counter() < until):
             probed.add(repr(spec))
-            with at_row(row):
-                _probe(dataclasses.replace(spec, vectorization="rows"), settings)
+            with at_row(row), naming_memory_limit(spec.id, health):
+                single = dataclasses.replace(spec, vectorization="rows", num_rows=len(specs.specs))
+                _probe(single, settings, health)
 
 
-def _probe(spec: EnvSpec, settings: WorkerSettings) -> None:
-    native_rows = min(spec.num_rows or settings.native_rows, _NUM_NATIVE_ROWS)
-    few = settings.model_copy(update={"rows": 1, "native_rows": native_rows})
-    spec = dataclasses.replace(spec, num_rows=None)
+def _probe(spec: EnvSpec, settings: WorkerSettings, health: HealthSettings) -> None:
+    num_native_rows = spec.num_rows or settings.native_rows
+    few = settings.model_copy(update={"rows": 1, "native_rows": min(num_native_rows, _NUM_NATIVE_ROWS)})
+    num_rows, spec = spec.num_rows or settings.rows, dataclasses.replace(spec, num_rows=None)
     with _closing(make_rows(spec, few, max_episode_length=settings.max_episode_length)) as envs:
+        num_rows = num_native_rows if isinstance(envs, VectorEnvs) else num_rows
+        check_observations_fit(envs.observation_leaves, num_rows, health)
         _try(envs, settings.env_retries)
-    if isinstance(envs, VectorEnvs):
+    # EnvPool's rows are stepped in one way only.
+    if isinstance(envs, VectorEnvs) and spec.vectorization != "envpool":
         _probe_other_kinds(spec, envs, settings.env_retries)
 
 
@@ -92,10 +101,11 @@ def _try(envs: RowEnvs | VectorEnvs, num_retries: int) -> None:
             _reset(envs, seed)
             _step(envs, seed)
         except EnvFailedError as error:
-            text = error.text
+            last = error
         else:
             return
-    raise InvalidValueError(f"{text} (the last of {seed + 1} attempts to try it)", reason=Reason.ENV_REFUSED)
+    text = f"{last.text} (the last of {seed + 1} attempts to try it)"
+    raise InvalidValueError(text, reason=Reason.ENV_REFUSED) from last.__cause__
 
 
 def _reset(envs: RowEnvs | VectorEnvs, seed: int) -> None:
@@ -109,7 +119,7 @@ def _step(envs: RowEnvs | VectorEnvs, seed: int) -> None:
     space = batch_space(envs.action_space, envs.num_rows)
     space.seed(seed)
     until = time.perf_counter() + _MAX_SECONDS
-    for _ in range(_NUM_STEPS):
+    for _ in range(_NUM_NATIVE_STEPS if isinstance(envs, VectorEnvs) else _NUM_STEPS):
         actions = leaves_of_batch(space.sample(), envs.action_leaves, envs.num_rows)
         if isinstance(envs, VectorEnvs):
             envs.step(actions)

@@ -16,8 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from rollserve import EnvSpec, Reason
 from rollserve_server.activity import Phase, current_activity
+from rollserve_server.envs.probing.kinds import ANY, ENVPOOL
 from rollserve_server.envs.probing.probe import probe
+from rollserve_server.envs.probing.registrations import registrations
 from rollserve_server.errors import InvalidValueError, NotFoundError
+from rollserve_server.trials import variables_for_code
 
 if TYPE_CHECKING:
     from rollserve_server.envs.row_specs import WorkerSpecs
@@ -31,19 +34,18 @@ _LOOK_SECONDS = 0.5
 
 
 def run_probe(specs: WorkerSpecs, settings: WorkerSettings, health: HealthSettings) -> None:
-    """Try environments in a child process, as `probe` does. EnvPool's pass: they have a probe of their own.
+    """Try environments in a child process, as `probe` does.
 
     Args:
         specs: environments of a worker, which are allowed.
         settings: settings of workers.
-        health: time limits for a step, and for a reset or making an environment.
+        health: limits of memory, and of time for a step, and for a reset or making an environment.
 
     Raises:
-        NotFoundError, InvalidValueError: as of `probe`; or the environment crashed or hung.
+        NotFoundError, InvalidValueError, OverLimitError: as of `probe`; or the environment crashed or hung.
     """
-    if isinstance(specs, EnvSpec) and specs.vectorization == "envpool":
-        return
-    connection, pid = _fork_server.connect()
+    uses_envpool = isinstance(specs, EnvSpec) and specs.vectorization == "envpool"
+    connection, pid = _fork_server.connect(ENVPOOL if uses_envpool else ANY)
     with connection:
         try:
             outcome = _outcome(connection, specs, settings, health)
@@ -51,8 +53,8 @@ def run_probe(specs: WorkerSpecs, settings: WorkerSettings, health: HealthSettin
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)  # also processes that the environment has started
     if isinstance(outcome, NotFoundError):
-        # A module that this process has imported before may have registered the id.
-        probe(specs, settings)
+        # This process may know the id from code that no other process can import.
+        probe(specs, settings, health)
     elif outcome is not None:
         raise outcome
 
@@ -65,7 +67,7 @@ def _outcome(
     phase, seconds = Phase.MAKING, health.reset_seconds
     message: Any = phase
     try:
-        connection.send((sys.path, specs, settings))
+        connection.send((sys.path, registrations(specs), specs, settings, health))
         while isinstance(message, Phase):
             phase = message
             seconds = health.step_seconds if phase is Phase.STEP else health.reset_seconds
@@ -97,8 +99,11 @@ class _ForkServer:
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
-    def connect(self) -> tuple[Connection, int]:
+    def connect(self, kind: bytes) -> tuple[Connection, int]:
         """Return the connection to a new process, which waits for its arguments, and its process id.
+
+        Args:
+            kind: `ANY` or `ENVPOOL`.
 
         Raises:
             RuntimeError: the process that forks others ends at once.
@@ -111,7 +116,7 @@ class _ForkServer:
                 process, control = self._process, self._control
                 assert process is not None and control is not None  # noqa: S101, PT018
                 with contextlib.suppress(OSError):
-                    socket.send_fds(control, [b"."], [theirs.fileno()])
+                    socket.send_fds(control, [kind], [theirs.fileno()])
             try:
                 return ours, _received(ours, _START_SECONDS)
             except (EOFError, OSError):
@@ -139,7 +144,7 @@ class _ForkServer:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
                 # With threads of BLAS, the process could not be forked safely.
-                env={**os.environ, "PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1"},
+                env={**variables_for_code(), "PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1"},
             )
 
 

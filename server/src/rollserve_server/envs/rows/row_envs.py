@@ -247,7 +247,9 @@ class RowEnvs:
 
     def _fail(self, row: int, error: BaseException) -> None:
         """Record that a row's step failed."""
-        self.failures.append(self._failure("step", row, error))
+        failure = self._failure("step", row, error)
+        failure.__cause__ = error.with_traceback(None)  # whose frames would hold the environment
+        self.failures.append(failure)
         self._results.clear(row)
         self._activity.begin(Phase.STEP)  # of the other rows, after this one was closed
 

@@ -40,7 +40,7 @@ class EnvProbes:
         """Have a worker try environments, unless another one has.
 
         Raises:
-            NotFoundError, InvalidValueError: the environments cannot be made or stepped.
+            NotFoundError, InvalidValueError, OverLimitError: the environments cannot be made or stepped.
             WorkerLostError: the worker is lost.
         """
         key = repr(specs)

@@ -1,0 +1,86 @@
+"""Arguments that hang or crash native code, or change how its rows are stepped: they cost no worker."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+
+import pytest
+from support import raises
+
+import rollserve
+from rollserve import EnvSpec, Reason
+from rollserve_server.local import LocalServer, local_server
+
+FIELD = "all_workers.environment"
+NUM_CORES = len(os.sched_getaffinity(0))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    """A server that finds within seconds what hangs."""
+    options = ("--env", "CartPole-v1", "--workers", "2", "--step-seconds", "3", "--reset-seconds", "5")
+    with local_server(*options) as running:
+        yield running
+
+
+def pong(**kwargs: object) -> EnvSpec:
+    return EnvSpec("ALE/Pong-v5", kwargs, vectorization="native", num_rows=4)
+
+
+def process_ids(sampler: rollserve.Sampler) -> list[int]:
+    return [worker.process_id for worker in sampler.status().workers]
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("batch_size", 7),
+        ("batch_size", 2),
+        ("thread_affinity_offset", 1000),
+        ("num_threads", 1_000_000),
+        ("num_threads", NUM_CORES + 1),
+        ("num_threads", -1),
+        ("num_threads", "2"),
+        ("num_threads", True),
+    ],
+)
+@pytest.mark.parametrize("vectorization", ["native", "auto"])
+def test_argument_of_the_pool_of_rows_is_refused(
+    sampler: rollserve.Sampler, name: str, value: object, vectorization: str
+) -> None:
+    chosen: rollserve.Vectorization | None = None if vectorization == "auto" else "native"
+    spec = EnvSpec("ALE/Pong-v5", {name: value}, vectorization=chosen)
+    quotes = (name, json.dumps(value))
+    with raises(
+        rollserve.InvalidArgumentError, field=f"{FIELD}.kwargs_json", reason=Reason.INVALID_VALUE, quotes=quotes
+    ):
+        sampler.update_env(spec)
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize(
+    ("kwargs", "quotes"), [({"stack_num": 0}, "5 s"), ({"img_width": 0}, "5 s")], ids=["no frames", "no pixels"]
+)
+def test_argument_that_hangs_native_code_costs_no_worker(
+    sampler: rollserve.Sampler, kwargs: dict[str, int], quotes: str
+) -> None:
+    workers = process_ids(sampler)
+    quoted = ("ALE/Pong-v5", "reset", quotes)
+    with raises(rollserve.InvalidArgumentError, field=FIELD, reason=Reason.ENV_REFUSED, quotes=quoted):
+        sampler.update_env(pong(**kwargs))
+    assert process_ids(sampler) == workers
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize("mode", ["human", "human_list", "rgb_array_list"])
+def test_render_mode_that_opens_windows_is_refused(sampler: rollserve.Sampler, mode: str) -> None:
+    field, reason = f"{FIELD}.kwargs_json", Reason.RENDER_MODE_NOT_ALLOWED
+    with raises(rollserve.InvalidArgumentError, field=field, reason=reason, quotes=repr(mode)):
+        sampler.update_env("HalfCheetah-v5", kwargs={"render_mode": mode})
+
+
+def test_number_of_threads_within_the_cores_is_accepted(sampler: rollserve.Sampler) -> None:
+    assert sampler.update_env(pong(num_threads=1)).num_rows == 4
