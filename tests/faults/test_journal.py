@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import pickle
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,9 @@ from rollserve_server.errors import (
 )
 from rollserve_server.pool import AtLeast, Exactly, Fragments, InProcessBackend, Pool
 from rollserve_server.pool.journal.journal import NoJournal
-from rollserve_server.pool.journal.lease import Lease, Owner
+from rollserve_server.pool.journal.lease import Lease
+from rollserve_server.pool.state.codec import decode, encode
+from rollserve_server.pool.state.ownership import Owner
 from rollserve_server.pool.state.sampler_state import Entry, SamplerState
 from rollserve_server.sampling import Worker
 
@@ -39,25 +40,25 @@ MODULES: dict[str, Any] = {"allow_module": ("sample_envs",)}
 
 
 class MemoryJournal(NoJournal):
-    """A journal that stores pickled copies, like a journal in another process."""
+    """A journal that stores encoded copies, like a journal in another process."""
 
     def __init__(self, backend: LastingBackend, epoch: int) -> None:
         super().__init__()
         self.epoch = epoch
-        self.state = pickle.loads(pickle.dumps(backend.kept))
+        self.state = decode(encode(backend.kept))
         self.follows_loss = self.state is None and epoch > 1
         self._backend = backend
 
     async def begin(self, state: Callable[[], SamplerState], snapshot: Callable[[], Any]) -> None:
         self._snapshot = snapshot
         if self.state is None:
-            self._backend.kept = pickle.loads(pickle.dumps(state()))
+            self._backend.kept = decode(encode(state()))
 
     async def write(self, **changes: Any) -> None:
         if self._backend.is_failing:
             raise SamplerLostError("journal broken by design", reason=Reason.JOURNAL_LOST)
         if self._backend.kept is not None:
-            self._backend.kept.apply(pickle.loads(pickle.dumps(Entry(self._snapshot(), **changes))))
+            self._backend.kept.apply(decode(encode(Entry(self._snapshot(), **changes))))
 
 
 class LastingBackend(KillableBackend):

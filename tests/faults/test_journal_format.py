@@ -67,7 +67,7 @@ def test_server_refuses_a_journal_in_another_format_unless_it_may_end_the_sample
     with old_server(cluster, "leave") as old:
         journal, worker = process_ids(old)
     with (
-        pytest.raises(RuntimeError, match=r"cannot serve error='journal: .*\b4\b.*\b1\b.*--no-adopt"),
+        pytest.raises(RuntimeError, match=r"cannot serve error='journal: .*\b5\b.*\b1\b.*--no-adopt"),
         cluster_server(cluster, tmp_path, *OPTIONS),
     ):
         pass

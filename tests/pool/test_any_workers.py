@@ -174,6 +174,7 @@ async def test_batch_is_the_same_when_workers_are_killed(
         assert await num_retried_despite_kills(pool, request, expected, random.Random(case), (0.01, 0.1)) > 0
 
 
+@pytest.mark.slow
 async def test_short_episodes_are_as_frequent_as_long_ones(ray_backend: RayBackend) -> None:
     """Half of the episodes have 1 step, the others 1000; 60 calls deliver each index once and in order."""
     env = rollserve.EnvSpec("sample_envs:OneOrThousand")
@@ -193,7 +194,8 @@ async def test_short_episodes_are_as_frequent_as_long_ones(ray_backend: RayBacke
     assert abs(share - 0.5) < 3 * 0.5 / np.sqrt(len(lengths)) + 60 / len(lengths)
 
 
-@pytest.mark.parametrize("hidden_size", [64, pytest.param(256, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("hidden_size", [64, 256])
+@pytest.mark.slow
 async def test_trajectory_does_not_depend_on_the_number_of_rows(hidden_size: int) -> None:
     """One different bit would change a whole trajectory of continuous actions."""
     agent = rollserve.MlpAgent.initial(box(17), box(6), hidden_sizes=(hidden_size, hidden_size), seed=1)

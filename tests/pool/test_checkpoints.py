@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rollserve_server.pool.state.checkpoints import ActionLog, Checkpoint
+from rollserve_server.pool.state.codec import decode, encode
 from rollserve_server.sampling import RowProgress
 
 
@@ -26,10 +25,8 @@ def test_action_log_continues_from_any_step(data: st.DataObject) -> None:
         assert copied.first(len(before))[0].tolist() == before
 
 
-def test_action_log_continues_after_unpickling() -> None:
-    buffers: list[pickle.PickleBuffer] = []
-    data = pickle.dumps(ActionLog([np.arange(4)]), protocol=5, buffer_callback=buffers.append)
-    log = pickle.loads(data, buffers=[bytes(buffer) for buffer in buffers])  # read-only
+def test_action_log_continues_after_a_journal() -> None:
+    log = decode(encode(ActionLog([np.arange(4)])))
     log.go_on(2, [np.array([7, 8])])
     assert log.first(4)[0].tolist() == [0, 1, 7, 8]
 

@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import psutil
 import pytest
-from pools import CARTPOLE, SETTINGS, adds_up, calls_of, cartpole_agent, pool_of, sample, sample_request
+from pools import CARTPOLE, SETTINGS, calls_of, cartpole_agent, pool_of, sample, sample_request
 from support import equal, raises
 
 import rollserve
@@ -298,17 +298,6 @@ async def test_exact_episodes_may_skip_the_first_ones(backend: Backend) -> None:
         assert [type(item).__name__ for item in items] == ["Beginning", "Account"]
         with raises(InvalidValueError, field="skip_episode_count", quotes=("9", "8")):
             await sample(pool, Exactly(4, 9), seed=1)
-
-
-async def test_workers_release_a_small_exact_call_with_their_report(backend: Backend) -> None:
-    async with pool_of(backend) as pool:
-        await pool.update_agent([cartpole_agent()])
-        calls = calls_of(pool)
-        batches = [await sample(pool, Exactly(2), seed=3, max_episode_length=2) for _ in range(20)]
-        # A slow worker needs a second order.
-        assert any(call.sequence.handles == [None, None] for call in calls)
-        assert all(equal(batch, batches[0]) for batch in batches)
-        assert all(batch.account is not None and adds_up(batch.account) for batch in batches)
 
 
 async def test_pool_fails_to_start_without_room_for_its_workers(ray_backend: RayBackend) -> None:

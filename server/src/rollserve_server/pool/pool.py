@@ -324,12 +324,14 @@ class Pool:
             for slot in parts.workers.with_leaving
         ]
         totals = parts.workers.departed.plus(*workers)
+        agent, admissions = versions.agents.current, (self._samplings.admission, self._evaluations.admission)
         return PoolStatus(
             env_specs=versions.env_specs(env) if env else (),
             env_version=versions.envs.number,
             env=description,
-            agent_kinds=[kind_of(agent) for agent in versions.agents.current or ()],
+            agent_kinds=[kind_of(agent) for agent in agent or ()],
             policy_version=versions.agents.number,
+            policy_updated_seconds=0.0 if agent is None else agent.updated_seconds,
             seed=parts.sequences.first_own.seed,
             next_index=self._next_index(),
             workers=workers,
@@ -337,6 +339,8 @@ class Pool:
             num_simulated_steps=totals.num_simulated_steps,
             num_worker_restarts=totals.num_restarts,
             uptime_seconds=time.monotonic() - self._started,
+            num_running_calls=sum(admission.num_running for admission in admissions),
+            num_queued_calls=sum(admission.num_queued for admission in admissions),
             min_healthy_workers=parts.settings.health.min_healthy_workers,
         )
 

@@ -4,8 +4,8 @@ from rollserve_server.sampling.encode.compression import COMPRESSIONS
 from rollserve_server.sampling.encode.messages import new_array
 from rollserve_server.sampling.protocol.descriptions import EnvDescription, WorkerIdentity
 from rollserve_server.sampling.protocol.episodes import (
-    EARLY,
     Claim,
+    EarlyClaim,
     EpisodeRange,
     Order,
     Parcel,
@@ -19,6 +19,7 @@ from rollserve_server.sampling.protocol.fragments import (
     RecurrentState,
     RowProgress,
     RowSequenceSpec,
+    RowsProgress,
     RowState,
 )
 from rollserve_server.sampling.protocol.orders import PLAIN, ColumnFormat, EpisodeFailure, Message, Outcome, WorkOrder
@@ -27,10 +28,10 @@ from rollserve_server.sampling.worker.worker import Worker
 
 __all__ = [
     "COMPRESSIONS",
-    "EARLY",
     "PLAIN",
     "Claim",
     "ColumnFormat",
+    "EarlyClaim",
     "EnvDescription",
     "EpisodeFailure",
     "EpisodeRange",
@@ -49,6 +50,7 @@ __all__ = [
     "RowProgress",
     "RowSequenceSpec",
     "RowState",
+    "RowsProgress",
     "SequenceSpec",
     "WorkOrder",
     "Worker",

@@ -12,8 +12,11 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from rollserve import Reason
-from rollserve_server.errors import OverLimitError, WorkerLostError
+from rollserve_server.admission import Turn
+from rollserve_server.errors import CallTooLongError, OverLimitError, WorkerLostError
+from rollserve_server.pool.interface.requests import SampleRequest
 from rollserve_server.pool.interface.results import Beginning, Delivery, Progress
+from rollserve_server.pool.interface.targets import Exactly
 from rollserve_server.pool.plan.end_watch import EndWatch
 from rollserve_server.pool.sequences.in_flight import InFlight, submit
 
@@ -25,18 +28,18 @@ if TYPE_CHECKING:
     from rollserve_server.pool.accounts.account import Account
     from rollserve_server.pool.backends.backend import WorkerHandle
     from rollserve_server.pool.calls.pool_parts import PoolParts
-    from rollserve_server.pool.interface.requests import EvaluationRequest, PopulationRequest, SampleRequest
+    from rollserve_server.pool.interface.requests import EvaluationRequest, PopulationRequest
     from rollserve_server.pool.plan.suspects import Suspects
     from rollserve_server.pool.state.env_version import EnvVersion
     from rollserve_server.pool.workers.workforce import Workforce
-    from rollserve_server.sampling import FragmentReport, Message, Report
+    from rollserve_server.sampling import FragmentReport, Message, PopulationReport, Report
 
 __all__ = ["Call"]
 
 _log = logging.getLogger(__name__)
 
 _O = TypeVar("_O")
-_R = TypeVar("_R")
+_R = TypeVar("_R", bound="Report | FragmentReport | PopulationReport")
 
 _ORDERS_IN_FLIGHT = 2
 """Orders that a worker has at a time: while it works on one, the next is already there."""
@@ -55,6 +58,7 @@ class Call(ABC, Generic[_O, _R]):
         account: what became of the steps so far; complete at the end.
         reproducibility: which unit of the call's work the same seed gives again.
         in_flight: for each worker, orders that are not answered.
+        turn: when the call may give orders; always, unless it is replaced before the start.
     """
 
     in_flight: Sequence[deque[InFlight[_O, _R]]]
@@ -69,8 +73,10 @@ class Call(ABC, Generic[_O, _R]):
     ) -> None:
         self.account = account
         self.reproducibility = reproducibility
+        self.turn = Turn()
         self._parts = parts
         self._settings = parts.settings.calls
+        self._asks_for_episodes = not isinstance(request, SampleRequest) or isinstance(request.target, Exactly)
         self._request = request
         self._workforce = workforce
         self._changed = asyncio.Event()
@@ -78,6 +84,7 @@ class Call(ABC, Generic[_O, _R]):
         self._warning = ""  # for the client, with the next progress
         self._end_watch: EndWatch | None = None
         self._has_answered = [False] * len(workforce)
+        self._num_losses = [0] * len(workforce)
         self._started = time.monotonic()
 
     @contextlib.asynccontextmanager
@@ -87,7 +94,9 @@ class Call(ABC, Generic[_O, _R]):
         Raises:
             EnvFailedError: an environment raised errors in every attempt at an episode.
             AgentFailedError: an agent raised an error, or returned something invalid.
-            OverLimitError: a step does not fit into a message, the call is too large for a worker, or no episode ends.
+            OverLimitError: a step does not fit into a message, the call is too large for a worker, no episode ends, or
+                the call makes more steps than it may.
+            CallTooLongError: the call has run for as long as it may.
             WorkerLostError: workers are lost again and again, or for long.
         """
         self._begin()
@@ -198,17 +207,22 @@ class Call(ABC, Generic[_O, _R]):
                 await self._drive_handle(worker, handle)
             except WorkerLostError as error:
                 self._parts.workers.lose(worker, handle, error)
+                self._num_losses[worker] += 1
                 self._lose(worker, handle, error)
 
     async def _drive_handle(self, worker: int, handle: WorkerHandle) -> None:
         """Keep a worker busy until it is lost, or the call has no use for it."""
         in_flight = self.in_flight[worker]
         while in_flight or self._uses(worker, handle):
-            while len(in_flight) < _ORDERS_IN_FLIGHT and (order := self._next_order(worker, handle)):
+            while (
+                not self.turn.is_paused
+                and len(in_flight) < _ORDERS_IN_FLIGHT
+                and (order := self._next_order(worker, handle))
+            ):
                 await self._prepare(worker, handle)
                 in_flight.append(submit(handle, order))  # type: ignore[arg-type]  # each _O is an order for an _R
             if not in_flight:
-                await self._idle(worker)
+                await (self.turn.begun() if self.turn.is_paused else self._idle(worker))
                 continue
             sent = in_flight[0]
             # If the call ends meanwhile, the report is the next call's.
@@ -217,6 +231,7 @@ class Call(ABC, Generic[_O, _R]):
             if was_lost or self._is_abandoned(worker):
                 return
             in_flight.popleft()
+            self.turn.count(report.num_simulated_steps)
             self._take_report(worker, sent, report)
 
     async def _ready(self, worker: int) -> WorkerHandle:
@@ -232,6 +247,7 @@ class Call(ABC, Generic[_O, _R]):
         reported_at, reported_steps, told = time.monotonic(), 0, ""
         progress_seconds = self._settings.progress_seconds
         while not self._is_complete():
+            self._check_time()
             delivery = await self._next_delivery()
             if delivery is not None:
                 if delivery.messages:
@@ -247,13 +263,38 @@ class Call(ABC, Generic[_O, _R]):
                 raise self._failure
             await self._wait(progress_seconds)
             num_steps = self.account.num_simulated_steps
+            self._check_steps(num_steps)
             silent_seconds = time.monotonic() - reported_at
-            is_due = num_steps > reported_steps and silent_seconds >= progress_seconds
+            if self.turn.is_paused:
+                self.turn.look()
+            is_due = (num_steps > reported_steps or self.turn.is_paused) and silent_seconds >= progress_seconds
             waiting_for = self._missing_worker() if silent_seconds >= _SILENCE_FACTOR * progress_seconds else told
             if is_due or self._warning or waiting_for != told:
                 warning, self._warning = self._warning, ""
                 yield Progress(num_steps, warning, waiting_for if waiting_for != told else "")
                 reported_at, reported_steps, told = time.monotonic(), num_steps, waiting_for
+
+    def _check_time(self) -> None:
+        """Raise CallTooLongError if the call has run for as long as it may."""
+        max_seconds = self._settings.max_call_seconds
+        if not max_seconds or self.turn.is_paused:
+            return
+        num_seconds = time.monotonic() - self._started - self.account.sending_seconds - self.turn.paused_seconds
+        if num_seconds > max_seconds:
+            text = f"expected at most {max_seconds:g} s for a call (--max-call-seconds), which are over"
+            raise CallTooLongError(f"{text}: ask for the rest in another call")
+
+    def _check_steps(self, num_steps: int) -> None:
+        """Raise OverLimitError if a call for episodes has made more steps than it may."""
+        max_steps = self._settings.max_call_steps
+        if self._asks_for_episodes and max_steps and num_steps > max_steps:
+            raise OverLimitError.of(
+                "",
+                expected=f"episodes with at most {max_steps} steps in all (--max-call-steps)",
+                got=f"{num_steps} steps so far",
+                hint="ask for fewer at a time",
+                reason=Reason.CALL_TOO_LARGE,
+            )
 
     def _missing_worker(self) -> str:
         """Return the first worker that is missing, and why; empty if none is."""
@@ -304,7 +345,15 @@ class Call(ABC, Generic[_O, _R]):
         """
         if (culprit := suspects.culprit) is not None:
             before = f"{culprit.num_losses - 1} workers were lost with before"
-            raise error.again(f"{error.text}; it ran {name_of(culprit.unit)}, which {before}")
+            raise self._convicted(error.again(f"{error.text}; it ran {name_of(culprit.unit)}, which {before}"))
+
+    def _convicted(self, error: WorkerLostError) -> WorkerLostError:
+        """Return the error of a call that takes its workers down; their restarts are excused."""
+        for worker, slot in enumerate(self._workforce):
+            slot.restarts.excuse(self._num_losses[worker])
+            if slot.healthy and self.in_flight[worker]:
+                slot.is_excused = True
+        return error
 
     def _deliver(self, worker: int, messages: Sequence[Message], buffer: NDArray[np.uint8]) -> Delivery:
         """Return what is to be sent of a worker's messages, and enter it into the account."""
@@ -322,13 +371,14 @@ class Call(ABC, Generic[_O, _R]):
             account.dropped_infos.update(message.dropped_infos)
         return Delivery(buffer, messages)
 
-    def _slice_seconds(self, worker: int) -> float:
+    def _slice_seconds(self, worker: int, *, may_be_last: bool = False) -> float:
         """Return how long a worker works on an order, so that one gateway hears of many workers as often as of few.
 
-        The first answer of a worker should come soon.
+        The first answer of a worker should come soon, unless it may be the last one, too.
         """
         seconds = _SLICE_SECONDS * max(1.0, len(self._workforce) / 8)
-        return seconds * _SOLO_FACTOR if self._has_answered[worker] and self._parts.num_calls == 1 else seconds
+        may_be_late = self._has_answered[worker] or may_be_last
+        return seconds * _SOLO_FACTOR if may_be_late and self._parts.num_calls == 1 else seconds
 
     def _count_work(self, worker: int, report: Report | FragmentReport) -> None:
         """Add what a worker did for an order to the account."""

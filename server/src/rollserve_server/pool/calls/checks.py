@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rollserve import Reason
-from rollserve_server.errors import InvalidValueError, NotReadyError
+from rollserve_server.errors import InvalidValueError, NotReadyError, OverLimitError
 
 if TYPE_CHECKING:
     from rollserve_server.pool.interface.requests import SamplingOptions
-    from rollserve_server.pool.interface.targets import Fragments
+    from rollserve_server.pool.interface.targets import Fragments, Target
 
-__all__ = ["check_fragments", "check_num_workers", "check_run"]
+__all__ = ["check_fragments", "check_num_steps", "check_num_workers", "check_run"]
 
 
 def check_run(expected: str | None, run: str) -> None:
@@ -21,6 +21,19 @@ def check_run(expected: str | None, run: str) -> None:
         hint = "update the environment, then the agent, and call again"
         field, reason = "options.sampler_run", Reason.SAMPLER_RUN
         raise NotReadyError.of(field, expected=repr(expected), got=got, hint=hint, reason=reason)
+
+
+def check_num_steps(target: Target | Fragments, max_steps: int) -> None:
+    """Raise OverLimitError if a request asks for more steps than calls may make; 0 for any number."""
+    num_steps = getattr(target, "num_steps", 0)
+    if max_steps and num_steps > max_steps:
+        raise OverLimitError.of(
+            "step_count",
+            expected=f"at most {max_steps} steps of a call (--max-call-steps)",
+            got=num_steps,
+            hint="ask for fewer at a time",
+            reason=Reason.CALL_TOO_LARGE,
+        )
 
 
 def check_num_workers(expected: int | None, num_workers: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -13,11 +12,12 @@ from rollserve_server.pool.accounts.account import Account
 from rollserve_server.pool.accounts.env_failures import FailedEpisode
 from rollserve_server.pool.calls.call import Call
 from rollserve_server.pool.calls.claims import Cancellation, Claims, PendingDelivery
+from rollserve_server.pool.calls.early import EarlyClaims
 from rollserve_server.pool.calls.stragglers import Stragglers
 from rollserve_server.pool.interface.targets import AtLeast
-from rollserve_server.pool.plan.placement import Anywhere, PerWorker, is_movable
+from rollserve_server.pool.plan.placement import Anywhere, is_movable
 from rollserve_server.pool.plan.plan import Plan
-from rollserve_server.sampling import EARLY, Claim, EpisodeRange, Order
+from rollserve_server.sampling import Claim, EpisodeRange, Order
 
 if TYPE_CHECKING:
     from rollserve_server.pool.backends.backend import WorkerHandle
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rollserve_server.pool.interface.requests import EvaluationRequest, SampleRequest
     from rollserve_server.pool.interface.results import Delivery
     from rollserve_server.pool.interface.targets import Target
+    from rollserve_server.pool.plan.claiming import Stretch
     from rollserve_server.pool.plan.length_estimate import LengthEstimate
     from rollserve_server.pool.sequences.in_flight import InFlight
     from rollserve_server.pool.sequences.open_sequence import OpenSequence
@@ -80,7 +81,7 @@ class EpisodeCall(Call["Order", "Report"]):
         self._num_lost_deliveries: Counter[int] = Counter()
         self._claims = Claims(self._settings.window_bytes, sequence.claim_names, pinned=self._is_pinned)
         self._num_finished_last = [0] * len(workforce)
-        self._steps_per_second = [0.0] * len(workforce)
+        self._steps_per_second = [estimate.steps_per_second] * len(workforce)
         # Whether a worker had nothing to do with its last order, and so would have nothing now unless it gets
         # something: its buffer is full, its episodes have ended, or those that have not are not needed yet.
         self._is_stuck = [False] * len(workforce)
@@ -89,8 +90,7 @@ class EpisodeCall(Call["Order", "Report"]):
         self._stragglers = Stragglers(self._plan, self._claims, sequence.begun_at, estimate.pace, factor)
         # For each worker, episodes that it is to begin as duplicates.
         self._duplicates: list[list[range]] = [[] for _ in workforce]
-        # By worker, what it wrote without being asked, and whether it still keeps the episodes.
-        self._early: dict[int, tuple[PendingDelivery, bool]] = {}
+        self._early = EarlyClaims(sequence.claim_names)
 
     def _begin(self) -> None:
         try:
@@ -103,6 +103,9 @@ class EpisodeCall(Call["Order", "Report"]):
 
     def _end(self) -> None:
         self.account.num_kept_steps = self.sequence.num_held_steps
+        shares = self.account.workers
+        if num_steps := sum(share.num_simulated_steps for share in shares):
+            self._estimate.steps_per_second = num_steps / max(sum(share.sampling_seconds for share in shares), 1e-6)
 
     async def _next_handle(self, worker: int) -> WorkerHandle:
         known, slot = self.sequence.handles[worker], self._workforce[worker]
@@ -134,7 +137,9 @@ class EpisodeCall(Call["Order", "Report"]):
         # The first answer often brings everything, so nothing is ordered beyond it.
         is_first = not (self.in_flight[worker] or self._has_answered[worker])
         is_beyond_first = not (is_first or self._has_answered[worker])
-        release = () if plan.complete else tuple(sequence.releases[worker])
+        stretch = None if begin_again else self._expected_stretch(worker)
+        # An idle worker may keep what it wrote early: it hears of that with its next order, in this call or the next.
+        release = tuple(sequence.releases[worker]) if samples or begin else ()
         cancel = sequence.cancellations[worker].take()
         can_sample = samples and not self._is_stuck[worker] and not is_beyond_first
         if not (begin or begin_again or deliver or release or cancel or can_sample):
@@ -152,19 +157,16 @@ class EpisodeCall(Call["Order", "Report"]):
             before=plan.needed_before(),
             deliver=tuple(deliver),
             max_message_bytes=self._request.messages.max_message_bytes,
-            seconds=self._slice_seconds(worker) if samples else 0.0,
+            seconds=self._slice_seconds(worker, may_be_last=stretch is not None) if samples else 0.0,
             columns=self._request.messages.columns,
-            # Where each worker's episodes are known in advance, it can write them without being asked.
-            early=self._can_write_early(worker, begin),
+            early=None if stretch is None else self._early.expect(stretch),
             release=release,
-            is_whole=is_first and plan.has_begun_all_of(worker),
             cancel=cancel,
         )
 
-    def _can_write_early(self, worker: int, begin: Sequence[range]) -> bool:
-        """Whether all episodes that a worker has, including those that it begins now, are its own share of the call."""
-        placement = self.sequence.placement
-        return isinstance(placement, PerWorker) and {placement.owner_of(each.start) for each in begin} == {worker}
+    def _expected_stretch(self, worker: int) -> Stretch | None:
+        """Return the unfinished episodes that the call will probably claim next of a worker; None if there are none."""
+        return self._plan.expected_stretch(worker)
 
     def _begin_duplicates(self, worker: int) -> bool:
         """Have an idle worker run what the call has waited for too long; return whether there is any."""
@@ -191,13 +193,9 @@ class EpisodeCall(Call["Order", "Report"]):
         for asked in order.deliver:
             self._claims.answered(asked.claim_id)
         for parcel in report.parcels:
-            delivery = PendingDelivery(worker, sent.buffer, parcel)
-            if parcel.claim_id == EARLY:
-                self._early[worker] = delivery, not report.is_closed
-            else:
-                self._take_delivery(delivery)
-        if report.is_closed:
-            sequence.handles[worker] = None
+            self._take_delivery(PendingDelivery(worker, sent.buffer, parcel))
+        if order.early is not None:
+            self._early.take_report(worker, sent.buffer, order.early, report.early)
         self._count(worker, report)
         self._take_outcomes(worker, report)
         self._count_ends(report.num_simulated_steps, len(report.finished) + len(report.env_failures))
@@ -281,7 +279,7 @@ class EpisodeCall(Call["Order", "Report"]):
         sequence = self.sequence
         was_working = bool(self.in_flight[worker])
         self.in_flight[worker].clear()
-        self._early.pop(worker, None)
+        self._early.lose(worker)
         sequence.releases[worker].clear()
         sequence.cancellations[worker].clear()
         self._duplicates[worker].clear()
@@ -322,15 +320,12 @@ class EpisodeCall(Call["Order", "Report"]):
         Raises:
             EnvFailedError: next is an episode that was given up, and the call cannot go on without it.
         """
-        planned_claims = self._plan.claim(flush=flush)
+        planned_claims = self._plan.claim(flush=flush, stops=self._early.stops)
         for planned in planned_claims:
             claim_id = self._claims.add(planned)
-            early, is_kept = self._early.get(planned.worker, (None, False))
-            if early is not None and (early.parcel.start[0], early.parcel.stop[0]) == (planned.start, planned.stop):
-                del self._early[planned.worker]
-                self._take_delivery(early._replace(parcel=dataclasses.replace(early.parcel, claim_id=claim_id)))
-                if is_kept:  # else the worker has closed its work
-                    self.sequence.releases[planned.worker].append(Claim(claim_id, planned.start, planned.stop))
+            if (early := self._early.claim(planned, claim_id)) is not None:
+                self._take_delivery(early)
+                self.sequence.releases[planned.worker].append(Claim(claim_id, planned.start, planned.stop))
         self._skip(self._plan.take_skipped())
         if (obstacle := self._plan.obstacle) is not None:
             others = f"; like all {count} episodes before it" if (count := self._plan.num_skipped_in_a_row) else ""

@@ -79,6 +79,7 @@ class Evaluations:
             calls.progress_seconds,
             max_stalled=MAX_EVALUATIONS,
             max_waiting=calls.max_waiting_calls,
+            turn_steps=calls.turn_steps,
         )
         self._seed = derived_seed(parts.seed, _SEED_KEY)
 
@@ -87,8 +88,9 @@ class Evaluations:
         parts = self._parts
         parts.workers.check_enough()
         arrived = time.monotonic()
+        turn = self.admission.new_turn()
         async with contextlib.AsyncExitStack() as stack:
-            async with self.admission.admitting(stack, receiver) as ticks:
+            async with self.admission.admitting(stack, receiver, turn) as ticks:
                 async for _ in ticks:
                     yield Progress(0)
             queued_seconds = time.monotonic() - arrived
@@ -103,6 +105,7 @@ class Evaluations:
                 call = await self._population_call(request, prepared, workforce)
             else:
                 call = self._evaluation_call(request, prepared, workforce)
+            call.turn = turn
             call.account.queued_seconds = queued_seconds
             call.account.env_version = prepared.env_version  # the workers' own number means nothing to clients
             try:

@@ -335,7 +335,8 @@ class FragmentCall(Call["FragmentOrder", "FragmentReport"]):
             state.losses.append(state.num_made)
         self._restart(state, error.reason.lower())
         if (num_losses := state.num_losses_at_one_step) > self._settings.unit_retries:
-            raise error.again(f"{error.text}; {num_losses - 1} workers were lost with the same rows before")
+            text = f"{error.text}; {num_losses - 1} workers were lost with the same rows before"
+            raise self._convicted(error.again(text))
 
     async def _next_delivery(self) -> Delivery | None:
         state = self._workers[self._next_worker]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rollserve_server.admission import Admission, Receiver
 from rollserve_server.errors import DomainError, InvalidValueError
-from rollserve_server.pool.calls.checks import check_fragments, check_num_workers, check_run
+from rollserve_server.pool.calls.checks import check_fragments, check_num_steps, check_num_workers, check_run
 from rollserve_server.pool.calls.episodes import EpisodeCall
 from rollserve_server.pool.calls.fragments import FragmentCall
 from rollserve_server.pool.calls.prefetch import Prefetch, Prefetcher
@@ -53,6 +53,7 @@ class Samplings:
             calls.progress_seconds,
             max_stalled=calls.max_stalled_calls,
             max_waiting=calls.max_waiting_calls,
+            turn_steps=calls.turn_steps,
         )
         self.prefetcher = Prefetcher(parts.sequences)
         self.estimates = LengthEstimates()
@@ -64,9 +65,11 @@ class Samplings:
         """Run a call; see `Pool.sample`."""
         parts = self._parts
         parts.workers.check_enough()
+        check_num_steps(request.target, parts.settings.calls.max_call_steps)
         arrived = time.monotonic()
+        turn = self.admission.new_turn()
         async with contextlib.AsyncExitStack() as stack:
-            async with self.admission.admitting(stack, receiver) as ticks:
+            async with self.admission.admitting(stack, receiver, turn) as ticks:
                 async for _ in ticks:
                     yield Progress(0)
             stack.callback(parts.eviction.run)  # of versions that the call was the last to use
@@ -75,6 +78,7 @@ class Samplings:
             except DomainError:
                 parts.counters.num_failed_calls += 1
                 raise
+            call.turn = turn
             account = call.account
             account.queued_seconds = time.monotonic() - arrived
             async with self._running(call, settlement) as items:

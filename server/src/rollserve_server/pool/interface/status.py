@@ -48,6 +48,7 @@ class PoolStatus:
         env: spaces of the environment, and how rows are stepped.
         agent_kinds: one for all workers, or one for each worker; empty before there is an agent.
         policy_version: version of the agent; 0 before there is one.
+        policy_updated_seconds: when that version was accepted, in seconds since 1970; 0 before there is one.
         seed: root seed of the own sequence that calls use one after the other.
         next_index: index of its next episode.
         workers: the slots, in the order of their indices; behind them slots that are leaving.
@@ -55,6 +56,8 @@ class PoolStatus:
         num_simulated_steps: number of steps that all workers have simulated, also workers of removed slots.
         num_worker_restarts: number of attempts to replace a worker, also in slots that are gone.
         uptime_seconds: age of the sampler.
+        num_running_calls: number of sampling calls and evaluations that run.
+        num_queued_calls: number of sampling calls and evaluations that queue.
         min_healthy_workers: number of workers that must be healthy for a call or an update to begin.
     """
 
@@ -63,6 +66,7 @@ class PoolStatus:
     env: EnvDescription
     agent_kinds: Sequence[str]
     policy_version: int
+    policy_updated_seconds: float
     seed: int
     next_index: int
     workers: Sequence[WorkerStatus]
@@ -70,4 +74,6 @@ class PoolStatus:
     num_simulated_steps: int
     num_worker_restarts: int
     uptime_seconds: float
+    num_running_calls: int
+    num_queued_calls: int
     min_healthy_workers: int = 0

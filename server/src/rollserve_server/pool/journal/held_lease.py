@@ -12,7 +12,7 @@ from rollserve_server.errors import SamplerLostError
 from rollserve_server.pool.journal.lease import LEASE_SECONDS
 
 if TYPE_CHECKING:
-    from rollserve_server.pool.journal.lease import Owner
+    from rollserve_server.pool.state.ownership import Owner
 
 __all__ = ["HeldLease", "taken_error"]
 

@@ -5,22 +5,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-__all__ = ["LEASE_SECONDS", "RENEW_SECONDS", "Lease", "Owner"]
+if TYPE_CHECKING:
+    from rollserve_server.pool.state.ownership import Owner
+
+__all__ = ["LEASE_SECONDS", "RENEW_SECONDS", "Lease"]
 
 LEASE_SECONDS = 5.0
 """Time after a renewal in which no other server may take the sampler."""
 RENEW_SECONDS = 1.0
 """Period of renewals."""
-
-
-@dataclass(frozen=True)
-class Owner:
-    """A server, by its machine and its process there."""
-
-    host: str
-    process_id: int
 
 
 class Lease:

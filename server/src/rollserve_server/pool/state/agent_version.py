@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import overload
 
@@ -41,6 +41,14 @@ class AgentVersion(Sequence[AgentSpec]):
         self.clients = deque([client_id], maxlen=_MAX_CLIENTS)
         self.updated_seconds = time.time()
         self.num_bytes = sum(map(content_bytes, self._agents))
+
+    @classmethod
+    def restored(cls, agents: Sequence[AgentSpec], clients: Iterable[str], updated_seconds: float) -> AgentVersion:
+        """Return a version that an earlier server has accepted."""
+        version = cls(agents)
+        version.clients = deque(clients, maxlen=_MAX_CLIENTS)
+        version.updated_seconds = updated_seconds
+        return version
 
     def __len__(self) -> int:
         return len(self._agents)

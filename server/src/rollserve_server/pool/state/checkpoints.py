@@ -28,9 +28,10 @@ class ActionLog:
         self._columns = [column.copy() for column in columns]
         self.num_bytes = sum(column.nbytes for column in self._columns)
 
-    def __reduce__(self) -> tuple[type[ActionLog], tuple[Sequence[np.ndarray]]]:
-        # Arrays from Ray's object store are read-only, so the constructor copies them.
-        return ActionLog, (self._columns,)
+    @property
+    def columns(self) -> Sequence[np.ndarray]:
+        """Actions of the log: for each leaf of the action space, a column (steps, *A)."""
+        return self._columns
 
     def first(self, num_steps: int) -> list[np.ndarray]:
         """Return the first actions: for each leaf of the action space, a view (num_steps, *A)."""

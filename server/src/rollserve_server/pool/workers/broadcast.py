@@ -100,9 +100,15 @@ class Broadcast(Generic[_R]):
         self._num_fatal_rounds += 1
         # What made one worker hang would make the others hang, too.
         if error.reason == Reason.WORKER_HUNG and (self._wait_for_lost or not self._answers):
-            raise error
+            raise self._convicted(error)
         if max(self._num_fatal_rounds, self._num_losses[error.worker_index]) >= _MAX_ATTEMPTS:
-            raise error.again(f"one worker after the other is lost with it: {error.text}")
+            raise self._convicted(error.again(f"one worker after the other is lost with it: {error.text}"))
+
+    def _convicted(self, error: WorkerLostError) -> WorkerLostError:
+        """Return the error of a question that takes workers down; their restarts are excused."""
+        for index, num_losses in self._num_losses.items():
+            self._workers[index].restarts.excuse(num_losses)
+        return error
 
     async def _ask_one(self, index: int) -> None:
         slot = self._workers[index]

@@ -15,6 +15,8 @@ __all__ = ["Replacements"]
 
 _log = logging.getLogger(__name__)
 
+_LOOK_SECONDS = 1.0
+
 
 class Replacements:
     """The slots whose workers are being replaced.
@@ -77,6 +79,8 @@ class Replacements:
             slot.given_up = True
             fields = {"worker": slot.index, "error": slot.last_failure, "seconds": round(forbidden_seconds)}
             _log.error("worker given up for now", extra=fields)
-            await asyncio.sleep(forbidden_seconds)
+            # Restarts may be excused meanwhile.
+            while forbidden_seconds := restarts.forbidden_seconds(time.monotonic()):  # noqa: ASYNC110  # time counts
+                await asyncio.sleep(min(forbidden_seconds, _LOOK_SECONDS))
             slot.given_up = False
         await asyncio.sleep(restarts.pause_seconds(time.monotonic()))

@@ -169,6 +169,9 @@ class Workers(Sequence[WorkerSlot]):
         slot.healthy = False
         slot.lost_in_broadcast = slot.num_broadcasts > 0
         slot.last_failure = error.text if error else f"worker {index} is lost"
+        if slot.is_excused:
+            slot.is_excused = False
+            slot.restarts.excuse(1)
         handle.kill(error)
         _log.warning("worker lost", extra={"worker": index, "error": slot.last_failure})
         self._replacements.begin(slot)

@@ -11,6 +11,7 @@ from rollserve import EnvSpec
 from rollserve_server.envs import (
     RowEnvs,
     VectorEnvs,
+    check_space_sizes,
     episodes_per_row,
     make_rows,
     run_probe,
@@ -115,8 +116,10 @@ class InstalledEnv:
 
         Raises:
             InvalidValueError: blocks would have too many episodes.
+            OverLimitError: the spaces are too large.
         """
         rows, num_rows = self.free[-1], self._num_rows
+        check_space_sizes(*self._spaces)
         is_joint = self._joint_spec is not None
         return EnvDescription(
             rows.observation_space,

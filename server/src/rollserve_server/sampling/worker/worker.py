@@ -79,7 +79,7 @@ class Worker:
         """Try environments in a child process, with time limits, and install nothing.
 
         Raises:
-            NotFoundError, InvalidValueError: the environment cannot be made or stepped; see `run_probe`.
+            NotFoundError, InvalidValueError, OverLimitError: as `run_probe`.
         """
         self._envs.probe(specs, health)
 
@@ -166,10 +166,7 @@ class Worker:
         work_id = order.sequence.work_id
         work = self._works.for_episodes(order.sequence)
         current_activity().episode_of = work.collector.episode_index
-        report, buffer = work.run(order, functools.partial(self._works.is_stopped, work_id))
-        if report.is_closed:
-            self.close_work(work_id)
-        return report, buffer
+        return work.run(order, functools.partial(self._works.is_stopped, work_id))
 
     def _sample_fragments(self, order: FragmentOrder) -> tuple[FragmentReport, NDArray[np.uint8]]:
         work_id, assignment = order.sequence.work_id, order.assignment

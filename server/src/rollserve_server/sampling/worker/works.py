@@ -62,7 +62,7 @@ class Works:
             with self._giving_back_on_error(sequence.env_version, envs):
                 versions = sequence.policy_version, sequence.env_version
                 agent = self._agents.built(*versions, sequence.exploration, envs)
-                work = EpisodeWork(sequence, envs, agent, self._worker_index, self._settings, self._new_buffer)
+                work = EpisodeWork(sequence, envs, agent, self._settings, self._new_buffer)
                 self._works[sequence.work_id] = work
         return self.find(EpisodeWork, sequence.work_id)
 

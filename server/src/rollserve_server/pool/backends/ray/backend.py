@@ -11,6 +11,7 @@ from rollserve_server.pool.backends.ray import (
     cluster,  # imported before Ray, for the environment variables that it sets
 )
 from rollserve_server.pool.backends.ray.cluster_watch import ClusterWatch
+from rollserve_server.pool.backends.ray.identity import SamplerIdentity
 from rollserve_server.pool.backends.ray.journal import RayJournal
 from rollserve_server.pool.backends.ray.losses import KernelKills, putting
 from rollserve_server.pool.backends.ray.names import WorkerNames, end_actors
@@ -59,7 +60,8 @@ class RayBackend:
         self._kills = KernelKills()
         self._watch: ClusterWatch | None = None
         self._lease: HeldLease | None = None
-        self._names = WorkerNames()
+        self._identity = SamplerIdentity.of(settings.sampler_secret(), settings.ray_namespace)
+        self._names = WorkerNames(self._identity.tag)
         self._found: dict[int, RayWorker] = {}
         cluster.connect(settings, num_workers)
         if settings.ray_address is None:
@@ -103,11 +105,12 @@ class RayBackend:
 
         Raises:
             SamplerLostError: another server has the sampler, or Ray does not start the journal.
-            InvalidValueError: an earlier server left a journal of another format.
+            InvalidValueError: an earlier server left a journal of another format, or with another secret.
         """
         if self._settings.ray_address is None:
             return NoJournal()
-        journal = await RayJournal.open(self._settings.orphan_seconds, discard=not self._settings.adopt)
+        settings = self._settings
+        journal = await RayJournal.open(self._identity, settings.orphan_seconds, discard=not settings.adopt)
         self._lease = journal.lease
         state = journal.state
         num_workers = len(state.snapshot.workers) if state else 0

@@ -23,8 +23,10 @@ os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
 
 import ray
 import ray._private.worker
+from ray._private import ray_constants
 from ray._raylet import Config  # type: ignore[attr-defined]  # made by Cython
 
+from rollserve_server.pool.backends.ray.listeners import on_loopback_only
 from rollserve_server.pool.backends.ray.preflight import check_room, hint_of
 
 if TYPE_CHECKING:
@@ -100,28 +102,32 @@ def check_store(results_bytes: int) -> None:
 
 
 def _start(settings: RaySettings, num_workers: int | None) -> None:
-    # Whoever can connect to the cluster can run code in it, and Ray listens on all interfaces. So a token is needed,
-    # whatever the environment says, and only this process and its children know it.
+    # Whoever can connect to the cluster can run code in it. So a token is needed, whatever the environment says, and
+    # only this process and its children know it.
     os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=_TOKEN)
     Config.initialize("")  # Ray has read the mode when it was imported
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # it warns of a token that is set
+    # Ray replaces 127.0.0.1 by the machine's other address, and then listens on all interfaces, except where it knows
+    # that there are no other machines.
+    ray_constants.ENABLE_RAY_CLUSTER = False
     # Without a number of workers, Ray counts the cores, because it knows how many a container may use.
     num_cpus = None if num_workers is None else math.ceil(settings.worker_num_cpus * num_workers) or 1
     max_workers = num_workers or len(os.sched_getaffinity(0))
     resources: dict[str, float] = {
         name: math.ceil(amount * max_workers) for name, amount in settings.worker_resources.items()
     }
-    ray.init(
-        address="local",
-        num_cpus=num_cpus,
-        resources=resources or None,
-        object_store_memory=settings.object_store_bytes,
-        include_dashboard=False,
-        log_to_driver=True,
-        logging_level=logging.WARNING,
-        _node_ip_address="127.0.0.1",
-        _system_config=_SYSTEM_CONFIG,
-    )
+    with on_loopback_only():
+        ray.init(
+            address="local",
+            num_cpus=num_cpus,
+            resources=resources or None,
+            object_store_memory=settings.object_store_bytes,
+            include_dashboard=False,
+            log_to_driver=True,
+            logging_level=logging.WARNING,
+            _node_ip_address="127.0.0.1",
+            _system_config=_SYSTEM_CONFIG,
+        )
 
 
 def _quieten() -> None:

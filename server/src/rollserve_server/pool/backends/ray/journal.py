@@ -6,10 +6,9 @@ import asyncio
 import contextlib
 import logging
 import os
-import pickle
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Unpack
 
 import ray
@@ -17,7 +16,8 @@ import ray.exceptions
 
 from rollserve import Reason
 from rollserve_server.errors import DomainError, SamplerLostError
-from rollserve_server.pool.backends.ray.journal_actor import copied, find_or_start
+from rollserve_server.pool.backends.ray.identity import ForgedMessageError
+from rollserve_server.pool.backends.ray.journal_handle import JournalHandle
 from rollserve_server.pool.backends.ray.journal_opening import (
     OPEN_SECONDS,
     acquire_lease,
@@ -27,12 +27,14 @@ from rollserve_server.pool.backends.ray.journal_opening import (
 from rollserve_server.pool.backends.ray.losses import putting
 from rollserve_server.pool.backends.ray.sampler_mark import remove_mark
 from rollserve_server.pool.journal.held_lease import HeldLease
-from rollserve_server.pool.journal.lease import RENEW_SECONDS, Owner
+from rollserve_server.pool.journal.lease import RENEW_SECONDS
+from rollserve_server.pool.state.ownership import Owner
 from rollserve_server.pool.state.sampler_state import Entry
 
 if TYPE_CHECKING:
-    from rollserve_server.pool.backends.ray.journal_actor import LeaseAnswer
+    from rollserve_server.pool.backends.ray.identity import SamplerIdentity
     from rollserve_server.pool.journal.journal import Changes
+    from rollserve_server.pool.state.ownership import LeaseAnswer
     from rollserve_server.pool.state.sampler_state import SamplerState, Snapshot
 
 __all__ = ["RayJournal"]
@@ -56,13 +58,21 @@ class RayJournal:
         lease: the lease of this server, which is renewed each second.
     """
 
-    def __init__(self, actor: Any, answer: LeaseAnswer, owner: Owner, orphan_seconds: float) -> None:
+    def __init__(
+        self,
+        identity: SamplerIdentity,
+        handle: JournalHandle,
+        answer: LeaseAnswer,
+        owner: Owner,
+        orphan_seconds: float,
+    ) -> None:
         assert answer.epoch is not None  # noqa: S101  # `acquire_lease` checks it
         self.epoch: int = answer.epoch
-        self.state: SamplerState | None = copied(answer.state)
+        self.state = answer.state
         self.follows_loss = answer.follows_loss
         self.lease = HeldLease(answer.epoch)
-        self._actor = actor
+        self._identity = identity
+        self._handle = handle
         self._owner = owner
         self._orphan_seconds = orphan_seconds
         # Functions that return all of the state, and the small part of it.
@@ -71,25 +81,27 @@ class RayJournal:
         self._renewing = asyncio.create_task(self._renew_periodically())
 
     @classmethod
-    async def open(cls, orphan_seconds: float, *, discard: bool) -> RayJournal:
-        """Return the journal of the namespace, which is started if there is none.
+    async def open(cls, identity: SamplerIdentity, orphan_seconds: float, *, discard: bool) -> RayJournal:
+        """Return the journal of the sampler in the namespace, which is started if there is none.
 
         Args:
+            identity: identity of the sampler.
             orphan_seconds: time without a server after which the sampler ends.
             discard: whether to begin with an empty journal, and end journals of other formats. Their workers are left
                 to the caller.
 
         Raises:
             SamplerLostError: another server has the sampler and is alive, or Ray does not start the journal.
-            InvalidValueError: there is a journal of another format.
+            InvalidValueError: there is a journal of another format, or of a sampler with another secret; or an actor
+                with the journal's name does not know the secret.
         """
-        has_others = await has_other_journals(may_end=discard)
+        has_others = await has_other_journals(identity, may_end=discard)
         owner = Owner(socket.gethostname(), os.getpid())
-        actor, answer = await acquire_lease(owner, orphan_seconds, discard=discard)
-        journal = cls(actor, answer, owner, orphan_seconds)
+        handle, answer = await acquire_lease(identity, owner, orphan_seconds, discard=discard)
+        journal = cls(identity, handle, answer, owner, orphan_seconds)
         if has_others:
             try:
-                await end_other_journals()
+                await end_other_journals(identity)
             except BaseException:
                 await journal.close(keep=False)
                 raise
@@ -100,7 +112,7 @@ class RayJournal:
         self._read, previous = (state, snapshot), self.state
         self.state = None  # it takes room
         if previous is None:
-            await self._request(lambda actor: actor.begin.remote(self.epoch, state()))
+            await self._request(lambda handle: handle.call("begin", self.epoch, state()))
         else:
             await self.write()
 
@@ -111,14 +123,13 @@ class RayJournal:
         _, snapshot = self._read
         shared_agents: Any = None
         if "agents" in changes and changes["agents"][1].num_bytes >= _MIN_SHARED_BYTES:
+            sealed = await asyncio.to_thread(self._handle.sealed, changes.pop("agents"))
             with putting():
-                shared_agents = await asyncio.to_thread(ray.put, changes.pop("agents"))
+                shared_agents = await asyncio.to_thread(ray.put, sealed)
 
-        def send(actor: Any) -> Any:
-            # Ray sends bytes as they are; anything else goes through its own serializer, which is Python code. Each
-            # attempt has a snapshot of its own: an earlier one would undo what others have written meanwhile.
-            entry = pickle.dumps(Entry(snapshot(), **changes))
-            return actor.write.remote(self.epoch, entry, shared_agents)
+        def send(handle: JournalHandle) -> Awaitable[Any]:
+            # Each attempt has a snapshot of its own: an earlier one would undo what others have written meanwhile.
+            return handle.call("write", self.epoch, Entry(snapshot(), **changes), last=shared_agents)
 
         await self._request(send)
 
@@ -133,15 +144,15 @@ class RayJournal:
     async def close(self, *, keep: bool) -> None:
         """Leave the sampler to the next server, or end the journal; in at most 3 s."""
         self.abandon()
-        with contextlib.suppress(TimeoutError, DomainError, ray.exceptions.RayError):
+        with contextlib.suppress(TimeoutError, DomainError, ForgedMessageError, ray.exceptions.RayError):
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await self._renew()  # also for actions that wait for a renewal
                 if keep:
-                    await self._actor.release.remote(self.epoch)
+                    await self._handle.call("release", self.epoch)
                 else:
                     if self._read is not None:  # else a server that has not served leaves the mark as it was
-                        await asyncio.to_thread(remove_mark)
-                    ray.kill(self._actor)
+                        await asyncio.to_thread(remove_mark, self._identity.tag)
+                    self._handle.kill()
 
     async def _renew_periodically(self) -> None:
         while not self.lease.is_lost:
@@ -154,47 +165,47 @@ class RayJournal:
     async def _renew(self) -> None:
         """Renew the lease, with a snapshot as soon as there is one."""
         if self._read is None:
-            await self._request(lambda actor: actor.write.remote(self.epoch, None, None))
+            await self._request(lambda handle: handle.call("write", self.epoch, None))
         else:
             await self.write()
 
-    async def _request(self, send: Callable[[Any], Any]) -> None:
+    async def _request(self, send: Callable[[JournalHandle], Awaitable[Any]]) -> None:
         """Send a request to the journal, and again to the one that replaces it if it is lost.
 
         Args:
-            send: calls a method of the actor that it gets, which renews the lease; returns Ray's reference.
+            send: calls a method of the journal that it gets, which renews the lease.
 
         Raises:
             SamplerLostError: another server has the sampler, or no journal replaces the lost one.
             OverLimitError: Ray's object store is full.
         """
         while True:
-            actor, asked_at = self._actor, time.monotonic()
+            handle, asked_at = self._handle, time.monotonic()
             try:
                 with putting():
-                    reference = send(actor)
-                owner = await _answer(actor, reference)
-            except ray.exceptions.RayError as error:
-                await self._reopen(actor, error)
+                    answer = send(handle)
+                owner = await _answer(handle, answer)
+            except (ray.exceptions.RayError, ForgedMessageError) as error:
+                await self._reopen(handle, error)
                 continue
             self.lease.check_owner(owner)
             self.lease.renew(asked_at)
             return
 
-    async def _reopen(self, lost_actor: Any, error: Exception) -> None:
+    async def _reopen(self, lost: JournalHandle, error: Exception) -> None:
         """Replace a lost journal by another one, which gets all of the state."""
         async with self._reopening:
-            if self._actor is not lost_actor:
+            if self._handle is not lost:
                 return
             _log.warning("journal lost", extra={"error": " ".join(str(error).split())})
             deadline = time.monotonic() + OPEN_SECONDS
             while time.monotonic() < deadline:
-                with contextlib.suppress(ray.exceptions.RayError, ValueError):
-                    actor = await asyncio.to_thread(find_or_start)
+                with contextlib.suppress(ray.exceptions.RayError, ForgedMessageError, ValueError):
+                    handle = await asyncio.to_thread(JournalHandle.find_or_start, self._identity)
                     state = self._read[0]() if self._read else self.state
                     arguments = self.epoch, self._owner, self._orphan_seconds, state
-                    self.lease.check_owner(await _answer(actor, actor.restore.remote(*arguments)))
-                    self._actor = actor
+                    self.lease.check_owner(await _answer(handle, handle.call("restore", *arguments)))
+                    self._handle = handle
                     _log.info("journal whole again", extra={"epoch": self.epoch})
                     return
                 await asyncio.sleep(RENEW_SECONDS / 2)
@@ -202,23 +213,18 @@ class RayJournal:
         raise SamplerLostError(text, reason=Reason.JOURNAL_LOST)
 
 
-async def _answer(actor: Any, reference: Any) -> Owner | None:
+async def _answer(handle: JournalHandle, awaited: Awaitable[Owner | None]) -> Owner | None:
     """Return a journal's answer; kill the journal if it does not answer in time.
 
     Raises:
         ray.exceptions.RayError: the journal is gone, or was killed.
     """
-
-    async def fetch() -> Owner | None:
-        owner: Owner | None = await reference
-        return owner
-
-    answer = asyncio.ensure_future(fetch())
+    answer = asyncio.ensure_future(awaited)
     try:
         for _ in range(2):
             if (await asyncio.wait({answer}, timeout=_ANSWER_SECONDS))[0]:
                 return answer.result()
     finally:
         answer.cancel()
-    ray.kill(actor)
+    handle.kill()
     raise ray.exceptions.GetTimeoutError(f"no answer for {2 * _ANSWER_SECONDS:g} s")

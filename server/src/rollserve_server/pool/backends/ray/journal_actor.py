@@ -2,56 +2,73 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-import pickle
 import threading
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import ray
-
-from rollserve_server.pool.backends.ray.names import JOURNAL, end_actors, named_actors
+from rollserve_server.pool.backends.ray.identity import Seal
+from rollserve_server.pool.backends.ray.names import end_actors, workers_in_namespace
 from rollserve_server.pool.backends.ray.sampler_mark import read_mark, remove_mark, write_mark
-from rollserve_server.pool.journal.lease import LEASE_SECONDS, RENEW_SECONDS, Lease, Owner
-from rollserve_server.pool.state.sampler_state import Entry
+from rollserve_server.pool.journal.lease import LEASE_SECONDS, RENEW_SECONDS, Lease
+from rollserve_server.pool.state.ownership import LeaseAnswer, Owner
 
 if TYPE_CHECKING:
     from rollserve_server.pool.state.agent_version import AgentVersion
-    from rollserve_server.pool.state.sampler_state import SamplerState
+    from rollserve_server.pool.state.sampler_state import Entry, SamplerState
 
-__all__ = ["JournalActor", "LeaseAnswer", "copied", "find_or_start"]
+__all__ = ["JournalActor"]
 
-
-@dataclass(frozen=True)
-class LeaseAnswer:
-    """The journal's answer to a server that asks for the lease.
-
-    Attributes:
-        epoch: epoch of the server; None if another server has the lease.
-        state: state of the sampler that an earlier server left, if there is one.
-        owner: the server that had the lease before, or has it.
-        num_renewals: number of renewals by that server; see `Lease`.
-        follows_loss: whether the sampler of an earlier server was lost, together with its journal.
-    """
-
-    epoch: int | None
-    state: SamplerState | None
-    owner: Owner | None
-    num_renewals: int
-    follows_loss: bool = False
+_METHODS = frozenset({"acquire", "restore", "begin", "write", "release"})
+"""Methods of `JournalKeeper` that servers may call."""
 
 
 class JournalActor:
-    """A keeper of a sampler's state. It ends the sampler and itself if no server has the lease for too long.
+    """The actor's face: reads sealed requests, and seals the answers. Whoever does not know the key gets nothing."""
+
+    def __init__(self, tag: str, key: bytes) -> None:
+        """Start without a state.
+
+        Args:
+            tag: tag of the sampler.
+            key: key of the messages; see `SamplerIdentity`.
+        """
+        self._seal = Seal(key)
+        self._keeper = JournalKeeper(tag)
+
+    def call(self, request: bytes, agents: bytes | None = None) -> bytes:
+        """Call a method of the keeper.
+
+        Args:
+            request: sealed nonce, name of the method, and its arguments.
+            agents: last argument, sealed, of a request that is too large to be sent as one.
+
+        Returns:
+            The sealed nonce and result.
+
+        Raises:
+            ForgedMessageError: a part was made without the sampler's secret.
+        """
+        nonce, method, arguments = self._seal.opened(request)
+        if method not in _METHODS:
+            raise ValueError(f"method: expected one of {', '.join(sorted(_METHODS))}, got {method!r}")
+        if agents is not None:
+            arguments = (*arguments, self._seal.opened(agents))
+        return self._seal.sealed((nonce, getattr(self._keeper, method)(*arguments)))
+
+
+class JournalKeeper:
+    """A keeper of a sampler's state. It ends the sampler and this process if no server has the lease for too long.
 
     Methods with an epoch return None, or the owner of the lease if a server with a later epoch has it.
 
     A change of a method's arguments or result needs another journal format; see `JOURNAL_FORMAT`.
     """
 
-    def __init__(self) -> None:
-        last_epoch = read_mark()
+    def __init__(self, tag: str) -> None:
+        self._tag = tag
+        last_epoch = read_mark(tag)
         self._lease = Lease(LEASE_SECONDS, last_epoch=last_epoch)
         self._follows_loss = last_epoch > 0  # until its server restores it
         self._state: SamplerState | None = None
@@ -59,7 +76,7 @@ class JournalActor:
         self._deciding = threading.Lock()  # between a server that acquires the lease, and the end
         threading.Thread(target=self._end_orphans, name="orphans", daemon=True).start()
 
-    def acquire(self, owner: Owner, orphan_seconds: float, *, discard: bool) -> LeaseAnswer:
+    def acquire(self, owner: Owner, orphan_seconds: float, discard: bool) -> LeaseAnswer:
         """Give the lease to a server, unless another has it.
 
         Args:
@@ -75,9 +92,9 @@ class JournalActor:
             self._orphan_seconds = orphan_seconds
         if discard:
             self._state, self._follows_loss = None, False
-            remove_mark()
+            remove_mark(self._tag)
         if self._state is not None:
-            write_mark(epoch)
+            write_mark(self._tag, epoch)
         return LeaseAnswer(epoch, self._state, previous, num_renewals, self._follows_loss)
 
     def restore(self, epoch: int, owner: Owner, orphan_seconds: float, state: SamplerState | None) -> Owner | None:
@@ -96,19 +113,18 @@ class JournalActor:
         self._keep(epoch, state)
         return None
 
-    def write(self, epoch: int, entry: bytes | None, agents: tuple[int, AgentVersion] | None) -> Owner | None:
+    def write(self, epoch: int, entry: Entry | None, agents: tuple[int, AgentVersion] | None = None) -> Owner | None:
         """Renew the lease, and apply an entry to the state if there is one.
 
         Args:
             epoch: epoch of the server.
-            entry: the pickled entry, or None.
+            entry: the entry, or None.
             agents: the entry's agents if they are not within it, because they are large.
         """
         if not self._lease.renew(epoch):
             return self._lease.owner
         if self._state is not None and entry is not None:
-            read: Entry = pickle.loads(entry)  # noqa: S301  # from the server of the sampler
-            self._state.apply(read if agents is None else Entry(read.snapshot, agents=copied(agents)))
+            self._state.apply(entry if agents is None else dataclasses.replace(entry, agents=agents))
         return None
 
     def release(self, epoch: int) -> None:
@@ -116,8 +132,8 @@ class JournalActor:
         self._lease.release(epoch)
 
     def _keep(self, epoch: int, state: SamplerState) -> None:
-        self._state, self._follows_loss = copied(state), False
-        write_mark(epoch)
+        self._state, self._follows_loss = state, False
+        write_mark(self._tag, epoch)
 
     def _end_orphans(self) -> None:
         """Wait until the sampler was without a server for too long; then end it and this process."""
@@ -127,20 +143,6 @@ class JournalActor:
             if self._lease.idle_seconds > self._orphan_seconds:
                 break  # with the lock, so that no server acquires the lease any more
             self._deciding.release()
-        remove_mark()
-        end_actors(actor for name, actor in named_actors() if name != JOURNAL)
+        remove_mark(self._tag)
+        end_actors(workers_in_namespace(self._tag))
         os._exit(0)
-
-
-def copied(value: Any) -> Any:
-    """Return a copy of a value from Ray's object store, so that it takes no room there."""
-    return pickle.loads(pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL))  # noqa: S301  # just pickled
-
-
-def find_or_start() -> Any:
-    """Return the journal's actor in this process's namespace, and start it if there is none."""
-    remote: Any = ray.remote(JournalActor)
-    options = remote.options(
-        name=JOURNAL, lifetime="detached", get_if_exists=True, num_cpus=0, enable_task_events=False
-    )
-    return options.remote()

@@ -5,31 +5,65 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import ray
 import ray.util
 
-__all__ = ["JOURNAL", "JOURNAL_FORMAT", "WorkerNames", "end_actors", "named_actors", "other_journals"]
+__all__ = [
+    "JOURNAL_FORMAT",
+    "OtherJournal",
+    "WorkerNames",
+    "end_actors",
+    "journal_name",
+    "named_actors",
+    "other_journals",
+    "workers_in_namespace",
+]
 
-JOURNAL_FORMAT = 4
+JOURNAL_FORMAT = 5
 """Number of the journal's format.
 
 A journal outlives its server, so the next server may be of another version. Raise this number by hand with every change
-of what server and journal exchange as pickles: the methods of `JournalActor`, and the layout of `SamplerState`, `Entry`
-and all classes within them. A server refuses a journal of another format, which it could not read.
+of what server and journal exchange: the methods of `JournalActor`, and the layout of `SamplerState`, `Entry` and all
+classes within them, as `pool/state/codec.py` writes them. A server refuses a journal of another format, which it could
+not read.
 """
-JOURNAL = f"journal-{JOURNAL_FORMAT}"
-"""Name of the journal's actor."""
-_JOURNAL = re.compile(r"journal(?:-(\d+))?")  # the name had no number in format 1
-_WORKER = re.compile(r"worker-(\d+)-(\d+)-(\d+)")
+# Names had no tag up to format 4, and the journal's name had no number in format 1.
+_JOURNAL = re.compile(r"journal(?:-(\d+))?(?:-([0-9a-f]{32}))?")
+_WORKER = re.compile(r"worker-(\d+)-(\d+)-(\d+)(?:-([0-9a-f]{32}))?")
+
+
+def journal_name(tag: str) -> str:
+    """Return the name of the actor that keeps the journal of the sampler with a tag."""
+    return f"journal-{JOURNAL_FORMAT}-{tag}"
+
+
+class OtherJournal(NamedTuple):
+    """A journal that a server cannot use.
+
+    Attributes:
+        format: number of its format.
+        is_foreign: whether it belongs to a sampler with another secret.
+        actor: the actor that keeps it.
+    """
+
+    format: int
+    is_foreign: bool
+    actor: Any
 
 
 class WorkerNames:
     """Names for workers. No two workers of a sampler have the same name, even if one replaces the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, tag: str) -> None:
+        """Start with the first number.
+
+        Args:
+            tag: tag of the sampler.
+        """
+        self._tag = tag
         self._numbers = itertools.count(1)
 
     def new(self, worker_index: int, epoch: int) -> str:
@@ -39,7 +73,7 @@ class WorkerNames:
             worker_index: index of the worker's slot.
             epoch: epoch of the server that creates the worker.
         """
-        return f"worker-{worker_index}-{epoch}-{next(self._numbers)}"
+        return f"worker-{worker_index}-{epoch}-{next(self._numbers)}-{self._tag}"
 
     def find(self, num_workers: int) -> tuple[dict[int, Any], list[Any]]:
         """Find the workers in the namespace.
@@ -48,17 +82,17 @@ class WorkerNames:
             num_workers: number of slots.
 
         Returns:
-            The newest worker of each slot that has one, and all other workers.
+            The newest worker of each slot that has one, and all other workers, including those of older formats.
         """
         found: dict[int, tuple[tuple[int, int], Any]] = {}
         others = []
-        for name, actor in named_actors():
-            match = _WORKER.fullmatch(name)
-            if match is None:
+        for match, actor in _matching(_WORKER):
+            *numbers, tag = match.groups()
+            if tag not in (None, self._tag):
                 continue
-            index, *age = map(int, match.groups())
+            index, *age = map(int, numbers)
             known = found.get(index)
-            if index >= num_workers or (known and known[0] > (*age,)):
+            if tag is None or index >= num_workers or (known and known[0] > (*age,)):
                 others.append(actor)
                 continue
             if known:
@@ -67,14 +101,26 @@ class WorkerNames:
         return {index: actor for index, (_, actor) in found.items()}, others
 
 
-def other_journals() -> dict[int, Any]:
-    """Return the journals of other formats in the namespace, by format."""
-    journals = {}
+def workers_in_namespace(tag: str) -> list[Any]:
+    """Return all workers of the sampler with a tag."""
+    return [actor for match, actor in _matching(_WORKER) if match[4] == tag]
+
+
+def other_journals(tag: str) -> list[OtherJournal]:
+    """Return the journals in the namespace that are not the one of the sampler with a tag."""
+    return [
+        OtherJournal(int(match[1] or 1), match[2] not in (None, tag), actor)
+        for match, actor in _matching(_JOURNAL)
+        if match[0] != journal_name(tag)
+    ]
+
+
+def _matching(pattern: re.Pattern[str]) -> Iterator[tuple[re.Match[str], Any]]:
+    """Yield the actors of this process's namespace whose names match a pattern."""
     for name, actor in named_actors():
-        match = _JOURNAL.fullmatch(name)
-        if match is not None and name != JOURNAL:
-            journals[int(match[1] or 1)] = actor
-    return journals
+        match = pattern.fullmatch(name)
+        if match is not None:
+            yield match, actor
 
 
 def named_actors() -> list[tuple[str, Any]]:

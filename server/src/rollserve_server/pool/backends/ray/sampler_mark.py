@@ -13,21 +13,21 @@ __all__ = ["read_mark", "remove_mark", "write_mark"]
 _STORE_NAMESPACE = "rollserve"
 
 
-def read_mark() -> int:
-    """Return the epoch in which the sampler of this process's namespace was served last; 0 if there is none."""
-    value = internal_kv._internal_kv_get(_key(), namespace=_STORE_NAMESPACE)
+def read_mark(tag: str) -> int:
+    """Return the epoch in which the sampler with this tag was served last in the namespace; 0 if there is none."""
+    value = internal_kv._internal_kv_get(_key(tag), namespace=_STORE_NAMESPACE)
     return int(value or 0)
 
 
-def write_mark(epoch: int) -> None:
-    """Record that the sampler of this process's namespace is served in an epoch."""
-    internal_kv._internal_kv_put(_key(), str(epoch), overwrite=True, namespace=_STORE_NAMESPACE)
+def write_mark(tag: str, epoch: int) -> None:
+    """Record that the sampler with this tag is served in an epoch."""
+    internal_kv._internal_kv_put(_key(tag), str(epoch), overwrite=True, namespace=_STORE_NAMESPACE)
 
 
-def remove_mark() -> None:
-    """Record that the sampler of this process's namespace has ended on purpose."""
-    internal_kv._internal_kv_del(_key(), namespace=_STORE_NAMESPACE)
+def remove_mark(tag: str) -> None:
+    """Record that the sampler with this tag has ended on purpose."""
+    internal_kv._internal_kv_del(_key(tag), namespace=_STORE_NAMESPACE)
 
 
-def _key() -> str:
-    return f"epoch of {ray.get_runtime_context().namespace}"
+def _key(tag: str) -> str:
+    return f"epoch of {tag} in {ray.get_runtime_context().namespace}"

@@ -323,7 +323,7 @@ class RayWorker:
 
 
 def _close_line(line: asyncio.Future[Any]) -> None:
-    """Close a line that is there."""
+    """Close a line if the worker has connected to it."""
     if line.done() and not line.cancelled() and line.result() is not None:
         line.result().close()
 

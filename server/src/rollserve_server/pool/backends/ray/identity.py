@@ -1,0 +1,62 @@
+"""Identity of a sampler on a Ray cluster: names of its actors and a key of its messages, derived from its secret."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollserve_server.pool.state.codec import decode, encode
+
+__all__ = ["ForgedMessageError", "SamplerIdentity", "Seal"]
+
+_DIGEST = hashlib.sha256
+_DIGEST_BYTES = _DIGEST().digest_size
+_TAG_BYTES = 16
+
+
+@dataclass(frozen=True)
+class SamplerIdentity:
+    """A sampler's identity on a cluster.
+
+    Attributes:
+        tag: part of the names of the sampler's actors, in hexadecimal digits.
+        key: key of the messages between server and journal.
+    """
+
+    tag: str
+    key: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, secret: bytes, namespace: str) -> SamplerIdentity:
+        """Derive the identity of the sampler in a Ray namespace from its secret, which may be empty."""
+        tag, key = (hmac.digest(secret, f"{use} of {namespace}".encode(), _DIGEST) for use in ("tag", "key"))
+        return cls(tag[:_TAG_BYTES].hex(), key)
+
+
+class ForgedMessageError(Exception):
+    """A message of somebody who does not know the sampler's secret."""
+
+
+class Seal:
+    """Turns values into messages that only who knows the key can make, and back."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def sealed(self, value: Any) -> bytes:
+        """Return a value as a message."""
+        data = encode(value)
+        return hmac.digest(self._key, data, _DIGEST) + data
+
+    def opened(self, message: bytes) -> Any:
+        """Return the value of a message.
+
+        Raises:
+            ForgedMessageError: the message was made without the key.
+        """
+        data = memoryview(message)[_DIGEST_BYTES:]
+        if not hmac.compare_digest(message[:_DIGEST_BYTES], hmac.digest(self._key, data, _DIGEST)):
+            raise ForgedMessageError("a message that was made without the sampler's secret")
+        return decode(data)
