@@ -1,4 +1,4 @@
-"""Admission: a bounded number of calls run at a time, the others queue in order of arrival."""
+"""Admission: a bounded number of calls run at a time, in turns of their clients; the others queue."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import copy
 import time
-from collections import deque
+from collections import Counter
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from rollserve import Reason
-from rollserve_server.errors import ClientStalledError, DomainError, OverLimitError
+from rollserve_server.admission.turn import Turn
+from rollserve_server.errors import CallTooLongError, ClientStalledError, DomainError, OverLimitError
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
@@ -22,6 +23,11 @@ __all__ = ["NEVER_STALLED", "Admission", "Receiver"]
 
 class Receiver(Protocol):
     """The reading side of a call: its client, as far as admission is concerned."""
+
+    @property
+    def peer(self) -> str:
+        """The client, whom the call is charged to: its connection, as gRPC names it."""
+        ...
 
     @property
     def stalled_since(self) -> float | None:
@@ -36,6 +42,7 @@ class Receiver(Protocol):
 class _NeverStalled:
     """A receiver that reads everything at once."""
 
+    peer = ""
     stalled_since = None
 
     def end(self, error: DomainError) -> None:
@@ -48,9 +55,12 @@ NEVER_STALLED: Receiver = _NeverStalled()
 class Admission:
     """A bounded number of running calls, with a queue for the others.
 
+    Clients share the places: of the queue, the call of the client with the fewest running calls is admitted next, and a
+    call that can pause does so for the call of a client that has less than its share.
+
     A call whose client stalls does not count as running: another one is admitted meanwhile. The stalled call keeps
-    what it has and goes on as soon as its client reads again. The number of stalled calls is bounded, too: when one
-    more has to be admitted, the call that has stalled longest is ended.
+    what it has and goes on as soon as its client reads again. The number of stalled and paused calls is bounded, too:
+    when one more has to be admitted, the call that has stalled longest is ended.
     """
 
     def __init__(
@@ -61,42 +71,62 @@ class Admission:
         max_stalled: int,
         max_waiting: int,
         patience_seconds: float = 1.0,
+        turn_steps: int = 1,
     ) -> None:
         """Start without calls.
 
         Args:
             max_running: number of calls that run at a time.
             tick_seconds: how often a waiting call looks again whether somebody has stalled.
-            max_stalled: number of stalled calls beside the running ones.
+            max_stalled: number of stalled and paused calls beside the running ones.
             max_waiting: length of the queue.
             patience_seconds: how long a client may leave data unread before its call counts as stalled.
+            turn_steps: number of steps that a call may make before it pauses for a client with one running call less.
         """
         self._max_running = max_running
         self._tick_seconds = tick_seconds
-        self._max_stalled = max_stalled
+        self._max_admitted = max_running + max_stalled
         self._max_waiting = max_waiting
         self._patience_seconds = patience_seconds
-        self._admitted: list[Receiver] = []
-        self._queue: deque[_Ticket] = deque()
+        self._turn_steps = turn_steps
+        self._admitted: list[_Ticket] = []  # running, stalled and paused
+        self._queue: list[_Ticket] = []  # not admitted yet, or paused
         self._refusal: DomainError | None = None
 
+    @property
+    def num_running(self) -> int:
+        """Number of calls that run, stalled ones included."""
+        return sum(not ticket.is_paused for ticket in self._admitted)
+
+    @property
+    def num_queued(self) -> int:
+        """Number of calls that queue or are paused."""
+        return len(self._queue)
+
+    def new_turn(self) -> Turn:
+        """Return the turn of a call that can pause."""
+        return Turn(self._admit_waiting, self._turn_steps)
+
     def refuse(self, error: DomainError) -> None:
-        """Fail all waiting calls, and every later one, with a copy of the error."""
+        """Fail all calls that are not admitted yet, and every later one, with a copy of the error."""
         self._refusal = error
-        while self._queue:
-            self._queue.popleft().admitted.set_exception(copy.copy(error))
+        for ticket in self._waiting():
+            self._queue.remove(ticket)
+            ticket.admitted.set_exception(copy.copy(error))
 
     @contextlib.asynccontextmanager
     async def admitting(
-        self, stack: AsyncExitStack, receiver: Receiver
+        self, stack: AsyncExitStack, receiver: Receiver, turn: Turn | None = None
     ) -> AsyncGenerator[AsyncGenerator[None, None], None]:
         """Yield an iterator that ticks until the call is admitted. The call runs until the stack is closed.
+
+        With a turn, it runs except while that is paused.
 
         Raises:
             OverLimitError: the queue is full.
             DomainError: the error that was passed to `refuse`.
         """
-        async with contextlib.aclosing(self._ticks(stack, receiver)) as ticks:
+        async with contextlib.aclosing(self._ticks(stack, _Ticket(receiver, turn))) as ticks:
             yield ticks
 
     async def admit(self, stack: AsyncExitStack, receiver: Receiver) -> None:
@@ -105,16 +135,13 @@ class Admission:
             async for _ in ticks:
                 pass
 
-    async def _ticks(self, stack: AsyncExitStack, receiver: Receiver) -> AsyncGenerator[None, None]:
+    async def _ticks(self, stack: AsyncExitStack, ticket: _Ticket) -> AsyncGenerator[None, None]:
         if self._refusal is not None:
             raise copy.copy(self._refusal)
-        ticket = _Ticket(receiver)
         self._queue.append(ticket)
         stack.callback(self._leave, ticket)
         self._admit_waiting()
-        if len(self._queue) > self._max_waiting:
-            text = f"{len(self._admitted)} calls are running and {self._max_waiting} are waiting, which is the limit"
-            raise OverLimitError(f"{text}: try again when some have ended", reason=Reason.TOO_MANY_CALLS)
+        self._shorten_queue()
         while not ticket.admitted.done():
             # A client that stops reading raises no event, so look again at each tick.
             if not (await asyncio.wait({ticket.admitted}, timeout=self._tick_seconds))[0]:
@@ -122,36 +149,112 @@ class Admission:
                 yield
         ticket.admitted.result()
 
-    def _admit_waiting(self) -> None:
-        while self._queue and self._has_room():
-            ticket = self._queue.popleft()
-            self._admitted.append(ticket.receiver)
-            ticket.admitted.set_result(None)
+    def _shorten_queue(self) -> None:
+        """Refuse a call if the queue is too long: the last one of the client with the most calls in it."""
+        waiting = self._waiting()
+        if len(waiting) <= self._max_waiting:
+            return
+        num_waiting = Counter(ticket.receiver.peer for ticket in waiting)
+        # The newest call comes first, which is refused unless another client has more.
+        last = max(reversed(waiting), key=lambda ticket: num_waiting[ticket.receiver.peer])
+        self._queue.remove(last)
+        text = f"{len(self._admitted)} calls are running and {self._max_waiting} are waiting, which is the limit"
+        last.admitted.set_exception(
+            OverLimitError(f"{text}: try again when some have ended", reason=Reason.TOO_MANY_CALLS)
+        )
 
-    def _has_room(self) -> bool:
-        """Whether another call may start. If the only obstacle is a stalled call, end the one that stalled longest."""
-        num_admitted = len(self._admitted)
-        if num_admitted < self._max_running:
-            return True
-        latest = time.monotonic() - self._patience_seconds
-        since = [(receiver.stalled_since, receiver) for receiver in self._admitted]
-        stalled = [(start, receiver) for start, receiver in since if start is not None and start < latest]
-        if num_admitted - len(stalled) >= self._max_running:
+    def _admit_waiting(self) -> None:
+        while self._queue and self._start_next():
+            pass
+
+    def _start_next(self) -> bool:
+        """Start a call of the queue, also in place of another one; return false if none may start."""
+        stalled = self._stalled()
+        running = [ticket for ticket in self._admitted if not (ticket.is_paused or ticket in stalled)]
+        num_running = Counter(ticket.receiver.peer for ticket in running)
+        is_full = len(running) >= self._max_running
+        pausable = [ticket for ticket in running if ticket.turn is not None]
+        if is_full and not pausable:
             return False
-        if num_admitted < self._max_running + self._max_stalled:
-            return True
-        start, longest = min(stalled, key=lambda item: item[0])
-        text = f"the client has left data unread for {time.monotonic() - start:.0f} s, and another call needs its place"
-        longest.end(ClientStalledError(text))
+        for ticket in sorted(self._queue, key=lambda ticket: num_running[ticket.receiver.peer]):
+            loser = _most_served(pausable, num_running, ticket.receiver.peer, heeds_turns=True) if is_full else None
+            if is_full and loser is None:
+                return False  # clients of later tickets have at least as many running calls
+            if ticket.is_paused or self._has_room(stalled, ticket.receiver.peer):
+                if loser is not None:
+                    self._pause(loser)
+                self._start(ticket)
+                return True
         return False
 
+    def _stalled(self) -> dict[_Ticket, float]:
+        """Return since when calls have stalled whose clients have left data unread for longer than the patience."""
+        latest = time.monotonic() - self._patience_seconds
+        since = {ticket: ticket.receiver.stalled_since for ticket in self._admitted}
+        return {ticket: start for ticket, start in since.items() if start is not None and start < latest}
+
+    def _has_room(self, stalled: dict[_Ticket, float], peer: str) -> bool:
+        """Whether a client's call may be admitted beside the stalled and paused ones; if not, make room for later."""
+        if len(self._admitted) < self._max_admitted:
+            return True
+        if stalled:
+            longest = min(stalled, key=lambda ticket: stalled[ticket])
+            text = f"the client has left data unread for {time.monotonic() - stalled[longest]:.0f} s"
+            longest.receiver.end(ClientStalledError(f"{text}, and another call needs its place"))
+            return False
+        num_admitted = Counter(ticket.receiver.peer for ticket in self._admitted)
+        paused = [ticket for ticket in self._queue if ticket.is_paused]
+        loser = _most_served(paused, num_admitted, peer)
+        if loser is not None:
+            text = "the call is paused, and its place is needed by a client with fewer calls"
+            loser.receiver.end(CallTooLongError(f"{text}: ask for the rest in another call"))
+        return False
+
+    def _start(self, ticket: _Ticket) -> None:
+        self._queue.remove(ticket)
+        if ticket.admitted.done():
+            assert ticket.turn is not None  # noqa: S101  # only turns are paused
+            ticket.turn.resume()
+        else:
+            self._admitted.append(ticket)
+            ticket.admitted.set_result(None)
+
+    def _pause(self, ticket: _Ticket) -> None:
+        """Pause a call. Its client, which has had a turn, is last in the queue, with its paused calls before others."""
+        assert ticket.turn is not None  # noqa: S101
+        ticket.turn.pause()
+        peer = ticket.receiver.peer
+        own = [queued for queued in self._queue if queued.receiver.peer == peer]
+        others = [queued for queued in self._queue if queued.receiver.peer != peer]
+        self._queue = others + sorted([*own, ticket], key=lambda queued: not queued.is_paused)
+
+    def _waiting(self) -> list[_Ticket]:
+        """Return the calls that are not admitted yet, in order of arrival."""
+        return [ticket for ticket in self._queue if not ticket.is_paused]
+
     def _leave(self, ticket: _Ticket) -> None:
-        """Give up a ticket; if its call was running, admit the next one."""
-        if ticket.admitted.cancel():
+        """Give up a ticket; if its call was admitted, admit the next one."""
+        if ticket in self._queue:
             self._queue.remove(ticket)
-        elif ticket.admitted.exception() is None:
-            self._admitted.remove(ticket.receiver)
+        if not ticket.admitted.cancel() and ticket.admitted.exception() is None:
+            self._admitted.remove(ticket)
             self._admit_waiting()
+
+
+def _most_served(
+    tickets: list[_Ticket], num_calls: Counter[str], peer: str, *, heeds_turns: bool = False
+) -> _Ticket | None:
+    """Return the call to pause or end for a client: of the client with the most calls, the one with the most steps.
+
+    That client must have two calls more, or, if turns are heeded, one more and a turn that is over. None if there is no
+    such call.
+    """
+
+    def excess(ticket: _Ticket) -> int:
+        return num_calls[ticket.receiver.peer] - num_calls[peer]
+
+    eligible = [ticket for ticket in tickets if excess(ticket) > (0 if heeds_turns and ticket.is_turn_over else 1)]
+    return max(eligible, key=lambda ticket: (excess(ticket), ticket.num_steps), default=None)
 
 
 @dataclass(eq=False)
@@ -159,4 +262,20 @@ class _Ticket:
     """A call's place in the queue; `admitted` is done once the call may run."""
 
     receiver: Receiver
+    turn: Turn | None = None
     admitted: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the call is admitted, and waits for its next turn."""
+        return self.turn is not None and self.turn.is_paused
+
+    @property
+    def is_turn_over(self) -> bool:
+        """Whether the call has made all steps of its turn."""
+        return self.turn is not None and self.turn.is_over
+
+    @property
+    def num_steps(self) -> int:
+        """Number of steps that the call has made in its turn."""
+        return 0 if self.turn is None else self.turn.num_steps

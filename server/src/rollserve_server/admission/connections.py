@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from typing import Protocol
 
 from rollserve_server.admission.admission import Admission, Receiver
 
-__all__ = ["ConnectedReceiver", "ConnectionAdmission"]
+__all__ = ["ConnectionAdmission"]
 
 _TICK_SECONDS = 1.0
 _TICKS = 4
 """Least number of looks at stalled clients within the patience."""
-
-
-class ConnectedReceiver(Receiver, Protocol):
-    """A receiver whose connection is known."""
-
-    @property
-    def peer(self) -> str:
-        """The connection, as gRPC names it."""
-        ...
 
 
 class ConnectionAdmission:
@@ -46,7 +36,7 @@ class ConnectionAdmission:
         self._by_peer: dict[str, Admission] = {}
         self._num_calls: Counter[str] = Counter()
 
-    async def admit(self, stack: contextlib.AsyncExitStack, receiver: ConnectedReceiver) -> None:
+    async def admit(self, stack: contextlib.AsyncExitStack, receiver: Receiver) -> None:
         """Wait until the call is admitted; it runs until the stack is closed.
 
         Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rollserve_server.settings import GatewaySettings
+    from rollserve_server.settings import ClientLimits
 
 __all__ = ["channel_options"]
 
@@ -19,16 +19,16 @@ _IDENTITY, _GZIP = 1 << 0, 1 << 2
 """Compressions of requests, by gRPC's numbers. Others end with UNIMPLEMENTED, as gRPC specifies."""
 
 
-def channel_options(settings: GatewaySettings) -> list[tuple[str, int]]:
-    """Return the options of gRPC's server, by gRPC's names."""
-    limits = settings.clients
+def channel_options(limits: ClientLimits, max_request_bytes: int) -> list[tuple[str, int]]:
+    """Return the options of a server of gRPC, by gRPC's names."""
     return [
-        ("grpc.max_receive_message_length", settings.max_request_bytes),
+        ("grpc.max_receive_message_length", max_request_bytes),
         # Requests are decompressed within their own limits, by `requests/decompression.py`.
         ("grpc.per_message_decompression", 0),
         ("grpc.compression_enabled_algorithms_bitset", _IDENTITY | _GZIP),
         ("grpc.so_reuseport", 0),
         ("grpc.max_allowed_incoming_connections", limits.max_connections),
+        ("grpc.server_handshake_timeout_ms", _milliseconds(limits.handshake_seconds)),
         ("grpc.max_concurrent_streams", limits.max_connection_rpcs),
         ("grpc.keepalive_time_ms", _milliseconds(limits.keepalive_seconds)),
         ("grpc.keepalive_timeout_ms", _milliseconds(limits.keepalive_timeout_seconds)),

@@ -19,16 +19,22 @@ from rollserve import Reason
 from rollserve_server.errors import NotFoundError, OverLimitError
 from rollserve_server.gateway.requests.parsing import parse
 from rollserve_server.gateway.rpcs.handlers import stream_handler, unary_handler
+from rollserve_server.gateway.rpcs.open_rpcs import OpenRpcs
+from rollserve_server.gateway.rpcs.places import Places
 
 if TYPE_CHECKING:
     from rollserve_server.gateway.requests.intake import Intake
     from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
-    from rollserve_server.gateway.rpcs.open_rpcs import OpenRpcs
+    from rollserve_server.metrics import Metrics
 
-__all__ = ["HEALTH_SERVICE", "Health"]
+__all__ = ["HEALTH_SERVICE", "MAX_CHECK_BYTES", "Health"]
 
 HEALTH_SERVICE: str = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 
+MAX_CHECK_BYTES = 4 << 10
+"""Size of the largest request."""
+_MAX_RPCS, _PATIENCE_SECONDS = 512, 0.5
+"""RPCs at a time, watchers included, and how long a request may take to arrive when another RPC needs the place."""
 _MAX_WATCHERS, _MAX_CONNECTION_WATCHERS = 256, 64
 """Watchers at a time, in all and by connection. Each is an open RPC, for as long as its client likes."""
 _HAS_LIST = hasattr(health_pb2, "HealthListResponse")
@@ -36,18 +42,22 @@ _HAS_LIST = hasattr(health_pb2, "HealthListResponse")
 
 
 class Health:
-    """`grpc.health.v1.Health` of services that are all as healthy as the server."""
+    """`grpc.health.v1.Health` of services that are all as healthy as the server.
 
-    def __init__(self, services: Collection[str], rpcs: OpenRpcs, intake: Intake) -> None:
+    Its RPCs have places of their own, so that it answers when other services refuse RPCs.
+    """
+
+    def __init__(self, services: Collection[str], stall_seconds: float, intake: Intake, metrics: Metrics) -> None:
         """Report a server that does not serve yet.
 
         Args:
             services: names of the services; an empty name stands for the whole server.
-            rpcs: registry of open RPCs.
+            stall_seconds: how long an RPC may wait for its client at a time.
             intake: receives requests.
+            metrics: counts the RPCs.
         """
         self._services = services
-        self._rpcs = rpcs
+        self._rpcs = OpenRpcs(stall_seconds, Places(_MAX_RPCS, _MAX_RPCS, _PATIENCE_SECONDS), metrics)
         self._intake = intake
         self._status: int = health_pb2.HealthCheckResponse.NOT_SERVING
         self._has_stopped = False
@@ -58,11 +68,11 @@ class Health:
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler that routes RPCs to the methods."""
         handlers = {
-            "Check": unary_handler(self._rpcs, self.check, is_awaited=False),
-            "Watch": stream_handler(self._rpcs, self.watch, is_awaited=False, limits_unread=False),
+            "Check": unary_handler(self._rpcs, "Check", self.check, is_awaited=False),
+            "Watch": stream_handler(self._rpcs, "Watch", self.watch, is_awaited=False, limits_unread=False),
         }
         if _HAS_LIST:
-            handlers["List"] = unary_handler(self._rpcs, self.list, is_awaited=False)
+            handlers["List"] = unary_handler(self._rpcs, "List", self.list, is_awaited=False)
         return grpc.method_handlers_generic_handler(HEALTH_SERVICE, handlers)
 
     def start_serving(self) -> None:

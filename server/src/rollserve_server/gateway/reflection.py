@@ -57,8 +57,8 @@ class Reflection:
 
     def handlers(self) -> Sequence[grpc.GenericRpcHandler]:
         """Return the handlers that route RPCs to the methods."""
-        handler = stream_handler(self._rpcs, self._answer_all, is_awaited=False)
-        methods = {"ServerReflectionInfo": handler}
+        name = "ServerReflectionInfo"
+        methods = {name: stream_handler(self._rpcs, name, self._answer_all, is_awaited=False)}
         return [grpc.method_handlers_generic_handler(service, methods) for service in REFLECTION_SERVICES]
 
     async def _answer_all(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:

@@ -11,23 +11,34 @@ from typing import TYPE_CHECKING
 import grpc
 import grpc.aio
 
-from rollserve.errors import mismatch
 from rollserve_server.errors import StoppingError
+from rollserve_server.gateway.certificates import CertificateFiles
 from rollserve_server.gateway.channel import channel_options
+from rollserve_server.gateway.connections import ConnectionLimit
 from rollserve_server.gateway.health import HEALTH_SERVICE, Health
+from rollserve_server.gateway.health_listener import HealthListener
+from rollserve_server.gateway.listening import listen
+from rollserve_server.gateway.messages.privacy import PrivateArguments
 from rollserve_server.gateway.reflection import REFLECTION_SERVICES, Reflection
 from rollserve_server.gateway.requests.intake import Intake
 from rollserve_server.gateway.requests.reader import RequestReader
 from rollserve_server.gateway.rpcs.open_rpcs import OpenRpcs
+from rollserve_server.gateway.rpcs.places import Places
 from rollserve_server.gateway.service import SAMPLER_SERVICE, SamplerService
 from rollserve_server.gateway.shared_memory import Rings
+from rollserve_server.metrics import Metrics
 
 if TYPE_CHECKING:
+    from rollserve import EnvSpec
     from rollserve_server.pool import Pool
     from rollserve_server.settings import GatewaySettings
 
 __all__ = ["Gateway"]
 
+_SERVICES = ("", SAMPLER_SERVICE)
+"""Names that the health service knows; the empty one stands for the whole server."""
+_REQUEST_PATIENCE_SECONDS = 5.0
+"""How long a request may take to arrive when another RPC needs the place."""
 _FLUSH_SECONDS = 1.0
 """How long the statuses of ended RPCs may take to reach their clients."""
 _ACCEPTED_SECONDS = 0.2
@@ -42,33 +53,44 @@ class Gateway:
 
     Attributes:
         port: port where the server listens, after `start`.
+        metrics: counts what it does.
     """
 
     def __init__(
-        self, settings: GatewaySettings, pools: Mapping[str, Pool], allowed_paths: Sequence[Path] = ()
+        self, settings: GatewaySettings, pools: Mapping[str, Pool], env: EnvSpec, allowed_paths: Sequence[Path] = ()
     ) -> None:
         """Prepare to serve samplers.
 
         Args:
             settings: where to listen, and limits for clients.
             pools: the pools by the names of their samplers.
+            env: the environment of the settings, whose arguments clients do not get to see.
             allowed_paths: files and folders that arguments of environments and agents may name.
 
         Raises:
+            InvalidValueError: the files with the certificate cannot be used.
             OSError: the settings ask for shared memory, which this system does not have.
         """
         self._settings = settings
+        self._certificates = None if settings.tls.tls_cert is None else CertificateFiles(settings.tls)
         self._pools = pools
         limits = settings.clients
-        self._server = grpc.aio.server(options=channel_options(settings), maximum_concurrent_rpcs=limits.max_rpcs)
-        self._rpcs = OpenRpcs(limits.client_stall_seconds)
+        self._server = grpc.aio.server(options=channel_options(limits, settings.max_request_bytes))
+        self.metrics = Metrics(pools)
+        places = Places(limits.max_rpcs, limits.max_peer_rpcs, _REQUEST_PATIENCE_SECONDS)
+        self._rpcs = OpenRpcs(limits.client_stall_seconds, places, self.metrics)
         intake = Intake(settings.max_request_bytes, limits.max_pending_request_bytes)
         rings = Rings(settings.shared_memory_bytes)
-        service = SamplerService(self._rpcs, intake, RequestReader(pools, allowed_paths), rings)
-        self._health = Health(("", SAMPLER_SERVICE), self._rpcs, intake)
+        reader = RequestReader(pools, allowed_paths)
+        service = SamplerService(self._rpcs, intake, reader, rings, PrivateArguments(env), self.metrics)
+        self._health = Health(_SERVICES, limits.client_stall_seconds, intake, self.metrics)
+        self._health_listener = None
+        if settings.health_listen is not None:
+            self._health_listener = HealthListener(settings.health_listen, limits, _SERVICES, self.metrics)
         reflection = Reflection((SAMPLER_SERVICE, HEALTH_SERVICE, *REFLECTION_SERVICES), self._rpcs, intake)
         self._server.add_generic_rpc_handlers((service.handler(), self._health.handler(), *reflection.handlers()))
         self._hurried = asyncio.Event()
+        self._limiting: asyncio.Task[None] | None = None
         self.port = 0
 
     async def start(self) -> None:
@@ -77,13 +99,14 @@ class Gateway:
         Raises:
             OSError: the server cannot listen there.
         """
-        address = self._settings.listen
-        try:
-            self.port = self._server.add_insecure_port(address)
-        except RuntimeError as error:
-            text = mismatch("an address to listen at", address, "is the port in use?")
-            raise OSError(f"listen: {text}") from error
+        credentials = None if self._certificates is None else self._certificates.credentials()
+        self.port = listen(self._server, self._settings.listen, "listen", credentials)
+        if self._health_listener is not None:
+            await self._health_listener.start()
+            self._health_listener.health.start_serving()
         await self._server.start()
+        limit = ConnectionLimit(self.port, self._settings.clients.max_peer_connections)
+        self._limiting = asyncio.create_task(limit.keep())
         self._health.start_serving()
 
     def hurry(self) -> None:
@@ -97,6 +120,8 @@ class Gateway:
         """
         grace = 0.0 if self._hurried.is_set() else self._settings.grace_seconds
         self._health.stop_serving()
+        if self._health_listener is not None:
+            self._health_listener.health.stop_serving()
         for pool in self._pools.values():
             pool.drain(StoppingError("the server is stopping and starts no more calls"))
         if grace:
@@ -111,6 +136,10 @@ class Gateway:
             await self._server.stop(None)
         finally:
             stopping.cancel()
+            if self._limiting is not None:
+                self._limiting.cancel()
+            if self._health_listener is not None:
+                await self._health_listener.stop()
 
     async def _wait_for_calls(self, seconds: float) -> None:
         """Wait until no call runs, the time is over, or `hurry` is called."""

@@ -29,15 +29,17 @@ from rollserve_server.gateway.responses import (
     shared_or_sent,
 )
 from rollserve_server.gateway.rpcs.handlers import stream_handler, unary_handler
-from rollserve_server.pool import Account, Delivery
+from rollserve_server.pool import Account, Delivery, Evaluation
 
 if TYPE_CHECKING:
     from rollserve.v1 import agent_versions_pb2
+    from rollserve_server.gateway.messages.privacy import PrivateArguments
     from rollserve_server.gateway.requests.intake import Intake
     from rollserve_server.gateway.requests.reader import RequestReader
     from rollserve_server.gateway.rpcs.open_rpc import OpenRpc
     from rollserve_server.gateway.rpcs.open_rpcs import OpenRpcs
     from rollserve_server.gateway.shared_memory import Rings
+    from rollserve_server.metrics import Metrics
     from rollserve_server.pool import PoolStatus
 
 __all__ = ["SAMPLER_SERVICE", "SamplerService"]
@@ -57,7 +59,15 @@ _MAX_WAITING = 64
 class SamplerService:
     """`rollserve.v1.SamplerService`; see `protos/rollserve/v1/sampler_service.proto`."""
 
-    def __init__(self, rpcs: OpenRpcs, intake: Intake, reader: RequestReader, rings: Rings) -> None:
+    def __init__(
+        self,
+        rpcs: OpenRpcs,
+        intake: Intake,
+        reader: RequestReader,
+        rings: Rings,
+        private: PrivateArguments,
+        metrics: Metrics,
+    ) -> None:
         """Prepare to answer RPCs.
 
         Args:
@@ -65,11 +75,15 @@ class SamplerService:
             intake: receives requests.
             reader: reads requests, and knows the pools.
             rings: memory for clients that read results from there.
+            private: arguments of environments that clients do not get to see.
+            metrics: counts the calls.
         """
         self._rpcs = rpcs
         self._intake = intake
         self._reader = reader
         self._rings = rings
+        self._private = private
+        self._metrics = metrics
         # A stream keeps its version's parameters in memory, also after the pool has evicted the version.
         self._parameter_admission = Admission(
             _MAX_PARAMETER_STREAMS, 1.0, max_stalled=_MAX_PARAMETER_STREAMS, max_waiting=_MAX_WAITING
@@ -94,8 +108,8 @@ class SamplerService:
             "Evaluate": self.evaluate,
             "EvaluatePopulation": self.evaluate_population,
         }
-        handlers = {name: unary_handler(self._rpcs, method) for name, method in unary.items()}
-        handlers |= {name: stream_handler(self._rpcs, method) for name, method in streams.items()}
+        handlers = {name: unary_handler(self._rpcs, name, method) for name, method in unary.items()}
+        handlers |= {name: stream_handler(self._rpcs, name, method) for name, method in streams.items()}
         return grpc.method_handlers_generic_handler(SAMPLER_SERVICE, handlers)
 
     async def update_agent(self, rpc: OpenRpc) -> pb.UpdateAgentResponse:
@@ -138,7 +152,7 @@ class SamplerService:
         async with contextlib.AsyncExitStack() as stack:
             await self._status_admission.admit(stack, rpc)
             # A thread, because each of many rows may have an environment of its own.
-            yield await asyncio.to_thread(_serialized_status, name, pool.status())
+            yield await asyncio.to_thread(self._serialized_status, name, pool.status(), rpc)
 
     async def get_agent_parameters(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
         """Answer `GetAgentParameters`."""
@@ -160,6 +174,8 @@ class SamplerService:
                         for message in delivered_messages(item):
                             yield message.tobytes()
                     else:
+                        if isinstance(item, Evaluation):
+                            self._metrics.count_call(pool, rpc.name, item.account)
                         yield evaluation_response(item)
 
     async def evaluate_population(self, rpc: OpenRpc) -> AsyncGenerator[bytes, None]:
@@ -168,6 +184,8 @@ class SamplerService:
             pool, request = await read_aside(self._reader.population_evaluation, data)
             async with contextlib.aclosing(pool.evaluate_population(request, rpc)) as items:
                 async for item in items:
+                    if isinstance(item, Evaluation):
+                        self._metrics.count_call(pool, rpc.name, item.account)
                     if not isinstance(item, Delivery):
                         yield population_response(item)
 
@@ -185,12 +203,14 @@ class SamplerService:
                             yield await shared_or_sent(message, ring, rpc)
                     else:
                         if isinstance(item, Account):
+                            self._metrics.count_call(pool, rpc.name, item)
                             _log_sampled(item)
                         yield sample_response(item, ring)
 
-
-def _serialized_status(sampler: str, status: PoolStatus) -> bytes:
-    return status_to_proto(sampler, status).SerializeToString()
+    def _serialized_status(self, sampler: str, status: PoolStatus, rpc: OpenRpc) -> bytes:
+        # Other machines have no use for them.
+        message = status_to_proto(sampler, status, self._private, with_processes=rpc.is_on_this_machine)
+        return message.SerializeToString()
 
 
 def _log_sampled(account: Account) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rollserve._codec.records import message_from_record
 from rollserve.v1 import episode_batch_pb2
+from rollserve_server.errors import without_folders
 
 if TYPE_CHECKING:
     from rollserve_server.pool import Account, FailedEpisode
@@ -39,5 +40,5 @@ def _failed_episode_to_proto(failed: FailedEpisode) -> episode_batch_pb2.Episode
         worker_index=failed.worker,
         attempt_count=failed.num_attempts,
         skipped=failed.is_skipped,
-        text=failed.short_text,
+        text=without_folders(failed.short_text),
     )

@@ -11,31 +11,42 @@ from rollserve.spaces import space_to_proto
 from rollserve.v1 import sampler_service_pb2 as pb
 from rollserve_server import __version__
 from rollserve_server.envs import describe_space
-from rollserve_server.errors import shorten
+from rollserve_server.errors import shorten, without_folders
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rollserve_server.gateway.messages.privacy import PrivateArguments
     from rollserve_server.pool import PoolStatus, WorkerStatus
 
 __all__ = ["status_to_proto"]
 
+_MAX_FAILURE, _MAX_FAILURES = 1000, 1 << 16
+"""Characters of a worker's last failure, and of the last failures of all workers."""
 
-def status_to_proto(sampler: str, status: PoolStatus) -> pb.GetSamplerResponse:
+
+def status_to_proto(
+    sampler: str, status: PoolStatus, private: PrivateArguments, *, with_processes: bool
+) -> pb.GetSamplerResponse:
     """Return the state of a sampler.
 
     Args:
         sampler: the sampler's name.
         status: the state of its pool.
+        private: arguments of environments that are left out.
+        with_processes: whether the client gets to know the workers' machines and processes.
     """
     return message_from_record(
         pb.GetSamplerResponse,
         status,
         sampler=sampler,
         server_version=__version__,
-        environments=map(env_spec_to_proto, status.env_specs),
+        environments=map(env_spec_to_proto, map(private.without, status.env_specs)),
+        hidden_arguments=private.hidden(status.env_specs),
         observation_space=space_to_proto(describe_space(status.env.observation_space)),
         action_space=space_to_proto(describe_space(status.env.action_space)),
         next_episode_index=status.next_index,
-        workers=map(_worker_to_proto, status.workers),
+        workers=_workers_to_proto(status.workers, with_processes=with_processes),
         counters=_counters_to_proto(status),
         reproducibility=reproducibility_to_proto(status.env.reproducibility),
         episodes_per_row=status.env.num_episodes_per_row or 0,
@@ -43,15 +54,21 @@ def status_to_proto(sampler: str, status: PoolStatus) -> pb.GetSamplerResponse:
     )
 
 
-def _worker_to_proto(worker: WorkerStatus) -> pb.Worker:
+def _workers_to_proto(workers: Sequence[WorkerStatus], *, with_processes: bool) -> list[pb.Worker]:
+    num_failures = sum(bool(worker.last_failure) for worker in workers)
+    max_characters = min(_MAX_FAILURE, _MAX_FAILURES // max(num_failures, 1))
+    return [_worker_to_proto(worker, max_characters, with_processes=with_processes) for worker in workers]
+
+
+def _worker_to_proto(worker: WorkerStatus, max_characters: int, *, with_processes: bool) -> pb.Worker:
     return message_from_record(
         pb.Worker,
         worker,
         worker_index=worker.index,
         health=_health_to_proto(worker),
-        process_id=worker.identity.process_id,
-        host=worker.identity.host,
-        last_failure=shorten(worker.last_failure),
+        process_id=worker.identity.process_id if with_processes else 0,
+        host=worker.identity.host if with_processes else "",
+        last_failure=without_folders(shorten(worker.last_failure, max_characters)),
     )
 
 

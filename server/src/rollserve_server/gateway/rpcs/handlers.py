@@ -26,18 +26,19 @@ __all__ = ["stream_handler", "unary_handler"]
 
 
 def unary_handler(
-    rpcs: OpenRpcs, respond: Callable[[OpenRpc], Awaitable[Message]], *, is_awaited: bool = True
+    rpcs: OpenRpcs, name: str, respond: Callable[[OpenRpc], Awaitable[Message]], *, is_awaited: bool = True
 ) -> grpc.RpcMethodHandler[Any, Any]:
     """Return the handler of an RPC with one response.
 
     Args:
         rpcs: registry of open RPCs.
+        name: the RPC's name, without its service.
         respond: reads the request of an open RPC, and returns the response.
         is_awaited: whether a server that stops waits for the RPC.
     """
 
     async def handle(_: object, context: Context) -> bytes:
-        async with rpcs.open(context, is_awaited=is_awaited) as rpc:
+        async with rpcs.open(name, context, is_awaited=is_awaited) as rpc:
             return (await respond(rpc)).SerializeToString()
 
     return grpc.stream_unary_rpc_method_handler(handle, None, None)
@@ -45,6 +46,7 @@ def unary_handler(
 
 def stream_handler(
     rpcs: OpenRpcs,
+    name: str,
     respond: Callable[[OpenRpc], AsyncGenerator[bytes, None]],
     *,
     is_awaited: bool = True,
@@ -54,13 +56,14 @@ def stream_handler(
 
     Args:
         rpcs: registry of open RPCs.
+        name: the RPC's name, without its service.
         respond: reads the requests of an open RPC, and yields serialized responses.
         is_awaited: whether a server that stops waits for the RPC.
         limits_unread: whether the RPC is refused while clients leave too much of ended RPCs unread.
     """
 
     async def handle(_: object, context: Context) -> None:
-        async with rpcs.open(context, is_awaited=is_awaited) as rpc:
+        async with rpcs.open(name, context, is_awaited=is_awaited) as rpc:
             if limits_unread:
                 rpcs.check_unread()
             await _write_all(respond(rpc), rpc)

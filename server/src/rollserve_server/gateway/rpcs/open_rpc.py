@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Generator
 from typing import Any
@@ -12,12 +13,14 @@ import grpc.aio
 
 from rollserve_server.errors import ClientStalledError, DomainError
 from rollserve_server.futures import ignore_result
+from rollserve_server.gateway.peers import charged_peer
 
 __all__ = ["Context", "OpenRpc"]
 
 Context = Any
 """The RPC as gRPC passes it to handlers. `grpc.aio.ServicerContext` is generic in its stubs only."""
 
+_LOCAL_PEERS = ("unix:", "unix-abstract:", "ipv4:127.", "ipv6:[::1]:", "ipv6:%5B::1%5D:")
 _CANCEL_SECONDS = 5.0
 """How long gRPC may take to cancel the RPC of a client that has left, after an operation failed because of that."""
 
@@ -26,20 +29,29 @@ class OpenRpc:
     """An RPC that is being answered. Its client is a receiver, as far as admission is concerned.
 
     Attributes:
+        name: the RPC's name, without its service.
+        request_id: random name of this request, which the log and the client's error have in common.
         peer: the client's connection, as gRPC names it.
+        charged_to: whom the RPC is charged to; clients may share it.
+        unsent_since: since when a request is due that has not arrived (`time.monotonic`), or None.
         stalled_since: when the RPC began to wait for its client (`time.monotonic`), or None while it does not wait.
         num_unread_bytes: size of the message that the client has not read yet.
         max_joined_bytes: size of messages that join several responses; 0 if the client accepts none.
     """
 
-    def __init__(self, context: Context, stall_seconds: float) -> None:
+    def __init__(self, name: str, context: Context, stall_seconds: float) -> None:
         """Open an RPC.
 
         Args:
+            name: the RPC's name, without its service.
             context: the RPC as gRPC has it.
             stall_seconds: how long the RPC may wait for its client at a time.
         """
+        self.name = name
+        self.request_id = secrets.token_hex(8)
         self.peer: str = context.peer()
+        self.charged_to = charged_peer(self.peer)
+        self.unsent_since: float | None = time.monotonic()
         self.stalled_since: float | None = None
         self.num_unread_bytes = self.max_joined_bytes = 0
         self._context = context
@@ -48,6 +60,11 @@ class OpenRpc:
         self._is_open = False
         self._initial_metadata: asyncio.Future[None] | None = None
         self._error: DomainError | None = None
+
+    @property
+    def is_on_this_machine(self) -> bool:
+        """Whether the client is connected by a loopback address or a Unix socket."""
+        return self.peer.startswith(_LOCAL_PEERS)
 
     @contextlib.asynccontextmanager
     async def endable(self) -> AsyncGenerator[None, None]:
@@ -88,22 +105,24 @@ class OpenRpc:
 
     async def read(self) -> Any:
         """Return the next request as bytes, or `grpc.aio.EOF` after the last one."""
+        self.unsent_since = self.unsent_since or time.monotonic()
         with self.waiting_for_client():
-            return await _finished(self._context.read())
+            data = await _finished(self._context.read())
+        self.unsent_since = None
+        return data
 
-    def begin_response(self) -> None:
-        """Begin to send the initial metadata, which the first message waits for, unless that has begun."""
+    def begin_response(self) -> asyncio.Future[None]:
+        """Begin to send the initial metadata, unless that has begun; return its end, which the first message awaits."""
         if self._initial_metadata is None:
             self._initial_metadata = asyncio.ensure_future(self._context.send_initial_metadata(()))
             self._initial_metadata.add_done_callback(ignore_result)  # nobody awaits it after the client has left
+        return self._initial_metadata
 
     async def write(self, message: bytes) -> None:
         """Send a message as soon as the client has room for it."""
         self.num_unread_bytes = len(message)
         with self.waiting_for_client():
-            self.begin_response()
-            assert self._initial_metadata is not None  # noqa: S101  # it has just begun
-            await _finished(asyncio.shield(self._initial_metadata))
+            await _finished(asyncio.shield(self.begin_response()))
             await _finished(self._context.write(message))
         self.num_unread_bytes = 0
 

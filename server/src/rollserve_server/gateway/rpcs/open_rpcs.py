@@ -7,11 +7,16 @@ import contextlib
 import copy
 import time
 from collections.abc import AsyncGenerator, Generator
+from typing import TYPE_CHECKING
 
 from rollserve import Reason
 from rollserve_server.errors import DomainError, OverLimitError
 from rollserve_server.gateway.rpcs.open_rpc import Context, OpenRpc
-from rollserve_server.gateway.rpcs.statuses import abort
+from rollserve_server.gateway.rpcs.statuses import abort, code_of, reason_of
+
+if TYPE_CHECKING:
+    from rollserve_server.gateway.rpcs.places import Places
+    from rollserve_server.metrics import Metrics
 
 __all__ = ["OpenRpcs"]
 
@@ -23,39 +28,47 @@ only with the connection."""
 class OpenRpcs:
     """Registry of the RPCs that are being answered."""
 
-    def __init__(self, stall_seconds: float) -> None:
+    def __init__(self, stall_seconds: float, places: Places, metrics: Metrics) -> None:
         """Start without RPCs.
 
         Args:
             stall_seconds: how long an RPC may wait for its client at a time.
+            places: bounds the number of open RPCs.
+            metrics: counts the RPCs.
         """
         self._stall_seconds = stall_seconds
+        self._places = places
+        self._metrics = metrics
         self._awaited: set[OpenRpc] = set()
         self._none_left = asyncio.Event()
         self._num_unread_bytes = 0
 
     @contextlib.asynccontextmanager
-    async def open(self, context: Context, *, is_awaited: bool = True) -> AsyncGenerator[OpenRpc, None]:
+    async def open(self, name: str, context: Context, *, is_awaited: bool = True) -> AsyncGenerator[OpenRpc, None]:
         """Open an RPC for as long as the block. Errors of the block become the RPC's status.
 
         Args:
+            name: the RPC's name, without its service.
             context: the RPC as gRPC has it.
             is_awaited: whether a server that stops waits for the RPC, and ends it after the grace period.
         """
-        rpc = OpenRpc(context, self._stall_seconds)
+        rpc = OpenRpc(name, context, self._stall_seconds)
         if is_awaited:
             self._awaited.add(rpc)
-        try:
-            async with rpc.endable():
-                yield rpc
-        except Exception as error:  # nothing unforeseen may reach the client
-            with self._counting_unread(rpc):
-                await rpc.initial_metadata_sent()
-                await abort(context, error)
-        finally:
-            self._awaited.discard(rpc)
-            if not self._awaited:
-                self._none_left.set()
+        with self._metrics.counting(name) as end:
+            try:
+                async with rpc.endable():
+                    with self._places.held_by(rpc):
+                        yield rpc
+            except Exception as error:  # nothing unforeseen may reach the client
+                end.status, end.reason = code_of(error).name, reason_of(error)
+                with self._counting_unread(rpc):
+                    await rpc.initial_metadata_sent()
+                    await abort(context, error, rpc)
+            finally:
+                self._awaited.discard(rpc)
+                if not self._awaited:
+                    self._none_left.set()
 
     def end(self, error: DomainError) -> None:
         """End all awaited RPCs with an error."""

@@ -7,7 +7,7 @@ import itertools
 import logging
 import traceback
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import grpc
 from google.rpc import error_details_pb2, status_pb2
@@ -15,6 +15,7 @@ from google.rpc import error_details_pb2, status_pb2
 from rollserve import Reason
 from rollserve_server.errors import (
     AgentFailedError,
+    CallTooLongError,
     ClientStalledError,
     DomainError,
     EnvFailedError,
@@ -27,6 +28,8 @@ from rollserve_server.errors import (
     StoppingError,
     TooFewWorkersError,
     WorkerLostError,
+    shorten,
+    without_folders,
 )
 
 if TYPE_CHECKING:
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
 
     from rollserve_server.gateway.rpcs.open_rpc import Context
 
-__all__ = ["abort"]
+__all__ = ["FailedRpc", "abort", "code_of", "reason_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +48,7 @@ _CODES: dict[type[DomainError], grpc.StatusCode] = {
     NotReadyError: grpc.StatusCode.FAILED_PRECONDITION,
     OverLimitError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     WorkerLostError: grpc.StatusCode.UNAVAILABLE,
+    CallTooLongError: grpc.StatusCode.UNAVAILABLE,
     ClientStalledError: grpc.StatusCode.UNAVAILABLE,
     StoppingError: grpc.StatusCode.UNAVAILABLE,
     TooFewWorkersError: grpc.StatusCode.UNAVAILABLE,
@@ -58,42 +62,65 @@ _MAX_FIELD_BYTES, _MAX_TEXT_BYTES = 200, 800
 limits to 8 KiB."""
 
 
-async def abort(context: Context, error: Exception) -> NoReturn:
+class FailedRpc(Protocol):
+    """An RPC that ends with an error, as the log and the client name it; see `OpenRpc`."""
+
+    name: str
+    request_id: str
+    peer: str
+
+
+def code_of(error: Exception) -> grpc.StatusCode:
+    """Return the code of an error's status."""
+    # Errors of third-party code may be subclasses of these.
+    return next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), grpc.StatusCode.INTERNAL)
+
+
+def reason_of(error: Exception) -> Reason:
+    """Return the reason of an error."""
+    return error.reason if isinstance(error, DomainError) else Reason.INTERNAL
+
+
+async def abort(context: Context, error: Exception, rpc: FailedRpc) -> NoReturn:
     """End an RPC with the status, message and reason of an error.
 
     An error that is no `DomainError` is a fault of the server: the log has the details, the client gets none of them.
     """
+    request = {"rpc": rpc.name, "peer": rpc.peer, "request_id": rpc.request_id}
+    details: list[Message] = [error_details_pb2.RequestInfo(request_id=rpc.request_id)]
     if isinstance(error, DomainError):
-        await _refuse(context, error)
+        field, message = _shortened(error.field, _MAX_FIELD_BYTES), _shortened(_public_text(error), _MAX_TEXT_BYTES)
+        if field:
+            violation = error_details_pb2.BadRequest.FieldViolation(field=field, description=message)
+            details.append(error_details_pb2.BadRequest(field_violations=[violation]))
+            message = f"{field}: {message}"
+        outcome = {"code": code_of(error).name, "reason": error.reason, "error": shorten(error.message)}
+        _log.info("call refused", extra={**request, **outcome})
     else:
-        _log.error("call failed", exc_info=error)
-        _free_frames(error)
-        message = "internal error of the server: its log has the details"
-        await _end(context, grpc.StatusCode.INTERNAL, message, Reason.INTERNAL, [])
-
-
-async def _refuse(context: Context, error: DomainError) -> NoReturn:
-    # Errors of third-party code may be subclasses of these.
-    code = next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), grpc.StatusCode.INTERNAL)
-    field, message = _shortened(error.field, _MAX_FIELD_BYTES), _shortened(error.text, _MAX_TEXT_BYTES)
-    details: list[Message] = []
-    if field:
-        violation = error_details_pb2.BadRequest.FieldViolation(field=field, description=message)
-        details.append(error_details_pb2.BadRequest(field_violations=[violation]))
-        message = f"{field}: {message}"
-    _log.info("call refused", extra={"code": code.name, "reason": error.reason, "error": message})
+        message = f"internal error of the server: its log has the details of request {rpc.request_id}"
+        _log.error("call failed", exc_info=error, extra=request)
     _free_frames(error)
-    await _end(context, code, message, error.reason, details)
+    await _end(context, code_of(error), message, reason_of(error), rpc.request_id, details)
+
+
+def _public_text(error: DomainError) -> str:
+    """Return the text for the client, without folders of the server. A path that is not allowed is the client's own."""
+    text = shorten(error.text)
+    return text if error.reason == Reason.PATH_NOT_ALLOWED else without_folders(text)
 
 
 async def _end(
-    context: Context, code: grpc.StatusCode, message: str, reason: str, details: Sequence[Message]
+    context: Context, code: grpc.StatusCode, message: str, reason: str, request_id: str, details: Sequence[Message]
 ) -> NoReturn:
     number, _ = code.value
     status = status_pb2.Status(code=number, message=message)
     for detail in (error_details_pb2.ErrorInfo(reason=reason, domain="rollserve"), *details):
         status.details.add().Pack(detail)
-    metadata = (("rollserve-reason", reason), ("grpc-status-details-bin", status.SerializeToString()))
+    metadata = (
+        ("rollserve-reason", reason),
+        ("rollserve-request-id", request_id),
+        ("grpc-status-details-bin", status.SerializeToString()),
+    )
     await context.abort(code, message, metadata)
     raise AssertionError("abort raises")
 

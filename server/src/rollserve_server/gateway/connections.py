@@ -1,0 +1,101 @@
+"""The bound on connections by peer. gRPC has none, so connections that are too many are closed from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from rollserve_server.gateway.peers import charged_host
+
+__all__ = ["ConnectionLimit"]
+
+_LOOK_SECONDS = 1.0
+_OPEN_FILES = Path("/dev/fd")
+"""The files that this process has open, by their numbers. A system without it has no bound by peer."""
+_HAS_OPEN_FILES = _OPEN_FILES.exists()
+
+_Address = tuple[str, int]
+
+_log = logging.getLogger(__name__)
+
+
+class ConnectionLimit:
+    """Closes the newest connections of peers that have more than they may."""
+
+    def __init__(self, port: int, max_peer_connections: int) -> None:
+        """Start without connections.
+
+        Args:
+            port: port that clients connect to.
+            max_peer_connections: number of connections that a peer may keep.
+        """
+        self._port = port
+        self._max_peer_connections = max_peer_connections
+        self._kept: set[_Address] = set()
+
+    async def keep(self) -> None:
+        """Look at all connections every second, for ever."""
+        if not _HAS_OPEN_FILES:
+            return
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            with contextlib.suppress(OSError):  # the process has as many files open as it may
+                for peer, num_closed in (await asyncio.to_thread(self.close_surplus)).items():
+                    _log.warning("connections closed", extra={"peer": peer, "connections": num_closed})
+
+    def close_surplus(self) -> Counter[str]:
+        """Close the connections that are too many; return their numbers by peer."""
+        by_peer: defaultdict[str, dict[_Address, int]] = defaultdict(dict)
+        for number in map(int, os.listdir(_OPEN_FILES)):
+            with _connection(number, self._port) as found:
+                if found is not None:
+                    _, address = found
+                    by_peer[charged_host(address[0])][address] = number
+        kept: set[_Address] = set()
+        num_closed: Counter[str] = Counter()
+        for peer, numbers in by_peer.items():
+            oldest_first = sorted(numbers, key=lambda address: address not in self._kept)
+            kept.update(oldest_first[: self._max_peer_connections])
+            for address in oldest_first[self._max_peer_connections :]:
+                num_closed[peer] += self._close(numbers[address], address)
+        self._kept = kept
+        return num_closed
+
+    def _close(self, number: int, address: _Address) -> bool:
+        """Close a connection, unless its number has become another file's meanwhile; return whether it was there."""
+        with _connection(number, self._port) as found:
+            if found is None or found[1] != address:
+                return False
+            with contextlib.suppress(OSError):  # the client may have closed it
+                found[0].shutdown(socket.SHUT_RDWR)  # gRPC reads its end
+            return True
+
+
+@contextlib.contextmanager
+def _connection(number: int, port: int) -> Iterator[tuple[socket.socket, _Address] | None]:
+    """Yield an open file as a connection to a port, with the client's address; None if it is something else."""
+    with contextlib.ExitStack() as stack:
+        found = None
+        with contextlib.suppress(OSError):  # the file is closed by now, no socket, or not connected
+            descriptor = stack.enter_context(_duplicate(number))
+            connection = socket.socket(fileno=descriptor)
+            stack.callback(connection.detach)
+            if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.getsockname()[1] == port:
+                found = connection, connection.getpeername()[:2]
+        yield found
+
+
+@contextlib.contextmanager
+def _duplicate(number: int) -> Iterator[int]:
+    """Yield a number of its own for an open file, so that gRPC may close its own meanwhile."""
+    descriptor = os.dup(number)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,30 @@
+"""Peers: whom connections and RPCs are charged to, which is the address that a client connects from."""
+
+from __future__ import annotations
+
+import ipaddress
+from urllib.parse import unquote
+
+__all__ = ["charged_host", "charged_peer"]
+
+_NETWORK_BITS = 64
+"""Leading bits of an IPv6 address that name a network; its owner has all addresses in it."""
+
+
+def charged_peer(peer: str) -> str:
+    """Return whom a connection is charged to, given its name from gRPC, such as `ipv4:10.0.0.1:4711`."""
+    _, _, address = unquote(peer).partition(":")
+    return charged_host(address.rpartition(":")[0].strip("[]"))
+
+
+def charged_host(host: str) -> str:
+    """Return whom a connection is charged to, given its numeric address: that, or its network of IPv6."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:  # a kind of socket without addresses
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, _NETWORK_BITS), strict=False))

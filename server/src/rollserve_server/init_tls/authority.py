@@ -1,0 +1,121 @@
+"""An authority that signs certificates of servers and clients."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from collections.abc import Iterable
+from typing import NamedTuple, Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+__all__ = ["Authority", "Issued"]
+
+_CLOCK_SKEW = datetime.timedelta(hours=1)
+"""How far the clocks of clients may be behind."""
+
+
+class Issued(NamedTuple):
+    """A certificate and its private key, as PEM files have them."""
+
+    cert: bytes
+    key: bytes
+
+
+class Authority:
+    """An authority with a key of its own.
+
+    Keys are ECDSA P-256: clients of gRPC refuse Ed25519 in certificates of servers.
+
+    Attributes:
+        own: the authority's certificate and key.
+    """
+
+    def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+        self._certificate = certificate
+        self._key = key
+        self.own = _issued(certificate, key)
+
+    @classmethod
+    def new(cls, days: float) -> Self:
+        """Return a new authority, whose certificate expires after some days."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = _name("Rollserve development CA")
+        builder = _builder(name, name, key, days).add_extension(x509.BasicConstraints(True, 0), critical=True)
+        builder = builder.add_extension(_usage(is_authority=True), critical=True)
+        return cls(builder.sign(key, hashes.SHA256()), key)
+
+    def server(self, names: Iterable[str], days: float) -> Issued:
+        """Return a new certificate for a server that clients reach by these host names and addresses."""
+        names = list(names)
+        alternatives = x509.SubjectAlternativeName([_general_name(name) for name in names])
+        return self._issue(names[0], days, ExtendedKeyUsageOID.SERVER_AUTH, alternatives)
+
+    def client(self, name: str, days: float) -> Issued:
+        """Return a new certificate for a client."""
+        return self._issue(name, days, ExtendedKeyUsageOID.CLIENT_AUTH)
+
+    def _issue(
+        self, name: str, days: float, purpose: x509.ObjectIdentifier, names: x509.SubjectAlternativeName | None = None
+    ) -> Issued:
+        key = ec.generate_private_key(ec.SECP256R1())
+        builder = _builder(_name(name), self._certificate.subject, key, days)
+        builder = builder.add_extension(x509.BasicConstraints(False, None), critical=True)
+        builder = builder.add_extension(_usage(is_authority=False), critical=True)
+        builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        authority_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = builder.add_extension(authority_key, critical=False)
+        if names is not None:
+            builder = builder.add_extension(names, critical=False)
+        return _issued(builder.sign(self._key, hashes.SHA256()), key)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: float
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .issuer_name(issuer)
+        .subject_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _CLOCK_SKEW)
+        .not_valid_after(now + datetime.timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+
+
+def _usage(*, is_authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not is_authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=is_authority,
+        crl_sign=is_authority,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _issued(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Issued:
+    return Issued(
+        certificate.public_bytes(Encoding.PEM), key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    )

@@ -1,0 +1,83 @@
+"""The command line of `rollserve-server init-tls`."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+
+from rollserve.errors import mismatch
+
+__all__ = ["init_tls_command"]
+
+_LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+_SECRET, _PUBLIC = 0o600, 0o644  # modes of files
+
+
+@click.command("init-tls")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--name",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Host name or address by which clients reach the server, beside localhost, 127.0.0.1 and ::1. Repeatable.",
+)
+@click.option(
+    "--client-name", default="client", show_default=True, metavar="NAME", help="Name in the client's certificate."
+)
+@click.option(
+    "--days", default=365, show_default=True, type=click.IntRange(1, 36500), help="Days until the certificates expire."
+)
+def init_tls_command(folder: Path, names: tuple[str, ...], client_name: str, days: int) -> None:
+    """Make an authority, and certificates of a server and a client that it signs, for development.
+
+    Writes ca.pem, server.pem and client.pem, and their private keys ca-key.pem, server-key.pem and client-key.pem,
+    into DIR. Existing files are not overwritten.
+    """
+    # Imported late, for a quick --help.
+    from rollserve_server.init_tls.authority import Authority
+
+    authority = Authority.new(days)
+    try:
+        server = authority.server(dict.fromkeys((*names, *_LOCAL_NAMES)), days)
+        client = authority.client(client_name, days)
+    except ValueError as error:  # of the library
+        raise click.ClickException(
+            f"name: {mismatch('names of hosts or addresses', repr(names), str(error))}"
+        ) from None
+    files = {"ca": authority.own, "server": server, "client": client}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _check_absent(folder / f"{name}{ending}.pem" for name in files for ending in ("", "-key"))
+        for name, issued in files.items():
+            _write(folder / f"{name}-key.pem", issued.key, _SECRET)
+            _write(folder / f"{name}.pem", issued.cert, _PUBLIC)
+    except OSError as error:
+        raise click.ClickException(f"{error.filename}: {error.strerror}") from None
+    click.echo(_next_steps(folder))
+
+
+def _check_absent(paths: Iterable[Path]) -> None:
+    """Raise OSError if one of the files exists."""
+    for path in paths:
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, "exists, and is not overwritten", str(path))
+
+
+def _write(path: Path, contents: bytes, mode: int) -> None:
+    """Write a new file, which has its mode from the beginning."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(contents)
+
+
+def _next_steps(folder: Path) -> str:
+    return f"""\
+{folder}: an authority (ca), and certificates of a server and a client that it signed
+serve:    rollserve-server --tls-cert {folder}/server.pem --tls-key {folder}/server-key.pem …
+connect:  rollserve status HOST:PORT --ca {folder}/ca.pem
+to ask clients for certificates, add --tls-client-ca {folder}/ca.pem to the server, and
+--cert {folder}/client.pem --key {folder}/client-key.pem to the client"""

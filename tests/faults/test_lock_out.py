@@ -1,0 +1,131 @@
+"""Clients that hold connections and RPCs and send nothing: everybody else, and health checks, are answered."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from raw_calls import BIG, SERVICE, begin, careless, serving, soon
+from ray_clusters import free_port
+
+from rollserve.v1 import sampler_service_pb2 as pb
+
+STRANGER = "127.0.0.2"
+"""Another address of this machine, as far as the server can tell."""
+SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""The first bytes of an HTTP/2 client, with an empty frame of settings."""
+
+
+def is_healthy(address: str) -> bool:
+    """Whether a health check over a connection of its own reports SERVING within 10 s."""
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    with grpc.insecure_channel(address, options=options) as channel, contextlib.suppress(grpc.RpcError):
+        response = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+        return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
+    return False
+
+
+@contextlib.contextmanager
+def sockets(address: str, number: int, first_bytes: bytes = b"") -> Iterator[list[socket.socket]]:
+    """Yield connections of a stranger, which send some bytes and then nothing."""
+    host, _, port = address.rpartition(":")
+    with contextlib.ExitStack() as stack:
+        connected = []
+        for _ in range(number):
+            connection = socket.create_connection((host, int(port)), source_address=(STRANGER, 0))
+            connected.append(stack.enter_context(connection))
+            connection.sendall(first_bytes)
+        yield connected
+
+
+def num_open(connected: list[socket.socket]) -> int:
+    """Return how many connections the server has not closed."""
+    num_closed = 0
+    for connection in connected:
+        connection.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            try:
+                while connection.recv(1 << 16):
+                    pass
+                num_closed += 1
+            except ConnectionError:
+                num_closed += 1
+    return len(connected) - num_closed
+
+
+@contextlib.asynccontextmanager
+async def unsent_requests(address: str, method: str, num_channels: int, num_calls: int):  # type: ignore[no-untyped-def]
+    """Open so many RPCs over each of so many connections, and send no request."""
+    async with contextlib.AsyncExitStack() as stack:
+        calls = []
+        for _ in range(num_channels):
+            options = [("grpc.use_local_subchannel_pool", 1)]
+            channel = await stack.enter_async_context(grpc.aio.insecure_channel(address, options=options))
+            calls += [channel.stream_stream(f"{SERVICE}/{method}")() for _ in range(num_calls)]
+        await asyncio.sleep(2)  # time for them to arrive
+        yield calls
+        for call in calls:
+            call.cancel()
+
+
+async def test_unsent_requests_of_five_connections_refuse_nobody(tmp_path: Path) -> None:
+    with serving(tmp_path, *BIG) as (server, sampler):
+        async with unsent_requests(server.address, "UpdateAgent", 5, 250):
+            checks = [await asyncio.to_thread(is_healthy, server.address) for _ in range(20)]
+            version = (await asyncio.to_thread(sampler.status, timeout=10)).policy_version
+    assert checks == [True] * 20
+    assert version == 1
+
+
+def test_connections_that_send_nothing_are_closed(tmp_path: Path) -> None:
+    options = ("--max-connections", "20", "--handshake-seconds", "1")
+    with (
+        serving(tmp_path, *BIG, *options) as (server, _),
+        sockets(server.address, 15) as silent,
+        sockets(server.address, 15, SETTINGS[:-9]) as half,
+    ):
+        assert not is_healthy(server.address)
+        assert soon(lambda: num_open(silent) == num_open(half) == 0, seconds=10)
+        assert is_healthy(server.address)
+
+
+def test_connections_of_an_address_are_closed_over_their_limit(tmp_path: Path) -> None:
+    options = ("--max-connections", "20", "--max-peer-connections", "5")
+    with (
+        serving(tmp_path, *BIG, *options) as (server, sampler),
+        sockets(server.address, 30, SETTINGS) as idle,
+    ):
+        assert not is_healthy(server.address)
+        assert soon(lambda: num_open(idle) == 5, seconds=10)
+        assert is_healthy(server.address)
+        assert sampler.status(timeout=10).policy_version == 1
+
+
+def test_health_has_a_listener_of_its_own(tmp_path: Path) -> None:
+    health = f"127.0.0.1:{free_port()}"
+    options = ("--max-connections", "4", "--max-peer-connections", "4", "--health-listen", health)
+    with serving(tmp_path, *BIG, *options) as (server, _), sockets(server.address, 10, SETTINGS):
+        assert not is_healthy(server.address)
+        assert all(is_healthy(health) for _ in range(10))
+
+
+def test_endless_calls_of_a_connection_leave_turns_to_others(tmp_path: Path) -> None:
+    """The endless calls' results are discarded, so that their client has nothing to read and never stalls."""
+    with serving(tmp_path, *BIG) as (server, sampler), careless(server) as channel:
+        expected = sampler.obtain_samples(50, seed=7).returns
+        options = pb.SamplingOptions(blackhole=True)
+        request = pb.ObtainSamplesRequest(step_count=1 << 50, options=options).SerializeToString()
+        endless = [begin(channel, "ObtainSamples", request) for _ in range(4)]
+        endless += [channel.unary_stream(f"{SERVICE}/ObtainSamples")(request) for _ in range(60)]
+        for _ in range(3):
+            before = sampler.status().counters.num_simulated_steps
+            assert (sampler.obtain_samples(50, seed=7, first_episode_index=0, timeout=20).returns == expected).all()
+            assert sampler.status().counters.num_simulated_steps - before < 100_000
+        for call in endless:
+            call.cancel()

@@ -1,0 +1,127 @@
+"""Certificates that change while a server runs: new connections get the new one, running streams continue."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import ssl
+from pathlib import Path
+
+import numpy as np
+import pytest
+from certificates import Certificates, serving
+from support import raises
+
+import rollserve
+from rollserve_server.local import LocalServer
+
+STEPS = 300_000
+"""Steps whose messages take more room than all buffers between worker and client."""
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Certificates:
+    return Certificates(tmp_path / "certificates")
+
+
+def presented(server: LocalServer) -> bytes:
+    """Return the certificate, in DER, that the server shows on a new connection."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    host, _, port = server.address.rpartition(":")
+    with socket.create_connection((host, int(port))) as connection, context.wrap_socket(connection) as wrapped:
+        return wrapped.getpeercert(binary_form=True) or b""
+
+
+def der(certificates: Certificates, name: str = "server") -> bytes:
+    return ssl.PEM_cert_to_DER_cert(certificates.path(name).read_text())
+
+
+def rotate(certificates: Certificates, name: str = "server") -> None:
+    """Write another certificate and key over the present ones."""
+    certificates.write(name, certificates.authority.server(["127.0.0.1"], days=1))
+
+
+def test_running_stream_continues_through_a_rotation(certificates: Certificates, tmp_path: Path) -> None:
+    buffers = ("--call-window-bytes", str(1 << 20), "--gateway-buffer-bytes", str(8 << 20))
+    with (
+        serving(tmp_path, *certificates.server, *buffers) as server,
+        rollserve.connect(server.address, max_message_bytes=100_000, **certificates.ca) as sampler,
+    ):
+        sampler.update_agent(rollserve.RandomAgent())
+        stream = sampler.stream_samples(STEPS, seed=3)
+        parts = [next(stream)]
+        before = presented(server)
+        rotate(certificates)
+        assert presented(server) == der(certificates) != before
+        with rollserve.connect(server.address, **certificates.ca) as other:
+            assert other.status().counters.num_completed_calls == 0  # the stream is running still
+            parts += stream
+            assert stream.end().num_resumptions == 0
+            expected = other.obtain_samples(STEPS, seed=3)
+        for name in ("observations", "actions", "rewards"):
+            received = np.concatenate([getattr(part, name) for part in parts])
+            assert np.array_equal(received, getattr(expected, name))
+        assert sampler.obtain_samples(100).num_steps >= 100  # over the old connection
+
+
+def test_folder_behind_links_is_swapped_at_once(certificates: Certificates, tmp_path: Path) -> None:
+    """Kubernetes mounts secrets as links into a folder `..data`, which is itself a link that is replaced."""
+    mount, second = tmp_path / "mount", tmp_path / "second"
+    shutil.copytree(certificates.folder, second)
+    mount.mkdir()
+    (mount / "..data").symlink_to(certificates.folder)
+    for name in ("server.pem", "server-key.pem"):
+        (mount / name).symlink_to(Path("..data", name))
+    rotate(certificates, "spare")
+    for ending in ("", "-key"):
+        shutil.copy2(certificates.path(f"spare{ending}"), second / f"server{ending}.pem")
+    options = ("--tls-cert", str(mount / "server.pem"), "--tls-key", str(mount / "server-key.pem"))
+    with serving(tmp_path, *options) as server:
+        assert presented(server) == der(certificates)
+        (mount / "..next").symlink_to(second)
+        os.replace(mount / "..next", mount / "..data")
+        assert presented(server) == der(certificates, "spare")
+
+
+@pytest.mark.parametrize("broken", ["other key", "text", "missing"])
+def test_broken_files_leave_the_previous_certificate(certificates: Certificates, tmp_path: Path, broken: str) -> None:
+    log = tmp_path / "log"
+    with serving(tmp_path, *certificates.server) as server:
+        good = der(certificates)
+        key = certificates.path("server-key").read_bytes()
+        match broken:
+            case "other key":
+                certificates.path("server-key").write_bytes(certificates.authority.server(["x"], days=1).key)
+            case "text":
+                certificates.path("server").write_text("no certificate")
+            case _:
+                certificates.path("server").unlink()
+        assert [presented(server) for _ in range(3)] == 3 * [good]
+        with rollserve.connect(server.address, **certificates.ca) as sampler:
+            sampler.status()
+        (refusal,) = [line for line in log.read_text().splitlines() if "new certificate not used" in line]
+        assert "tls_key" in refusal if broken == "other key" else "tls_cert" in refusal
+        assert key.decode().splitlines()[1] not in log.read_text()
+        rotate(certificates)
+        assert presented(server) == der(certificates) != good
+        assert log.read_text().count("certificate in use") == 2
+
+
+def test_authority_of_clients_can_change(certificates: Certificates, tmp_path: Path) -> None:
+    others = Certificates(tmp_path / "others")
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_bytes(certificates.authority.own.cert)
+    of_others = {**others.client, **certificates.ca}
+    with serving(tmp_path, *certificates.server, "--tls-client-ca", str(trusted)) as server:
+        with rollserve.connect(server.address, **of_others) as sampler, raises(rollserve.UnavailableError):
+            sampler.status()
+        trusted.write_bytes(others.authority.own.cert)
+        with rollserve.connect(server.address, **of_others) as sampler:
+            sampler.status()
+        with (
+            rollserve.connect(server.address, **certificates.client) as sampler,
+            raises(rollserve.UnavailableError, quotes="`cert`"),
+        ):
+            sampler.status()
