@@ -1,0 +1,6 @@
+"""Metrics for Prometheus: what is counted, and the HTTP server that shows it."""
+
+from rollserve_server.metrics.listener import MetricsListener
+from rollserve_server.metrics.metrics import Metrics
+
+__all__ = ["Metrics", "MetricsListener"]

@@ -1,0 +1,128 @@
+"""The metrics of a server: of its process, its RPCs and its samplers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
+
+from rollserve_server import __version__
+from rollserve_server.metrics.samplers import SamplerCollector
+
+if TYPE_CHECKING:
+    from rollserve_server.pool import Account, Pool
+
+__all__ = ["Metrics", "RpcEnd"]
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the number of series
+
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
+_OTHER_FATES = ("kept", "superseded", "cancelled", "lost", "idle", "discarded")
+"""Fates of steps that are not delivered. An account has a count for each, such as `num_kept_steps`."""
+
+
+class RpcEnd:
+    """How an RPC ended: the name of its status, and the reason of its error, or an empty text."""
+
+    status, reason = "OK", ""
+
+
+class Metrics:
+    """Counts what a server does, for Prometheus; docs/metrics.md lists the metrics.
+
+    The event loop of the server uses it. `registry` may be read in other threads.
+
+    Attributes:
+        registry: all metrics.
+    """
+
+    def __init__(self, pools: Mapping[str, Pool]) -> None:
+        """Start with nothing counted.
+
+        Args:
+            pools: the pools by the names of their samplers.
+        """
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        registry.register(SamplerCollector(pools))
+        info = Gauge("rollserve_server_info", "1, labelled with the version.", ["version"], registry=registry)
+        info.labels(__version__).set(1)
+        self._names = {pool: name for name, pool in pools.items()}
+        self._open = Gauge("rollserve_open_rpcs", "RPCs that are open.", ["rpc"], registry=registry)
+        self._seconds = Histogram(
+            "rollserve_rpc_seconds",
+            "Time from the start of an RPC to its status.",
+            ["rpc", "status"],
+            buckets=_BUCKETS,
+            registry=registry,
+        )
+        self._errors = Counter(
+            "rollserve_rpc_errors",
+            "RPCs that ended with an error, by its reason.",
+            ["rpc", "reason"],
+            registry=registry,
+        )
+        self._call_seconds = Counter(
+            "rollserve_call_seconds",
+            "Time of successful calls: queued, waiting for workers, or sending to their clients.",
+            ["sampler", "rpc", "phase"],
+            registry=registry,
+        )
+        self._call_steps = Counter(
+            "rollserve_call_steps",
+            "Steps of successful calls, by what became of them.",
+            ["sampler", "rpc", "fate"],
+            registry=registry,
+        )
+        self._worker_seconds = Counter(
+            "rollserve_worker_seconds",
+            "Time of all workers in successful calls: sampling, encoding, or idle.",
+            ["sampler", "rpc", "phase"],
+            registry=registry,
+        )
+
+    @contextmanager
+    def counting(self, rpc: str) -> Generator[RpcEnd, None, None]:
+        """Count an RPC for the duration of the block, which says how it ended.
+
+        Args:
+            rpc: name of the RPC.
+        """
+        end, began = RpcEnd(), time.perf_counter()
+        is_open = self._open.labels(rpc)
+        is_open.inc()
+        try:
+            yield end
+        except Exception:  # how gRPC ends an RPC with a status
+            raise
+        except BaseException:
+            end.status = "CANCELLED"
+            raise
+        finally:
+            is_open.dec()
+            self._seconds.labels(rpc, end.status).observe(time.perf_counter() - began)
+            if end.reason:
+                self._errors.labels(rpc, end.reason).inc()
+
+    def count_call(self, pool: Pool, rpc: str, account: Account) -> None:
+        """Count a successful call.
+
+        Args:
+            pool: the pool that ran it.
+            rpc: name of the RPC.
+            account: what became of all steps, and of the time.
+        """
+        labels = self._names[pool], rpc
+        for phase in ("queued", "waiting", "sending"):
+            self._call_seconds.labels(*labels, phase).inc(getattr(account, f"{phase}_seconds"))
+        self._call_steps.labels(*labels, "delivered").inc(account.num_steps)
+        for fate in _OTHER_FATES:
+            self._call_steps.labels(*labels, fate).inc(getattr(account, f"num_{fate}_steps"))
+        sampling = sum(worker.sampling_seconds for worker in account.workers)
+        encoding = sum(worker.encoding_seconds for worker in account.workers)
+        idle = max(len(account.workers) * account.elapsed_seconds - sampling - encoding, 0.0)
+        for phase, seconds in (("sampling", sampling), ("encoding", encoding), ("idle", idle)):
+            self._worker_seconds.labels(*labels, phase).inc(seconds)

@@ -1,0 +1,105 @@
+"""The state of samplers as metrics, read whenever they are collected."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+    from rollserve_server.pool import Pool, PoolStatus, WorkerStatus
+
+__all__ = ["SamplerCollector"]
+
+
+class _Field(NamedTuple):
+    """A metric of each sampler: its name without `rollserve_`, its description, and its attribute in the status."""
+
+    name: str
+    text: str
+    attribute: str
+
+
+_GAUGES = (
+    _Field("policy_version", "Current version of the policy; 0 before there is one.", "policy_version"),
+    _Field("policy_updated_timestamp_seconds", "When it was set, since 1970; 0 before.", "policy_updated_seconds"),
+    _Field("environment_version", "Current version of the environment.", "env_version"),
+    _Field("running_calls", "Sampling calls and evaluations that run.", "num_running_calls"),
+    _Field("queued_calls", "Sampling calls and evaluations that queue or are paused.", "num_queued_calls"),
+    _Field("sampler_uptime_seconds", "Age of the sampler, which may be older than its server.", "uptime_seconds"),
+)
+_COUNTERS = (
+    _Field("simulated_steps", "Steps simulated.", "num_simulated_steps"),
+    _Field("worker_restarts", "Attempts to replace a worker.", "num_worker_restarts"),
+    _Field("delivered_steps", "Steps delivered.", "counters.num_steps"),
+    _Field("delivered_episodes", "Episodes delivered; of fragments, the ended ones.", "counters.num_episodes"),
+    _Field("delivered_bytes", "Bytes of messages delivered.", "counters.message_bytes"),
+    _Field("environment_failures", "Errors that environments raised.", "counters.num_env_failures"),
+    _Field("retried_episodes", "Episodes retried because something had failed.", "counters.num_retried_episodes"),
+    _Field("failed_episodes", "Episodes skipped because they failed.", "counters.num_failed_episodes"),
+    _Field(
+        "straggler_episodes",
+        "Episodes started a second time although nothing failed.",
+        "counters.num_straggler_episodes",
+    ),
+)
+_OUTCOMES = ("completed", "failed", "cancelled")
+_HEALTHS = ("healthy", "leaving", "given up", "lost")
+
+
+class SamplerCollector(Collector):
+    """Yields the metrics of samplers. Use it where their pools may be used: on the event loop."""
+
+    def __init__(self, pools: Mapping[str, Pool]) -> None:
+        """Read from these pools, by the names of their samplers."""
+        self._pools = pools
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all metrics, as the samplers are now."""
+        statuses = {name: pool.status() for name, pool in self._pools.items()}
+        for kind, fields in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
+            for field in fields:
+                family = kind(f"rollserve_{field.name}", field.text, labels=["sampler"])
+                value_of = attrgetter(field.attribute)
+                for name, status in statuses.items():
+                    family.add_metric([name], value_of(status))
+                yield family
+        yield _calls(statuses)
+        yield from _workers(statuses)
+
+
+def _calls(statuses: Mapping[str, PoolStatus]) -> Metric:
+    calls = CounterMetricFamily("rollserve_calls", "Sampling calls that ended, by how.", labels=["sampler", "outcome"])
+    for name, status in statuses.items():
+        for outcome in _OUTCOMES:
+            calls.add_metric([name, outcome], getattr(status.counters, f"num_{outcome}_calls"))
+    return calls
+
+
+def _workers(statuses: Mapping[str, PoolStatus]) -> Iterator[Metric]:
+    workers = GaugeMetricFamily("rollserve_workers", "Workers, by their health.", labels=["sampler", "health"])
+    steps = CounterMetricFamily(
+        "rollserve_worker_steps", "Steps that each worker simulated.", labels=["sampler", "worker"]
+    )
+    for name, status in statuses.items():
+        numbers = Counter(map(_health, status.workers))
+        for health in _HEALTHS:
+            workers.add_metric([name, health], numbers[health])
+        for worker in status.workers:
+            steps.add_metric([name, str(worker.index)], worker.num_simulated_steps)
+    yield workers
+    yield steps
+
+
+def _health(worker: WorkerStatus) -> str:
+    if worker.is_leaving:
+        return "leaving"
+    if worker.healthy:
+        return "healthy"
+    return "given up" if worker.given_up else "lost"

@@ -1,0 +1,121 @@
+"""Metrics for Prometheus, read as Prometheus reads them."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from ray_clusters import free_port
+from support import raises
+
+import rollserve
+from rollserve_server.local import local_server
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
+LIGHT = ("--env", "CartPole-v1", "--backend", "in-process", "--workers", "2", "--rows", "2")
+
+
+class Metrics:
+    """The metrics of a server, by name and labels."""
+
+    def __init__(self, address: str) -> None:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as response:
+            text = response.read().decode()
+        self.names = {family.name for family in text_string_to_metric_families(text)}
+        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+        self._values = {(sample.name, frozenset(sample.labels.items())): sample.value for sample in samples}
+
+    def value(self, name: str, **labels: str) -> float:
+        return self._values.get((f"rollserve_{name}", frozenset(labels.items())), 0.0)
+
+
+class Server:
+    """A running server, and the address of its metrics."""
+
+    def __init__(self, address: str, metrics_address: str) -> None:
+        self.address = address
+        self.metrics_address = metrics_address
+
+    def metrics(self) -> Metrics:
+        return Metrics(self.metrics_address)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    address = f"127.0.0.1:{free_port()}"
+    with local_server(*LIGHT, "--metrics-listen", address) as server:
+        yield Server(server.address, address)
+
+
+def test_metrics_agree_with_status_and_account(server: Server) -> None:
+    with rollserve.connect(server.address) as sampler:
+        sampler.update_agent(rollserve.RandomAgent())
+        account = sampler.obtain_samples(200, seed=1).account
+        evaluation = sampler.evaluate(4).account
+        status = sampler.status()
+    shown = server.metrics()
+    of_default = {"sampler": "default"}
+    assert shown.value("policy_version", **of_default) == 1
+    assert shown.value("environment_version", **of_default) == 1
+    assert shown.value("policy_updated_timestamp_seconds", **of_default) > 1.7e9
+    assert shown.value("workers", **of_default, health="healthy") == 2
+    assert shown.value("simulated_steps_total", **of_default) == status.counters.num_simulated_steps
+    assert shown.value("delivered_steps_total", **of_default) == account.num_steps
+    assert shown.value("delivered_episodes_total", **of_default) == account.num_episodes
+    assert shown.value("calls_total", **of_default, outcome="completed") == 1
+    steps = {
+        fate: shown.value("call_steps_total", **of_default, rpc="ObtainSamples", fate=fate)
+        for fate in ("delivered", "kept", "superseded", "cancelled", "lost", "idle", "discarded")
+    }
+    assert steps["delivered"] == account.num_steps
+    assert steps["kept"] == account.num_kept_steps
+    assert sum(steps.values()) == account.num_carried_steps + account.num_simulated_steps
+    assert shown.value("call_steps_total", **of_default, rpc="Evaluate", fate="idle") == evaluation.num_idle_steps
+    seconds = [
+        shown.value("worker_seconds_total", **of_default, rpc="ObtainSamples", phase=phase)
+        for phase in ("sampling", "encoding", "idle")
+    ]
+    assert min(seconds) >= 0
+    np.testing.assert_allclose(sum(seconds), 2 * account.elapsed_seconds, rtol=1e-6)
+    workers = [shown.value("worker_steps_total", **of_default, worker=index) for index in "01"]
+    assert workers == [worker.num_simulated_steps for worker in status.workers]
+
+
+def test_rpcs_are_counted_by_status_and_reason(server: Server) -> None:
+    with rollserve.connect(server.address) as sampler:
+        with raises(rollserve.PreconditionError, reason="NO_AGENT"):
+            sampler.obtain_samples(10)
+        sampler.update_agent(rollserve.RandomAgent())
+        with sampler.stream_samples(10**9) as stream:
+            next(stream)
+            during = server.metrics()
+        sampler.status()
+    assert during.value("open_rpcs", rpc="ObtainSamples") == 1
+    assert during.value("running_calls", sampler="default") == 1
+    assert during.value("queued_calls", sampler="default") == 0
+    shown = server.metrics()
+    count = {
+        status: shown.value("rpc_seconds_count", rpc="ObtainSamples", status=status)
+        for status in ("FAILED_PRECONDITION", "CANCELLED", "OK")
+    }
+    assert count == {"FAILED_PRECONDITION": 1, "CANCELLED": 1, "OK": 0}
+    assert shown.value("rpc_errors_total", rpc="ObtainSamples", reason="NO_AGENT") == 1
+    assert shown.value("rpc_seconds_count", rpc="GetSampler", status="OK") == 1
+    assert shown.value("open_rpcs", rpc="ObtainSamples") == 0
+    assert shown.value("calls_total", sampler="default", outcome="cancelled") == 1
+
+
+def test_every_metric_is_documented(server: Server) -> None:
+    with rollserve.connect(server.address) as sampler:
+        sampler.update_agent(rollserve.RandomAgent())
+        sampler.obtain_samples(10)
+    documented = {
+        name.removesuffix("_total") for name in re.findall(r"^\| `(rollserve_\w+)`", DOCUMENT.read_text(), re.M)
+    }
+    shown = {name for name in server.metrics().names if not name.startswith("process_")}
+    assert shown == documented
